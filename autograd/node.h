@@ -1,0 +1,167 @@
+#pragma once
+// The tape. An operation with an input that requires a gradient makes a Node, which knows how to turn the gradients of
+// its outputs into those of its inputs, and points to the nodes of the inputs. Operations use `record` below.
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <glade/autograd/grad_mode.h>
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+namespace autograd {
+
+/// Where a gradient goes: output `index` of `node` (for a leaf, the node that gathers its gradient). Null: nowhere.
+struct Edge {
+  std::shared_ptr<Node> node;
+  std::uint32_t index = 0;
+};
+
+using Hook = std::function<Tensor(const Tensor&)>;
+
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  explicit Node(const char* name) : name_(name), sequence_(next_sequence()) {}
+  virtual ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  /// Gradients of the outputs (undefined ones count as zero) to gradients of the inputs (undefined: none), in the order
+  /// of edges().
+  virtual Tensors backward(Tensors gradients) = 0;
+  /// Lets go of what was saved for backward.
+  virtual void release() {}
+  virtual bool released() const { return false; }
+
+  const char* name() const { return name_; }
+  std::uint64_t sequence() const { return sequence_; }
+  const std::vector<Edge>& edges() const { return edges_; }
+  /// Whether the gradient of input i is wanted; backward may leave the others undefined.
+  bool needs_grad(std::size_t i) const { return edges_[i].node != nullptr; }
+  std::uint32_t num_outputs() const { return num_outputs_; }
+
+  void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }
+  void set_num_outputs(std::uint32_t n) { num_outputs_ = n; }
+
+  struct OutputHook {
+    std::uint32_t output;
+    std::uint64_t key;
+    Hook hook;
+  };
+  std::vector<OutputHook>& hooks() { return hooks_; }
+
+ private:
+  static std::uint64_t next_sequence();
+  const char* name_;
+  std::uint64_t sequence_;
+  std::vector<Edge> edges_;
+  std::uint32_t num_outputs_ = 1;
+  std::vector<OutputHook> hooks_;
+};
+
+}  // namespace autograd
+
+/// See core/tensor.h.
+struct AutogradSlot {
+  bool requires_grad = false;
+  Tensor grad;
+  std::shared_ptr<autograd::Node> grad_fn;  ///< the operation that made the tensor; null for leaves
+  std::uint32_t output_index = 0;
+  std::weak_ptr<autograd::Node> accumulator;  ///< of a leaf
+  std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
+};
+
+namespace autograd {
+
+/// Where the gradient of x goes; a null edge where it needs none.
+Edge gradient_edge(const Tensor& x);
+
+/// Whether an operation on these tensors is to be recorded.
+inline bool any_requires_grad(std::initializer_list<const Tensor*> tensors) {
+  if (!GradMode::enabled()) return false;
+  for (const Tensor* x : tensors)
+    if (x->defined() && x->requires_grad()) return true;
+  return false;
+}
+bool any_requires_grad(const Tensors& tensors);
+
+/// A tensor kept for backward. get() gives it back, with its place on the tape, or throws AutogradError where it was
+/// changed in place since.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  SavedTensor(const Tensor& x);  // NOLINT(google-explicit-constructor): captures read as `x = SavedTensor(x)` or by init
+  /// For a tensor that the node itself makes, output number `output`: it must not own its own node.
+  static SavedTensor output(const Tensor& x, std::uint32_t output = 0);
+  /// Inside backward only (an own output finds its node there). Undefined where an undefined tensor was saved.
+  Tensor get() const;
+
+ private:
+  Tensor tensor_;
+  std::uint64_t version_ = 0;
+  bool is_output_ = false;
+  std::uint32_t output_ = 0;
+};
+
+/// A node whose backward is a function object: F(const Node&, const Tensor& gradient) -> Tensors for one output, or
+/// F(const Node&, const Tensors& gradients) -> Tensors for several.
+template <class F>
+class FunctionNode final : public Node {
+ public:
+  FunctionNode(const char* name, F f) : Node(name), function_(std::move(f)) {}
+  Tensors backward(Tensors gradients) override {
+    if constexpr (std::is_invocable_v<F&, const Node&, const Tensor&>) return (*function_)(*this, gradients[0]);
+    else return (*function_)(*this, gradients);
+  }
+  void release() override { function_.reset(); }
+  bool released() const override { return !function_.has_value(); }
+
+ private:
+  std::optional<F> function_;
+};
+
+/// Makes `node` the maker of `outputs` (in order) with the inputs' gradient edges.
+void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tensor*> inputs, std::initializer_list<Tensor*> outputs);
+void attach(const std::shared_ptr<Node>& node, const Tensors& inputs, Tensors& outputs);
+
+/// Records that `output` was computed from `inputs`; does nothing where none of them requires a gradient or recording
+/// is off. `backward` is called with the node and the output's gradient and returns one gradient an input, each of the
+/// input's shape and dtype; it may skip those for which node.needs_grad(i) is false. To be differentiable twice it
+/// computes with operations on tensors alone; where GradMode is off there, it may use fused kernels instead.
+///
+///     Tensor exp(const Tensor& x) {
+///       Tensor y = ...;                                     // computed without recording
+///       autograd::record("exp", y, {&x}, [y = SavedTensor::output(y)](const Node&, const Tensor& grad) {
+///         return Tensors{grad * y.get()};
+///       });
+///       return y;
+///     }
+template <class F>
+void record(const char* name, Tensor& output, std::initializer_list<const Tensor*> inputs, F&& backward) {
+  if (!any_requires_grad(inputs)) return;
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, {&output});
+}
+/// The same for several outputs (backward takes `const Tensors&`; the gradient of an output that was not used is
+/// undefined).
+template <class F>
+void record(const char* name, std::initializer_list<Tensor*> outputs, std::initializer_list<const Tensor*> inputs, F&& backward) {
+  if (!any_requires_grad(inputs)) return;
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, outputs);
+}
+/// The same for any number of inputs and outputs.
+template <class F>
+void record(const char* name, Tensors& outputs, const Tensors& inputs, F&& backward) {
+  if (!any_requires_grad(inputs)) return;
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, outputs);
+}
+
+}  // namespace autograd
+}  // namespace glade

@@ -1,0 +1,45 @@
+# C++ standard, warnings, the processor to build for, sanitizers and the compiler cache.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  foreach(language C CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE})
+    endif()
+  endforeach()
+endif()
+
+# "auto" is x86-64-v3 (AVX2, FMA) where this machine has it, so that a build can move between recent machines.
+set(GLADE_CPU_ARCH auto CACHE STRING "Value for -march: auto, native, x86-64-v3, ... or empty for the compiler's default")
+set(GLADE_SANITIZE "" CACHE STRING "Sanitizers to build with, as for -fsanitize=: address,undefined")
+
+set(GLADE_MARCH "${GLADE_CPU_ARCH}")
+if(GLADE_CPU_ARCH STREQUAL "auto")
+  set(GLADE_MARCH "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND EXISTS /proc/cpuinfo)
+    file(READ /proc/cpuinfo cpuinfo LIMIT 8192)
+    if(cpuinfo MATCHES " avx2 " AND cpuinfo MATCHES " fma " AND cpuinfo MATCHES " bmi2 ")
+      set(GLADE_MARCH "x86-64-v3")
+    endif()
+  endif()
+endif()
+
+# Common options of every target of the project. No errno and no traps from math functions, or loops with them cannot be
+# vectorised; NaN and infinity keep their meaning.
+function(glade_target_options target)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -fno-math-errno -fno-trapping-math>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_MARCH}>>:-march=${GLADE_MARCH}>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_WERROR}>>:-Werror>
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>
+    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${GLADE_WERROR}>>:-Werror=all-warnings>)
+  if(GLADE_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GLADE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+    target_link_options(${target} PRIVATE -fsanitize=${GLADE_SANITIZE})
+  endif()
+endfunction()

@@ -1,0 +1,63 @@
+#pragma once
+// What every .cu file needs: checked calls, the current stream, launch sizes. For files compiled with CUDA only.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include <glade/core/device.h>
+#include <glade/core/error.h>
+#include <glade/core/stream.h>
+
+namespace glade::cuda {
+
+/// CudaError with the call, the place and the device's message, unless the code is success.
+void check(cudaError_t code, const char* call, const char* file, int line);
+void check(cublasStatus_t code, const char* call, const char* file, int line);
+
+/// The calling thread's current stream of `device`.
+inline cudaStream_t stream(Device device) { return static_cast<cudaStream_t>(current_stream(device.index).handle); }
+/// A cuBLASLt handle of the calling thread.
+cublasLtHandle_t cublaslt(Device device);
+/// Number of multiprocessors, cached.
+int multiprocessor_count(Device device);
+/// 10 * major + minor of the compute capability, cached.
+int compute_capability(Device device);
+
+/// Makes `device` the calling thread's CUDA device for a scope; costs nothing where it is already.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_;
+};
+
+/// Blocks of `threads` that cover n, as a grid dimension.
+inline unsigned blocks_for(std::int64_t n, int threads) { return static_cast<unsigned>((n + threads - 1) / threads); }
+
+/// Scratch device memory on the current stream, freed at the end of the scope (in stream order).
+class Scratch {
+ public:
+  Scratch(std::size_t bytes, Device device);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  template <class T = void>
+  T* data() const { return static_cast<T*>(data_); }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+  Device device_;
+};
+
+}  // namespace glade::cuda
+
+/// Checks a CUDA or cuBLAS call. A macro, for the text of the call.
+#define GLADE_CUDA(call) ::glade::cuda::check((call), #call, __FILE__, __LINE__)
+/// Checks a kernel launch just made.
+#define GLADE_CUDA_LAUNCHED() ::glade::cuda::check(cudaGetLastError(), "kernel launch", __FILE__, __LINE__)

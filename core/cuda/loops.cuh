@@ -1,0 +1,132 @@
+#pragma once
+// Elementwise loops on the GPU: the twin of core/cpu_loops.h.
+#include <algorithm>
+#include <cstdint>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/core/loops.h>
+
+namespace glade::cuda {
+
+namespace detail {
+
+/// Division by a run-time constant as multiply and shift, right for dividends below 2^31.
+struct FastDivisor {
+  std::uint32_t divisor = 1, magic = 0, shift = 0;
+  FastDivisor() = default;
+  explicit FastDivisor(std::uint32_t d) : divisor(d) {
+    while ((1u << shift) < d && shift < 31) ++shift;
+    magic = static_cast<std::uint32_t>(((std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift) - d)) / d + 1);
+  }
+  __device__ std::uint32_t divide(std::uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
+};
+
+template <int N>
+struct Offsets {
+  int ndim;
+  FastDivisor shape[kMaxDims];
+  std::int64_t strides[N][kMaxDims];
+
+  __device__ void at(std::uint32_t linear, std::int64_t (&offset)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) offset[i] = 0;
+#pragma unroll
+    for (int d = 0; d < kMaxDims; ++d) {
+      if (d == ndim) break;
+      const std::uint32_t quotient = shape[d].divide(linear), index = linear - quotient * shape[d].divisor;
+      linear = quotient;
+#pragma unroll
+      for (int i = 0; i < N; ++i) offset[i] += index * strides[i][d];
+    }
+  }
+};
+
+template <class T, int Width>
+struct alignas(sizeof(T) * Width) Vector {
+  T x[Width];
+};
+
+constexpr int kThreads = 256;
+
+// Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight.
+template <int Width, int Unroll, class F, class Out, class... In>
+__global__ void __launch_bounds__(kThreads) contiguous_kernel(std::int64_t n, F f, Out* out, const In*... in) {
+  const std::int64_t vectors = n / Width;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads * Unroll + threadIdx.x;
+  auto body = [&](Vector<In, Width>... loaded[[maybe_unused]]) {
+    Vector<Out, Width> result;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
+    return result;
+  };
+#pragma unroll
+  for (int u = 0; u < Unroll; ++u) {
+    const std::int64_t i = first + u * kThreads;
+    if (i < vectors) reinterpret_cast<Vector<Out, Width>*>(out)[i] = body(reinterpret_cast<const Vector<In, Width>*>(in)[i]...);
+  }
+  if (blockIdx.x == 0) {
+    const std::int64_t i = vectors * Width + threadIdx.x;
+    if (i < n) out[i] = Out(f(in[i]...));
+  }
+}
+
+template <class F, class Out, class... In>
+__global__ void __launch_bounds__(kThreads)
+    strided_kernel(std::uint32_t n, Offsets<1 + sizeof...(In)> offsets, F f, Out* out, const In*... in) {
+  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= n) return;
+  std::int64_t at[1 + sizeof...(In)];
+  offsets.at(i, at);
+  [&]<std::size_t... I>(std::index_sequence<I...>) { out[at[0]] = Out(f(in[at[I + 1]]...)); }(std::index_sequence_for<In...>{});
+}
+
+}  // namespace detail
+
+/// out = f(in...) over the plan, whose operand 0 is `out`, on the device's current stream. F is a functor with a
+/// __device__ operator(). Reads may overlap the write only element on element.
+template <class F, class Out, class... In>
+void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Out* out, const In*... in) {
+  using namespace detail;
+  if (plan.numel == 0) return;
+  DeviceGuard guard(device);
+  constexpr int N = 1 + static_cast<int>(sizeof...(In));
+  if (plan.contiguous) {
+    constexpr int widest = static_cast<int>(std::max({sizeof(Out), sizeof(In)...}));
+    constexpr int width = std::max(1, 16 / widest), unroll = 2;
+    const bool aligned = ((reinterpret_cast<std::uintptr_t>(out) % (width * sizeof(Out)) == 0) && ... &&
+                          (reinterpret_cast<std::uintptr_t>(in) % (width * sizeof(In)) == 0));
+    if (aligned) {
+      const unsigned blocks = std::max(1u, blocks_for(plan.numel / width, kThreads * unroll));
+      contiguous_kernel<width, unroll><<<blocks, kThreads, 0, stream(device)>>>(plan.numel, f, out, in...);
+      GLADE_CUDA_LAUNCHED();
+      return;
+    }
+  }
+  constexpr std::int64_t limit = std::int64_t{1} << 30;
+  if (plan.numel > limit) {
+    // Split along the outermost dimension that can be, so that the kernel's indices stay in 32 bits.
+    LoopPlan<N> half = plan;
+    const int d = plan.ndim - 1;
+    half.contiguous = false;
+    half.shape[d] = plan.shape[d] / 2;
+    half.numel = plan.numel / plan.shape[d] * half.shape[d];
+    const std::int64_t at = half.shape[d];
+    elementwise(device, half, f, out, in...);
+    half.shape[d] = plan.shape[d] - at;
+    half.numel = plan.numel / plan.shape[d] * half.shape[d];
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      elementwise(device, half, f, out + at * plan.strides[0][d], (in + at * plan.strides[I + 1][d])...);
+    }(std::index_sequence_for<In...>{});
+    return;
+  }
+  Offsets<N> offsets{plan.ndim, {}, {}};
+  for (int d = 0; d < plan.ndim; ++d) {
+    offsets.shape[d] = FastDivisor(static_cast<std::uint32_t>(plan.shape[d]));
+    for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d];
+  }
+  strided_kernel<<<blocks_for(plan.numel, kThreads), kThreads, 0, stream(device)>>>(static_cast<std::uint32_t>(plan.numel), offsets,
+                                                                                    f, out, in...);
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace glade::cuda

@@ -1,0 +1,16 @@
+#pragma once
+// From an operation to its kernel on a device. A family declares its kernels twice, in glade::cpu and glade::cuda, with
+// the same names and parameters; GLADE_DISPATCH picks one. A macro, because a build without CUDA must not even name the
+// CUDA symbol.
+#include <glade/core/device.h>
+#include <glade/core/error.h>
+
+namespace glade::detail {
+[[noreturn]] void throw_no_cuda();
+}
+
+#if defined(GLADE_WITH_CUDA)
+#define GLADE_DISPATCH(device, kernel, ...) ((device).is_cpu() ? cpu::kernel(__VA_ARGS__) : cuda::kernel(__VA_ARGS__))
+#else
+#define GLADE_DISPATCH(device, kernel, ...) ((device).is_cpu() ? cpu::kernel(__VA_ARGS__) : ::glade::detail::throw_no_cuda())
+#endif

@@ -1,0 +1,111 @@
+#pragma once
+// Element types of tensors, their promotion, and the step from a run-time DType to a C++ type.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <glade/core/error.h>
+#include <glade/core/float16.h>
+
+namespace glade {
+
+enum class DType : std::uint8_t { float64, float32, bfloat16, float16, int64, int32, uint8, boolean };
+
+/// Bytes of one element.
+std::size_t dtype_size(DType dtype);
+/// "float32", "bool", ...
+std::string_view dtype_name(DType dtype);
+/// The inverse of dtype_name; ValueError for an unknown name.
+DType dtype_from_name(std::string_view name);
+
+constexpr bool is_floating(DType dtype) { return dtype <= DType::float16; }
+constexpr bool is_integral(DType dtype) { return dtype > DType::float16; }  ///< bool included
+
+/// The type of `a op b` by the array API standard; where the standard is silent, floating point beats integers and
+/// bfloat16 with float16 gives float32.
+DType promote(DType a, DType b);
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, double>) return DType::float64;
+  else if constexpr (std::is_same_v<T, float>) return DType::float32;
+  else if constexpr (std::is_same_v<T, bfloat16>) return DType::bfloat16;
+  else if constexpr (std::is_same_v<T, float16>) return DType::float16;
+  else if constexpr (std::is_same_v<T, std::int64_t>) return DType::int64;
+  else if constexpr (std::is_same_v<T, std::int32_t>) return DType::int32;
+  else if constexpr (std::is_same_v<T, std::uint8_t>) return DType::uint8;
+  else if constexpr (std::is_same_v<T, bool>) return DType::boolean;
+  else static_assert(!sizeof(T*), "no DType for this type");
+}
+
+template <class T>
+struct TypeTag { using type = T; };
+
+/// Calls f(TypeTag<T>{}) for the C++ type of a float64, float32, bfloat16 or float16 dtype; DTypeError for others.
+template <class F>
+decltype(auto) visit_floating(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float64: return f(TypeTag<double>{});
+    case DType::float32: return f(TypeTag<float>{});
+    case DType::bfloat16: return f(TypeTag<bfloat16>{});
+    case DType::float16: return f(TypeTag<float16>{});
+    default: throw DTypeError("expected a floating-point tensor, got " + std::string(dtype_name(dtype)));
+  }
+}
+
+/// The same for every dtype.
+template <class F>
+decltype(auto) visit_all(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::int64: return f(TypeTag<std::int64_t>{});
+    case DType::int32: return f(TypeTag<std::int32_t>{});
+    case DType::uint8: return f(TypeTag<std::uint8_t>{});
+    case DType::boolean: return f(TypeTag<bool>{});
+    default: return visit_floating(dtype, std::forward<F>(f));
+  }
+}
+
+/// The same for int64 and int32, the types of indices; DTypeError for others.
+template <class F>
+decltype(auto) visit_index(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::int64: return f(TypeTag<std::int64_t>{});
+    case DType::int32: return f(TypeTag<std::int32_t>{});
+    default: throw DTypeError("expected int64 or int32 indices, got " + std::string(dtype_name(dtype)));
+  }
+}
+
+/// A number given where a tensor could stand. It never widens a tensor's dtype within its kind: a real number leaves
+/// every floating dtype and turns integers into float32; an integer leaves every dtype but bool.
+class Scalar {
+ public:
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Scalar(T value)  // NOLINT(google-explicit-constructor): literals stand for scalars
+      : kind_(std::is_same_v<T, bool>         ? DType::boolean
+              : std::is_floating_point_v<T> ? DType::float32
+                                            : DType::int64),
+        real_(static_cast<double>(value)),
+        integer_(static_cast<std::int64_t>(value)) {}
+
+  /// The dtype of an operation of this number with a tensor of `dtype`.
+  DType promoted(DType dtype) const;
+  template <class T>
+  T to() const {
+    if constexpr (std::is_same_v<T, bool>) return kind_ == DType::float32 ? real_ != 0 : integer_ != 0;
+    else if constexpr (std::is_integral_v<T>) return static_cast<T>(kind_ == DType::float32 ? static_cast<std::int64_t>(real_) : integer_);
+    else if constexpr (std::is_same_v<T, double>) return real_;
+    else return T(static_cast<float>(real_));
+  }
+  double real() const { return real_; }
+
+ private:
+  DType kind_;
+  double real_;
+  std::int64_t integer_;
+};
+
+}  // namespace glade

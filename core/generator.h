@@ -1,0 +1,46 @@
+#pragma once
+// Random numbers from a counter (Philox4x32-10, Salmon et al. 2011): the n-th number of a seed is a pure function of
+// seed and n, so CPU and GPU give the same ones, in any order and on any number of threads.
+#include <cstdint>
+#include <mutex>
+
+namespace glade {
+
+class Generator {
+ public:
+  struct State {
+    std::uint64_t seed = 0;
+    std::uint64_t offset = 0;  ///< counters used so far; one counter gives four 32-bit numbers
+    bool operator==(const State&) const = default;
+  };
+
+  explicit Generator(std::uint64_t seed = 0) { state_.seed = seed; }
+
+  /// Takes `counters` counters for the caller: the state before, whose offset is the first of them.
+  State reserve(std::uint64_t counters) {
+    std::lock_guard lock(mutex_);
+    const State before = state_;
+    state_.offset += counters;
+    return before;
+  }
+  State state() const {
+    std::lock_guard lock(mutex_);
+    return state_;
+  }
+  void set_state(State state) {
+    std::lock_guard lock(mutex_);
+    state_ = state;
+  }
+  void seed(std::uint64_t seed) { set_state({seed, 0}); }
+
+ private:
+  mutable std::mutex mutex_;
+  State state_;
+};
+
+/// The generator used where none is given.
+Generator& default_generator();
+/// Seeds it.
+void manual_seed(std::uint64_t seed);
+
+}  // namespace glade

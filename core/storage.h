@@ -1,0 +1,43 @@
+#pragma once
+// A block of memory on one device, shared by the tensors that view it.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <glade/core/device.h>
+
+namespace glade {
+
+class Storage {
+ public:
+  /// Allocates; the bytes are not initialised. OutOfMemoryError with what was asked, held and free.
+  Storage(std::size_t bytes, Device device);
+  /// Page-locked host memory, from which copies to a GPU run asynchronously. Plain memory in a build without CUDA.
+  static std::shared_ptr<Storage> pinned(std::size_t bytes);
+  /// Memory that somebody else owns; `release` runs when the last tensor lets go of it.
+  Storage(void* data, std::size_t bytes, Device device, std::function<void()> release);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  bool is_pinned() const { return pinned_; }
+
+  /// Counts in-place changes, so that the tape notices a changed saved tensor.
+  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Device device_;
+  bool pinned_ = false;
+  std::function<void()> release_;
+  std::atomic<std::uint64_t> version_{0};
+};
+
+}  // namespace glade

@@ -1,0 +1,162 @@
+#pragma once
+// Tensor: a strided view of a Storage, with a slot for the tape.
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <glade/core/device.h>
+#include <glade/core/dtype.h>
+#include <glade/core/shape.h>
+#include <glade/core/storage.h>
+
+namespace glade {
+
+namespace autograd {
+class Node;
+}
+
+class Tensor;
+using Tensors = std::vector<Tensor>;
+
+struct TensorOptions {
+  DType dtype = DType::float32;
+  Device device = kCPU;
+};
+
+/// What the tape keeps at a tensor. Filled by autograd/; core only carries it.
+struct AutogradSlot;
+
+/// What a handle points to. Tensors that view the same Storage have each their own.
+struct TensorImpl {
+  std::shared_ptr<Storage> storage;
+  Shape shape;
+  Strides strides;          ///< in elements; a broadcast dimension has stride 0
+  std::int64_t offset = 0;  ///< of the first element, in elements
+  DType dtype = DType::float32;
+  bool contiguous = true;   ///< row-major without gaps
+  std::unique_ptr<AutogradSlot> autograd;
+
+  TensorImpl();
+  ~TensorImpl();
+};
+
+/// A handle: copying it copies no data, and both copies are the same tensor. A default-constructed one is undefined.
+/// Functions that compute are free functions (see ops/); the members here look at a tensor or tend its tape.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  /// Row-major copy of `values`; ShapeError where their number is not shape.numel(). T is one of the element types.
+  template <class T>
+  static Tensor from_vector(const std::vector<T>& values, const Shape& shape, Device device = kCPU);
+  /// A one-dimensional tensor of `values`.
+  template <class T>
+  static Tensor from_vector(const std::vector<T>& values, Device device = kCPU) {
+    return from_vector(values, Shape{static_cast<std::int64_t>(values.size())}, device);
+  }
+  /// A tensor over memory owned elsewhere, row-major unless strides are given; `release` runs when the last view is gone.
+  static Tensor from_blob(void* data, const Shape& shape, TensorOptions options, std::function<void()> release = {});
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl_->shape; }
+  const Strides& strides() const { return impl_->strides; }
+  int ndim() const { return impl_->shape.ndim(); }
+  /// The size of a dimension, counted from the end where negative.
+  std::int64_t size(std::int64_t dim) const { return impl_->shape[normalize_dim(dim, ndim(), "size")]; }
+  std::int64_t numel() const { return impl_->shape.numel(); }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device(); }
+  bool is_cpu() const { return device().is_cpu(); }
+  bool is_cuda() const { return device().is_cuda(); }
+  TensorOptions options() const { return {dtype(), device()}; }
+  bool is_contiguous() const { return impl_->contiguous; }
+  std::int64_t offset() const { return impl_->offset; }
+  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  TensorImpl* impl() const { return impl_.get(); }
+  const std::shared_ptr<TensorImpl>& shared_impl() const { return impl_; }
+  /// Whether both handles are the same tensor (not whether their values agree).
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+
+  /// The first element, in the tensor's device's memory. DTypeError where T is not the element type.
+  template <class T>
+  T* data() const {
+    check_dtype(dtype_of<T>());
+    return static_cast<T*>(raw_data());
+  }
+  void* raw_data() const {
+    return static_cast<char*>(impl_->storage->data()) + static_cast<std::size_t>(impl_->offset) * dtype_size(impl_->dtype);
+  }
+
+  /// Another view of the same memory, unknown to the tape. The caller vouches for the bounds; ops/shape has the
+  /// differentiable, checked forms.
+  Tensor as_strided(const Shape& shape, const Strides& strides, std::int64_t offset) const;
+
+  /// The value of a tensor of one element, converted to T. Waits for the device. ShapeError for other sizes.
+  template <class T>
+  T item() const;
+  /// All elements in row-major order, converted to T. Waits for the device.
+  template <class T>
+  std::vector<T> to_vector() const;
+  /// Like NumPy's printing: values (the middle of large dimensions left out), then shape, dtype and device.
+  std::string str() const;
+
+  // The tape. Declared here because people look for it here; defined in autograd/.
+  bool requires_grad() const;
+  /// DTypeError for tensors that are not floating-point; AutogradError for results of recorded operations.
+  Tensor& set_requires_grad(bool value = true);
+  bool is_leaf() const;
+  /// The gradient gathered by backward(); undefined before.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad) const;
+  /// Adds d(this)/d(leaf) . gradient to the grad() of every leaf. `gradient` defaults to 1 for a tensor of one element.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+  /// The same values, cut off from the tape; shares memory.
+  Tensor detach() const;
+  /// Calls `hook` with this tensor's gradient during backward; a defined result replaces the gradient. Returns a key
+  /// for remove_hook.
+  std::uint64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  void remove_hook(std::uint64_t key) const;
+
+ private:
+  void check_dtype(DType wanted) const;
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+// ---- creation --------------------------------------------------------------------------------------------------
+
+/// Uninitialised.
+Tensor empty(const Shape& shape, TensorOptions options = {});
+Tensor empty_like(const Tensor& x);
+/// Uninitialised, in page-locked host memory.
+Tensor empty_pinned(const Shape& shape, DType dtype);
+Tensor zeros(const Shape& shape, TensorOptions options = {});
+Tensor ones(const Shape& shape, TensorOptions options = {});
+Tensor full(const Shape& shape, Scalar value, TensorOptions options = {});
+Tensor zeros_like(const Tensor& x);
+Tensor ones_like(const Tensor& x);
+
+// ---- data movement below the tape (ops/ has the differentiable forms) -----------------------------------------------
+
+/// dst[...] = src, converted to dst's dtype and copied to its device, src broadcast to dst's shape. Counts as an
+/// in-place change of dst. Copies between pinned host memory and a GPU are asynchronous on the current stream;
+/// all others between devices wait.
+void copy_data(const Tensor& dst, const Tensor& src);
+/// dst[...] = value.
+void fill_data(const Tensor& dst, Scalar value);
+/// A row-major copy on the same device (the tensor itself where it is row-major already).
+Tensor contiguous_data(const Tensor& x);
+/// A converted row-major copy; x itself where nothing changes.
+Tensor to_data(const Tensor& x, DType dtype);
+Tensor to_data(const Tensor& x, Device device);
+
+/// DeviceError, naming the operation and both devices, unless all defined tensors live on one device.
+void check_same_device(const char* operation, std::initializer_list<std::pair<const char*, const Tensor*>> arguments);
+
+}  // namespace glade

@@ -1,0 +1,14 @@
+#pragma once
+// Activations beyond the elementwise functions.
+#include <glade/core/generator.h>
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+/// silu(gate) * up (arXiv 2002.05202); equal shapes.
+Tensor swiglu(const Tensor& gate, const Tensor& up);
+/// Zeroes each element with probability p and scales the rest by 1 / (1 - p) while training; x itself otherwise. The
+/// same mask on CPU and GPU for a generator state. ValueError for p outside [0, 1].
+Tensor dropout(const Tensor& x, double p, bool training = true, Generator& generator = default_generator());
+
+}  // namespace glade

@@ -1,0 +1,17 @@
+#pragma once
+// In-place operations, for optimisers, initialisers and buffers. They are not recorded: with recording on, AutogradError
+// where the target or the source requires a gradient. A changed tensor that was saved for backward makes that backward
+// an AutogradError. Return their first argument.
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+const Tensor& copy_(const Tensor& x, const Tensor& source);  ///< converts dtype and device, broadcasts source
+const Tensor& fill_(const Tensor& x, Scalar value);
+const Tensor& zero_(const Tensor& x);
+/// x += alpha * y, y broadcast to x's shape.
+const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha = 1);
+const Tensor& multiply_(const Tensor& x, const Tensor& y);
+const Tensor& multiply_(const Tensor& x, Scalar y);
+
+}  // namespace glade

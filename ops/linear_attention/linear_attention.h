@@ -1,0 +1,42 @@
+#pragma once
+// The gated linear recurrence. For one head, with log-space gates:
+//     S_t = exp(g_t + g_gamma + gk_t[:, None] + gv_t[None, :]) * S_{t-1} + k_t v_t^T        [K, V]
+//     o_t = softmax_scale * S_t^T q_t                                                        [V]
+// (gated linear attention, arXiv 2312.06635, eq. 4; lightning attention, arXiv 2401.04658, is the case of g_gamma alone.)
+#include <optional>
+#include <utility>
+
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+struct RecurrentOptions {
+  Tensor g;        ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g_gamma;  ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
+  Tensor gk;       ///< [B, T, H, K]
+  Tensor gv;       ///< [B, T, H, V]
+  std::optional<double> softmax_scale;  ///< K^-1/2 where not given
+  Tensor initial_state;                 ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                 ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                    ///< int32 or int64 [N + 1], on either device: packed sequences
+};
+
+/// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final
+/// state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h / (H / Hkv).
+/// With cu_seqlens B is 1, or the batch dimension is left out of query, key, value, g, gk, gv and output. State and sums
+/// are float32 (float64 for float64). Differentiable in all tensors but cu_seqlens, from both results. Errors:
+/// ShapeError, DTypeError, DeviceError, ValueError, each naming the argument and both values.
+std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
+
+/// Gated linear attention: recurrent with the gates g and g_gamma alone. ValueError where gk or gv is given.
+std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
+
+/// Lightning attention's decay for every head, [num_heads]: -(8 / num_heads) (1 - layer_idx / num_layers) * head.
+/// ValueError for layer_idx outside [0, num_layers).
+Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::int64_t num_layers, Device device = kCPU);
+
+/// recurrent with g_gamma = lightning_g_gamma(H, layer_idx, num_layers); ValueError where a gate is given as well.
+std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t layer_idx,
+                                         std::int64_t num_layers, const RecurrentOptions& options = {});
+
+}  // namespace glade

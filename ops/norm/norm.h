@@ -1,0 +1,14 @@
+#pragma once
+// Normalisation over the last dimension; statistics in float32 (float64 for float64). The result has x's dtype.
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+/// x / sqrt(mean(x^2) + eps) * weight (arXiv 1910.07467). weight [d] may be undefined.
+Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+/// (x - mean) / sqrt(var + eps) * weight + bias (arXiv 1607.06450). weight and bias [d] may be undefined.
+Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// rms_norm(x, weight, eps) * silu(gate), the output gate of GLA; gate has x's shape.
+Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight = {}, double eps = 1e-5);
+
+}  // namespace glade
