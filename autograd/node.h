@@ -29,7 +29,7 @@ using Hook = std::function<Tensor(const Tensor&)>;
 
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  explicit Node(const char* name) : name_(name), sequence_(next_sequence()) {}
+  explicit Node(const char* name) : Node(name, next_sequence()) {}
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -57,6 +57,9 @@ class Node : public std::enable_shared_from_this<Node> {
     Hook hook;
   };
   std::vector<OutputHook>& hooks() { return hooks_; }
+
+ protected:
+  Node(const char* name, std::uint64_t sequence) : name_(name), sequence_(sequence) {}
 
  private:
   static std::uint64_t next_sequence();

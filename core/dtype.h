@@ -2,7 +2,6 @@
 // Element types of tensors, their promotion, and the step from a run-time DType to a C++ type.
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -44,6 +43,10 @@ constexpr DType dtype_of() {
 template <class T>
 struct TypeTag { using type = T; };
 
+namespace detail {
+[[noreturn]] void throw_dtype(const char* expected, DType given);
+}
+
 /// Calls f(TypeTag<T>{}) for the C++ type of a float64, float32, bfloat16 or float16 dtype; DTypeError for others.
 template <class F>
 decltype(auto) visit_floating(DType dtype, F&& f) {
@@ -52,7 +55,7 @@ decltype(auto) visit_floating(DType dtype, F&& f) {
     case DType::float32: return f(TypeTag<float>{});
     case DType::bfloat16: return f(TypeTag<bfloat16>{});
     case DType::float16: return f(TypeTag<float16>{});
-    default: throw DTypeError("expected a floating-point tensor, got " + std::string(dtype_name(dtype)));
+    default: detail::throw_dtype("a floating-point tensor", dtype);
   }
 }
 
@@ -74,7 +77,7 @@ decltype(auto) visit_index(DType dtype, F&& f) {
   switch (dtype) {
     case DType::int64: return f(TypeTag<std::int64_t>{});
     case DType::int32: return f(TypeTag<std::int32_t>{});
-    default: throw DTypeError("expected int64 or int32 indices, got " + std::string(dtype_name(dtype)));
+    default: detail::throw_dtype("int64 or int32 indices", dtype);
   }
 }
 

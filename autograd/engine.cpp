@@ -1,0 +1,175 @@
+#include <glade/autograd/engine.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <glade/autograd/accumulate.h>
+#include <glade/core/format.h>
+
+namespace glade::autograd {
+
+namespace {
+
+thread_local Node* running_node = nullptr;
+
+/// Sets the running node and the recording mode for a call of Node::backward.
+class RunScope {
+ public:
+  RunScope(Node* node, bool create_graph) : previous_node_(running_node), previous_mode_(GradMode::enabled()) {
+    running_node = node;
+    GradMode::set_enabled(create_graph);
+  }
+  ~RunScope() {
+    running_node = previous_node_;
+    GradMode::set_enabled(previous_mode_);
+  }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  Node* previous_node_;
+  bool previous_mode_;
+};
+
+/// One backward pass. An operation's node is younger than those of its inputs, so always taking the youngest node that
+/// has a gradient waiting visits every node after all that contribute to it.
+class Pass {
+ public:
+  Pass(bool retain_graph, bool create_graph) : retain_graph_(retain_graph || create_graph), create_graph_(create_graph) {}
+
+  void add(const Edge& edge, Tensor gradient) {
+    if (!edge.node || !gradient.defined() || (restricted_ && !needed_.contains(edge.node.get()))) return;
+    const auto [entry, is_new] = waiting_.try_emplace(edge.node.get());
+    if (is_new) {
+      entry->second.resize(edge.node->num_outputs());
+      heap_.push_back(edge.node.get());
+      std::push_heap(heap_.begin(), heap_.end(), older);
+    }
+    Tensor& slot = entry->second[edge.index];
+    if (slot.defined()) {
+      RunScope scope(running_node, create_graph_);
+      slot = accumulate(slot, gradient);
+    } else {
+      slot = std::move(gradient);
+    }
+  }
+
+  /// Visits only what leads to one of `targets`, and hands their gradients out instead of gathering them at leaves.
+  void restrict_to(const Tensors& outputs, const std::vector<Edge>& targets);
+
+  void run(const std::vector<Edge>& targets = {}, Tensors* captured = nullptr) {
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), older);
+      Node* node = heap_.back();
+      heap_.pop_back();
+      auto found = waiting_.find(node);
+      Tensors gradients = std::move(found->second);
+      waiting_.erase(found);
+      for (const Node::OutputHook& hook : node->hooks()) {
+        Tensor& gradient = gradients[hook.output];
+        if (!gradient.defined()) continue;
+        RunScope scope(running_node, create_graph_);
+        if (Tensor replaced = hook.hook(gradient); replaced.defined()) gradient = std::move(replaced);
+      }
+      if (captured != nullptr) {
+        bool ends_here = true;
+        for (std::size_t i = 0; i < targets.size(); ++i)
+          if (targets[i].node.get() == node) (*captured)[i] = gradients[targets[i].index];
+        for (const Edge& edge : node->edges()) ends_here = ends_here && !(edge.node && needed_.contains(edge.node.get()));
+        if (ends_here) continue;
+      }
+      visit(node, std::move(gradients));
+    }
+  }
+
+ private:
+  static bool older(const Node* a, const Node* b) { return a->sequence() < b->sequence(); }
+
+  void visit(Node* node, Tensors gradients) {
+    if (node->released())
+      fail<AutogradError>("backward of {}: what it saved was freed by an earlier backward; pass retain_graph to keep it", node->name());
+    Tensors results;
+    {
+      RunScope scope(node, create_graph_);
+      results = node->backward(std::move(gradients));
+    }
+    const auto& edges = node->edges();
+    if (results.size() != edges.size())
+      fail<AutogradError>("backward of {}: {} gradients for {} inputs", node->name(), results.size(), edges.size());
+    if (!retain_graph_) node->release();
+    for (std::size_t i = 0; i < edges.size(); ++i) add(edges[i], std::move(results[i]));
+  }
+
+  bool retain_graph_, create_graph_, restricted_ = false;
+  std::unordered_map<Node*, Tensors> waiting_;
+  std::vector<Node*> heap_;
+  std::unordered_set<Node*> needed_;
+};
+
+void Pass::restrict_to(const Tensors& outputs, const std::vector<Edge>& targets) {
+  std::vector<Node*> reachable;
+  std::unordered_set<Node*> seen;
+  auto visit_once = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) reachable.push_back(node);
+  };
+  for (const Tensor& y : outputs) visit_once(gradient_edge(y).node.get());
+  for (std::size_t i = 0; i < reachable.size(); ++i)
+    for (const Edge& edge : reachable[i]->edges()) visit_once(edge.node.get());
+  std::sort(reachable.begin(), reachable.end(), older);
+  for (const Edge& target : targets) needed_.insert(target.node.get());
+  for (Node* node : reachable)
+    for (const Edge& edge : node->edges())
+      if (edge.node && needed_.contains(edge.node.get())) needed_.insert(node);
+  restricted_ = true;
+}
+
+void seed(Pass& pass, const char* operation, const Tensors& outputs, const Tensors& gradients) {
+  if (!gradients.empty() && gradients.size() != outputs.size())
+    fail<ValueError>("{}: {} gradients for {} outputs", operation, gradients.size(), outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& y = outputs[i];
+    if (!y.defined() || !y.requires_grad())
+      fail<AutogradError>("{}: output {} does not require a gradient: nothing was recorded for it", operation, i);
+    Tensor gradient = gradients.empty() ? Tensor{} : gradients[i];
+    if (!gradient.defined()) {
+      if (y.numel() != 1)
+        fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i, y.shape());
+      gradient = ones_like(y);
+    } else if (!(gradient.shape() == y.shape()) || gradient.dtype() != y.dtype() || !(gradient.device() == y.device())) {
+      fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(), y.device(),
+                          gradient.dtype(), gradient.shape(), gradient.device());
+    }
+    pass.add(gradient_edge(y), std::move(gradient));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Node> current_node() { return running_node == nullptr ? nullptr : running_node->shared_from_this(); }
+
+void backward(const Tensors& outputs, const Tensors& gradients, bool retain_graph, bool create_graph) {
+  Pass pass(retain_graph, create_graph);
+  seed(pass, "backward", outputs, gradients);
+  pass.run();
+}
+
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradients, bool retain_graph, bool create_graph,
+             bool allow_unused) {
+  std::vector<Edge> targets;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    targets.push_back(gradient_edge(inputs[i]));
+    if (!targets.back().node) fail<AutogradError>("grad: input {} does not require a gradient", i);
+  }
+  Pass pass(retain_graph, create_graph);
+  pass.restrict_to(outputs, targets);
+  seed(pass, "grad", outputs, gradients);
+  Tensors captured(inputs.size());
+  pass.run(targets, &captured);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (!captured[i].defined() && !allow_unused)
+      fail<AutogradError>("grad: the outputs do not depend on input {}; pass allow_unused for an undefined gradient", i);
+  return captured;
+}
+
+}  // namespace glade::autograd
