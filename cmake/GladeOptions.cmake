@@ -30,10 +30,10 @@ if(GLADE_CPU_ARCH STREQUAL "auto")
 endif()
 
 # Common options of every target of the project. No errno and no traps from math functions, or loops with them cannot be
-# vectorised; NaN and infinity keep their meaning.
+# vectorised; NaN and infinity keep their meaning. -Wrestrict is wrong about std::string in GCC 12 (PR 105651).
 function(glade_target_options target)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -fno-math-errno -fno-trapping-math>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -fno-math-errno -fno-trapping-math>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_MARCH}>>:-march=${GLADE_MARCH}>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_WERROR}>>:-Werror>
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>

@@ -51,8 +51,8 @@ class Printer {
       return;
     }
     const bool last = dim + 1 == shape_.ndim();
-    const std::string separator = last ? ", " : "," + std::string(static_cast<std::size_t>(shape_.ndim() - dim - 1), '\n') +
-                                                    std::string(static_cast<std::size_t>(dim + 1), ' ');
+    // Rows of a matrix are on lines of their own, matrices a blank line apart.
+    const std::string separator = last ? ", " : fmt::format(",{:\n>{}}{:>{}}", "", shape_.ndim() - dim - 1, "", dim + 1);
     text += '[';
     for (std::int64_t i = 0; i < shape_[dim]; ++i) {
       if (i > 0) text += separator;
