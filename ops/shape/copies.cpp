@@ -1,0 +1,120 @@
+// Rearrangements that copy. Each is a copy into, or out of, a strided view.
+#include <glade/autograd/node.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade {
+
+namespace {
+
+/// Throws unless `tensors` can be joined by `operation`: at least one, all defined and on one device.
+void check_joinable(const Tensors& tensors, const char* operation) {
+  if (tensors.empty()) fail<ValueError>("{}: tensors is empty", operation);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) fail<ValueError>("{}: tensors[{}] is undefined", operation, i);
+    if (tensors[i].device() != tensors[0].device())
+      fail<DeviceError>("{}: tensors[0] is on {} and tensors[{}] on {}", operation, tensors[0].device(), i, tensors[i].device());
+  }
+}
+
+}  // namespace
+
+Tensor cat(const Tensors& tensors, std::int64_t dim) {
+  check_joinable(tensors, "cat");
+  const int d = normalize_dim(dim, tensors[0].ndim(), "cat");
+  Shape shape = tensors[0].shape();
+  DType dtype = tensors[0].dtype();
+  std::vector<std::int64_t> sizes;
+  std::vector<DType> dtypes;
+  shape[d] = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    Shape expected = tensors[0].shape();
+    if (tensors[i].ndim() == expected.ndim()) expected[d] = tensors[i].shape()[d];
+    if (!(tensors[i].shape() == expected))
+      fail<ShapeError>("cat: tensors[0] is {} and tensors[{}] is {}: sizes differ outside dimension {}", tensors[0].shape(), i,
+                       tensors[i].shape(), d);
+    dtype = promote(dtype, tensors[i].dtype());
+    dtypes.push_back(tensors[i].dtype());
+    sizes.push_back(expected[d]);
+    shape[d] += expected[d];
+  }
+  Tensor y = empty(shape, {dtype, tensors[0].device()});
+  std::int64_t offset = 0;
+  for (const Tensor& x : tensors) {
+    copy_data(y.as_strided(x.shape(), y.strides(), offset), x);
+    offset += x.shape()[d] * y.strides()[d];
+  }
+  Tensors outputs{y};
+  autograd::record("cat", outputs, tensors,
+                   [sizes = std::move(sizes), dtypes = std::move(dtypes), d](const autograd::Node& node, const Tensor& grad) {
+                     Tensors grads = split(grad, sizes, d);
+                     for (std::size_t i = 0; i < grads.size(); ++i)
+                       grads[i] = node.needs_grad(i) ? to(grads[i], dtypes[i]) : Tensor();
+                     return grads;
+                   });
+  return y;
+}
+
+Tensor stack(const Tensors& tensors, std::int64_t dim) {
+  check_joinable(tensors, "stack");
+  const int d = normalize_dim(dim, tensors[0].ndim() + 1, "stack");
+  Tensors slices;
+  slices.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!(tensors[i].shape() == tensors[0].shape()))
+      fail<ShapeError>("stack: tensors[0] is {} and tensors[{}] is {}: expected equal shapes", tensors[0].shape(), i, tensors[i].shape());
+    slices.push_back(unsqueeze(tensors[i], d));
+  }
+  return cat(slices, d);
+}
+
+Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim) {
+  const int d = normalize_dim(dim, x.ndim(), "repeat_interleave");
+  if (repeats < 0) fail<ValueError>("repeat_interleave: repeats is {}: expected at least 0", repeats);
+  // As [outer, n, repeats, inner] the repeats are a broadcast dimension.
+  std::int64_t outer = 1, inner = 1;
+  for (int i = 0; i < d; ++i) outer *= x.shape()[i];
+  for (int i = d + 1; i < x.ndim(); ++i) inner *= x.shape()[i];
+  const std::int64_t n = x.shape()[d];
+  Shape shape = x.shape();
+  shape[d] = n * repeats;
+  Tensor y = empty(shape, x.options());
+  {
+    NoGradGuard no_grad;
+    copy_data(reshape(y, {outer, n, repeats, inner}), reshape(x, {outer, n, 1, inner}));
+  }
+  autograd::record("repeat_interleave", y, {&x},
+                   [from = x.shape(), split_shape = Shape{outer, n, repeats, inner}](const autograd::Node&, const Tensor& grad) {
+                     return Tensors{reshape(sum(reshape(grad, split_shape), {2}), from)};
+                   });
+  return y;
+}
+
+Tensor flip(const Tensor& x, const std::vector<std::int64_t>& dims) {
+  Strides strides = x.strides();
+  std::int64_t offset = x.offset();
+  std::vector<bool> flipped(static_cast<std::size_t>(x.ndim()));
+  for (const std::int64_t dim : dims) {
+    const int d = normalize_dim(dim, x.ndim(), "flip");
+    if (flipped[static_cast<std::size_t>(d)]) fail<ValueError>("flip: dims is {}: dimension {} appears twice", dims, d);
+    flipped[static_cast<std::size_t>(d)] = true;
+    offset += std::max<std::int64_t>(x.shape()[d] - 1, 0) * strides[d];
+    strides[d] = -strides[d];
+  }
+  Tensor y = empty(x.shape(), x.options());
+  // Nothing else sees this view: tensors with negative strides do not leave the operation.
+  if (x.numel() > 0) copy_data(y, x.as_strided(x.shape(), strides, offset));
+  autograd::record("flip", y, {&x}, [dims](const autograd::Node&, const Tensor& grad) { return Tensors{flip(grad, dims)}; });
+  return y;
+}
+
+Tensor contiguous(const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  Tensor y = contiguous_data(x);
+  autograd::record("contiguous", y, {&x}, [](const autograd::Node&, const Tensor& grad) { return Tensors{grad}; });
+  return y;
+}
+
+}  // namespace glade
