@@ -9,6 +9,7 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// clang-format off
 struct ShapeError : Error { using Error::Error; };          ///< sizes that do not fit together
 struct DTypeError : Error { using Error::Error; };          ///< an element type the operation does not take
 struct DeviceError : Error { using Error::Error; };         ///< tensors on different devices, or a device that is not there
@@ -18,5 +19,6 @@ struct AutogradError : Error { using Error::Error; };       ///< misuse of the t
 struct OutOfMemoryError : Error { using Error::Error; };    ///< an allocation that failed
 struct CudaError : Error { using Error::Error; };           ///< a CUDA or cuBLAS call that failed
 struct CheckpointError : Error { using Error::Error; };     ///< a file that cannot be read or written as asked
+// clang-format on
 
 }  // namespace glade
