@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include <glade/core/copy_kernels.h>
 #include <glade/core/cpu_loops.h>
 
@@ -7,13 +5,6 @@ namespace glade::cpu {
 
 namespace {
 
-template <class To, class From>
-struct Convert {
-  To operator()(From x) const {
-    if constexpr (std::is_same_v<To, bool>) return static_cast<compute_t<From>>(x) != 0;
-    else return static_cast<To>(static_cast<compute_t<From>>(x));
-  }
-};
 template <class T>
 struct Identity {
   T operator()(T x) const { return x; }

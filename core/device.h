@@ -32,6 +32,8 @@ bool is_built();
 /// The number of CUDA devices that can be used; 0 in a build without CUDA or on a machine without a GPU.
 int device_count();
 inline bool is_available() { return device_count() > 0; }
+/// DeviceError, saying why, unless cuda:`device` can be used.
+void check_device(int device);
 /// Waits for all work queued on every stream of the device.
 void synchronize(int device = 0);
 

@@ -1,5 +1,9 @@
 #pragma once
 // fmt for glade's own types, and fail<ErrorType>(...). For .cpp and .cu files only: public headers do not need fmt.
+#if defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
+#define FMT_USE_CONSTEXPR 1  // which fmt 9 turns off for nvcc, and then fails to compile
+#pragma nv_diag_suppress 20208  // double for long double
+#endif
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,6 +1,10 @@
 #pragma once
 // Streams: queues of work on a device. Every thread has a current stream a device; on the CPU work is done at once and
 // streams mean nothing.
+//
+// Memory of a tensor is safe to use on the stream it was allocated on and on the one current where its last handle is
+// dropped: it is reused only after the work queued on both. A tensor used on a third stream must be kept until that
+// stream's work is done, or one of the two must wait for it (Stream::wait).
 #include <cstdint>
 
 #include <glade/core/device.h>
@@ -13,7 +17,10 @@ struct Stream {
   void* handle = nullptr;
   /// A new non-blocking stream, destroyed with the process. DeviceError without a GPU.
   static Stream create(int device = 0);
+  /// Waits until all work queued on this stream is done.
   void synchronize() const;
+  /// Makes work queued on this stream from now on wait for what is queued on `other` now. The host does not wait.
+  void wait(Stream other) const;
 };
 
 /// The calling thread's stream of `device` (the default stream unless set).

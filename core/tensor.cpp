@@ -150,7 +150,8 @@ void copy_data(const Tensor& dst, const Tensor& src) {
     copy_data(sent, src);
   }
   const Tensor received = dst.is_contiguous() ? dst : empty(dst.shape(), dst.options());
-  const bool asynchronous = sent.is_same(src) && (src.storage()->is_pinned() || dst.storage()->is_pinned() || (src.is_cuda() && dst.is_cuda()));
+  const bool asynchronous = (src.is_cuda() && dst.is_cuda()) || (sent.is_same(src) && src.storage()->is_pinned()) ||
+                            (received.is_same(dst) && dst.storage()->is_pinned());
   cuda::copy_bytes(received.raw_data(), dst.device(), sent.raw_data(), src.device(),
                    static_cast<std::size_t>(dst.numel()) * dtype_size(dst.dtype()), asynchronous);
   if (!received.is_same(dst)) copy_data(dst, received);

@@ -1,0 +1,35 @@
+// What core declares for CUDA, in a build without it.
+#if !defined(GLADE_WITH_CUDA)
+
+#include <glade/core/allocator.h>
+#include <glade/core/device.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/stream.h>
+
+namespace glade {
+
+void detail::throw_no_cuda() { throw DeviceError("glade was built without CUDA"); }
+
+void* detail::cuda_allocate(std::size_t, int) { throw_no_cuda(); }
+void detail::cuda_free(void*, std::size_t, int) noexcept {}
+void* detail::pinned_allocate(std::size_t) { throw_no_cuda(); }
+void detail::pinned_free(void*) noexcept {}
+
+Stream Stream::create(int) { detail::throw_no_cuda(); }
+void Stream::synchronize() const {}
+void Stream::wait(Stream) const {}
+
+namespace cuda {
+
+bool is_built() { return false; }
+int device_count() { return 0; }
+void synchronize(int) { detail::throw_no_cuda(); }
+MemoryStats memory_stats(int) { detail::throw_no_cuda(); }
+void reset_peak_memory_stats(int) { detail::throw_no_cuda(); }
+void empty_cache(int) { detail::throw_no_cuda(); }
+
+}  // namespace cuda
+
+}  // namespace glade
+
+#endif
