@@ -1,0 +1,124 @@
+#include <glade/ops/reduce/reduce.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce_kernels.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade {
+
+using autograd::Node;
+using autograd::SavedTensor;
+
+namespace {
+
+/// What a reduction reads and makes.
+struct Reduction {
+  Tensor x;                 ///< row-major as `geometry` says
+  ReduceGeometry geometry;
+  Shape kept;               ///< x's shape with 1 for every reduced dimension
+  Shape result;
+};
+
+using DimSet = std::array<bool, kMaxDims>;
+
+DimSet reduced_dims(const char* name, const Tensor& x, const Dims& dims) {
+  DimSet reduced{};
+  if (dims.empty()) reduced.fill(true);
+  for (const std::int64_t dim : dims) {
+    bool& seen = reduced[static_cast<std::size_t>(normalize_dim(dim, x.ndim(), name))];
+    if (seen) fail<ValueError>("{}: dimension {} is named twice", name, dim);
+    seen = true;
+  }
+  return reduced;
+}
+
+/// Brings x to [outer, n, inner]. Dimensions are taken in the order in which they lie in memory where that keeps the
+/// order of the result and the reduced ones together, so that a transposed view is not copied.
+Reduction plan(const Tensor& x, const DimSet& reduced, bool keepdim) {
+  Reduction r;
+  std::vector<int> order, kept, gone;
+  for (int d = 0; d < x.ndim(); ++d) {
+    const bool is_reduced = reduced[static_cast<std::size_t>(d)];
+    r.kept.push_back(is_reduced ? 1 : x.shape()[d]);
+    if (keepdim || !is_reduced) r.result.push_back(r.kept[d]);
+    if (x.shape()[d] != 1) (is_reduced ? gone : kept).push_back(d);
+    if (x.shape()[d] != 1) order.push_back(d);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
+  const auto first = std::find_first_of(order.begin(), order.end(), gone.begin(), gone.end());
+  const auto last = std::find_if(first, order.end(), [&](int d) { return !reduced[static_cast<std::size_t>(d)]; });
+  std::vector<int> others(order.begin(), first);
+  others.insert(others.end(), last, order.end());
+  const auto outer = first - order.begin();
+  if (others != kept) {
+    order = kept;
+    order.insert(order.end(), gone.begin(), gone.end());
+  }
+  Shape shape, strides;
+  for (const int d : order) {
+    shape.push_back(x.shape()[d]);
+    strides.push_back(x.strides()[d]);
+    const bool is_reduced = reduced[static_cast<std::size_t>(d)];
+    auto& size = is_reduced ? r.geometry.n : others == kept && shape.ndim() > outer ? r.geometry.inner : r.geometry.outer;
+    size *= x.shape()[d];
+  }
+  r.x = contiguous_data(x.as_strided(shape, strides, x.offset()));
+  return r;
+}
+
+Tensor reduce(ReduceOp op, const Reduction& r, DType dtype) {
+  Tensor y = empty(r.result, {dtype, r.x.device()});
+  if (y.numel() > 0) GLADE_DISPATCH(r.x.device(), reduce, op, r.geometry, r.x, y);
+  return y;
+}
+
+/// The gradient of a sum: every element gets that of the sum it is in.
+Tensor spread(const Tensor& grad, const Shape& kept, const Shape& shape) { return expand(reshape(grad, kept), shape); }
+
+Tensor floating(const Tensor& x) { return is_floating(x.dtype()) ? x : to(x, DType::float32); }
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Reduction r = plan(x, reduced_dims("sum", x, dims), keepdim);
+  Tensor y = reduce(ReduceOp::sum, r, is_floating(x.dtype()) ? x.dtype() : DType::int64);
+  autograd::record("sum", y, {&x}, [kept = r.kept, shape = x.shape()](const Node&, const Tensor& grad) {
+    return Tensors{spread(grad, kept, shape)};
+  });
+  return y;
+}
+
+Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
+  const Tensor x = floating(input);
+  Reduction r = plan(x, reduced_dims("mean", x, dims), keepdim);
+  const auto n = static_cast<double>(r.geometry.n);
+  r.geometry.divisor = n;
+  Tensor y = reduce(ReduceOp::mean, r, x.dtype());
+  autograd::record("mean", y, {&x}, [kept = r.kept, shape = x.shape(), n](const Node&, const Tensor& grad) {
+    return Tensors{spread(grad / n, kept, shape)};
+  });
+  return y;
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const int extra = x.ndim() - shape.ndim();
+  bool fits = extra >= 0;
+  DimSet reduced{};
+  for (int d = 0; fits && d < x.ndim(); ++d) {
+    const std::int64_t wanted = d < extra ? 1 : shape[d - extra];
+    reduced[static_cast<std::size_t>(d)] = wanted == 1;
+    fits = wanted == 1 || wanted == x.shape()[d];
+  }
+  if (!fits) fail<ShapeError>("sum_to: {} does not broadcast to the shape of x, {}", shape, x.shape());
+  Reduction r = plan(x, reduced, false);
+  r.result = shape;
+  Tensor y = reduce(ReduceOp::sum, r, is_floating(x.dtype()) ? x.dtype() : DType::int64);
+  autograd::record("sum_to", y, {&x}, [from = x.shape()](const Node&, const Tensor& grad) { return Tensors{expand(grad, from)}; });
+  return y;
+}
+
+}  // namespace glade

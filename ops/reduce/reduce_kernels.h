@@ -1,0 +1,24 @@
+#pragma once
+// Kernels of the reductions.
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+enum class ReduceOp { sum, mean, var, max, min, argmax, logsumexp };
+
+/// Row-major [outer, n, inner], of which n is reduced: the result is row-major [outer, inner].
+struct ReduceGeometry {
+  std::int64_t outer = 1, n = 1, inner = 1;
+  double divisor = 1;  ///< of mean and var
+};
+
+namespace cpu {
+/// y has x's dtype, or int64 for sums of integers and for argmax. n is 0 for sum, mean, var and logsumexp only.
+void reduce(ReduceOp op, const ReduceGeometry& geometry, const Tensor& x, const Tensor& y);
+}  // namespace cpu
+
+namespace cuda {
+void reduce(ReduceOp op, const ReduceGeometry& geometry, const Tensor& x, const Tensor& y);
+}  // namespace cuda
+
+}  // namespace glade
