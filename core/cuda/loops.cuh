@@ -106,7 +106,8 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
   if (plan.numel > limit) {
     // Split along the outermost dimension that can be, so that the kernel's indices stay in 32 bits.
     LoopPlan<N> half = plan;
-    const int d = plan.ndim - 1;
+    int d = plan.ndim - 1;
+    while (plan.shape[d] == 1) --d;
     half.contiguous = false;
     half.shape[d] = plan.shape[d] / 2;
     half.numel = plan.numel / plan.shape[d] * half.shape[d];
