@@ -1,0 +1,27 @@
+# The libraries glade stands on. glade_find_package(PACKAGE DEBIAN_PACKAGE [arguments of find_package...]) says which
+# package of Debian and Ubuntu is missing.
+macro(glade_find_package package debian_package)
+  find_package(${package} QUIET ${ARGN})
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "glade needs ${package}, which was not found. On Debian and Ubuntu it is the package ${debian_package}: "
+                        "install it, or run scripts/setup.sh.")
+  endif()
+endmacro()
+
+if(NOT BLA_VENDOR)
+  set(BLA_VENDOR OpenBLAS)
+endif()
+glade_find_package(OpenMP g++ COMPONENTS CXX)
+glade_find_package(BLAS libopenblas-openmp-dev)
+glade_find_package(HDF5 libhdf5-dev COMPONENTS C)
+glade_find_package(nlohmann_json nlohmann-json3-dev 3.9)
+glade_find_package(fmt libfmt-dev)
+if(GLADE_EXAMPLES)
+  glade_find_package(CLI11 libcli11-dev)
+endif()
+if(GLADE_TESTS)
+  glade_find_package(GTest libgtest-dev)
+endif()
+if(GLADE_BENCHMARKS)
+  glade_find_package(benchmark libbenchmark-dev)
+endif()

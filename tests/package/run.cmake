@@ -1,0 +1,31 @@
+# cmake -DBUILD=build folder -DWORK=folder to work in -DGENERATOR=... -DCXX=compiler -P run.cmake
+# Installs glade under WORK, checks what was installed, and builds and runs the project beside this file against it.
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+
+# glade.h brings every public header, and no public header needs another library's.
+set(include_folder ${WORK}/prefix/include)
+file(READ ${include_folder}/glade/glade.h umbrella)
+file(GLOB_RECURSE headers RELATIVE ${include_folder} ${include_folder}/glade/*.h)
+foreach(header ${headers})
+  string(FIND "${umbrella}" "#include <${header}>" position)
+  if(position EQUAL -1 AND NOT header STREQUAL "glade/glade.h")
+    message(SEND_ERROR "glade.h does not include <${header}>")
+  endif()
+  file(STRINGS ${include_folder}/${header} includes REGEX "^ *#include")
+  foreach(include ${includes})
+    if(NOT include MATCHES "<([a-z_]+|cuda_bf16\\.h|cuda_fp16\\.h)>" AND
+       NOT (include MATCHES "<(glade/[^>]+)>" AND EXISTS ${include_folder}/${CMAKE_MATCH_1}))
+      message(SEND_ERROR "${header}: ${include} is neither the standard library's nor installed")
+    endif()
+  endforeach()
+endforeach()
+
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
+    -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Debug)
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+run(${WORK}/build/user)
