@@ -12,7 +12,7 @@ namespace detail {
 
 // Inner loop with strides known at compile time (0 or 1), which is what lets it be vectorised.
 template <std::int64_t... Stride, class F, class Out, class... In>
-void inner_fixed(std::int64_t n, const F& f, Out* __restrict out, const In*... in) {
+void inner_fixed(std::int64_t n, const F& f, Out* out, const In*... in) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) out[i] = Out(f(in[i * Stride]...));
 }

@@ -104,6 +104,7 @@ class Scalar {
     else return T(static_cast<float>(real_));
   }
   double real() const { return real_; }
+  Scalar negated() const { return kind_ == DType::float32 ? Scalar(-real_) : Scalar(-integer_); }
 
  private:
   DType kind_;

@@ -1,0 +1,340 @@
+#include <glade/ops/elementwise/elementwise.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise_kernels.h>
+#include <glade/ops/reduce/reduce.h>
+
+namespace glade {
+
+using autograd::Node;
+using autograd::SavedTensor;
+
+namespace {
+
+constexpr DType real_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::float32; }
+
+void check_defined(const char* operation, const Tensor& x) {
+  if (!x.defined()) fail<ValueError>("{}: an operand is undefined", operation);
+}
+
+// ---- one operand -----------------------------------------------------------------------------------------------------
+
+/// Whether the derivative is a function of the result rather than of the operand (see functors.h).
+constexpr bool saves_output(Unary op) {
+  switch (op) {
+    case Unary::relu:
+    case Unary::exp:
+    case Unary::sqrt:
+    case Unary::rsqrt:
+    case Unary::reciprocal:
+    case Unary::tanh:
+    case Unary::sigmoid: return true;
+    default: return false;
+  }
+}
+
+/// The derivative in differentiable operations, for backward passes that are themselves recorded.
+Tensor derivative(Unary op, const Tensor& saved) {
+  const Tensor& x = saved;
+  const Tensor& y = saved;
+  switch (op) {
+    case Unary::negative: return full(x.shape(), -1, x.options());
+    case Unary::abs: return to(greater(x, 0), x.dtype()) - to(less(x, 0), x.dtype());
+    case Unary::square: return x * 2;
+    case Unary::relu: return to(greater(y, 0), y.dtype());
+    case Unary::exp: return y;
+    case Unary::log: return reciprocal(x);
+    case Unary::sqrt: return 0.5 / y;
+    case Unary::rsqrt: return y * y * y * -0.5;
+    case Unary::reciprocal: return -(y * y);
+    case Unary::sin: return cos(x);
+    case Unary::cos: return -sin(x);
+    case Unary::tanh: return 1 - y * y;
+    case Unary::sigmoid: return y * (1 - y);
+    case Unary::logsigmoid: return sigmoid(-x);
+    case Unary::softplus: return sigmoid(x);
+    case Unary::silu: {
+      const Tensor s = sigmoid(x);
+      return s * (1 + x * (1 - s));
+    }
+    case Unary::gelu_erf: {
+      // Phi(x) = gelu(x) / x has no closed form in the other operations; its derivative is the normal density.
+      const Tensor density = exp(square(x) * -0.5) * 0.39894228040143268;
+      Tensor phi = empty_like(x);
+      const Tensor reference = x.detach();
+      GLADE_DISPATCH(x.device(), unary_backward, Unary::gelu_erf, phi, ones_like(reference), reference);
+      phi = phi - (reference * density).detach();  // gelu'(x) = Phi(x) + x density(x)
+      autograd::record("normal_cdf", phi, {&x}, [density = SavedTensor(density)](const Node&, const Tensor& gradient) {
+        return Tensors{gradient * density.get()};
+      });
+      return phi + x * density;
+    }
+    case Unary::gelu_tanh: {
+      constexpr double c = 0.79788456080286536;
+      const Tensor t = tanh((x + x * x * x * 0.044715) * c);
+      return (t + 1) * 0.5 + x * (1 - t * t) * ((x * x * (3 * 0.044715) + 1) * (0.5 * c));
+    }
+  }
+  return {};
+}
+
+Tensor apply(const char* name, Unary op, const Tensor& operand) {
+  check_defined(name, operand);
+  const bool keeps_integers = op == Unary::negative || op == Unary::abs || op == Unary::square || op == Unary::relu;
+  if (operand.dtype() == DType::boolean && keeps_integers) fail<DTypeError>("{}: expected numbers, got bool", name);
+  const Tensor x = keeps_integers ? operand : to(operand, real_dtype(operand.dtype()));
+  Tensor y = empty_like(x);
+  GLADE_DISPATCH(x.device(), unary, op, y, x);
+  if (!autograd::any_requires_grad({&x})) return y;
+  autograd::record(name, y, {&x}, [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node&, const Tensor& gradient) {
+    const Tensor at = saved.get();
+    if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
+    Tensor result = empty_like(at);
+    GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
+    return Tensors{result};
+  });
+  return y;
+}
+
+// ---- two operands ----------------------------------------------------------------------------------------------------
+
+/// The operands of a binary operation in their common dtype, and an empty result of their common shape.
+struct Operands {
+  Tensor a, b, out;
+};
+
+Operands prepare(const char* name, const Tensor& a, const Tensor& b, bool real) {
+  check_defined(name, a);
+  check_defined(name, b);
+  check_same_device(name, {{"the first operand", &a}, {"the second operand", &b}});
+  const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
+  DType dtype = promote(a.dtype(), b.dtype());
+  if (real) dtype = real_dtype(dtype);
+  if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
+  return {to(a, dtype), to(b, dtype), empty(shape, {dtype, a.device()})};
+}
+
+/// Backward is F(node, gradient, a, b) -> {gradient of a, gradient of b}, before summing over broadcast dimensions.
+template <class F>
+Tensor apply(const char* name, Binary op, const Tensor& first, const Tensor& second, bool real, F backward) {
+  auto [a, b, out] = prepare(name, first, second, real);
+  GLADE_DISPATCH(out.device(), binary, op, out, a, b);
+  if (!autograd::any_requires_grad({&a, &b})) return out;
+  autograd::record(name, out, {&a, &b}, [backward, a = SavedTensor(a), b = SavedTensor(b)](const Node& node, const Tensor& gradient) {
+    const Tensor x = a.get(), y = b.get();
+    Tensors gradients = backward(node, gradient, x, y);
+    if (gradients[0].defined()) gradients[0] = sum_to(gradients[0], x.shape());
+    if (gradients[1].defined()) gradients[1] = sum_to(gradients[1], y.shape());
+    return gradients;
+  });
+  return out;
+}
+
+/// For add and subtract, whose derivatives need the operands' shapes alone.
+Tensor apply_linear(const char* name, Binary op, const Tensor& first, const Tensor& second) {
+  auto [a, b, out] = prepare(name, first, second, false);
+  GLADE_DISPATCH(out.device(), binary, op, out, a, b);
+  autograd::record(name, out, {&a, &b}, [op, a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
+    Tensors gradients(2);
+    if (node.needs_grad(0)) gradients[0] = sum_to(gradient, a_shape);
+    if (node.needs_grad(1)) gradients[1] = sum_to(op == Binary::subtract ? -gradient : gradient, b_shape);
+    return gradients;
+  });
+  return out;
+}
+
+/// The extremes share their gradient where the operands tie.
+template <class Wins>
+Tensor apply_extreme(const char* name, Binary op, const Tensor& first, const Tensor& second, Wins wins) {
+  return apply(name, op, first, second, false, [wins](const Node&, const Tensor& gradient, const Tensor& a, const Tensor& b) {
+    const Tensor share = to(wins(a, b), gradient.dtype()) + to(equal(a, b), gradient.dtype()) * 0.5;
+    return Tensors{gradient * share, gradient * (1 - share)};
+  });
+}
+
+// ---- a tensor and a number -------------------------------------------------------------------------------------------
+
+/// Backward is F(gradient, x) -> the gradient of x; x is undefined unless saves_x.
+template <class F>
+Tensor apply(const char* name, WithScalar op, const Tensor& operand, Scalar number, bool real, bool saves_x, F backward) {
+  check_defined(name, operand);
+  DType dtype = number.promoted(operand.dtype());
+  if (real) dtype = real_dtype(dtype);
+  if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
+  const Tensor x = to(operand, dtype);
+  Tensor y = empty_like(x);
+  GLADE_DISPATCH(x.device(), with_scalar, op, y, x, number);
+  if (!autograd::any_requires_grad({&x})) return y;
+  autograd::record(name, y, {&x}, [backward, x = saves_x ? SavedTensor(x) : SavedTensor()](const Node&, const Tensor& gradient) {
+    return Tensors{backward(gradient, x.get())};
+  });
+  return y;
+}
+
+Tensor compare(const char* name, Comparison op, const Tensor& first, const Tensor& second) {
+  check_defined(name, first);
+  check_defined(name, second);
+  check_same_device(name, {{"the first operand", &first}, {"the second operand", &second}});
+  const DType dtype = promote(first.dtype(), second.dtype());
+  const Tensor out = empty(broadcast_shapes(first.shape(), second.shape(), name), {DType::boolean, first.device()});
+  GLADE_DISPATCH(out.device(), compare, op, out, to_data(first, dtype), to_data(second, dtype));
+  return out;
+}
+
+Tensor scalar_like(const Tensor& x, Scalar value) { return full({}, value, {value.promoted(x.dtype()), x.device()}); }
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) { return apply_linear("add", Binary::add, a, b); }
+Tensor subtract(const Tensor& a, const Tensor& b) { return apply_linear("subtract", Binary::subtract, a, b); }
+
+Tensor multiply(const Tensor& a, const Tensor& b) {
+  return apply("multiply", Binary::multiply, a, b, false, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+    return Tensors{node.needs_grad(0) ? gradient * y : Tensor{}, node.needs_grad(1) ? gradient * x : Tensor{}};
+  });
+}
+
+Tensor divide(const Tensor& a, const Tensor& b) {
+  return apply("divide", Binary::divide, a, b, true, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+    const Tensor over = gradient / y;
+    return Tensors{over, node.needs_grad(1) ? -(over * (x / y)) : Tensor{}};
+  });
+}
+
+Tensor power(const Tensor& a, const Tensor& b) {
+  return apply("power", Binary::power, a, b, true, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+    Tensors gradients(2);
+    if (node.needs_grad(0)) gradients[0] = gradient * y * power(x, y - 1);
+    if (node.needs_grad(1)) {
+      const Tensor zero = scalar_like(x, 0.0);
+      gradients[1] = where(equal(x, zero), zero, gradient * power(x, y) * log(x));
+    }
+    return gradients;
+  });
+}
+
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return apply_extreme("maximum", Binary::maximum, a, b, [](const Tensor& x, const Tensor& y) { return greater(x, y); });
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return apply_extreme("minimum", Binary::minimum, a, b, [](const Tensor& x, const Tensor& y) { return less(x, y); });
+}
+
+Tensor add(const Tensor& a, Scalar b) {
+  return apply("add", WithScalar::add, a, b, false, false, [](const Tensor& gradient, const Tensor&) { return gradient; });
+}
+Tensor subtract(const Tensor& a, Scalar b) { return add(a, b.negated()); }
+Tensor subtract(Scalar a, const Tensor& b) {
+  return apply("subtract", WithScalar::reverse_subtract, b, a, false, false, [](const Tensor& gradient, const Tensor&) { return -gradient; });
+}
+Tensor multiply(const Tensor& a, Scalar b) {
+  return apply("multiply", WithScalar::multiply, a, b, false, false, [b](const Tensor& gradient, const Tensor&) { return gradient * b; });
+}
+Tensor divide(const Tensor& a, Scalar b) {
+  return apply("divide", WithScalar::divide, a, b, true, false, [b](const Tensor& gradient, const Tensor&) { return gradient / b; });
+}
+Tensor divide(Scalar a, const Tensor& b) {
+  return apply("divide", WithScalar::reverse_divide, b, a, true, true,
+               [a](const Tensor& gradient, const Tensor& x) { return -(gradient * (a / square(x))); });
+}
+Tensor power(const Tensor& a, Scalar b) {
+  return apply("power", WithScalar::power, a, b, true, true, [b](const Tensor& gradient, const Tensor& x) {
+    const double exponent = b.real();
+    return exponent == 0 ? zeros_like(gradient) : gradient * (power(x, exponent - 1) * exponent);
+  });
+}
+
+Tensor equal(const Tensor& a, const Tensor& b) { return compare("equal", Comparison::equal, a, b); }
+Tensor not_equal(const Tensor& a, const Tensor& b) { return compare("not_equal", Comparison::not_equal, a, b); }
+Tensor less(const Tensor& a, const Tensor& b) { return compare("less", Comparison::less, a, b); }
+Tensor less_equal(const Tensor& a, const Tensor& b) { return compare("less_equal", Comparison::less_equal, a, b); }
+Tensor greater(const Tensor& a, const Tensor& b) { return compare("greater", Comparison::less, b, a); }
+Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare("greater_equal", Comparison::less_equal, b, a); }
+Tensor equal(const Tensor& a, Scalar b) { return equal(a, scalar_like(a, b)); }
+Tensor not_equal(const Tensor& a, Scalar b) { return not_equal(a, scalar_like(a, b)); }
+Tensor less(const Tensor& a, Scalar b) { return less(a, scalar_like(a, b)); }
+Tensor less_equal(const Tensor& a, Scalar b) { return less_equal(a, scalar_like(a, b)); }
+Tensor greater(const Tensor& a, Scalar b) { return greater(a, scalar_like(a, b)); }
+Tensor greater_equal(const Tensor& a, Scalar b) { return greater_equal(a, scalar_like(a, b)); }
+
+Tensor where(const Tensor& condition, const Tensor& first, const Tensor& second) {
+  check_defined("where", condition);
+  check_defined("where", first);
+  check_defined("where", second);
+  if (condition.dtype() != DType::boolean) fail<DTypeError>("where: the condition must be bool, got {}", condition.dtype());
+  check_same_device("where", {{"the condition", &condition}, {"the first operand", &first}, {"the second operand", &second}});
+  const DType dtype = promote(first.dtype(), second.dtype());
+  const Shape shape = broadcast_shapes(condition.shape(), broadcast_shapes(first.shape(), second.shape(), "where"), "where");
+  const Tensor a = to(first, dtype), b = to(second, dtype);
+  Tensor out = empty(shape, {dtype, a.device()});
+  GLADE_DISPATCH(out.device(), where, out, condition, a, b);
+  autograd::record("where", out, {&a, &b},
+                   [condition = SavedTensor(condition), a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
+                     const Tensor zero = scalar_like(gradient, 0.0), chosen = condition.get();
+                     Tensors gradients(2);
+                     if (node.needs_grad(0)) gradients[0] = sum_to(where(chosen, gradient, zero), a_shape);
+                     if (node.needs_grad(1)) gradients[1] = sum_to(where(chosen, zero, gradient), b_shape);
+                     return gradients;
+                   });
+  return out;
+}
+
+Tensor negative(const Tensor& x) { return apply("negative", Unary::negative, x); }
+Tensor abs(const Tensor& x) { return apply("abs", Unary::abs, x); }
+Tensor square(const Tensor& x) { return apply("square", Unary::square, x); }
+Tensor exp(const Tensor& x) { return apply("exp", Unary::exp, x); }
+Tensor log(const Tensor& x) { return apply("log", Unary::log, x); }
+Tensor sqrt(const Tensor& x) { return apply("sqrt", Unary::sqrt, x); }
+Tensor rsqrt(const Tensor& x) { return apply("rsqrt", Unary::rsqrt, x); }
+Tensor reciprocal(const Tensor& x) { return apply("reciprocal", Unary::reciprocal, x); }
+Tensor sin(const Tensor& x) { return apply("sin", Unary::sin, x); }
+Tensor cos(const Tensor& x) { return apply("cos", Unary::cos, x); }
+Tensor tanh(const Tensor& x) { return apply("tanh", Unary::tanh, x); }
+Tensor sigmoid(const Tensor& x) { return apply("sigmoid", Unary::sigmoid, x); }
+Tensor logsigmoid(const Tensor& x) { return apply("logsigmoid", Unary::logsigmoid, x); }
+Tensor softplus(const Tensor& x) { return apply("softplus", Unary::softplus, x); }
+Tensor relu(const Tensor& x) { return apply("relu", Unary::relu, x); }
+Tensor silu(const Tensor& x) { return apply("silu", Unary::silu, x); }
+Tensor gelu(const Tensor& x, GeluForm form) { return apply("gelu", form == GeluForm::erf ? Unary::gelu_erf : Unary::gelu_tanh, x); }
+
+Tensor clamp(const Tensor& operand, Scalar low, Scalar high) {
+  check_defined("clamp", operand);
+  if (low.real() > high.real()) fail<ValueError>("clamp: low {} is above high {}", low.real(), high.real());
+  if (operand.dtype() == DType::boolean) fail<DTypeError>("clamp: expected numbers, got bool");
+  const Tensor x = to(operand, promote(low.promoted(operand.dtype()), high.promoted(operand.dtype())));
+  Tensor y = empty_like(x);
+  GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
+  if (!autograd::any_requires_grad({&x})) return y;
+  autograd::record("clamp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y)](const Node&, const Tensor& gradient) {
+    return Tensors{gradient * to(equal(x.get(), y.get()), gradient.dtype())};  // inside the range nothing was changed
+  });
+  return y;
+}
+
+Tensor to(const Tensor& x, DType dtype) {
+  check_defined("to", x);
+  if (dtype == x.dtype()) return x;
+  Tensor y = to_data(x, dtype);
+  autograd::record("to", y, {&x}, [from = x.dtype()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
+  return y;
+}
+
+Tensor to(const Tensor& x, Device device) {
+  check_defined("to", x);
+  if (device == x.device()) return x;
+  Tensor y = to_data(x, device);
+  autograd::record("to", y, {&x}, [from = x.device()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
+  return y;
+}
+
+Tensor clone(const Tensor& x) {
+  check_defined("clone", x);
+  Tensor y = empty_like(x);
+  copy_data(y, x);
+  autograd::record("clone", y, {&x}, [](const Node&, const Tensor& gradient) { return Tensors{gradient}; });
+  return y;
+}
+
+}  // namespace glade

@@ -1,0 +1,38 @@
+#pragma once
+// The elementwise kernels. Operands have one dtype and device and broadcast to `out`, which may be one of them.
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+enum class Unary {
+  negative, abs, square, relu, exp, log, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, logsigmoid, softplus, silu, gelu_erf, gelu_tanh
+};
+enum class Binary { add, subtract, multiply, maximum, minimum, divide, power };
+enum class WithScalar { add, reverse_subtract, multiply, divide, reverse_divide, power };
+enum class Comparison { equal, not_equal, less, less_equal };
+
+namespace cpu {
+void unary(Unary op, const Tensor& out, const Tensor& x);
+/// out = gradient * derivative(saved).
+void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
+void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
+void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);
+void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
+/// out = x + alpha * y.
+void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha);
+void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
+}  // namespace cpu
+
+namespace cuda {
+void unary(Unary op, const Tensor& out, const Tensor& x);
+void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
+void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
+void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);
+void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
+void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha);
+void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
+}  // namespace cuda
+
+}  // namespace glade

@@ -1,0 +1,18 @@
+#pragma once
+// The Launcher of the CUDA backend.
+#include <glade/core/cuda/loops.cuh>
+#include <glade/ops/elementwise/launch.h>
+
+namespace glade::cuda {
+
+struct DeviceLoop {
+  Device device;
+  template <class Plan, class Body, class Out, class... In>
+  void operator()(const Plan& plan, const Body& body, Out* out, const In*... in) const {
+    elementwise(device, plan, body, out, in...);
+  }
+};
+
+inline Launcher<DeviceLoop> launcher(const Tensor& out) { return {DeviceLoop{out.device()}}; }
+
+}  // namespace glade::cuda
