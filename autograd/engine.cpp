@@ -38,21 +38,11 @@ class Pass {
  public:
   Pass(bool retain_graph, bool create_graph) : retain_graph_(retain_graph || create_graph), create_graph_(create_graph) {}
 
-  void add(const Edge& edge, Tensor gradient) {
-    if (!edge.node || !gradient.defined() || (restricted_ && !needed_.contains(edge.node.get()))) return;
-    const auto [entry, is_new] = waiting_.try_emplace(edge.node.get());
-    if (is_new) {
-      entry->second.resize(edge.node->num_outputs());
-      heap_.push_back(edge.node.get());
-      std::push_heap(heap_.begin(), heap_.end(), older);
-    }
-    Tensor& slot = entry->second[edge.index];
-    if (slot.defined()) {
-      RunScope scope(running_node, create_graph_);
-      slot = accumulate(slot, gradient);
-    } else {
-      slot = std::move(gradient);
-    }
+  /// Starts at an output; its node may have no other owner (the accumulator of a leaf).
+  void start(const Tensor& output, Tensor gradient) {
+    Edge edge = gradient_edge(output);
+    add(edge, std::move(gradient));
+    roots_.push_back(std::move(edge.node));
   }
 
   /// Visits only what leads to one of `targets`, and hands their gradients out instead of gathering them at leaves.
@@ -84,6 +74,23 @@ class Pass {
   }
 
  private:
+  void add(const Edge& edge, Tensor gradient) {
+    if (!edge.node || !gradient.defined() || (restricted_ && !needed_.contains(edge.node.get()))) return;
+    const auto [entry, is_new] = waiting_.try_emplace(edge.node.get());
+    if (is_new) {
+      entry->second.resize(edge.node->num_outputs());
+      heap_.push_back(edge.node.get());
+      std::push_heap(heap_.begin(), heap_.end(), older);
+    }
+    Tensor& slot = entry->second[edge.index];
+    if (slot.defined()) {
+      RunScope scope(running_node, create_graph_);
+      slot = accumulate(slot, gradient);
+    } else {
+      slot = std::move(gradient);
+    }
+  }
+
   static bool older(const Node* a, const Node* b) { return a->sequence() < b->sequence(); }
 
   void visit(Node* node, Tensors gradients) {
@@ -102,6 +109,7 @@ class Pass {
   }
 
   bool retain_graph_, create_graph_, restricted_ = false;
+  std::vector<std::shared_ptr<Node>> roots_;
   std::unordered_map<Node*, Tensors> waiting_;
   std::vector<Node*> heap_;
   std::unordered_set<Node*> needed_;
@@ -140,7 +148,7 @@ void seed(Pass& pass, const char* operation, const Tensors& outputs, const Tenso
       fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(), y.device(),
                           gradient.dtype(), gradient.shape(), gradient.device());
     }
-    pass.add(gradient_edge(y), std::move(gradient));
+    pass.start(y, std::move(gradient));
   }
 }
 

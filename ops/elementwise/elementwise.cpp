@@ -72,9 +72,9 @@ Tensor derivative(Unary op, const Tensor& saved) {
       return phi + x * density;
     }
     case Unary::gelu_tanh: {
-      constexpr double c = 0.79788456080286536;
-      const Tensor t = tanh((x + x * x * x * 0.044715) * c);
-      return (t + 1) * 0.5 + x * (1 - t * t) * ((x * x * (3 * 0.044715) + 1) * (0.5 * c));
+      constexpr double c = 2 * 0.79788456080286536;
+      const Tensor s = sigmoid((x + x * x * x * 0.044715) * c);
+      return s + x * s * (1 - s) * ((x * x * (3 * 0.044715) + 1) * c);
     }
   }
   return {};

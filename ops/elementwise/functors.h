@@ -95,13 +95,13 @@ struct GeluErf {  // x Phi(x), arXiv 1606.08415
     return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
   }
 };
-struct GeluTanh {  // its approximation by a tanh
+struct GeluTanh {  // x (1 + tanh(u)) / 2, an approximation of the above, as x sigmoid(2 u): exact for large negative x
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T inner(T x) { return math::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)); }
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return T(0.5) * x * (1 + inner(x)); }
+  template <class T> static GLADE_HOST_DEVICE T gate(T x) { return math::sigmoid(T(2 * 0.79788456080286536) * (x + T(0.044715) * x * x * x)); }
+  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x * gate(x); }
   template <class T> static GLADE_HOST_DEVICE T derivative(T x) {
-    const T t = inner(x);
-    return T(0.5) * (1 + t) + T(0.5) * x * (1 - t * t) * T(0.79788456080286536) * (1 + T(3 * 0.044715) * x * x);
+    const T s = gate(x);
+    return s + x * s * (1 - s) * T(2 * 0.79788456080286536) * (1 + T(3 * 0.044715) * x * x);
   }
 };
 

@@ -1,0 +1,260 @@
+#include <glade/autograd/engine.h>
+
+#include <thread>
+
+#include <glade/autograd/function.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+Tensor leaf(double value) { return full({}, value, {DType::float64}).set_requires_grad(); }
+
+TEST(Backward, GathersOverAllPaths) {
+  const Tensor x = leaf(3), y = leaf(5);
+  const Tensor z = x * y + x * x + x;
+  z.backward();
+  EXPECT_EQ(x.grad().item<double>(), 5 + 6 + 1);
+  EXPECT_EQ(y.grad().item<double>(), 3);
+}
+
+TEST(Backward, AddsToWhatIsThere) {
+  const Tensor x = leaf(2);
+  for (int i = 0; i < 3; ++i) (x * x).backward();
+  EXPECT_EQ(x.grad().item<double>(), 12);
+  x.set_grad({});
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Backward, ADiamondIsVisitedOnce) {
+  const Tensor x = leaf(2);
+  Tensor y = x;
+  for (int i = 0; i < 60; ++i) y = y + y;  // 2^60 paths
+  y.backward();
+  EXPECT_EQ(x.grad().item<double>(), std::ldexp(1.0, 60));
+}
+
+TEST(Backward, AMillionNodesInARow) {
+  const Tensor x = leaf(1);
+  Tensor y = x;
+  for (int i = 0; i < 1000000; ++i) y = y + 1e-6;
+  y.backward();
+  EXPECT_EQ(x.grad().item<double>(), 1);
+}
+
+TEST(Backward, TwiceNeedsRetainGraph) {
+  const Tensor x = leaf(3);
+  const Tensor y = exp(x);
+  y.backward({}, true);
+  y.backward();
+  EXPECT_DOUBLE_EQ(x.grad().item<double>(), 2 * std::exp(3.0));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { y.backward(); }, "retain_graph"));
+}
+
+TEST(Backward, LeavesDoNotShareAGradient) {
+  const Tensor a = random_leaf({3}), b = random_leaf({3});
+  sum(a + b).backward();
+  NoGradGuard no_grad;
+  multiply_(a.grad(), 5);
+  EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{1, 1, 1}));
+}
+
+TEST(Backward, GivenGradientIsNotKept) {
+  const Tensor x = random_leaf({3}), weights = Tensor::from_vector<double>({1, 2, 3});
+  x.backward(weights);
+  NoGradGuard no_grad;
+  zero_(weights);
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 2, 3}));
+}
+
+TEST(Backward, Errors) {
+  const Tensor x = random_leaf({3});
+  EXPECT_TRUE(throws_with<AutogradError>([&] { (x * 2).backward(); }, "give a gradient"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { zeros({}).backward(); }, "does not require a gradient"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { (x * 2).backward(zeros({2}, {DType::float64})); }, "[2]"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { (x * 2).set_requires_grad(); }, "detach it first"));
+  EXPECT_TRUE(throws_with<DTypeError>([] { zeros({2}, {DType::int64}).set_requires_grad(); }, "int64"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { x.set_grad(zeros({2}, {DType::float64})); }, "set_grad"));
+}
+
+TEST(Backward, AChangedSavedTensorIsAnError) {
+  const Tensor x = random_leaf({3}), w = random_tensor({3});
+  const Tensor y = sum(x * w);
+  add_(slice(w, 0, 0, 1), ones({1}, {DType::float64}));  // through a view
+  EXPECT_TRUE(throws_with<AutogradError>([&] { y.backward(); }, "changed in place"));
+  const Tensor h = exp(x);
+  const Tensor z = sum(h);
+  {
+    NoGradGuard no_grad;
+    multiply_(h, 2);
+  }
+  EXPECT_TRUE(throws_with<AutogradError>([&] { z.backward(); }, "exp"));
+}
+
+TEST(Recording, FollowsModeAndDetach) {
+  const Tensor x = leaf(2);
+  {
+    NoGradGuard no_grad;
+    EXPECT_FALSE((x * x).requires_grad());
+    std::thread([&x] { EXPECT_TRUE((x * x).requires_grad()); }).join();  // the mode is a thread's own
+  }
+  const Tensor y = x * x;
+  EXPECT_TRUE(y.requires_grad());
+  EXPECT_FALSE(y.is_leaf());
+  EXPECT_FALSE(y.detach().requires_grad());
+  EXPECT_EQ(y.detach().raw_data(), y.raw_data());
+  (y.detach() * x).backward();
+  EXPECT_EQ(x.grad().item<double>(), 4);
+}
+
+TEST(Grad, OfInnerTensorsAndLeaves) {
+  const Tensor x = leaf(2);
+  const Tensor h = x * x;
+  const Tensor y = h * h * x;
+  const Tensors gradients = autograd::grad({y}, {h, x});
+  EXPECT_EQ(gradients[0].item<double>(), 2 * 4 * 2);
+  EXPECT_EQ(gradients[1].item<double>(), 5 * 16);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Grad, UnusedInputs) {
+  const Tensor x = leaf(2), unused = leaf(1);
+  EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::grad({x * x}, {x, unused}); }, "input 1"));
+  EXPECT_FALSE(autograd::grad({x * x}, {unused}, {}, false, false, true)[0].defined());
+}
+
+TEST(Grad, LeavesAloneWhatDoesNotLeadToTheInputs) {
+  const Tensor x = leaf(2), w = leaf(3);
+  const Tensor expensive = exp(w);
+  const Tensor y = x * x * expensive;
+  autograd::grad({y}, {x});
+  expensive.backward();  // was not freed
+  EXPECT_DOUBLE_EQ(w.grad().item<double>(), std::exp(3.0));
+}
+
+TEST(CreateGraph, HigherDerivatives) {
+  const Tensor x = leaf(0.7);
+  Tensor y = sin(x);
+  for (int order = 1; order <= 4; ++order) {
+    y = autograd::grad({y}, {x}, {}, false, true)[0];
+    EXPECT_NEAR(y.item<double>(), std::sin(0.7 + order * M_PI / 2), 1e-14) << order;
+  }
+  const Tensor z = power(x, 3.0);
+  z.backward({}, false, true);
+  const Tensor first = x.grad();
+  x.set_grad({});
+  first.backward();
+  EXPECT_NEAR(x.grad().item<double>(), 6 * 0.7, 1e-14);
+}
+
+TEST(Hooks, SeeAndReplaceGradients) {
+  const Tensor x = leaf(2);
+  const Tensor h = x * 3;
+  double seen = 0;
+  h.register_hook([&seen](const Tensor& gradient) {
+    seen = gradient.item<double>();
+    return gradient * 10;
+  });
+  const auto key = x.register_hook([](const Tensor& gradient) { return gradient + 1; });
+  (h * h + h).backward();
+  EXPECT_EQ(seen, 13);  // the whole gradient, once
+  EXPECT_EQ(x.grad().item<double>(), 13 * 10 * 3 + 1);
+  x.set_grad({});
+  x.remove_hook(key);
+  (x * 2).backward();
+  EXPECT_EQ(x.grad().item<double>(), 2);
+  EXPECT_TRUE(throws_with<AutogradError>([] { zeros({}).register_hook([](const Tensor& g) { return g; }); }, "register_hook"));
+}
+
+TEST(Hooks, OnALeafOutliveATape) {
+  const Tensor x = leaf(2);
+  int calls = 0;
+  x.register_hook([&calls](const Tensor&) {
+    ++calls;
+    return Tensor{};
+  });
+  for (int i = 0; i < 3; ++i) (x * x).backward();
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(x.grad().item<double>(), 12);
+}
+
+struct Cube : autograd::Function<Cube> {
+  static Tensors forward(autograd::Context& ctx, const Tensors& inputs) {
+    ctx.save({inputs[0]});
+    ctx.values["scale"] = 2.0;
+    return {inputs[0] * inputs[0] * inputs[0] * 2.0, inputs[0]};
+  }
+  static Tensors backward(autograd::Context& ctx, const Tensors& gradients) {
+    const Tensor x = ctx.saved()[0];
+    const double scale = std::any_cast<double>(ctx.values["scale"]);
+    Tensor gradient = gradients[0].defined() ? gradients[0] * (3 * scale) * x * x : zeros_like(x);
+    if (gradients[1].defined()) gradient = gradient + gradients[1];
+    return {gradient};
+  }
+};
+
+TEST(CustomFunction, HasItsOwnDerivative) {
+  const Tensor x = random_leaf({4});
+  EXPECT_TRUE(autograd::gradcheck([](const Tensors& in) { return Cube::apply(in); }, {x}));
+  EXPECT_TRUE(autograd::gradgradcheck([](const Tensors& in) { return Tensors{Cube::apply(in)[0]}; }, {x}));
+}
+
+struct Wrong : autograd::Function<Wrong> {
+  static Tensors forward(autograd::Context&, const Tensors& inputs) { return {inputs[0] * 2.0}; }
+  static Tensors backward(autograd::Context&, const Tensors& gradients) { return {gradients[0] * 2.001}; }
+};
+struct WrongShape : autograd::Function<WrongShape> {
+  static Tensors forward(autograd::Context&, const Tensors& inputs) { return {inputs[0] * 2.0}; }
+  static Tensors backward(autograd::Context&, const Tensors&) { return {zeros({1}, {DType::float64})}; }
+};
+
+TEST(Gradcheck, FindsWrongDerivatives) {
+  const Tensor x = random_leaf({4});
+  EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::gradcheck([](const Tensors& in) { return Wrong::apply(in); }, {x}); }, "element 0"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { sum(WrongShape::apply({x})[0]).backward(); }, "got a gradient of float64 [1]"));
+}
+
+TEST(Tape, FreesMemoryAsItGoes) {
+  const Tensor x = random_leaf({8});
+  std::weak_ptr<Storage> saved;
+  Tensor y;
+  {
+    const Tensor h = exp(x);
+    saved = h.storage();
+    y = sum(h * h);
+  }
+  EXPECT_FALSE(saved.expired());
+  y.backward();
+  EXPECT_TRUE(saved.expired());
+}
+
+TEST(Tape, AnOutputThatIsSavedIsNotALeak) {
+  std::weak_ptr<Storage> storage;
+  {
+    const Tensor x = random_leaf({8});
+    const Tensor y = exp(x);
+    storage = y.storage();
+  }
+  EXPECT_TRUE(storage.expired());
+}
+
+TEST(Tape, ThreadsCanShareLeaves) {
+  const Tensor w = random_leaf({64});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&w] {
+      for (int step = 0; step < 50; ++step) sum(w * 1.0).backward();
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(w.grad().to_vector<double>()[0], 200);
+}
+
+}  // namespace
+}  // namespace glade
