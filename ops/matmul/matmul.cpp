@@ -1,0 +1,185 @@
+#include <glade/ops/matmul/matmul.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/core/loops.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/matmul_kernels.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade {
+
+namespace {
+
+using autograd::SavedTensor;
+
+void check_floating(const char* operation, const char* name, const Tensor& x) {
+  if (!is_floating(x.dtype())) fail<DTypeError>("{}: {} is {}, expected a floating-point tensor", operation, name, x.dtype());
+}
+
+/// Whether BLAS can read the matrices in the last two dimensions of x where they lie, and how.
+bool describe(const Tensor& x, GemmMatrix& matrix) {
+  const int row = x.ndim() - 2, column = x.ndim() - 1;
+  const std::int64_t rows = x.shape()[row], columns = x.shape()[column];
+  // The step along a dimension of size 1 is never taken, so it may be whatever suits.
+  const std::int64_t row_step = rows == 1 ? columns : x.strides()[row], column_step = columns == 1 ? rows : x.strides()[column];
+  matrix.data = x.raw_data();
+  if ((columns == 1 || column_step == 1) && row_step >= columns) {
+    matrix.transposed = false;
+    matrix.leading = row_step;
+    return true;
+  }
+  if ((rows == 1 || row_step == 1) && column_step >= rows) {
+    matrix.transposed = true;
+    matrix.leading = column_step;
+    return true;
+  }
+  return false;
+}
+
+/// The batch dimensions of x alone.
+Tensor batch_view(const Tensor& x) {
+  const auto batch = static_cast<std::size_t>(x.ndim() - 2);
+  return x.as_strided(Shape(std::span(x.shape().begin(), batch)), Strides(std::span(x.strides().begin(), batch)), x.offset());
+}
+
+/// Makes the innermost batch dimension more rows of one product, where b is the same all along it and the rows of a
+/// step on evenly from one matrix to the next.
+void fold_batch(Gemm& problem) {
+  GemmMatrix& a = problem.a;
+  if (problem.batch == 1 || problem.b.batch_stride != 0 || problem.out_batch_stride != problem.m * problem.n) return;
+  if (problem.m == 1 && !a.transposed && a.batch_stride >= problem.k) a.leading = a.batch_stride;
+  const std::int64_t row_step = a.transposed ? 1 : a.leading;
+  if (a.batch_stride != problem.m * row_step || (a.transposed && a.leading < problem.m * problem.batch)) return;
+  problem.m *= problem.batch;
+  problem.batch = 1;
+}
+
+/// a [..., m, k] times b [..., k, n], plus bias [n] where defined; one dtype and device. Not recorded.
+Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
+  GemmMatrix a_matrix, b_matrix;
+  const Tensor x = describe(a, a_matrix) ? a : contiguous_data(a), y = describe(b, b_matrix) ? b : contiguous_data(b);
+  describe(x, a_matrix);
+  describe(y, b_matrix);
+
+  const Tensor x_batch = batch_view(x), y_batch = batch_view(y);
+  Shape shape = broadcast_shapes(x_batch.shape(), y_batch.shape(), "matmul");
+  const Shape batch_shape = shape;
+  Gemm problem{.device = a.device(), .dtype = a.dtype(), .m = a.size(-2), .n = b.size(-1), .k = a.size(-1)};
+  shape.push_back(problem.m);
+  shape.push_back(problem.n);
+  Tensor out = empty(shape, a.options());
+  if (out.numel() == 0) return out;
+  if (problem.k == 0) {
+    if (bias.defined()) copy_data(out, bias);
+    else fill_data(out, 0);
+    return out;
+  }
+  const Tensor contiguous_bias = bias.defined() ? contiguous_data(bias) : bias;
+  if (bias.defined()) problem.bias = contiguous_bias.raw_data();
+
+  // The libraries take one batch dimension: the innermost after merging. Further ones are looped over.
+  const LoopPlan<3> plan = plan_loop(batch_shape, batch_view(out), x_batch, y_batch);
+  const auto bytes = static_cast<std::int64_t>(dtype_size(a.dtype()));
+  const std::int64_t calls = plan.numel / plan.shape[0];
+  for (std::int64_t call = 0; call < calls; ++call) {
+    std::int64_t at[3] = {}, rest = call;
+    for (int d = 1; d < plan.ndim; ++d) {
+      for (int i = 0; i < 3; ++i) at[i] += rest % plan.shape[d] * plan.strides[i][d] * bytes;
+      rest /= plan.shape[d];
+    }
+    problem.m = a.size(-2);
+    problem.batch = plan.shape[0];
+    problem.out = static_cast<char*>(out.raw_data()) + at[0];
+    problem.out_batch_stride = plan.strides[0][0];
+    problem.a = a_matrix;
+    problem.a.data = static_cast<const char*>(a_matrix.data) + at[1];
+    problem.a.batch_stride = plan.strides[1][0];
+    problem.b = b_matrix;
+    problem.b.data = static_cast<const char*>(b_matrix.data) + at[2];
+    problem.b.batch_stride = plan.strides[2][0];
+    fold_batch(problem);
+    GLADE_DISPATCH(a.device(), gemm, problem);
+  }
+  return out;
+}
+
+Tensor swap_last(const Tensor& x) { return transpose(x, -1, -2); }
+
+/// x [..., n] as one matrix.
+Tensor rows_of(const Tensor& x) {
+  std::int64_t rows = 1;
+  for (int d = 0; d + 1 < x.ndim(); ++d) rows *= x.shape()[d];
+  return reshape(x, {rows, x.size(-1)});
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_same_device("matmul", {{"a", &a}, {"b", &b}});
+  check_floating("matmul", "a", a);
+  check_floating("matmul", "b", b);
+  if (a.ndim() == 0 || b.ndim() == 0)
+    fail<ShapeError>("matmul: a is {} and b is {}, expected at least one dimension of each", a.shape(), b.shape());
+  const std::int64_t inner = b.size(b.ndim() == 1 ? 0 : -2);
+  if (a.size(-1) != inner)
+    fail<ShapeError>("matmul: a is {} and b is {}: the inner sizes {} and {} differ", a.shape(), b.shape(), a.size(-1), inner);
+
+  if (a.dtype() != b.dtype()) {
+    const DType dtype = promote(a.dtype(), b.dtype());
+    return matmul(to(a, dtype), to(b, dtype));
+  }
+  if (a.ndim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.ndim() == 1 ? -1 : -2);
+  if (b.ndim() == 1) return squeeze(matmul(a, unsqueeze(b, -1)), -1);
+
+  Tensor out = product(a, b);
+  const bool a_needs = a.requires_grad(), b_needs = b.requires_grad();
+  autograd::record("matmul", out, {&a, &b},
+                   [a = SavedTensor(b_needs ? a : Tensor()), b = SavedTensor(a_needs ? b : Tensor()), a_shape = a.shape(),
+                    b_shape = b.shape()](const autograd::Node& node, const Tensor& grad) {
+                     Tensors grads(2);
+                     if (node.needs_grad(0)) grads[0] = sum_to(matmul(grad, swap_last(b.get())), a_shape);
+                     // An unbatched b gathers over all batches: one product over all rows.
+                     if (node.needs_grad(1) && b_shape.ndim() == 2) grads[1] = matmul(swap_last(rows_of(a.get())), rows_of(grad));
+                     else if (node.needs_grad(1)) grads[1] = sum_to(matmul(swap_last(a.get()), grad), b_shape);
+                     return grads;
+                   });
+  return out;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_same_device("linear", {{"x", &x}, {"weight", &weight}, {"bias", &bias}});
+  check_floating("linear", "x", x);
+  check_floating("linear", "weight", weight);
+  if (weight.ndim() != 2) fail<ShapeError>("linear: weight is {}, expected [out, in]", weight.shape());
+  if (x.ndim() == 0 || x.size(-1) != weight.size(1))
+    fail<ShapeError>("linear: x is {}, expected [..., {}] for weight {}", x.shape(), weight.size(1), weight.shape());
+  DType dtype = promote(x.dtype(), weight.dtype());
+  if (bias.defined()) {
+    check_floating("linear", "bias", bias);
+    if (!(bias.shape() == Shape{weight.size(0)}))
+      fail<ShapeError>("linear: bias is {}, expected [{}] for weight {}", bias.shape(), weight.size(0), weight.shape());
+    dtype = promote(dtype, bias.dtype());
+  }
+
+  if (x.dtype() != dtype || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype))
+    return linear(to(x, dtype), to(weight, dtype), bias.defined() ? to(bias, dtype) : bias);
+  if (x.ndim() == 1) return squeeze(linear(unsqueeze(x, 0), weight, bias), 0);
+
+  Tensor out = product(x, weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset()), bias);
+  const bool x_needs = x.requires_grad(), weight_needs = weight.requires_grad();
+  autograd::record("linear", out, {&x, &weight, &bias},
+                   [x = SavedTensor(weight_needs ? x : Tensor()), weight = SavedTensor(x_needs ? weight : Tensor())](
+                       const autograd::Node& node, const Tensor& grad) {
+                     Tensors grads(3);
+                     if (node.needs_grad(0)) grads[0] = matmul(grad, weight.get());
+                     if (node.needs_grad(1)) grads[1] = matmul(swap_last(rows_of(grad)), rows_of(x.get()));
+                     if (node.needs_grad(2)) grads[2] = sum(rows_of(grad), {0});
+                     return grads;
+                   });
+  return out;
+}
+
+}  // namespace glade

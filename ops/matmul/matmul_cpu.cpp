@@ -1,0 +1,142 @@
+#include <cblas.h>
+
+#include <limits>
+
+#include <glade/core/format.h>
+#include <glade/core/parallel.h>
+#include <glade/core/tensor.h>
+#include <glade/ops/matmul/matmul_kernels.h>
+
+namespace glade::cpu {
+
+namespace {
+
+template <class T>
+void library_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const T* a, int lda, const T* b, int ldb, T beta, T* out) {
+  if constexpr (std::is_same_v<T, float>) cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, beta, out, n);
+  else cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, beta, out, n);
+}
+
+/// y += op(matrix) x.
+template <class T>
+void library_gemv(CBLAS_TRANSPOSE trans, int rows, int columns, const T* matrix, int leading, const T* x, int x_step, T* y) {
+  if constexpr (std::is_same_v<T, float>) cblas_sgemv(CblasRowMajor, trans, rows, columns, 1, matrix, leading, x, x_step, 1, y, 1);
+  else cblas_dgemv(CblasRowMajor, trans, rows, columns, 1, matrix, leading, x, x_step, 1, y, 1);
+}
+
+template <class T>
+void multiply(const Gemm& p, const T* a, const T* b, T* out) {
+  const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
+  const int lda = static_cast<int>(p.a.leading), ldb = static_cast<int>(p.b.leading);
+  const bool vector = m == 1 || n == 1;
+  if (p.bias != nullptr) {
+    parallel_for(p.m, kGrain / p.n + 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) std::copy_n(static_cast<const T*>(p.bias), p.n, out + i * p.n);
+    });
+  } else if (vector) {
+    std::fill_n(out, p.m * p.n, T(0));
+  }
+  if (m == 1) {
+    const int step = p.a.transposed ? lda : 1;
+    if (p.b.transposed) library_gemv(CblasNoTrans, n, k, b, ldb, a, step, out);
+    else library_gemv(CblasTrans, k, n, b, ldb, a, step, out);
+  } else if (n == 1) {
+    const int step = p.b.transposed ? 1 : ldb;
+    if (p.a.transposed) library_gemv(CblasTrans, k, m, a, lda, b, step, out);
+    else library_gemv(CblasNoTrans, m, k, a, lda, b, step, out);
+  } else {
+    library_gemm(p.a.transposed ? CblasTrans : CblasNoTrans, p.b.transposed ? CblasTrans : CblasNoTrans, m, n, k, a, lda, b, ldb,
+                 T(p.bias != nullptr ? 1 : 0), out);
+  }
+}
+
+template <class T>
+void multiply_batch(const Gemm& p) {
+  const auto one = [&](std::int64_t i) {
+    multiply(p, static_cast<const T*>(p.a.data) + i * p.a.batch_stride, static_cast<const T*>(p.b.data) + i * p.b.batch_stride,
+             static_cast<T*>(p.out) + i * p.out_batch_stride);
+  };
+  // Many products, or small ones: each on one thread (inside a parallel region the library uses no more). Else the
+  // library spreads each over all threads.
+  constexpr double kSmall = 1 << 18;
+  const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  if (p.batch > 1 && (work < kSmall || p.batch >= 4 * omp_get_max_threads())) {
+    parallel_for(p.batch, 1 + static_cast<std::int64_t>(kSmall / work), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) one(i);
+    });
+  } else {
+    for (std::int64_t i = 0; i < p.batch; ++i) one(i);
+  }
+}
+
+/// Copies `batch` matrices of rows * columns elements, converting them.
+template <class From, class To>
+void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const From* from, std::int64_t from_batch,
+             std::int64_t from_row, To* to, std::int64_t to_batch, std::int64_t to_row) {
+  parallel_for(batch * rows, kGrain / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const From* source = from + i / rows * from_batch + i % rows * from_row;
+      To* target = to + i / rows * to_batch + i % rows * to_row;
+#pragma omp simd
+      for (std::int64_t j = 0; j < columns; ++j) target[j] = To(float(source[j]));
+    }
+  });
+}
+
+/// Part of x in float32: matrices from `first` on, `rows` by `columns` from (row, column) on.
+template <class T>
+GemmMatrix widen(const GemmMatrix& x, std::int64_t first, std::int64_t batch, std::int64_t row, std::int64_t column, std::int64_t rows,
+                 std::int64_t columns, const Tensor& buffer) {
+  const T* source = static_cast<const T*>(x.data) + first * x.batch_stride;
+  source += x.transposed ? column * x.leading + row : row * x.leading + column;
+  if (x.transposed) std::swap(rows, columns);
+  if (x.batch_stride == 0) batch = 1;
+  convert(batch, rows, columns, source, x.batch_stride, x.leading, buffer.data<float>(), rows * columns, columns);
+  return {buffer.raw_data(), columns, x.batch_stride == 0 ? 0 : rows * columns, x.transposed};
+}
+
+/// 16-bit products: blocks of the operands are converted to float32, multiplied there, and the result is rounded once.
+template <class T>
+void multiply_through_float32(const Gemm& p) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;  // floats of an operand's block
+  const std::int64_t columns = std::min(p.n, std::max<std::int64_t>(kBlock / p.k, 64));
+  const std::int64_t rows = std::min(p.m, std::max<std::int64_t>(kBlock / std::max(p.k, columns), 64));
+  const bool whole = rows == p.m && columns == p.n;
+  const std::int64_t batch = whole ? std::clamp<std::int64_t>(kBlock / std::max({rows * p.k, p.k * columns, rows * columns}), 1, p.batch) : 1;
+  const Tensor a = empty({batch * rows * p.k}), b = empty({batch * p.k * columns}), out = empty({batch * rows * columns}), bias = empty({p.n});
+  if (p.bias != nullptr) convert(1, 1, p.n, static_cast<const T*>(p.bias), 0, 0, bias.data<float>(), 0, 0);
+
+  for (std::int64_t i = 0; i < p.batch; i += batch) {
+    for (std::int64_t column = 0; column < p.n; column += columns) {
+      Gemm block{.device = p.device, .k = p.k};
+      block.batch = std::min(batch, p.batch - i);
+      block.n = std::min(columns, p.n - column);
+      block.b = widen<T>(p.b, i, block.batch, 0, column, p.k, block.n, b);
+      if (p.bias != nullptr) block.bias = bias.data<float>() + column;
+      block.out = out.raw_data();
+      for (std::int64_t row = 0; row < p.m; row += rows) {
+        block.m = std::min(rows, p.m - row);
+        block.a = widen<T>(p.a, i, block.batch, row, 0, block.m, p.k, a);
+        block.out_batch_stride = block.m * block.n;
+        multiply_batch<float>(block);
+        convert(block.batch, block.m, block.n, out.data<float>(), block.out_batch_stride, block.n,
+                static_cast<T*>(p.out) + i * p.out_batch_stride + row * p.n + column, p.out_batch_stride, p.n);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gemm(const Gemm& p) {
+  constexpr std::int64_t limit = std::numeric_limits<int>::max();
+  if (std::max({p.m, p.n, p.k, p.a.leading, p.b.leading}) > limit)
+    fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k, p.k, p.n,
+                     p.a.leading, p.b.leading, limit);
+  visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
+    if constexpr (sizeof(T) == 2) multiply_through_float32<T>(p);
+    else multiply_batch<T>(p);
+  });
+}
+
+}  // namespace glade::cpu

@@ -1,0 +1,155 @@
+#include <array>
+#include <mutex>
+#include <unordered_map>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/core/format.h>
+#include <glade/ops/matmul/matmul_kernels.h>
+
+namespace glade::cuda {
+
+namespace {
+
+// cuBLASLt is column-major: it computes the transposed product, out^T = b^T a^T, so its first operand is our b. The
+// row-major bytes of a matrix are the column-major bytes of its transpose, so no flag changes.
+
+struct Types {
+  cudaDataType_t data, scale;
+  cublasComputeType_t compute;
+};
+
+/// float32 is computed in full, without TF32; 16-bit types accumulate in float32.
+Types types_of(DType dtype) {
+  switch (dtype) {
+    case DType::float64: return {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    case DType::bfloat16: return {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case DType::float16: return {CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    default: return {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+  }
+}
+
+struct Layout : cublasLtMatrixLayoutOpaque_t {
+  /// Of `batch` row-major matrices [rows, columns].
+  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch, std::int64_t batch_stride) {
+    GLADE_CUDA(cublasLtMatrixLayoutInit(this, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), leading));
+    const auto count = static_cast<std::int32_t>(batch);
+    GLADE_CUDA(cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    GLADE_CUDA(cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride, sizeof batch_stride));
+  }
+  Layout(cudaDataType_t type, const GemmMatrix& x, std::int64_t rows, std::int64_t columns, std::int64_t batch)
+      : Layout(type, x.transposed ? columns : rows, x.transposed ? rows : columns, x.leading, batch, x.batch_stride) {}
+};
+
+struct Description : cublasLtMatmulDescOpaque_t {
+  Description(const Gemm& p, Types types) {
+    GLADE_CUDA(cublasLtMatmulDescInit(this, types.compute, types.scale));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.bias != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, types.data);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    GLADE_CUDA(cublasLtMatmulDescSetAttribute(this, attribute, &value, sizeof value));
+  }
+};
+
+struct Algorithm {
+  cublasLtMatmulAlgo_t algo;
+  std::size_t workspace;
+};
+
+struct Preference : cublasLtMatmulPreferenceOpaque_t {
+  Preference() { GLADE_CUDA(cublasLtMatmulPreferenceInit(this)); }
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    GLADE_CUDA(cublasLtMatmulPreferenceSetAttribute(this, attribute, &value, sizeof value));
+  }
+};
+
+/// The largest power of two up to 256 that divides the address.
+std::uint32_t alignment(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
+  return static_cast<std::uint32_t>(address & (~address + 1));
+}
+
+Algorithm find_algorithm(const Gemm& p, Types types, Description& description, Layout& a, Layout& b, Layout& out) {
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{32} << 20);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a.data));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.out));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.out));
+  // A sum split along k is added up in the compute type, never in 16 bits.
+  if (types.data != types.scale)
+    preference.set<std::uint32_t>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  GLADE_CUDA(cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &description, &b, &a, &out, &out, &preference, 1, &result, &found));
+  if (found == 0) fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
+  return {result.algo, result.workspaceSize};
+}
+
+/// What the choice of an algorithm depends on.
+using Key = std::array<std::int64_t, 12>;
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t hash = 0;
+    for (const std::int64_t x : key) hash = (hash ^ static_cast<std::uint64_t>(x)) * 0x9E3779B97F4A7C15u + (hash >> 29);
+    return hash;
+  }
+};
+
+/// Asking the heuristics takes longer than many products do, so that their answers are kept.
+Algorithm cached_algorithm(const Gemm& p, Types types, Description& description, Layout& a, Layout& b, Layout& out) {
+  static std::mutex mutex;
+  static std::unordered_map<Key, Algorithm, KeyHash> cache;
+  constexpr std::size_t kCapacity = 4096;
+  const std::int64_t flags = (static_cast<std::int64_t>(p.dtype) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
+  const std::int64_t alignments = (std::int64_t{alignment(p.a.data)} << 32) | (std::int64_t{alignment(p.b.data)} << 16) | alignment(p.out);
+  const Key key{p.device.index, flags, alignments, p.m, p.n, p.k, p.batch, p.a.leading, p.a.batch_stride, p.b.leading, p.b.batch_stride,
+                p.out_batch_stride};
+  std::lock_guard lock(mutex);
+  const auto hit = cache.find(key);
+  if (hit != cache.end()) return hit->second;
+  if (cache.size() == kCapacity) cache.clear();
+  return cache[key] = find_algorithm(p, types, description, a, b, out);
+}
+
+void run(const Gemm& p) {
+  const Types types = types_of(p.dtype);
+  Description description(p, types);
+  Layout a(types.data, p.a, p.m, p.k, p.batch), b(types.data, p.b, p.k, p.n, p.batch);
+  Layout out(types.data, p.m, p.n, p.n, p.batch, p.out_batch_stride);
+  const Algorithm algorithm = cached_algorithm(p, types, description, a, b, out);
+  const Scratch workspace(algorithm.workspace, p.device);
+  const double one64 = 1, zero64 = 0;
+  const float one32 = 1, zero32 = 0;
+  const bool wide = types.scale == CUDA_R_64F;
+  const void* one = wide ? static_cast<const void*>(&one64) : &one32;
+  const void* zero = wide ? static_cast<const void*>(&zero64) : &zero32;
+  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, zero, p.out, &out, p.out, &out,
+                            &algorithm.algo, workspace.data(), algorithm.workspace, stream(p.device)));
+}
+
+}  // namespace
+
+void gemm(const Gemm& problem) {
+  constexpr std::int64_t kMaxBatch = 65535;  // some of the library's kernels have the batch in the grid's third dimension
+  DeviceGuard guard(problem.device);
+  const auto bytes = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  Gemm part = problem;
+  for (std::int64_t first = 0; first < problem.batch; first += kMaxBatch) {
+    part.batch = std::min(kMaxBatch, problem.batch - first);
+    part.a.data = static_cast<const char*>(problem.a.data) + first * problem.a.batch_stride * bytes;
+    part.b.data = static_cast<const char*>(problem.b.data) + first * problem.b.batch_stride * bytes;
+    part.out = static_cast<char*>(problem.out) + first * problem.out_batch_stride * bytes;
+    run(part);
+  }
+}
+
+}  // namespace glade::cuda

@@ -1,0 +1,35 @@
+#pragma once
+// The product that both libraries compute: a batch of equal-sized matrices at fixed distances.
+#include <glade/core/device.h>
+#include <glade/core/dtype.h>
+
+namespace glade {
+
+/// A batch of matrices in memory: rows are contiguous, or columns where `transposed`.
+struct GemmMatrix {
+  const void* data = nullptr;
+  std::int64_t leading = 0;       ///< from one row (column where transposed) to the next, in elements
+  std::int64_t batch_stride = 0;  ///< from one matrix to the next, in elements
+  bool transposed = false;
+};
+
+/// out[i] = a[i] b[i] + bias, with out[i] [m, n] row-major without gaps, a[i] [m, k], b[i] [k, n], bias [n] or null. No
+/// size is zero.
+struct Gemm {
+  Device device;
+  DType dtype = DType::float32;
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  GemmMatrix a{}, b{};
+  const void* bias = nullptr;
+  void* out = nullptr;
+  std::int64_t out_batch_stride = 0;
+};
+
+namespace cpu {
+void gemm(const Gemm& problem);
+}
+namespace cuda {
+void gemm(const Gemm& problem);
+}
+
+}  // namespace glade
