@@ -1,0 +1,72 @@
+#include <glade/ops/activation/activation.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/activation/activation_kernels.h>
+#include <glade/ops/elementwise/elementwise.h>
+
+namespace glade {
+
+namespace {
+
+using autograd::SavedTensor;
+
+bool in_rows(const LoopPlan<5>& plan) {
+  bool rows = plan.ndim <= 2;
+  for (const auto& strides : plan.strides) rows = rows && strides[0] == 1;
+  return rows;
+}
+
+Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up) {
+  const Tensor grad_gate = empty(gate.shape(), gate.options()), grad_up = empty(up.shape(), up.options());
+  if (gate.numel() == 0) return {grad_gate, grad_up};
+  const auto plan = plan_loop(gate.shape(), grad_gate, grad_up, grad, gate, up);
+  if (!in_rows(plan)) return swiglu_backward(contiguous_data(grad), contiguous_data(gate), contiguous_data(up));
+  GLADE_DISPATCH(gate.device(), swiglu_backward, plan, grad_gate, grad_up, grad, gate, up);
+  return {grad_gate, grad_up};
+}
+
+/// swiglu_backward by operations that the tape records.
+Tensors swiglu_backward_recorded(const Tensor& grad, const Tensor& gate, const Tensor& up) {
+  const Tensor s = sigmoid(gate);
+  return {grad * up * s * (1 + gate * (1 - s)), grad * silu(gate)};
+}
+
+/// x with the elements zeroed and scaled that `state` says. Linear in x, so that it is its own derivative.
+Tensor masked(const Tensor& x, double p, Generator::State state) {
+  Tensor out = empty(x.shape(), x.options());
+  if (x.numel() > 0) GLADE_DISPATCH(x.device(), dropout, out, contiguous_data(x), p, state);
+  autograd::record("dropout", out, {&x},
+                   [p, state](const autograd::Node&, const Tensor& grad) { return Tensors{masked(grad, p, state)}; });
+  return out;
+}
+
+}  // namespace
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  check_same_device("swiglu", {{"gate", &gate}, {"up", &up}});
+  if (!(gate.shape() == up.shape()))
+    fail<ShapeError>("swiglu: gate is {} and up is {}, expected equal shapes", gate.shape(), up.shape());
+  const DType dtype = promote(gate.dtype(), up.dtype());
+  if (!is_floating(dtype)) fail<DTypeError>("swiglu: gate is {} and up is {}, expected floating point", gate.dtype(), up.dtype());
+  if (gate.dtype() != up.dtype()) return swiglu(to(gate, dtype), to(up, dtype));
+
+  Tensor out = empty(gate.shape(), gate.options());
+  if (out.numel() > 0) GLADE_DISPATCH(gate.device(), swiglu, plan_loop(gate.shape(), out, gate, up), out, gate, up);
+  autograd::record("swiglu", out, {&gate, &up},
+                   [gate = SavedTensor(gate), up = SavedTensor(up)](const autograd::Node&, const Tensor& grad) {
+                     return GradMode::enabled() ? swiglu_backward_recorded(grad, gate.get(), up.get())
+                                                : swiglu_backward(grad, gate.get(), up.get());
+                   });
+  return out;
+}
+
+Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
+  if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p is {}, expected a probability in [0, 1]", p);
+  if (!is_floating(x.dtype())) fail<DTypeError>("dropout: x is {}, expected a floating-point tensor", x.dtype());
+  if (!training || p == 0) return x;
+  return masked(x, p, generator.reserve(static_cast<std::uint64_t>(x.numel() + 3) / 4));
+}
+
+}  // namespace glade

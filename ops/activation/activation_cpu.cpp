@@ -1,0 +1,67 @@
+#include <glade/core/cpu_loops.h>
+#include <glade/core/philox.h>
+#include <glade/ops/activation/activation_kernels.h>
+
+namespace glade::cpu {
+
+void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up) {
+  visit_floating(out.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(plan, Swiglu{}, out.data<T>(), static_cast<const T*>(gate.data<T>()), static_cast<const T*>(up.data<T>()));
+  });
+}
+
+void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad, const Tensor& gate,
+                     const Tensor& up) {
+  visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
+    using C = compute_t<T>;
+    const std::int64_t columns = plan.shape[0];
+    const auto row = [&](const Tensor& x, int operand, std::int64_t r) {
+      return x.data<T>() + (plan.ndim == 2 ? r * plan.strides[operand][1] : 0);
+    };
+    parallel_for(plan.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end;) {
+        const std::int64_t r = i / columns, first = i % columns, n = std::min(columns - first, end - i);
+        T* __restrict to_gate = row(grad_gate, 0, r) + first;
+        T* __restrict to_up = row(grad_up, 1, r) + first;
+        const T *from_grad = row(grad, 2, r) + first, *from_gate = row(gate, 3, r) + first, *from_up = row(up, 4, r) + first;
+#pragma omp simd
+        for (std::int64_t j = 0; j < n; ++j) {
+          const C dy = C(from_grad[j]), x = C(from_gate[j]), s = math::sigmoid(x);
+          to_gate[j] = T(dy * C(from_up[j]) * s * (1 + x * (1 - s)));
+          to_up[j] = T(dy * x * s);
+        }
+        i += n;
+      }
+    });
+  });
+}
+
+void dropout(const Tensor& out, const Tensor& x, double p, Generator::State state) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using C = compute_t<T>;
+    const T* from = x.data<T>();
+    T* to = out.data<T>();
+    const std::int64_t n = x.numel();
+    const C scale = C(1 / (1 - p));
+    const float threshold = static_cast<float>(p);
+    parallel_for((n + 3) / 4, kGrain / 4, [&](std::int64_t begin, std::int64_t end) {
+      constexpr std::int64_t kBlock = 64;  // counters at a time: the mask first, so that both loops are vectorised
+      float uniform[4 * kBlock];
+      for (std::int64_t first = begin; first < end; first += kBlock) {
+        const std::int64_t counters = std::min(kBlock, end - first), count = std::min(4 * counters, n - 4 * first);
+#pragma omp simd
+        for (std::int64_t i = 0; i < counters; ++i) {
+          const Philox4 bits = philox(state.seed, state.offset + static_cast<std::uint64_t>(first + i));
+          for (int lane = 0; lane < 4; ++lane) uniform[4 * i + lane] = uniform_from_bits(bits.x[lane]);
+        }
+#pragma omp simd
+        for (std::int64_t i = 0; i < count; ++i) {
+          const C value = C(from[4 * first + i]) * scale;
+          to[4 * first + i] = T(uniform[i] >= threshold ? value : C(0));
+        }
+      }
+    });
+  });
+}
+
+}  // namespace glade::cpu
