@@ -39,6 +39,14 @@ bool describe(const Tensor& x, GemmMatrix& matrix) {
   return false;
 }
 
+/// x, or a copy of it where BLAS cannot read it, and how its matrices lie.
+Tensor described(const Tensor& x, GemmMatrix& matrix) {
+  if (describe(x, matrix)) return x;
+  const Tensor copy = contiguous_data(x);
+  describe(copy, matrix);
+  return copy;
+}
+
 /// The batch dimensions of x alone.
 Tensor batch_view(const Tensor& x) {
   const auto batch = static_cast<std::size_t>(x.ndim() - 2);
@@ -59,14 +67,8 @@ void fold_batch(Gemm& problem) {
 
 /// a [..., m, k] times b [..., k, n], plus bias [n] where defined; one dtype and device. Not recorded.
 Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
-  GemmMatrix a_matrix, b_matrix;
-  const Tensor x = describe(a, a_matrix) ? a : contiguous_data(a), y = describe(b, b_matrix) ? b : contiguous_data(b);
-  describe(x, a_matrix);
-  describe(y, b_matrix);
-
-  const Tensor x_batch = batch_view(x), y_batch = batch_view(y);
-  Shape shape = broadcast_shapes(x_batch.shape(), y_batch.shape(), "matmul");
-  const Shape batch_shape = shape;
+  const Shape batch_shape = broadcast_shapes(batch_view(a).shape(), batch_view(b).shape(), "matmul");
+  Shape shape = batch_shape;
   Gemm problem{.device = a.device(), .dtype = a.dtype(), .m = a.size(-2), .n = b.size(-1), .k = a.size(-1)};
   shape.push_back(problem.m);
   shape.push_back(problem.n);
@@ -79,9 +81,11 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
   }
   const Tensor contiguous_bias = bias.defined() ? contiguous_data(bias) : bias;
   if (bias.defined()) problem.bias = contiguous_bias.raw_data();
+  GemmMatrix a_matrix, b_matrix;
+  const Tensor x = described(a, a_matrix), y = described(b, b_matrix);
 
   // The libraries take one batch dimension: the innermost after merging. Further ones are looped over.
-  const LoopPlan<3> plan = plan_loop(batch_shape, batch_view(out), x_batch, y_batch);
+  const LoopPlan<3> plan = plan_loop(batch_shape, batch_view(out), batch_view(x), batch_view(y));
   const auto bytes = static_cast<std::int64_t>(dtype_size(a.dtype()));
   const std::int64_t calls = plan.numel / plan.shape[0];
   for (std::int64_t call = 0; call < calls; ++call) {

@@ -188,8 +188,7 @@ TEST_P(Matmul, Promotes) {
   const Tensor a = random_tensor({3, 4}, device(), DType::bfloat16), b = random_tensor({4, 5}, device(), DType::float32);
   EXPECT_EQ(matmul(a, b).dtype(), DType::float32);
   EXPECT_LT(relative_error(matmul(a, b), loops(a, b)), 1e-6);
-  Tensor leaf = to_data(a, DType::float32).detach();
-  leaf = to_data(leaf, DType::bfloat16).set_requires_grad();
+  Tensor leaf = a.detach().set_requires_grad();
   sum(matmul(leaf, b)).backward();
   EXPECT_EQ(leaf.grad().dtype(), DType::bfloat16);
 }
@@ -234,8 +233,9 @@ TEST_P(Matmul, Errors) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({2, 3, 4}), e({5, 4, 2})); }, "matmul"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { matmul(e({2, 3}, DType::int64), e({3, 2})); }, "matmul: a is int64"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { matmul(e({2, 3}), e({3, 2}, DType::boolean)); }, "matmul: b is bool"));
-  if (device().is_cuda())
+  if (device().is_cuda()) {
     EXPECT_TRUE(throws_with<DeviceError>([&] { matmul(e({2, 3}), zeros({3, 2})); }, "matmul: a is on cuda:0, but b is on cpu"));
+  }
 }
 
 class Linear : public DeviceTest {};
