@@ -10,8 +10,8 @@ void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, cons
   });
 }
 
-void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad, const Tensor& gate,
-                     const Tensor& up) {
+void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
+                     const Tensor& gate, const Tensor& up) {
   visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
     const std::int64_t columns = plan.shape[0];

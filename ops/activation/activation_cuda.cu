@@ -83,12 +83,13 @@ bool is_aligned(const Tensor& x, std::size_t bytes) { return reinterpret_cast<st
 
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up) {
   visit_floating(out.dtype(), [&]<class T>(TypeTag<T>) {
-    elementwise(out.device(), plan, Swiglu{}, out.data<T>(), static_cast<const T*>(gate.data<T>()), static_cast<const T*>(up.data<T>()));
+    elementwise(out.device(), plan, Swiglu{}, out.data<T>(), static_cast<const T*>(gate.data<T>()),
+                static_cast<const T*>(up.data<T>()));
   });
 }
 
-void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad, const Tensor& gate,
-                     const Tensor& up) {
+void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
+                     const Tensor& gate, const Tensor& up) {
   DeviceGuard guard(gate.device());
   visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int kWidth = 16 / sizeof(T);
@@ -100,8 +101,8 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
     }
     const auto blocks = static_cast<unsigned>(plan.numel / rows.columns * rows.blocks_a_row);
     swiglu_backward_kernel<<<blocks, kThreads, 0, stream(gate.device())>>>(
-        rows, grad_gate.data<T>(), grad_up.data<T>(), static_cast<const T*>(grad.data<T>()), static_cast<const T*>(gate.data<T>()),
-        static_cast<const T*>(up.data<T>()));
+        rows, grad_gate.data<T>(), grad_up.data<T>(), static_cast<const T*>(grad.data<T>()),
+        static_cast<const T*>(gate.data<T>()), static_cast<const T*>(up.data<T>()));
     GLADE_CUDA_LAUNCHED();
   });
 }
@@ -111,7 +112,8 @@ void dropout(const Tensor& out, const Tensor& x, double p, Generator::State stat
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     const bool aligned = is_aligned(x, 4 * sizeof(T)) && is_aligned(out, 4 * sizeof(T));
     dropout_kernel<<<blocks_for(x.numel(), 4 * kThreads), kThreads, 0, stream(x.device())>>>(
-        x.numel(), aligned, static_cast<float>(p), compute_t<T>(1 / (1 - p)), state, out.data<T>(), static_cast<const T*>(x.data<T>()));
+        x.numel(), aligned, static_cast<float>(p), compute_t<T>(1 / (1 - p)), state, out.data<T>(),
+        static_cast<const T*>(x.data<T>()));
     GLADE_CUDA_LAUNCHED();
   });
 }

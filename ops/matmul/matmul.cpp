@@ -172,7 +172,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return linear(to(x, dtype), to(weight, dtype), bias.defined() ? to(bias, dtype) : bias);
   if (x.ndim() == 1) return squeeze(linear(unsqueeze(x, 0), weight, bias), 0);
 
-  Tensor out = product(x, weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset()), bias);
+  Tensor out = product(
+      x, weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset()), bias);
   const bool x_needs = x.requires_grad(), weight_needs = weight.requires_grad();
   autograd::record("linear", out, {&x, &weight, &bias},
                    [x = SavedTensor(weight_needs ? x : Tensor()), weight = SavedTensor(x_needs ? weight : Tensor())](

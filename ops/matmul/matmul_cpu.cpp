@@ -12,7 +12,8 @@ namespace glade::cpu {
 namespace {
 
 template <class T>
-void library_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const T* a, int lda, const T* b, int ldb, T beta, T* out) {
+void library_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const T* a, int lda, const T* b, int ldb, T beta,
+                  T* out) {
   if constexpr (std::is_same_v<T, float>) cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, beta, out, n);
   else cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, a, lda, b, ldb, beta, out, n);
 }
@@ -20,7 +21,8 @@ void library_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, c
 /// y += op(matrix) x.
 template <class T>
 void library_gemv(CBLAS_TRANSPOSE trans, int rows, int columns, const T* matrix, int leading, const T* x, int x_step, T* y) {
-  if constexpr (std::is_same_v<T, float>) cblas_sgemv(CblasRowMajor, trans, rows, columns, 1, matrix, leading, x, x_step, 1, y, 1);
+  if constexpr (std::is_same_v<T, float>)
+    cblas_sgemv(CblasRowMajor, trans, rows, columns, 1, matrix, leading, x, x_step, 1, y, 1);
   else cblas_dgemv(CblasRowMajor, trans, rows, columns, 1, matrix, leading, x, x_step, 1, y, 1);
 }
 
@@ -85,8 +87,8 @@ void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const 
 
 /// Part of x in float32: matrices from `first` on, `rows` by `columns` from (row, column) on.
 template <class T>
-GemmMatrix widen(const GemmMatrix& x, std::int64_t first, std::int64_t batch, std::int64_t row, std::int64_t column, std::int64_t rows,
-                 std::int64_t columns, const Tensor& buffer) {
+GemmMatrix widen(const GemmMatrix& x, std::int64_t first, std::int64_t batch, std::int64_t row, std::int64_t column,
+                 std::int64_t rows, std::int64_t columns, const Tensor& buffer) {
   const T* source = static_cast<const T*>(x.data) + first * x.batch_stride;
   source += x.transposed ? column * x.leading + row : row * x.leading + column;
   if (x.transposed) std::swap(rows, columns);
@@ -102,8 +104,10 @@ void multiply_through_float32(const Gemm& p) {
   const std::int64_t columns = std::min(p.n, std::max<std::int64_t>(kBlock / p.k, 64));
   const std::int64_t rows = std::min(p.m, std::max<std::int64_t>(kBlock / std::max(p.k, columns), 64));
   const bool whole = rows == p.m && columns == p.n;
-  const std::int64_t batch = whole ? std::clamp<std::int64_t>(kBlock / std::max({rows * p.k, p.k * columns, rows * columns}), 1, p.batch) : 1;
-  const Tensor a = empty({batch * rows * p.k}), b = empty({batch * p.k * columns}), out = empty({batch * rows * columns}), bias = empty({p.n});
+  const std::int64_t batch =
+      whole ? std::clamp<std::int64_t>(kBlock / std::max({rows * p.k, p.k * columns, rows * columns}), 1, p.batch) : 1;
+  const Tensor a = empty({batch * rows * p.k}), b = empty({batch * p.k * columns}), out = empty({batch * rows * columns}),
+               bias = empty({p.n});
   if (p.bias != nullptr) convert(1, 1, p.n, static_cast<const T*>(p.bias), 0, 0, bias.data<float>(), 0, 0);
 
   for (std::int64_t i = 0; i < p.batch; i += batch) {
@@ -131,8 +135,8 @@ void multiply_through_float32(const Gemm& p) {
 void gemm(const Gemm& p) {
   constexpr std::int64_t limit = std::numeric_limits<int>::max();
   if (std::max({p.m, p.n, p.k, p.a.leading, p.b.leading}) > limit)
-    fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k, p.k, p.n,
-                     p.a.leading, p.b.leading, limit);
+    fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k,
+                     p.k, p.n, p.a.leading, p.b.leading, limit);
   visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
     if constexpr (sizeof(T) == 2) multiply_through_float32<T>(p);
     else multiply_batch<T>(p);

@@ -30,11 +30,14 @@ Types types_of(DType dtype) {
 
 struct Layout : cublasLtMatrixLayoutOpaque_t {
   /// Of `batch` row-major matrices [rows, columns].
-  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch, std::int64_t batch_stride) {
-    GLADE_CUDA(cublasLtMatrixLayoutInit(this, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), leading));
+  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch,
+         std::int64_t batch_stride) {
+    GLADE_CUDA(
+        cublasLtMatrixLayoutInit(this, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), leading));
     const auto count = static_cast<std::int32_t>(batch);
     GLADE_CUDA(cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
-    GLADE_CUDA(cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride, sizeof batch_stride));
+    GLADE_CUDA(
+        cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride, sizeof batch_stride));
   }
   Layout(cudaDataType_t type, const GemmMatrix& x, std::int64_t rows, std::int64_t columns, std::int64_t batch)
       : Layout(type, x.transposed ? columns : rows, x.transposed ? rows : columns, x.leading, batch, x.batch_stride) {}
@@ -88,8 +91,10 @@ Algorithm find_algorithm(const Gemm& p, Types types, Description& description, L
     preference.set<std::uint32_t>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
-  GLADE_CUDA(cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &description, &b, &a, &out, &out, &preference, 1, &result, &found));
-  if (found == 0) fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
+  GLADE_CUDA(
+      cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &description, &b, &a, &out, &out, &preference, 1, &result, &found));
+  if (found == 0)
+    fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
   return {result.algo, result.workspaceSize};
 }
 
@@ -109,10 +114,13 @@ Algorithm cached_algorithm(const Gemm& p, Types types, Description& description,
   static std::mutex mutex;
   static std::unordered_map<Key, Algorithm, KeyHash> cache;
   constexpr std::size_t kCapacity = 4096;
-  const std::int64_t flags = (static_cast<std::int64_t>(p.dtype) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
-  const std::int64_t alignments = (std::int64_t{alignment(p.a.data)} << 32) | (std::int64_t{alignment(p.b.data)} << 16) | alignment(p.out);
-  const Key key{p.device.index, flags, alignments, p.m, p.n, p.k, p.batch, p.a.leading, p.a.batch_stride, p.b.leading, p.b.batch_stride,
-                p.out_batch_stride};
+  const std::int64_t flags =
+      (static_cast<std::int64_t>(p.dtype) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
+  const std::int64_t alignments =
+      (std::int64_t{alignment(p.a.data)} << 32) | (std::int64_t{alignment(p.b.data)} << 16) | alignment(p.out);
+  const Key key{
+      p.device.index,    flags, alignments, p.m, p.n, p.k, p.batch, p.a.leading, p.a.batch_stride, p.b.leading, p.b.batch_stride,
+      p.out_batch_stride};
   std::lock_guard lock(mutex);
   const auto hit = cache.find(key);
   if (hit != cache.end()) return hit->second;

@@ -45,8 +45,8 @@ void expect_product(const Tensor& a, const Tensor& b) {
   const Tensor out = matmul(a, b);
   EXPECT_EQ(out.device(), a.device());
   EXPECT_TRUE(out.is_contiguous());
-  EXPECT_TRUE(all_close(out, loops(a, b), 1e-12, 1e-11)) << a.shape().str() << " " << a.strides().str() << " times " << b.shape().str() << " "
-                                                         << b.strides().str();
+  EXPECT_TRUE(all_close(out, loops(a, b), 1e-12, 1e-11))
+      << a.shape().str() << " " << a.strides().str() << " times " << b.shape().str() << " " << b.strides().str();
 }
 
 TEST_P(Matmul, Matrices) {
@@ -68,7 +68,8 @@ TEST_P(Matmul, Layouts) {
                    expand(random_tensor({1, columns}, device()), {rows, columns}),
                    expand(random_tensor({rows, 1}, device()), {rows, columns})};
   };
-  for (const auto& [m, k, n] : std::vector<std::array<std::int64_t, 3>>{{4, 5, 6}, {1, 5, 6}, {4, 1, 6}, {4, 5, 1}, {1, 7, 1}, {1, 1, 3}})
+  for (const auto& [m, k, n] :
+       std::vector<std::array<std::int64_t, 3>>{{4, 5, 6}, {1, 5, 6}, {4, 1, 6}, {4, 5, 1}, {1, 7, 1}, {1, 1, 3}})
     for (const Tensor& a : layouts(m, k))
       for (const Tensor& b : layouts(k, n)) expect_product(a, b);
 }
@@ -82,9 +83,11 @@ TEST_P(Matmul, OverlappingRows) {
 TEST_P(Matmul, Batches) {
   const auto random = [&](const Shape& shape) { return random_tensor(shape, device()); };
   const std::vector<std::pair<Shape, Shape>> shapes = {
-      {{3, 4, 5}, {3, 5, 6}}, {{3, 4, 5}, {5, 6}},       {{4, 5}, {3, 5, 6}},          {{2, 3, 4, 5}, {3, 5, 6}}, {{2, 1, 4, 5}, {1, 3, 5, 6}},
-      {{2, 3, 4, 5}, {5, 6}}, {{2, 1, 4, 5}, {3, 5, 6}}, {{3, 1, 5}, {5, 6}},          {{3, 4, 5}, {5, 1}},       {{3, 1, 4, 5}, {2, 5, 6}},
-      {{1, 4, 5}, {5, 6}},    {{1, 1, 5}, {7, 5, 1}},    {{2, 1, 3, 2, 4}, {5, 1, 4, 3}}, {{40, 2, 3}, {40, 3, 2}}, {{9, 1, 3}, {9, 3, 1}}};
+      {{3, 4, 5}, {3, 5, 6}},          {{3, 4, 5}, {5, 6}},          {{4, 5}, {3, 5, 6}},
+      {{2, 3, 4, 5}, {3, 5, 6}},       {{2, 1, 4, 5}, {1, 3, 5, 6}}, {{2, 3, 4, 5}, {5, 6}},
+      {{2, 1, 4, 5}, {3, 5, 6}},       {{3, 1, 5}, {5, 6}},          {{3, 4, 5}, {5, 1}},
+      {{3, 1, 4, 5}, {2, 5, 6}},       {{1, 4, 5}, {5, 6}},          {{1, 1, 5}, {7, 5, 1}},
+      {{2, 1, 3, 2, 4}, {5, 1, 4, 3}}, {{40, 2, 3}, {40, 3, 2}},     {{9, 1, 3}, {9, 3, 1}}};
   for (const auto& [a, b] : shapes) expect_product(random(a), random(b));
 }
 
@@ -131,7 +134,8 @@ TEST_P(Matmul, Empty) {
 
 // Inner sizes of zero and batches of zero leave gradients of zero.
 TEST_P(Matmul, EmptyGradients) {
-  for (const auto& [a_shape, b_shape] : std::vector<std::pair<Shape, Shape>>{{{2, 0}, {0, 3}}, {{0, 2, 3}, {3, 4}}, {{2, 3}, {0, 3, 4}}, {{0, 0}, {0, 2}}}) {
+  for (const auto& [a_shape, b_shape] :
+       std::vector<std::pair<Shape, Shape>>{{{2, 0}, {0, 3}}, {{0, 2, 3}, {3, 4}}, {{2, 3}, {0, 3, 4}}, {{0, 0}, {0, 2}}}) {
     const Tensor a = random_leaf(a_shape, device()), b = random_leaf(b_shape, device());
     sum(matmul(a, b)).backward();
     EXPECT_TRUE(all_close(a.grad(), zeros(a_shape, {DType::float64, kCPU})));
@@ -146,28 +150,39 @@ TEST_P(Matmul, EmptyGradients) {
 // Both sides compute from the same rounded operands, so what differs is the sum's rounding, sqrt(k) eps of its type, and
 // one rounding of the result (2^-9 and 2^-12 of a value for the 16-bit types).
 TEST_P(Matmul, DTypes) {
-  struct Case { DType dtype; double tolerance; };
+  struct Case {
+    DType dtype;
+    double tolerance;
+  };
   for (const auto& [dtype, tolerance] : {Case{DType::float32, 2e-6}, Case{DType::bfloat16, 4e-3}, Case{DType::float16, 5e-4}}) {
-    for (const auto& [a_shape, b_shape] : std::vector<std::pair<Shape, Shape>>{
-             {{70, 129}, {129, 65}}, {{1, 200}, {200, 31}}, {{33, 40}, {40, 1}}, {{5, 17, 24}, {5, 24, 9}}, {{3, 16, 24}, {24, 8}}, {{9, 7}, {6, 7, 5}}}) {
+    for (const auto& [a_shape, b_shape] : std::vector<std::pair<Shape, Shape>>{{{70, 129}, {129, 65}},
+                                                                               {{1, 200}, {200, 31}},
+                                                                               {{33, 40}, {40, 1}},
+                                                                               {{5, 17, 24}, {5, 24, 9}},
+                                                                               {{3, 16, 24}, {24, 8}},
+                                                                               {{9, 7}, {6, 7, 5}}}) {
       const Tensor a = random_tensor(a_shape, device(), dtype), b = random_tensor(b_shape, device(), dtype);
       const Tensor out = matmul(a, b);
       EXPECT_EQ(out.dtype(), dtype);
       EXPECT_LT(relative_error(out, loops(a, b)), tolerance) << dtype_name(dtype) << a_shape.str() << b_shape.str();
-      const Tensor at = transpose(to_data(contiguous(transpose(a, -1, -2)), dtype), -1, -2), bt = transpose(contiguous(transpose(b, -1, -2)), -1, -2);
-      EXPECT_LT(relative_error(matmul(at, bt), loops(a, b)), tolerance) << "transposed " << dtype_name(dtype) << a_shape.str() << b_shape.str();
+      const Tensor at = transpose(to_data(contiguous(transpose(a, -1, -2)), dtype), -1, -2),
+                   bt = transpose(contiguous(transpose(b, -1, -2)), -1, -2);
+      EXPECT_LT(relative_error(matmul(at, bt), loops(a, b)), tolerance)
+          << "transposed " << dtype_name(dtype) << a_shape.str() << b_shape.str();
     }
   }
 }
 
 // Larger than one block of the conversion to float32, with odd edges.
 TEST_P(Matmul, LargeSixteenBit) {
-  const Tensor a = random_tensor({300, 4200}, device(), DType::bfloat16), b = random_tensor({4200, 530}, device(), DType::bfloat16);
+  const Tensor a = random_tensor({300, 4200}, device(), DType::bfloat16),
+               b = random_tensor({4200, 530}, device(), DType::bfloat16);
   const Tensor expected = matmul(to_data(a, DType::float64), to_data(b, DType::float64));
   EXPECT_LT(relative_error(matmul(a, b), expected), 4e-3);
   const Tensor bt = transpose(contiguous(transpose(b, 0, 1)), 0, 1), at = transpose(contiguous(transpose(a, 0, 1)), 0, 1);
   EXPECT_LT(relative_error(matmul(at, bt), expected), 4e-3);
-  const Tensor many = random_tensor({600, 40, 50}, device(), DType::bfloat16), others = random_tensor({600, 50, 30}, device(), DType::bfloat16);
+  const Tensor many = random_tensor({600, 40, 50}, device(), DType::bfloat16),
+               others = random_tensor({600, 50, 30}, device(), DType::bfloat16);
   EXPECT_LT(relative_error(matmul(many, others), matmul(to_data(many, DType::float64), to_data(others, DType::float64))), 4e-3);
 }
 
@@ -195,7 +210,8 @@ TEST_P(Matmul, Promotes) {
 
 TEST_P(Matmul, Infinities) {
   const double inf = INFINITY;
-  const Tensor a = Tensor::from_vector<double>({inf, 1, 2, 3}, {2, 2}, device()), b = Tensor::from_vector<double>({1, 0, 0, 1}, {2, 2}, device());
+  const Tensor a = Tensor::from_vector<double>({inf, 1, 2, 3}, {2, 2}, device()),
+               b = Tensor::from_vector<double>({1, 0, 0, 1}, {2, 2}, device());
   EXPECT_TRUE(all_close(matmul(a, b), Tensor::from_vector<double>({inf, NAN, 2, 3}, {2, 2})));
 }
 
@@ -207,9 +223,9 @@ TEST_P(Matmul, Deterministic) {
 
 TEST_P(Matmul, Gradients) {
   const auto f = [](const Tensors& x) { return Tensors{matmul(x[0], x[1])}; };
-  const std::vector<std::pair<Shape, Shape>> shapes = {{{3, 4}, {4, 2}},    {{2, 3, 4}, {2, 4, 2}}, {{2, 3, 4}, {4, 2}}, {{3, 4}, {2, 4, 2}},
-                                                       {{2, 1, 3, 2}, {3, 2, 2}}, {{4}, {4}},       {{3, 4}, {4}},       {{4}, {4, 3}},
-                                                       {{2, 3, 4}, {4}},    {{4}, {2, 4, 3}}};
+  const std::vector<std::pair<Shape, Shape>> shapes = {
+      {{3, 4}, {4, 2}}, {{2, 3, 4}, {2, 4, 2}}, {{2, 3, 4}, {4, 2}}, {{3, 4}, {2, 4, 2}}, {{2, 1, 3, 2}, {3, 2, 2}},
+      {{4}, {4}},       {{3, 4}, {4}},          {{4}, {4, 3}},       {{2, 3, 4}, {4}},    {{4}, {2, 4, 3}}};
   for (const auto& [a, b] : shapes) {
     EXPECT_TRUE(autograd::gradcheck(f, {random_leaf(a, device()), random_leaf(b, device())})) << a.str() << b.str();
     EXPECT_TRUE(autograd::gradgradcheck(f, {random_leaf(a, device()), random_leaf(b, device())})) << a.str() << b.str();
@@ -227,7 +243,8 @@ TEST_P(Matmul, OneGradient) {
 
 TEST_P(Matmul, Errors) {
   const auto e = [&](const Shape& shape, DType dtype = DType::float32) { return zeros(shape, {dtype, device()}); };
-  EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({2, 3}), e({4, 5})); }, "matmul: a is [2, 3] and b is [4, 5]: the inner sizes 3 and 4 differ"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({2, 3}), e({4, 5})); },
+                                      "matmul: a is [2, 3] and b is [4, 5]: the inner sizes 3 and 4 differ"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({3}), e({4})); }, "inner sizes 3 and 4"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({}), e({4})); }, "at least one dimension"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({2, 3, 4}), e({5, 4, 2})); }, "matmul"));
@@ -244,7 +261,8 @@ GLADE_DEVICE_TESTS(Linear);
 TEST_P(Linear, Values) {
   for (const Shape& shape : {Shape{6, 5}, Shape{2, 3, 5}, Shape{5}, Shape{1, 5}, Shape{2, 1, 2, 5}}) {
     for (const std::int64_t out : {1, 4, 9}) {
-      const Tensor x = random_tensor(shape, device()), weight = random_tensor({out, 5}, device()), bias = random_tensor({out}, device());
+      const Tensor x = random_tensor(shape, device()), weight = random_tensor({out, 5}, device()),
+                   bias = random_tensor({out}, device());
       Shape result = shape;
       result[shape.ndim() - 1] = out;
       const Tensor product = reshape(loops(reshape(x, {-1, 5}), transpose(weight, 0, 1)), result);
@@ -265,9 +283,14 @@ TEST_P(Linear, Views) {
 
 // The bias is added before the one rounding of the result.
 TEST_P(Linear, DTypes) {
-  struct Case { DType dtype; double tolerance; };
-  for (const auto& [dtype, tolerance] : {Case{DType::float64, 1e-14}, Case{DType::float32, 2e-6}, Case{DType::bfloat16, 4e-3}, Case{DType::float16, 5e-4}})
-    for (const auto& [rows, in, out] : std::vector<std::array<std::int64_t, 3>>{{37, 48, 64}, {1, 48, 64}, {5, 48, 1}, {8, 1, 16}, {3, 7, 5}, {1, 1, 1}}) {
+  struct Case {
+    DType dtype;
+    double tolerance;
+  };
+  for (const auto& [dtype, tolerance] :
+       {Case{DType::float64, 1e-14}, Case{DType::float32, 2e-6}, Case{DType::bfloat16, 4e-3}, Case{DType::float16, 5e-4}})
+    for (const auto& [rows, in, out] :
+         std::vector<std::array<std::int64_t, 3>>{{37, 48, 64}, {1, 48, 64}, {5, 48, 1}, {8, 1, 16}, {3, 7, 5}, {1, 1, 1}}) {
       const Tensor x = random_tensor({rows, in}, device(), dtype), weight = random_tensor({out, in}, device(), dtype);
       const Tensor bias = random_tensor({out}, device(), dtype), y = linear(x, weight, bias);
       EXPECT_EQ(y.dtype(), dtype);
@@ -285,17 +308,21 @@ TEST_P(Linear, Empty) {
 TEST_P(Linear, Gradients) {
   const auto f = [](const Tensors& x) { return Tensors{linear(x[0], x[1], x.size() > 2 ? x[2] : Tensor())}; };
   for (const Shape& shape : {Shape{3, 4}, Shape{2, 3, 4}, Shape{4}}) {
-    EXPECT_TRUE(autograd::gradcheck(f, {random_leaf(shape, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
-    EXPECT_TRUE(autograd::gradgradcheck(f, {random_leaf(shape, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
+    EXPECT_TRUE(
+        autograd::gradcheck(f, {random_leaf(shape, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
+    EXPECT_TRUE(
+        autograd::gradgradcheck(f, {random_leaf(shape, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
     EXPECT_TRUE(autograd::gradcheck(f, {random_leaf(shape, device()), random_leaf({2, 4}, device())}));
   }
   const auto view = [](const Tensors& x) { return Tensors{linear(transpose(x[0], 0, 1), x[1], x[2])}; };
-  EXPECT_TRUE(autograd::gradcheck(view, {random_leaf({3, 2, 4}, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
+  EXPECT_TRUE(
+      autograd::gradcheck(view, {random_leaf({3, 2, 4}, device()), random_leaf({2, 4}, device()), random_leaf({2}, device())}));
 }
 
 TEST_P(Linear, Errors) {
   const auto e = [&](const Shape& shape, DType dtype = DType::float32) { return zeros(shape, {dtype, device()}); };
-  EXPECT_TRUE(throws_with<ShapeError>([&] { linear(e({2, 3}), e({5, 4})); }, "linear: x is [2, 3], expected [..., 4] for weight [5, 4]"));
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { linear(e({2, 3}), e({5, 4})); }, "linear: x is [2, 3], expected [..., 4] for weight [5, 4]"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { linear(e({}), e({5, 4})); }, "linear: x is []"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { linear(e({2, 4}), e({4})); }, "linear: weight is [4], expected [out, in]"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { linear(e({2, 4}), e({5, 4}), e({4})); }, "linear: bias is [4], expected [5]"));

@@ -1,0 +1,195 @@
+// swiglu and dropout.
+#include <glade/core/philox.h>
+#include <glade/ops/activation/activation.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class Swiglu : public DeviceTest {};
+GLADE_DEVICE_TESTS(Swiglu);
+
+Tensor swiglu_loop(const Tensor& gate, const Tensor& up) {
+  const auto x = gate.to_vector<double>(), y = up.to_vector<double>();
+  std::vector<double> out(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * y[i];
+  return Tensor::from_vector(out, gate.shape());
+}
+
+TEST_P(Swiglu, Values) {
+  for (const Shape& shape : {Shape{}, Shape{1}, Shape{7}, Shape{3, 5}, Shape{2, 3, 1025}, Shape{0, 4}}) {
+    const Tensor gate = random_tensor(shape, device()), up = random_tensor(shape, device());
+    EXPECT_TRUE(all_close(swiglu(gate, up), swiglu_loop(gate, up))) << shape.str();
+  }
+}
+
+// Rounding of the result: 2^-9 of it for bfloat16, 2^-12 for float16; a few steps of 2^-24 for float32.
+TEST_P(Swiglu, DTypes) {
+  struct Case {
+    DType dtype;
+    double tolerance;
+  };
+  for (const auto& [dtype, tolerance] : {Case{DType::float32, 1e-6}, Case{DType::bfloat16, 4e-3}, Case{DType::float16, 5e-4}}) {
+    const Tensor gate = random_tensor({3, 77}, device(), dtype).set_requires_grad();
+    const Tensor up = random_tensor({3, 77}, device(), dtype).set_requires_grad();
+    const Tensor out = swiglu(gate, up);
+    EXPECT_EQ(out.dtype(), dtype);
+    EXPECT_LT(relative_error(out, swiglu_loop(gate, up)), tolerance);
+
+    const Tensor gate64 = to_data(gate, DType::float64).detach().set_requires_grad();
+    const Tensor up64 = to_data(up, DType::float64).detach().set_requires_grad();
+    sum(swiglu(gate64, up64)).backward();
+    sum(out).backward();
+    EXPECT_LT(relative_error(gate.grad(), gate64.grad()), tolerance);
+    EXPECT_LT(relative_error(up.grad(), up64.grad()), tolerance);
+  }
+  const Tensor mixed = swiglu(random_tensor({4}, device(), DType::bfloat16), random_tensor({4}, device(), DType::float32));
+  EXPECT_EQ(mixed.dtype(), DType::float32);
+}
+
+TEST_P(Swiglu, ExtremeGates) {
+  const Tensor gate = Tensor::from_vector<float>({-1e4f, -100, 100, 1e4f}, {4}, device()).set_requires_grad();
+  const Tensor up = full({4}, 2, {DType::float32, device()}), out = swiglu(gate, up);
+  EXPECT_TRUE(all_close(out, Tensor::from_vector<double>({0, 0, 200, 2e4}), 1e-6, 1e-30));
+  sum(out).backward();
+  EXPECT_TRUE(all_close(gate.grad(), Tensor::from_vector<double>({0, 0, 2, 2}), 1e-6, 1e-30));
+}
+
+// The halves of one projection, expanded and transposed operands; forward and backward.
+TEST_P(Swiglu, Views) {
+  const auto check = [](const Tensor& gate, const Tensor& up) {
+    const Tensor plain_gate = clone(gate.detach()).set_requires_grad(), plain_up = clone(up.detach()).set_requires_grad();
+    const Tensor weight = random_tensor(gate.shape(), gate.device());
+    const Tensor out = swiglu(gate, up), plain = swiglu(plain_gate, plain_up);
+    EXPECT_TRUE(all_close(out, swiglu_loop(gate, up)));
+    const Tensors grads = autograd::grad({sum(out * weight)}, {gate, up});
+    sum(plain * weight).backward();
+    EXPECT_TRUE(all_close(grads[0], plain_gate.grad()));
+    EXPECT_TRUE(all_close(grads[1], plain_up.grad()));
+  };
+  for (const std::int64_t width : {1, 3, 8, 256}) {
+    const Tensor both = random_leaf({6, 2 * width}, device());
+    check(slice(both, 1, 0, width), slice(both, 1, width, 2 * width));
+  }
+  check(transpose(random_leaf({4, 5}, device()), 0, 1), random_leaf({5, 4}, device()));
+  check(expand(random_leaf({5, 1}, device()), {5, 4}), slice(random_leaf({5, 8}, device()), 1, 0, 8, 2));
+  check(permute(random_leaf({3, 4, 5}, device()), {1, 0, 2}), random_leaf({4, 3, 5}, device()));
+}
+
+TEST_P(Swiglu, Gradients) {
+  const auto f = [](const Tensors& x) { return Tensors{swiglu(x[0], x[1])}; };
+  EXPECT_TRUE(autograd::gradcheck(f, {random_leaf({3, 5}, device()), random_leaf({3, 5}, device())}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {random_leaf({3, 5}, device()), random_leaf({3, 5}, device())}));
+}
+
+TEST_P(Swiglu, Errors) {
+  const TensorOptions options{DType::float32, device()};
+  EXPECT_TRUE(throws_with<ShapeError>([&] { swiglu(zeros({2, 3}, options), zeros({3}, options)); },
+                                      "swiglu: gate is [2, 3] and up is [3], expected equal shapes"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { swiglu(zeros({2}, {DType::int32, device()}), zeros({2}, {DType::int32, device()})); },
+                                      "swiglu: gate is int32 and up is int32"));
+  if (device().is_cuda()) {
+    EXPECT_TRUE(throws_with<DeviceError>([&] { swiglu(zeros({2}, options), zeros({2})); }, "swiglu: gate is on cuda:0"));
+  }
+}
+
+class Dropout : public DeviceTest {};
+GLADE_DEVICE_TESTS(Dropout);
+
+/// The definition, from the generator's numbers one by one.
+Tensor dropout_loop(const Tensor& x, double p, Generator::State state) {
+  auto values = x.to_vector<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float u = uniform_from_bits(philox(state.seed, state.offset + i / 4).x[i % 4]);
+    values[i] = u >= static_cast<float>(p) ? values[i] / (1 - p) : 0;
+  }
+  return Tensor::from_vector(values, x.shape());
+}
+
+TEST_P(Dropout, Values) {
+  Generator generator(17);
+  for (const Shape& shape : {Shape{}, Shape{1}, Shape{3}, Shape{4}, Shape{5, 7}, Shape{257, 1023}, Shape{0, 3}}) {
+    const Tensor x = random_tensor(shape, device());
+    const Generator::State before = generator.state();
+    EXPECT_TRUE(all_close(dropout(x, 0.3, true, generator), dropout_loop(x, 0.3, before))) << shape.str();
+    EXPECT_EQ(generator.state().offset - before.offset, static_cast<std::uint64_t>(x.numel() + 3) / 4);
+  }
+}
+
+TEST_P(Dropout, DTypes) {
+  Generator generator(3);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    const Tensor x = random_tensor({1001}, device(), dtype);
+    const Generator::State before = generator.state();
+    const Tensor y = dropout(x, 0.5, true, generator);
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_TRUE(all_close(y, dropout_loop(x, 0.5, before), 0, 0)) << dtype_name(dtype);  // doubling is exact
+  }
+}
+
+TEST_P(Dropout, Views) {
+  Generator generator(5);
+  const Tensor wide = random_tensor({9, 12}, device());
+  for (const Tensor& x : {transpose(wide, 0, 1), slice(wide, 1, 1, 12, 2), slice(reshape(wide, {108}), 0, 1, 100),
+                          expand(slice(wide, 1, 0, 1), {9, 6})}) {
+    const Generator::State before = generator.state();
+    EXPECT_TRUE(all_close(dropout(x, 0.4, true, generator), dropout_loop(x, 0.4, before)));
+  }
+}
+
+// The share of kept elements is within five standard deviations of 1 - p.
+TEST_P(Dropout, Share) {
+  Generator generator(11);
+  const std::int64_t n = 1 << 18;
+  const Tensor x = ones({n}, {DType::float32, device()});
+  for (const double p : {0.1, 0.5, 0.9}) {
+    const double kept = sum(dropout(x, p, true, generator)).item<double>() * (1 - p) / static_cast<double>(n);
+    EXPECT_NEAR(kept, 1 - p, 5 * std::sqrt(p * (1 - p) / static_cast<double>(n))) << p;
+  }
+}
+
+TEST_P(Dropout, WithoutEffect) {
+  Generator generator(1);
+  const Tensor x = random_tensor({5}, device());
+  EXPECT_TRUE(dropout(x, 0, true, generator).is_same(x));
+  EXPECT_TRUE(dropout(x, 0.5, false, generator).is_same(x));
+  EXPECT_EQ(generator.state(), (Generator::State{1, 0}));
+  EXPECT_TRUE(all_close(dropout(x, 1, true, generator), zeros({5}, {DType::float64, kCPU})));
+}
+
+TEST_P(Dropout, SameMaskBackward) {
+  Generator generator(2);
+  const Tensor x = random_leaf({33, 5}, device());
+  const Tensor y = dropout(x, 0.6, true, generator);
+  const Tensor weight = random_tensor({33, 5}, device());
+  sum(y * weight).backward();
+  EXPECT_TRUE(all_close(x.grad(), dropout_loop(weight, 0.6, {2, 0})));
+  sum(dropout(x, 1, true, generator)).backward();  // adds nothing
+  EXPECT_TRUE(all_close(x.grad(), dropout_loop(weight, 0.6, {2, 0})));
+}
+
+TEST_P(Dropout, Gradients) {
+  const auto f = [](const Tensors& x) {
+    Generator generator(4);
+    return Tensors{square(dropout(x[0], 0.5, true, generator))};
+  };
+  EXPECT_TRUE(autograd::gradcheck(f, {random_leaf({3, 7}, device())}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {random_leaf({3, 7}, device())}));
+}
+
+TEST_P(Dropout, Errors) {
+  const Tensor x = zeros({3}, {DType::float32, device()});
+  EXPECT_TRUE(throws_with<ValueError>([&] { dropout(x, -0.1); }, "dropout: p is -0.1, expected a probability in [0, 1]"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { dropout(x, 1.5); }, "dropout: p is 1.5"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { dropout(x, NAN); }, "dropout: p is nan"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { dropout(zeros({3}, {DType::int64, device()}), 0.5); }, "dropout: x is int64"));
+}
+
+}  // namespace
+}  // namespace glade
