@@ -14,7 +14,10 @@ struct Negative {
 };
 struct Abs {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x < 0 ? -x : x; }
+  template <class T> static GLADE_HOST_DEVICE T value(T x) {
+    if constexpr (std::is_unsigned_v<T>) return x;
+    else return x < 0 ? -x : x;
+  }
   template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return T((x > 0) - (x < 0)); }
 };
 struct Square {
@@ -24,7 +27,7 @@ struct Square {
 };
 struct Relu {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x < 0 ? T(0) : x; }
+  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x > 0 || x != x ? x : T(0); }
   template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return T(y > 0); }
 };
 struct Exp {
