@@ -1,5 +1,7 @@
 #include <glade/ops/reduce/reduce.h>
 
+#include <limits>
+
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -16,9 +18,9 @@ namespace {
 
 /// What a reduction reads and makes.
 struct Reduction {
-  Tensor x;                 ///< row-major as `geometry` says
+  Tensor x;  ///< row-major as `geometry` says
   ReduceGeometry geometry;
-  Shape kept;               ///< x's shape with 1 for every reduced dimension
+  Shape kept;  ///< x's shape with 1 for every reduced dimension
   Shape result;
 };
 
@@ -103,6 +105,58 @@ Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
   return y;
 }
 
+Tensor var(const Tensor& input, const Dims& dims, bool keepdim, std::int64_t correction) {
+  const Tensor x = floating(input);
+  const DimSet reduced = reduced_dims("var", x, dims);
+  Reduction r = plan(x, reduced, keepdim);
+  r.geometry.divisor = static_cast<double>(r.geometry.n - correction);
+  Tensor y = reduce(ReduceOp::var, r, x.dtype());
+  const double factor = r.geometry.divisor > 0 ? 2 / r.geometry.divisor : std::numeric_limits<double>::quiet_NaN();
+  autograd::record("var", y, {&x}, [x = SavedTensor(x), kept = r.kept, dims, factor](const Node&, const Tensor& grad) {
+    const Tensor values = x.get();
+    return Tensors{reshape(grad * factor, kept) * (values - mean(values, dims, true))};
+  });
+  return y;
+}
+
+namespace {
+
+Tensor extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const Reduction r = plan(x, reduced_dims(name, x, dims), keepdim);
+  if (r.geometry.n == 0) fail<ShapeError>("{}: x is {}: there are no elements to choose from", name, x.shape());
+  Tensor y = reduce(op, r, x.dtype());
+  autograd::record(name, y, {&x},
+                   [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept, dims](const Node&, const Tensor& grad) {
+                     const Tensor chosen = to(equal(x.get(), reshape(y.get(), kept)), grad.dtype());
+                     return Tensors{reshape(grad, kept) / sum(chosen, dims, true) * chosen};
+                   });
+  return y;
+}
+
+}  // namespace
+
+Tensor max(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("max", ReduceOp::max, x, dims, keepdim); }
+Tensor min(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("min", ReduceOp::min, x, dims, keepdim); }
+
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+  const Reduction r = plan(x, reduced_dims("argmax", x, {dim}), keepdim);
+  if (r.geometry.n == 0) fail<ShapeError>("argmax: x is {}: there are no elements along dimension {}", x.shape(), dim);
+  return reduce(ReduceOp::argmax, r, DType::int64);
+}
+
+Tensor logsumexp(const Tensor& input, const Dims& dims, bool keepdim) {
+  const Tensor x = floating(input);
+  const Reduction r = plan(x, reduced_dims("logsumexp", x, dims), keepdim);
+  Tensor y = reduce(ReduceOp::logsumexp, r, x.dtype());
+  autograd::record(
+      "logsumexp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept](const Node&, const Tensor& grad) {
+        // An infinite result has no share to give: measured from 0, the elements at -inf get 0.
+        const Tensor total = reshape(y.get(), kept), finite = less(abs(total), std::numeric_limits<double>::infinity());
+        return Tensors{reshape(grad, kept) * exp(x.get() - where(finite, total, zeros({}, total.options())))};
+      });
+  return y;
+}
+
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
   const int extra = x.ndim() - shape.ndim();
@@ -117,7 +171,8 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   Reduction r = plan(x, reduced, false);
   r.result = shape;
   Tensor y = reduce(ReduceOp::sum, r, is_floating(x.dtype()) ? x.dtype() : DType::int64);
-  autograd::record("sum_to", y, {&x}, [from = x.shape()](const Node&, const Tensor& grad) { return Tensors{expand(grad, from)}; });
+  autograd::record("sum_to", y, {&x},
+                   [from = x.shape()](const Node&, const Tensor& grad) { return Tensors{expand(grad, from)}; });
   return y;
 }
 

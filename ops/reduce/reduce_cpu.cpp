@@ -4,7 +4,9 @@
 #include <functional>
 #include <limits>
 
+#include <glade/core/math.h>
 #include <glade/core/parallel.h>
+#include <glade/ops/reduce/cpu_fold.h>
 #include <glade/ops/reduce/reduce_kernels.h>
 
 namespace glade::cpu {
@@ -12,7 +14,6 @@ namespace glade::cpu {
 namespace {
 
 constexpr std::int64_t kTile = 256;           // columns taken together
-constexpr std::int64_t kBlock = 4096;         // values folded before their result is merged into the wider state
 constexpr std::int64_t kBlocksPerChunk = 16;  // blocks of a task
 
 /// Up to kTile columns of a row-major matrix, `rows` rows of `width` values that lie `stride` apart. `first_row` is the
@@ -25,31 +26,16 @@ struct Block {
 
 /// acc[j] = f(acc[j], x, r, j) over the rows r of each column j, starting from `identity`.
 template <class Acc, class T, class F, class Merge>
-void fold(const Block<T>& block, Acc identity, Acc* __restrict acc, F f, Merge merge) {
+void fold(const Block<T>& block, Acc identity, Acc* __restrict acc, const F& f, const Merge& merge) {
   const T* x = block.x;
-  if (block.width > 1 || block.stride > 1) {
-    std::fill_n(acc, block.width, identity);
-    for (std::int64_t r = 0; r < block.rows; ++r, x += block.stride)
-#pragma omp simd
-      for (std::int64_t j = 0; j < block.width; ++j) acc[j] = f(acc[j], x[j], r, j);
+  std::fill_n(acc, block.width, identity);
+  if (block.width == 1 && block.stride == 1) {
+    acc[0] = fold_run(block.rows, identity, [&](Acc a, std::int64_t r) { return f(a, x[r], r, 0); }, merge);
     return;
   }
-  // One contiguous run: as many accumulators as keep the vector units busy.
-  constexpr int lanes = 128 / sizeof(Acc);
-  Acc total = identity;
-  std::int64_t r = 0;
-  if (block.rows >= lanes) {
-    Acc lane[lanes];
-    std::fill_n(lane, lanes, identity);
-    for (; r + lanes <= block.rows; r += lanes)
+  for (std::int64_t r = 0; r < block.rows; ++r, x += block.stride)
 #pragma omp simd
-      for (int l = 0; l < lanes; ++l) lane[l] = f(lane[l], x[r + l], r + l, 0);
-    for (int half = lanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l) lane[l] = merge(lane[l], lane[l + half]);
-    total = lane[0];
-  }
-  for (; r < block.rows; ++r) total = f(total, x[r], r, 0);
-  acc[0] = total;
+    for (std::int64_t j = 0; j < block.width; ++j) acc[j] = f(acc[j], x[j], r, j);
 }
 
 // A reducer says how a block is folded into the columns' states, how two states merge (the first is of earlier rows),
@@ -77,12 +63,129 @@ struct Sum {
   }
 };
 
+/// Means and sums of squared deviations, joined by Chan's formula.
+template <class T>
+struct Variance {
+  using In = T;
+  using Out = T;
+  using Acc = compute_t<T>;
+  struct State {
+    double n, mean, m2;
+  };
+  double divisor;
+
+  static State identity() { return {0, 0, 0}; }
+  static void add(const Block<T>& block, State* state) {
+    Acc mean[kTile], m2[kTile];
+    fold(block, Acc(0), mean, [](Acc a, T x, std::int64_t, std::int64_t) { return a + Acc(x); }, std::plus<Acc>());
+    for (std::int64_t j = 0; j < block.width; ++j) mean[j] /= static_cast<Acc>(block.rows);
+    const auto square = [&mean](Acc a, T x, std::int64_t, std::int64_t j) { return a + (Acc(x) - mean[j]) * (Acc(x) - mean[j]); };
+    fold(block, Acc(0), m2, square, std::plus<Acc>());
+    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {static_cast<double>(block.rows), mean[j], m2[j]});
+  }
+  static State merge(State a, State b) {
+    const double n = a.n + b.n, delta = b.mean - a.mean;
+    return {n, a.mean + delta * b.n / n, a.m2 + b.m2 + delta * delta * a.n * b.n / n};
+  }
+  Out finish(State state) const {
+    const double result = divisor > 0 ? state.m2 / divisor : std::numeric_limits<double>::quiet_NaN();
+    return Out(static_cast<Acc>(result));
+  }
+};
+
+template <class T>
+constexpr T kLowest = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+template <class T>
+constexpr T kHighest = std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+
+template <class T, bool largest>
+struct Extremum {
+  using In = T;
+  using Out = T;
+  using Acc = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, compute_t<T>>;
+  using State = Acc;
+
+  static State identity() { return largest ? kLowest<Acc> : kHighest<Acc>; }
+  static void add(const Block<T>& block, State* state) {
+    Acc best[kTile];
+    fold(block, identity(), best, [](Acc a, T x, std::int64_t, std::int64_t) { return merge(a, Acc(x)); }, merge);
+    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], best[j]);
+  }
+  static State merge(State a, State b) { return largest ? nan_max(a, b) : nan_min(a, b); }
+  static Out finish(State state) { return Out(state); }
+};
+
+/// The first position of the largest value.
+template <class T>
+struct ArgMax {
+  using In = T;
+  using Out = std::int64_t;
+  using Acc = compute_t<T>;
+  struct State {
+    Acc value;
+    std::int64_t index;
+  };
+
+  static State identity() { return {kLowest<Acc>, -1}; }
+  static bool beats(Acc later, const State& state) {
+    return state.index < 0 || later > state.value || (later != later && state.value == state.value);
+  }
+  static void add(const Block<T>& block, State* state) {
+    Acc best[kTile];
+    std::int32_t row[kTile];
+    fold(block, kLowest<Acc>, best, [](Acc a, T x, std::int64_t, std::int64_t) { return nan_max(a, Acc(x)); }, nan_max<Acc>);
+    bool any = false;
+    for (std::int64_t j = 0; j < block.width; ++j) any |= beats(best[j], state[j]);
+    if (!any) return;
+    const auto find = [&best](std::int32_t first, T x, std::int64_t r, std::int64_t j) {
+      return (Acc(x) == best[j]) | (x != x) ? std::min(first, static_cast<std::int32_t>(r)) : first;
+    };
+    fold(block, std::numeric_limits<std::int32_t>::max(), row, find,
+         [](std::int32_t a, std::int32_t b) { return std::min(a, b); });
+    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {best[j], block.first_row + row[j]});
+  }
+  static State merge(State a, State b) { return beats(b.value, a) ? b : a; }
+  static Out finish(State state) { return state.index; }
+};
+
+/// The largest value and the sum of exp(x - shift), with that value as the shift where it is finite.
+template <class T>
+struct LogSumExp {
+  using In = T;
+  using Out = T;
+  using Acc = compute_t<T>;
+  struct State {
+    Acc largest;
+    double sum;
+  };
+
+  static State identity() { return {kLowest<Acc>, 0}; }
+  static Acc shift(Acc largest) { return std::isfinite(largest) ? largest : Acc(0); }
+  static void add(const Block<T>& block, State* state) {
+    Acc largest[kTile], shifts[kTile], sum[kTile];
+    fold(block, kLowest<Acc>, largest, [](Acc a, T x, std::int64_t, std::int64_t) { return nan_max(a, Acc(x)); }, nan_max<Acc>);
+    for (std::int64_t j = 0; j < block.width; ++j) shifts[j] = shift(largest[j]);
+    const auto exponential = [&shifts](Acc a, T x, std::int64_t, std::int64_t j) { return a + math::exp(Acc(x) - shifts[j]); };
+    fold(block, Acc(0), sum, exponential, std::plus<Acc>());
+    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {largest[j], sum[j]});
+  }
+  static State merge(State a, State b) {
+    const Acc largest = nan_max(a.largest, b.largest);
+    const auto rescaled = [&](const State& s) {  // 0 has no exponent to overflow with
+      return s.sum == 0 ? 0 : s.sum * std::exp(static_cast<double>(shift(s.largest)) - shift(largest));
+    };
+    return {largest, rescaled(a) + rescaled(b)};
+  }
+  static Out finish(State state) { return Out(static_cast<Acc>(shift(state.largest) + std::log(state.sum))); }
+};
+
 template <class Reducer>
 void run(const ReduceGeometry& g, const Reducer& reducer, const typename Reducer::In* x, typename Reducer::Out* y) {
   using State = typename Reducer::State;
-  const std::int64_t width = std::min(g.inner, kTile), block_rows = std::max<std::int64_t>(1, kBlock / width);
+  const std::int64_t width = std::min(g.inner, kTile), block_rows = std::max<std::int64_t>(32, kFoldBlock / width);
   const std::int64_t chunk_rows = block_rows * kBlocksPerChunk;
-  const std::int64_t tiles = (g.inner + width - 1) / width, chunks = std::max<std::int64_t>(1, (g.n + chunk_rows - 1) / chunk_rows);
+  const std::int64_t tiles = (g.inner + width - 1) / width,
+                     chunks = std::max<std::int64_t>(1, (g.n + chunk_rows - 1) / chunk_rows);
   const std::int64_t per_outer = tiles * chunks;
   std::vector<State> partial(static_cast<std::size_t>(chunks > 1 ? chunks * g.outer * g.inner : 0));
   const std::int64_t task_size = width * std::clamp<std::int64_t>(g.n, 1, chunk_rows);
@@ -125,7 +228,16 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
       });
     case ReduceOp::mean:
       return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Sum<T>{g.divisor}, x.data<T>(), y.data<T>()); });
-    default: return;
+    case ReduceOp::var:
+      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Variance<T>{g.divisor}, x.data<T>(), y.data<T>()); });
+    case ReduceOp::max:
+      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Extremum<T, true>{}, x.data<T>(), y.data<T>()); });
+    case ReduceOp::min:
+      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Extremum<T, false>{}, x.data<T>(), y.data<T>()); });
+    case ReduceOp::argmax:
+      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, ArgMax<T>{}, x.data<T>(), y.data<std::int64_t>()); });
+    case ReduceOp::logsumexp:
+      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, LogSumExp<T>{}, x.data<T>(), y.data<T>()); });
   }
 }
 

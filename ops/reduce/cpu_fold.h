@@ -1,0 +1,54 @@
+#pragma once
+// Folding long runs of numbers on the CPU: vectorised, and in pieces of fixed size, so that results are accurate and the
+// same for any number of threads.
+#include <algorithm>
+#include <cstdint>
+
+namespace glade::cpu {
+
+/// Values folded in the accumulator type before the result goes into a wider one.
+inline constexpr std::int64_t kFoldBlock = 1024;
+
+/// f(... f(f(identity, 0), 1) ..., n - 1), in any order: `merge` joins two partial results. As many accumulators as keep
+/// the vector units busy.
+template <class Acc, class F, class Merge>
+Acc fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
+  constexpr int lanes = 128 / sizeof(Acc);
+  Acc total = identity;
+  std::int64_t i = 0;
+  if (n >= lanes) {
+    Acc lane[lanes];
+    std::fill_n(lane, lanes, identity);
+    for (; i + lanes <= n; i += lanes)
+#pragma omp simd
+      for (int l = 0; l < lanes; ++l) lane[l] = f(lane[l], i + l);
+    for (int half = lanes / 2; half > 0; half /= 2)
+      for (int l = 0; l < half; ++l) lane[l] = merge(lane[l], lane[l + half]);
+    total = lane[0];
+  }
+  for (; i < n; ++i) total = f(total, i);
+  return total;
+}
+
+/// The sum of term(i) for i in [0, n): blocks in Acc, their sums in float64.
+template <class Acc, class F>
+double sum_run(std::int64_t n, const F& term) {
+  double total = 0;
+  for (std::int64_t first = 0; first < n; first += kFoldBlock)
+    total += fold_run(
+        std::min(kFoldBlock, n - first), Acc(0), [&](Acc a, std::int64_t i) { return a + term(first + i); },
+        [](Acc a, Acc b) { return a + b; });
+  return total;
+}
+
+/// The larger (smaller) of both; NaN wins.
+template <class T>
+T nan_max(T a, T b) {
+  return (b > a) | (b != b) ? b : a;
+}
+template <class T>
+T nan_min(T a, T b) {
+  return (b < a) | (b != b) ? b : a;
+}
+
+}  // namespace glade::cpu
