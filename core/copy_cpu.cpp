@@ -12,7 +12,8 @@ struct Identity {
 
 template <class T>
 void copy_bits(const Tensor& dst, const Tensor& src) {
-  elementwise(plan_loop(dst.shape(), dst, src), Identity<T>{}, static_cast<T*>(dst.raw_data()), static_cast<const T*>(src.raw_data()));
+  elementwise(plan_loop(dst.shape(), dst, src), Identity<T>{}, static_cast<T*>(dst.raw_data()),
+              static_cast<const T*>(src.raw_data()));
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ void visit_bits(std::size_t size, F&& f) {
 std::size_t widen(Plan& plan, std::size_t size, const void* dst, const void* src) {
   auto fits = [&] {
     if (plan.strides[0][0] != 1 || plan.strides[1][0] != 1 || plan.shape[0] % 2 != 0) return false;
-    if (reinterpret_cast<std::uintptr_t>(dst) % (2 * size) != 0 || reinterpret_cast<std::uintptr_t>(src) % (2 * size) != 0) return false;
+    if (reinterpret_cast<std::uintptr_t>(dst) % (2 * size) != 0 || reinterpret_cast<std::uintptr_t>(src) % (2 * size) != 0)
+      return false;
     for (int d = 1; d < plan.ndim; ++d)
       if (plan.strides[0][d] % 2 != 0 || plan.strides[1][d] % 2 != 0) return false;
     return true;
@@ -114,7 +115,8 @@ void copy_bits(const Tensor& dst, const Tensor& src) {
   const Device device = dst.device();
   Plan plan = plan_loop(dst.shape(), dst, src);
   std::size_t size = dtype_size(dst.dtype());
-  if (plan.contiguous) return copy_bytes(dst.raw_data(), device, src.raw_data(), device, static_cast<std::size_t>(plan.numel) * size, true);
+  if (plan.contiguous)
+    return copy_bytes(dst.raw_data(), device, src.raw_data(), device, static_cast<std::size_t>(plan.numel) * size, true);
   size = widen(plan, size, dst.raw_data(), src.raw_data());
   visit_bits(size, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -135,7 +137,8 @@ void copy_strided(const Tensor& dst, const Tensor& src) {
     visit_all(src.dtype(), [&](auto from) {
       using To = typename decltype(to)::type;
       using From = typename decltype(from)::type;
-      if constexpr (!std::is_same_v<To, From>) elementwise(dst.device(), plan, Convert<To, From>{}, dst.data<To>(), src.data<From>());
+      if constexpr (!std::is_same_v<To, From>)
+        elementwise(dst.device(), plan, Convert<To, From>{}, dst.data<To>(), src.data<From>());
     });
   });
 }

@@ -22,7 +22,9 @@ void*& current_handle(int device) {
 
 Stream current_stream(int device) { return {device, current_handle(device)}; }
 
-StreamGuard::StreamGuard(Stream stream) : previous_(current_stream(stream.device)) { current_handle(stream.device) = stream.handle; }
+StreamGuard::StreamGuard(Stream stream) : previous_(current_stream(stream.device)) {
+  current_handle(stream.device) = stream.handle;
+}
 
 StreamGuard::~StreamGuard() { current_handle(previous_.device) = previous_.handle; }
 

@@ -29,8 +29,8 @@ const Properties& properties(Device device) {
         GLADE_CUDA(cudaDeviceGetAttribute(&value, which, i));
         return value;
       };
-      result.push_back({attribute(cudaDevAttrMultiProcessorCount), 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
-                                                                       attribute(cudaDevAttrComputeCapabilityMinor)});
+      result.push_back({attribute(cudaDevAttrMultiProcessorCount),
+                        10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)});
     }
     return result;
   }();
