@@ -1,0 +1,81 @@
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/random/distributions.h>
+#include <glade/ops/random/random_kernels.h>
+
+namespace glade::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// One counter a thread, its values written at once.
+template <class T, class Distribution>
+__global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state) {
+  constexpr int count = Distribution::count;
+  struct alignas(sizeof(T) * count) Values {
+    T x[count];
+  };
+  const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = counter * count;
+  if (first >= n) return;
+  Values values;
+  draw(philox(state.seed, state.offset + static_cast<std::uint64_t>(counter)), values.x);
+  if (first + count <= n) {
+    reinterpret_cast<Values*>(out)[counter] = values;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i)
+    if (first + i < n) out[first + i] = values.x[i];
+}
+
+template <class T, class Distribution>
+void generate(const Tensor& out, const Distribution& draw, Generator::State state) {
+  const std::int64_t n = out.numel();
+  if (n == 0) return;
+  DeviceGuard guard(out.device());
+  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(out.data<T>(), n, draw, state);
+  GLADE_CUDA_LAUNCHED();
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) progression_kernel(T* out, std::int64_t n, random::Progression<T> value) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) out[i] = value(i);
+}
+
+}  // namespace
+
+void uniform(const Tensor& out, double low, double high, Generator::State state) {
+  visit_floating(out.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    generate<T>(out, random::Uniform<T>(low, high), state);
+  });
+}
+
+void normal(const Tensor& out, double mean, double deviation, Generator::State state) {
+  visit_floating(out.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    generate<T>(out, random::Normal<T>(mean, deviation), state);
+  });
+}
+
+void bernoulli(const Tensor& out, double p, Generator::State state) {
+  visit_all(out.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    generate<T>(out, random::Bernoulli<T>(p), state);
+  });
+}
+
+void progression(const Tensor& out, Scalar start, Scalar step) {
+  if (out.numel() == 0) return;
+  DeviceGuard guard(out.device());
+  visit_all(out.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Number = typename random::Progression<T>::Number;
+    const random::Progression<T> value{start.to<Number>(), step.to<Number>()};
+    progression_kernel<<<blocks_for(out.numel(), kThreads), kThreads, 0, stream(out.device())>>>(out.data<T>(), out.numel(), value);
+    GLADE_CUDA_LAUNCHED();
+  });
+}
+
+}  // namespace glade::cuda
