@@ -32,8 +32,6 @@ GLADE_HOST_DEVICE inline Philox4 philox(std::uint64_t seed, std::uint64_t counte
 }
 
 /// In [0, 1), a multiple of 2^-24: exact in float32.
-GLADE_HOST_DEVICE inline float uniform_from_bits(std::uint32_t bits) {
-  return static_cast<float>(bits >> 8) * 0x1p-24f;
-}
+GLADE_HOST_DEVICE inline float uniform_from_bits(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
 }  // namespace glade

@@ -49,7 +49,8 @@ template <class Real>
 GLADE_HOST_DEVICE inline Real logarithm(Real x) {
   constexpr int mantissa_bits = sizeof(Real) == 8 ? 52 : 23;
   const auto bits = detail::bits_as<Bits<Real>>(x);
-  const auto e = static_cast<SignedBits<Real>>(bits - detail::bits_as<Bits<Real>>(static_cast<Real>(0.70710678118654752))) >> mantissa_bits;
+  const auto e =
+      static_cast<SignedBits<Real>>(bits - detail::bits_as<Bits<Real>>(static_cast<Real>(0.70710678118654752))) >> mantissa_bits;
   const auto m = detail::bits_as<Real>(bits - (static_cast<Bits<Real>>(e) << mantissa_bits));
   const Real s = (m - 1) / (m + 1), z = s * s;
   Real series;
@@ -70,8 +71,8 @@ GLADE_HOST_DEVICE inline void sine_cosine(Bits<Real> bits, Real& sine, Real& cos
   const Real z = angle * angle;
   Real s, c;
   if constexpr (sizeof(Real) == 8) {
-    s = angle * polynomial(z, 1., -1. / 6, 1. / 120, -1. / 5040, 1. / 362880, -1. / 39916800, 1. / 6227020800, -1. / 1307674368000,
-                           1. / 355687428096000);
+    s = angle * polynomial(z, 1., -1. / 6, 1. / 120, -1. / 5040, 1. / 362880, -1. / 39916800, 1. / 6227020800,
+                           -1. / 1307674368000, 1. / 355687428096000);
     c = polynomial(z, 1., -1. / 2, 1. / 24, -1. / 720, 1. / 40320, -1. / 3628800, 1. / 479001600, -1. / 87178291200,
                    1. / 20922789888000, -1. / 6402373705728000);
   } else {
@@ -162,16 +163,16 @@ struct Bernoulli {
   }
 };
 
-/// start + i step, with one rounding for floating-point T.
+/// start + i step: rounded once in float64 for floating-point T, modulo 2^64 for integers.
 template <class T>
 struct Progression {
   using Number = std::conditional_t<is_floating(dtype_of<T>()), double, std::int64_t>;
   Number start, step;
 
   GLADE_HOST_DEVICE T operator()(std::int64_t i) const {
-    if constexpr (std::is_same_v<Number, double>)
-      return T(static_cast<compute_t<T>>(fused(static_cast<double>(i), step, start)));
-    else return static_cast<T>(start + i * step);
+    if constexpr (std::is_same_v<Number, double>) return T(static_cast<compute_t<T>>(fused(static_cast<double>(i), step, start)));
+    else
+      return static_cast<T>(static_cast<std::uint64_t>(start) + static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(step));
   }
 };
 

@@ -1,6 +1,7 @@
 #include <glade/ops/random/random.h>
 
 #include <cmath>
+#include <limits>
 
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -24,28 +25,43 @@ std::int64_t reals_per_counter(DType dtype) { return dtype == DType::float64 ? 2
 
 bool is_integer(Scalar x) { return !is_floating(x.promoted(DType::int64)); }
 
-/// The number of elements of arange over integers, by the distance in either direction, which fits 64 unsigned bits.
-std::uint64_t integer_steps(std::int64_t start, std::int64_t stop, std::int64_t step) {
-  const auto distance = [](std::int64_t from, std::int64_t to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
-  if (step > 0) return start < stop ? 1 + (distance(start, stop) - 1) / distance(0, step) : 0;
-  return start > stop ? 1 + (distance(stop, start) - 1) / distance(step, 0) : 0;
+/// The least and the greatest number of an integer type.
+std::pair<std::int64_t, std::int64_t> integer_range(DType dtype) {
+  switch (dtype) {
+    case DType::int64: return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+    case DType::int32: return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    case DType::uint8: return {0, 255};
+    default: fail<DTypeError>("arange: dtype is {}: expected a type of numbers", dtype);
+  }
 }
 
-/// The largest value of an integer type that arange can fill.
-std::int64_t largest_integer(DType dtype) {
-  switch (dtype) {
-    case DType::int64: return std::numeric_limits<std::int64_t>::max();
-    case DType::int32: return std::numeric_limits<std::int32_t>::max();
-    case DType::uint8: return std::numeric_limits<std::uint8_t>::max();
-    default: fail<DTypeError>("arange: dtype is {}: expected a number type", dtype);
-  }
+/// How many numbers arange has over real numbers.
+std::int64_t real_count(double start, double stop, double step) {
+  const double count = std::ceil((stop - start) / step);
+  if (!(count < 0x1p62)) fail<ValueError>("arange: cannot count from {} to {} by {}", start, stop, step);
+  return static_cast<std::int64_t>(std::max(count, 0.0));
+}
+
+/// The same over integers, whose distances fit 64 unsigned bits. Checks that the numbers fit `dtype`.
+std::int64_t integer_count(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype) {
+  const auto [least, most] = integer_range(dtype);
+  if (step > 0 ? start >= stop : start <= stop) return 0;
+  const auto from = static_cast<std::uint64_t>(start), to = static_cast<std::uint64_t>(stop),
+             by = static_cast<std::uint64_t>(step);
+  const std::uint64_t count = 1 + (step > 0 ? (to - from - 1) / by : (from - to - 1) / -by);
+  const auto last = static_cast<std::int64_t>(from + (count - 1) * by);
+  if (std::min(start, last) < least || std::max(start, last) > most)
+    fail<ValueError>("arange: the numbers from {} to {} do not fit {}", start, last, dtype);
+  if (count >> 62 != 0) fail<ValueError>("arange: cannot count from {} to {} by {}", start, stop, step);
+  return static_cast<std::int64_t>(count);
 }
 
 }  // namespace
 
 Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator) {
   check_floating("uniform", options.dtype);
-  if (!(low < high) || !std::isfinite(high - low)) fail<ValueError>("uniform: low is {} and high {}: expected finite low < high", low, high);
+  if (!(low < high) || !std::isfinite(high - low))
+    fail<ValueError>("uniform: low is {} and high {}: expected finite low < high", low, high);
   Tensor x = empty(shape, options);
   const auto state = reserve(generator, x.numel(), reals_per_counter(options.dtype));
   GLADE_DISPATCH(x.device(), uniform, x, low, high, state);
@@ -71,25 +87,16 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Generator&
 
 Tensor arange(Scalar start, Scalar stop, Scalar step, TensorOptions options) {
   if (step.real() == 0) fail<ValueError>("arange: step is 0");
-  std::uint64_t count;
+  std::int64_t count;
   if (is_floating(options.dtype)) {
-    const double steps = std::ceil((stop.real() - start.real()) / step.real());
-    if (!(steps < 0x1p62)) fail<ValueError>("arange: cannot count from {} to {} by {}", start.real(), stop.real(), step.real());
-    count = static_cast<std::uint64_t>(std::max(steps, 0.0));
+    count = real_count(start.real(), stop.real(), step.real());
   } else {
-    const std::int64_t largest = largest_integer(options.dtype);
-    const std::int64_t smallest = options.dtype == DType::uint8 ? 0 : -largest - 1;
     if (!is_integer(start) || !is_integer(stop) || !is_integer(step))
-      fail<DTypeError>("arange: from {} to {} by {} needs a floating-point dtype, not {}", start.real(), stop.real(), step.real(), options.dtype);
-    const auto first = start.to<std::int64_t>(), by = step.to<std::int64_t>();
-    count = integer_steps(first, stop.to<std::int64_t>(), by);
-    if (count > 0) {
-      const std::int64_t last = first + static_cast<std::int64_t>(count - 1) * by;
-      if (std::min(first, last) < smallest || std::max(first, last) > largest)
-        fail<ValueError>("arange: the values from {} to {} do not fit {}", first, last, options.dtype);
-    }
+      fail<DTypeError>("arange: dtype is {}, but from {} to {} by {} are no integers", options.dtype, start.real(), stop.real(),
+                       step.real());
+    count = integer_count(start.to<std::int64_t>(), stop.to<std::int64_t>(), step.to<std::int64_t>(), options.dtype);
   }
-  Tensor x = empty({static_cast<std::int64_t>(count)}, options);
+  Tensor x = empty({count}, options);
   GLADE_DISPATCH(x.device(), progression, x, start, step);
   return x;
 }

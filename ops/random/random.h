@@ -6,8 +6,10 @@
 namespace glade {
 
 /// In [low, high).
-Tensor uniform(const Shape& shape, double low = 0, double high = 1, TensorOptions options = {}, Generator& generator = default_generator());
-Tensor normal(const Shape& shape, double mean = 0, double deviation = 1, TensorOptions options = {}, Generator& generator = default_generator());
+Tensor uniform(const Shape& shape, double low = 0, double high = 1, TensorOptions options = {},
+               Generator& generator = default_generator());
+Tensor normal(const Shape& shape, double mean = 0, double deviation = 1, TensorOptions options = {},
+              Generator& generator = default_generator());
 /// 1 with probability p, else 0.
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options = {}, Generator& generator = default_generator());
 inline Tensor rand(const Shape& shape, TensorOptions options = {}) { return uniform(shape, 0, 1, options); }

@@ -33,7 +33,8 @@ void generate(const Tensor& out, const Distribution& draw, Generator::State stat
   const std::int64_t n = out.numel();
   if (n == 0) return;
   DeviceGuard guard(out.device());
-  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(out.data<T>(), n, draw, state);
+  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(out.data<T>(), n, draw,
+                                                                                                        state);
   GLADE_CUDA_LAUNCHED();
 }
 
@@ -73,7 +74,8 @@ void progression(const Tensor& out, Scalar start, Scalar step) {
     using T = typename decltype(tag)::type;
     using Number = typename random::Progression<T>::Number;
     const random::Progression<T> value{start.to<Number>(), step.to<Number>()};
-    progression_kernel<<<blocks_for(out.numel(), kThreads), kThreads, 0, stream(out.device())>>>(out.data<T>(), out.numel(), value);
+    progression_kernel<<<blocks_for(out.numel(), kThreads), kThreads, 0, stream(out.device())>>>(out.data<T>(), out.numel(),
+                                                                                                 value);
     GLADE_CUDA_LAUNCHED();
   });
 }

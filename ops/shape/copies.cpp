@@ -64,7 +64,8 @@ Tensor stack(const Tensors& tensors, std::int64_t dim) {
   slices.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!(tensors[i].shape() == tensors[0].shape()))
-      fail<ShapeError>("stack: tensors[0] is {} and tensors[{}] is {}: expected equal shapes", tensors[0].shape(), i, tensors[i].shape());
+      fail<ShapeError>("stack: tensors[0] is {} and tensors[{}] is {}: expected equal shapes", tensors[0].shape(), i,
+                       tensors[i].shape());
     slices.push_back(unsqueeze(tensors[i], d));
   }
   return cat(slices, d);

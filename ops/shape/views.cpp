@@ -72,7 +72,8 @@ Tensor take_range(const Tensor& x, Range range);
 Tensor put_range(const Tensor& x, const Shape& shape, Range range) {
   Tensor y = zeros(shape, x.options());
   copy_data(range_view(y, range), x);
-  autograd::record("put_range", y, {&x}, [range](const autograd::Node&, const Tensor& grad) { return Tensors{take_range(grad, range)}; });
+  autograd::record("put_range", y, {&x},
+                   [range](const autograd::Node&, const Tensor& grad) { return Tensors{take_range(grad, range)}; });
   return y;
 }
 
@@ -91,9 +92,8 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   const std::optional<Strides> strides = view_strides(x, resolved);
   Tensor y = strides ? x.as_strided(resolved, *strides, x.offset())
                      : contiguous_data(x).as_strided(resolved, resolved.contiguous_strides(), 0);
-  autograd::record("reshape", y, {&x}, [from = x.shape()](const autograd::Node&, const Tensor& grad) {
-    return Tensors{reshape(grad, from)};
-  });
+  autograd::record("reshape", y, {&x},
+                   [from = x.shape()](const autograd::Node&, const Tensor& grad) { return Tensors{reshape(grad, from)}; });
   return y;
 }
 
@@ -136,7 +136,8 @@ Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
   std::swap(shape[a], shape[b]);
   std::swap(strides[a], strides[b]);
   Tensor y = x.as_strided(shape, strides, x.offset());
-  autograd::record("transpose", y, {&x}, [a, b](const autograd::Node&, const Tensor& grad) { return Tensors{transpose(grad, a, b)}; });
+  autograd::record("transpose", y, {&x},
+                   [a, b](const autograd::Node&, const Tensor& grad) { return Tensors{transpose(grad, a, b)}; });
   return y;
 }
 
@@ -177,13 +178,13 @@ Tensor expand(const Tensor& x, const Shape& shape) {
     strides[d] = is_new || size != result[d] ? 0 : x.strides()[d - added];
   }
   Tensor y = x.as_strided(result, strides, x.offset());
-  autograd::record("expand", y, {&x}, [from = x.shape()](const autograd::Node&, const Tensor& grad) {
-    return Tensors{sum_to(grad, from)};
-  });
+  autograd::record("expand", y, {&x},
+                   [from = x.shape()](const autograd::Node&, const Tensor& grad) { return Tensors{sum_to(grad, from)}; });
   return y;
 }
 
-Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> stop, std::int64_t step) {
+Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> stop,
+             std::int64_t step) {
   const int d = normalize_dim(dim, x.ndim(), "slice");
   if (step == 0) fail<ValueError>("slice: step is 0");
   const std::int64_t size = x.shape()[d];
@@ -194,7 +195,8 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> star
     return std::clamp(*given < 0 ? *given + size : *given, lowest, highest);
   };
   const std::int64_t first = bound(start, step > 0 ? lowest : highest), last = bound(stop, step > 0 ? highest : lowest);
-  step = std::clamp(step, -std::max<std::int64_t>(size, 1), std::max<std::int64_t>(size, 1));  // longer steps take one element as well
+  step = std::clamp(step, -std::max<std::int64_t>(size, 1),
+                    std::max<std::int64_t>(size, 1));  // longer steps take one element as well
   if (step > 0) return take_range(x, {d, first, last > first ? 1 + (last - first - 1) / step : 0, step});
   const std::int64_t count = first > last ? 1 + (first - last - 1) / -step : 0;
   return flip(take_range(x, {d, first + (count - 1) * step, count, -step}), {d});
@@ -234,15 +236,16 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int6
     start += size;
   }
   // One node for all pieces: their gradients are joined at once instead of being padded with zeros and summed.
-  autograd::record("split", pieces, {x}, [sizes, d, shape = x.shape(), options = x.options()](const autograd::Node&, Tensors grads) {
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      if (grads[i].defined()) continue;
-      Shape piece = shape;
-      piece[d] = sizes[i];
-      grads[i] = zeros(piece, options);
-    }
-    return Tensors{cat(grads, d)};
-  });
+  autograd::record("split", pieces, {x},
+                   [sizes, d, shape = x.shape(), options = x.options()](const autograd::Node&, Tensors grads) {
+                     for (std::size_t i = 0; i < grads.size(); ++i) {
+                       if (grads[i].defined()) continue;
+                       Shape piece = shape;
+                       piece[d] = sizes[i];
+                       grads[i] = zeros(piece, options);
+                     }
+                     return Tensors{cat(grads, d)};
+                   });
   return pieces;
 }
 
