@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 # Headers that only glade's own sources include.
-set(GLADE_INTERNAL_HEADERS "_kernels\\.h$|/cuda$|/autograd/accumulate\\.h$|/core/(accumulate|allocator|cpu_loops|dispatch|format|loops|math|parallel|philox)\\.h$")
+set(GLADE_INTERNAL_HEADERS "kernels\\.h$|/nn/hdf5\\.h$|/cuda$|/autograd/accumulate\\.h$|/core/(accumulate|allocator|cpu_loops|dispatch|format|loops|math|parallel|philox)\\.h$")
 install(FILES glade.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/glade)
 foreach(folder ${GLADE_FOLDERS})
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/glade
