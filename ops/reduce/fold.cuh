@@ -1,0 +1,130 @@
+#pragma once
+// Folding on the GPU: a run of memory by a group of neighbouring threads, and their states into one. The order of all
+// additions follows from the sizes alone.
+#include <cstdint>
+#include <cstring>
+
+#include <glade/core/cuda/loops.cuh>
+
+namespace glade::cuda {
+
+constexpr int kReduceThreads = 256;
+constexpr int kLoads = 4;  // 16-byte loads that a thread has under way
+
+/// As many T as one load brings.
+template <class T>
+constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
+
+template <class State>
+__device__ State shuffle_xor(State state, int offset) {
+  static_assert(sizeof(State) % 4 == 0);
+  std::uint32_t words[sizeof(State) / 4];
+  memcpy(words, &state, sizeof(State));
+#pragma unroll
+  for (std::uint32_t& word : words) word = __shfl_xor_sync(~0u, word, offset);
+  memcpy(&state, words, sizeof(State));
+  return state;
+}
+
+/// The merged state of each group of `lanes` neighbouring threads (a power of two), the same bits in all of them. All
+/// threads of the block call it.
+template <class Reducer>
+__device__ typename Reducer::State merge_lanes(typename Reducer::State state, int lanes) {
+  using State = typename Reducer::State;
+  for (int offset = 1; offset < min(lanes, 32); offset *= 2) {
+    const State other = shuffle_xor(state, offset);
+    state = (threadIdx.x & offset) != 0 ? Reducer::merge(other, state) : Reducer::merge(state, other);
+  }
+  if (lanes <= 32) return state;
+  __shared__ State of_warp[32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, warps = lanes / 32, first = warp / warps * warps;
+  __syncthreads();  // the last call's states have been read
+  if (threadIdx.x % 32 == 0) of_warp[warp] = state;
+  __syncthreads();
+  state = of_warp[first];
+  for (int i = 1; i < warps; ++i) state = Reducer::merge(state, of_warp[first + i]);
+  return state;
+}
+
+/// Takes x[0..n) into `state`, shared with the other lanes of the group. x[0] is number `first` of the reduced dimension.
+/// Any alignment: what lies before and behind the 16-byte vectors is read one by one.
+template <class Reducer>
+__device__ void fold_run(typename Reducer::State& state, const typename Reducer::In* x, std::int64_t n, std::int64_t first,
+                         int lane, int lanes) {
+  using In = typename Reducer::In;
+  using Acc = typename Reducer::Acc;
+  constexpr int W = kWidth<In>;
+  using Loaded = detail::Vector<In, W>;
+  const std::int64_t misaligned = reinterpret_cast<std::uintptr_t>(x) % 16 / sizeof(In);
+  const std::int64_t head = misaligned == 0 ? 0 : min(n, W - misaligned), vectors = (n - head) / W;
+  const auto single = [&](std::int64_t i) {
+    Acc v[1] = {static_cast<Acc>(x[i])};
+    Reducer::add(state, v, 1, [=](int) { return first + i; });
+  };
+  for (std::int64_t i = lane; i < head; i += lanes) single(i);
+  const Loaded* body = reinterpret_cast<const Loaded*>(x + head);
+  for (std::int64_t i = lane; i < vectors; i += kLoads * lanes) {
+    Loaded loaded[kLoads];
+    int count = 0;
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      if (i + u * lanes < vectors) {
+        loaded[u] = body[i + u * lanes];
+        count = (u + 1) * W;
+      } else {
+#pragma unroll
+        for (int w = 0; w < W; ++w) loaded[u].x[w] = In(Reducer::padding());
+      }
+    }
+    Acc v[kLoads * W];
+#pragma unroll
+    for (int k = 0; k < kLoads * W; ++k) v[k] = static_cast<Acc>(loaded[k / W].x[k % W]);
+    Reducer::add(state, v, count, [=](int k) { return first + head + (i + k / W * lanes) * W + k % W; });
+  }
+  for (std::int64_t i = head + vectors * W + lane; i < n; i += lanes) single(i);
+}
+
+/// f(i, vectors...) for the W elements of each input that begin at i, for every vector of a row of n (a multiple of W) that
+/// is this lane's.
+template <int W, class F, class... In>
+__device__ void for_each_vector(std::int64_t n, int lane, int lanes, const F& f, const In*... in) {
+#pragma unroll 4
+  for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W)
+    f(i, *reinterpret_cast<const detail::Vector<In, W>*>(in + i)...);
+}
+
+/// a / b for non-negative numbers, mostly small.
+__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  if (b == 1) return a;
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// The smallest power of two that is at least n, but at most `most` (itself one).
+inline int lanes_for(std::int64_t n, int most) {
+  int lanes = 1;
+  while (lanes < most && lanes < n) lanes *= 2;
+  return lanes;
+}
+
+/// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the
+/// rows, the fewer are under way at once: a second pass over one finds it in the cache.
+struct RowGrid {
+  int lanes, threads;
+  unsigned blocks;
+
+  RowGrid(std::int64_t rows, std::int64_t vectors)
+      : lanes(std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), 1024))),
+        threads(std::max(lanes, kReduceThreads)),
+        blocks(blocks_for(rows * lanes, threads)) {}
+};
+
+/// Whether rows of n elements from `data` on can be read in vectors of W.
+template <int W, class T>
+bool in_vectors(std::int64_t n, const T* data) {
+  return n % W == 0 && reinterpret_cast<std::uintptr_t>(data) % (W * sizeof(T)) == 0;
+}
+
+}  // namespace glade::cuda

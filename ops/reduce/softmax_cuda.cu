@@ -1,0 +1,95 @@
+// softmax and log_softmax on the GPU: a group of threads passes over its row twice, first for the sum, then to write.
+#include <glade/ops/reduce/fold.cuh>
+#include <glade/ops/reduce/reducers.cuh>
+#include <glade/ops/reduce/softmax_kernels.h>
+
+namespace glade::cuda {
+
+namespace {
+
+template <class T, int W>
+__global__ void __launch_bounds__(1024)
+    softmax_rows(SoftmaxForm form, const T* __restrict__ x, T* __restrict__ y, std::int64_t rows, std::int64_t n, int lanes) {
+  using Acc = compute_t<T>;
+  using R = LogSumExp<T>;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  typename R::State state = R::identity();
+  if (row < rows) fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+  state = merge_lanes<R>(state, lanes);
+  if (row >= rows) return;
+  const bool is_log = form == SoftmaxForm::log;
+  const Acc shift = is_log ? state.log_sum() : state.shift(), scale = 1 / state.sum;
+  const auto write = [&](std::int64_t i, const detail::Vector<T, W>& in) {
+    detail::Vector<T, W> out;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const Acc shifted = static_cast<Acc>(in.x[w]) - shift;
+      out.x[w] = T(is_log ? shifted : exp(shifted) * scale);
+    }
+    *reinterpret_cast<detail::Vector<T, W>*>(y + row * n + i) = out;
+  };
+  for_each_vector<W>(n, lane, lanes, write, x + row * n);
+}
+
+template <class T, int W>
+__global__ void __launch_bounds__(1024)
+    softmax_backward_rows(SoftmaxForm form, const T* __restrict__ grad, const T* __restrict__ y, T* __restrict__ dx,
+                          std::int64_t rows, std::int64_t n, int lanes) {
+  using Acc = compute_t<T>;
+  using Loaded = detail::Vector<T, W>;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * n;
+  const bool is_log = form == SoftmaxForm::log;
+  Acc sum = 0;
+  const auto add = [&](std::int64_t, const Loaded& g, const Loaded& p) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) sum += is_log ? static_cast<Acc>(g.x[w]) : static_cast<Acc>(g.x[w]) * static_cast<Acc>(p.x[w]);
+  };
+  if (row < rows) for_each_vector<W>(n, lane, lanes, add, grad + offset, y + offset);
+  sum = merge_lanes<Sum<T>>(sum, lanes);
+  if (row >= rows) return;
+  const auto write = [&](std::int64_t i, const Loaded& g, const Loaded& p) {
+    Loaded out;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const Acc gw = static_cast<Acc>(g.x[w]), pw = static_cast<Acc>(p.x[w]);
+      out.x[w] = T(is_log ? gw - exp(pw) * sum : pw * (gw - sum));
+    }
+    *reinterpret_cast<Loaded*>(dx + offset + i) = out;
+  };
+  for_each_vector<W>(n, lane, lanes, write, grad + offset, y + offset);
+}
+
+}  // namespace
+
+void softmax(SoftmaxForm form, const Tensor& x, const Tensor& y) {
+  const Device device = x.device();
+  DeviceGuard guard(device);
+  const std::int64_t n = x.shape().back(), rows = x.numel() / n;
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    constexpr int W = kWidth<T>;
+    const bool vectors = in_vectors<W>(n, x.data<T>()) && in_vectors<W>(n, y.data<T>());
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
+    const auto kernel = vectors ? softmax_rows<T, W> : softmax_rows<T, 1>;
+    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, x.data<T>(), y.data<T>(), rows, n, grid.lanes);
+  });
+  GLADE_CUDA_LAUNCHED();
+}
+
+void softmax_backward(SoftmaxForm form, const Tensor& grad, const Tensor& y, const Tensor& dx) {
+  const Device device = y.device();
+  DeviceGuard guard(device);
+  const std::int64_t n = y.shape().back(), rows = y.numel() / n;
+  visit_floating(y.dtype(), [&]<class T>(TypeTag<T>) {
+    constexpr int W = kWidth<T>;
+    const bool vectors = in_vectors<W>(n, grad.data<T>()) && in_vectors<W>(n, y.data<T>()) && in_vectors<W>(n, dx.data<T>());
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
+    const auto kernel = vectors ? softmax_backward_rows<T, W> : softmax_backward_rows<T, 1>;
+    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, grad.data<T>(), y.data<T>(), dx.data<T>(), rows, n,
+                                                             grid.lanes);
+  });
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace glade::cuda
