@@ -31,9 +31,9 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
 }
 
 bool strides_are_contiguous(const Shape& shape, const Strides& strides) {
+  if (shape.numel() == 0) return true;
   std::int64_t expected = 1;
   for (int d = shape.ndim() - 1; d >= 0; --d) {
-    if (shape[d] == 0) return true;
     if (shape[d] != 1 && strides[d] != expected) return false;
     expected *= shape[d];
   }
@@ -77,7 +77,7 @@ std::vector<T> Tensor::to_vector() const {
   visit_all(dtype(), [&](auto tag) {
     using From = typename decltype(tag)::type;
     const From* data = host.data<From>();
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(static_cast<compute_t<From>>(data[i]));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = Convert<T, From>{}(data[i]);
   });
   return values;
 }

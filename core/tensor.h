@@ -59,7 +59,7 @@ class Tensor {
   static Tensor from_vector(const std::vector<T>& values, Device device = kCPU) {
     return from_vector(values, Shape{static_cast<std::int64_t>(values.size())}, device);
   }
-  /// A tensor over memory owned elsewhere, row-major unless strides are given; `release` runs when the last view is gone.
+  /// A row-major tensor over memory owned elsewhere; `release` runs when the last view is gone.
   static Tensor from_blob(void* data, const Shape& shape, TensorOptions options, std::function<void()> release = {});
 
   bool defined() const { return impl_ != nullptr; }
