@@ -10,33 +10,46 @@
 
 namespace glade {
 
+/// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
+/// that of the state.
 struct RecurrentOptions {
-  Tensor g;        ///< [B, T, H], one a head, or [B, T, H, K]
-  Tensor g_gamma;  ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
-  Tensor gk;       ///< [B, T, H, K]
-  Tensor gv;       ///< [B, T, H, V]
-  std::optional<double> softmax_scale;  ///< K^-1/2 where not given
-  Tensor initial_state;                 ///< [N, H, K, V] or [H, K, V]; zeros where undefined
-  bool reverse = false;                 ///< every sequence from its last token to its first
-  Tensor cu_seqlens;                    ///< int32 or int64 [N + 1], on either device: packed sequences
+  Tensor g;                                ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g_gamma;                          ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
+  Tensor gk;                               ///< [B, T, H, K]
+  Tensor gv;                               ///< [B, T, H, V]
+  std::optional<double> softmax_scale;     ///< K^-1/2 where not given
+  Tensor initial_state;                    ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                    ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                       ///< int32 or int64 [N + 1], on either device: packed sequences
+  std::int64_t checkpoint_interval = 128;  ///< backward keeps one state in so many tokens
 };
 
 /// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final
 /// state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h / (H / Hkv).
-/// With cu_seqlens B is 1, or the batch dimension is left out of query, key, value, g, gk, gv and output. State and sums
-/// are float32 (float64 for float64). Differentiable in all tensors but cu_seqlens, from both results. Errors:
-/// ShapeError, DTypeError, DeviceError, ValueError, each naming the argument and both values.
-std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
+/// K and V go from 1 to 512. With cu_seqlens B is 1, or the batch dimension is left out of query, key, value, g, gk, gv
+/// and output; reading cu_seqlens from a GPU waits for it. State and sums are float32 (float64 for float64). Differentiable
+/// in all tensors but cu_seqlens, from both results, once: AutogradError with create_graph. Errors: ShapeError, DTypeError,
+/// DeviceError, ValueError, each naming the argument and both values.
+std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const RecurrentOptions& options = {});
 
 /// Gated linear attention: recurrent with the gates g and g_gamma alone. ValueError where gk or gv is given.
-std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
+std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const RecurrentOptions& options = {});
 
 /// Lightning attention's decay for every head, [num_heads]: -(8 / num_heads) (1 - layer_idx / num_layers) * head.
 /// ValueError for layer_idx outside [0, num_layers).
-Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::int64_t num_layers, Device device = kCPU);
+Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::int64_t num_layers, Device device = kCPU,
+                         DType dtype = DType::float32);
 
 /// recurrent with g_gamma = lightning_g_gamma(H, layer_idx, num_layers); ValueError where a gate is given as well.
 std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t layer_idx,
                                          std::int64_t num_layers, const RecurrentOptions& options = {});
+
+/// Generation, a token or a few at a time: recurrent from `state`, a row-major [N, H, K, V] in float32 (float64 for
+/// float64), which is overwritten with the final state. Returns the output. Not recorded: AutogradError where recording
+/// is on and an argument requires a gradient. ValueError where options.initial_state is given.
+Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const RecurrentOptions& options = {});
 
 }  // namespace glade

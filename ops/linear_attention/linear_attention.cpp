@@ -1,0 +1,309 @@
+#include <glade/ops/linear_attention/linear_attention.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include <glade/autograd/node.h>
+#include <glade/core/accumulate.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/reduce/reduce.h>
+
+namespace glade {
+
+using autograd::Node;
+using autograd::SavedTensor;
+
+namespace {
+
+constexpr std::int64_t kLargestHead = 512;
+
+DType state_dtype(const Tensor& query) { return query.dtype() == DType::float64 ? DType::float64 : DType::float32; }
+
+void check_shape(const char* name, const Tensor& x, const Shape& expected, const Tensor& query) {
+  if (!(x.shape() == expected))
+    fail<ShapeError>("recurrent: {} is {}: expected {} with query {}", name, x.shape(), expected, query.shape());
+}
+
+void check_gate_dtype(const char* name, const Tensor& x, const Tensor& query) {
+  if (x.dtype() != query.dtype() && x.dtype() != state_dtype(query))
+    fail<DTypeError>("recurrent: {} is {}: expected {} or {} with query {}", name, x.dtype(), query.dtype(), state_dtype(query),
+                     query.dtype());
+}
+
+/// Query, key and value against each other.
+void check_rows(const Tensor& query, const Tensor& key, const Tensor& value, bool packed) {
+  const std::pair<const char*, const Tensor*> rows[] = {{"query", &query}, {"key", &key}, {"value", &value}};
+  for (const auto& [name, x] : rows) {
+    if (!x->defined()) fail<ValueError>("recurrent: {} is undefined", name);
+    if (x->ndim() != 4 && !(packed && x->ndim() == 3))
+      fail<ShapeError>(
+          "recurrent: {} is {}: expected [batch, tokens, heads, channels], or [tokens, heads, channels] with cu_seqlens", name,
+          x->shape());
+    if (x->ndim() != query.ndim())
+      fail<ShapeError>("recurrent: {} is {}, query is {}: expected the same number of dimensions", name, x->shape(),
+                       query.shape());
+    if (!is_floating(x->dtype())) fail<DTypeError>("recurrent: {} is {}: expected a floating-point tensor", name, x->dtype());
+    if (x->dtype() != query.dtype()) fail<DTypeError>("recurrent: {} is {}, query is {}", name, x->dtype(), query.dtype());
+    if (x->size(-1) < 1 || x->size(-1) > kLargestHead)
+      fail<ShapeError>("recurrent: {} is {}: a head's size is {}, expected 1 to {}", name, x->shape(), x->size(-1), kLargestHead);
+    if (x->size(-2) < 1) fail<ShapeError>("recurrent: {} is {}: expected at least one head", name, x->shape());
+    for (int d = 0; d < x->ndim() - 2; ++d)
+      if (x->shape()[d] != query.shape()[d])
+        fail<ShapeError>("recurrent: {} is {}, query is {}: expected the same batch and tokens", name, x->shape(), query.shape());
+  }
+  if (key.size(-1) != query.size(-1))
+    fail<ShapeError>("recurrent: key is {}, query is {}: head sizes {} and {} differ", key.shape(), query.shape(), key.size(-1),
+                     query.size(-1));
+  if (value.size(-2) != key.size(-2))
+    fail<ShapeError>("recurrent: value is {}, key is {}: {} and {} heads", value.shape(), key.shape(), value.size(-2),
+                     key.size(-2));
+  if (query.size(-2) % key.size(-2) != 0)
+    fail<ShapeError>("recurrent: query is {}, key is {}: {} query heads are no multiple of {} key heads", query.shape(),
+                     key.shape(), query.size(-2), key.size(-2));
+}
+
+/// The boundaries of the packed sequences, on the host, checked.
+std::vector<std::int64_t> read_boundaries(const Tensor& cu_seqlens, const Tensor& query) {
+  if (cu_seqlens.dtype() != DType::int64 && cu_seqlens.dtype() != DType::int32)
+    fail<DTypeError>("recurrent: cu_seqlens is {}: expected int32 or int64", cu_seqlens.dtype());
+  if (cu_seqlens.ndim() != 1 || cu_seqlens.numel() == 0)
+    fail<ShapeError>("recurrent: cu_seqlens is {}: expected [number of sequences + 1]", cu_seqlens.shape());
+  if (query.ndim() == 4 && query.shape()[0] != 1)
+    fail<ShapeError>("recurrent: cu_seqlens needs a batch of 1, query is {}", query.shape());
+  std::vector<std::int64_t> boundaries = cu_seqlens.to_vector<std::int64_t>();
+  const std::int64_t tokens = query.size(-3);
+  if (boundaries.front() != 0 || boundaries.back() != tokens)
+    fail<ValueError>("recurrent: cu_seqlens goes from {} to {}: expected 0 to {}, the tokens of query {}", boundaries.front(),
+                     boundaries.back(), tokens, query.shape());
+  for (std::size_t i = 1; i < boundaries.size(); ++i)
+    if (boundaries[i] < boundaries[i - 1])
+      fail<ValueError>("recurrent: cu_seqlens falls from {} to {} at position {}", boundaries[i - 1], boundaries[i], i);
+  return boundaries;
+}
+
+void check_gates(const Tensor& query, const Tensor& value, const RecurrentOptions& options, std::int64_t sequences) {
+  Shape per_head = query.shape(), per_value = query.shape();
+  per_head.erase(query.ndim() - 1);
+  per_value[query.ndim() - 1] = value.size(-1);
+  const std::int64_t heads = query.size(-2), K = query.size(-1), V = value.size(-1);
+  if (options.g.defined()) check_shape("g", options.g, options.g.ndim() == query.ndim() ? query.shape() : per_head, query);
+  if (options.gk.defined()) check_shape("gk", options.gk, query.shape(), query);
+  if (options.gv.defined()) check_shape("gv", options.gv, per_value, query);
+  if (options.g_gamma.defined())
+    check_shape("g_gamma", options.g_gamma, options.g_gamma.ndim() == 1 ? Shape{heads} : Shape{sequences, heads}, query);
+  const Tensor& state = options.initial_state;
+  if (state.defined() && state.ndim() == 4 && state.shape()[0] != sequences)
+    fail<ShapeError>("recurrent: initial_state is {}: {} states for {} sequences", state.shape(), state.shape()[0], sequences);
+  if (state.defined())
+    check_shape("initial_state", state, state.ndim() == 3 ? Shape{heads, K, V} : Shape{sequences, heads, K, V}, query);
+  const std::pair<const char*, const Tensor*> gates[] = {
+      {"g", &options.g}, {"g_gamma", &options.g_gamma}, {"gk", &options.gk}, {"gv", &options.gv}, {"initial_state", &state}};
+  for (const auto& [name, x] : gates)
+    if (x->defined()) check_gate_dtype(name, *x, query);
+}
+
+/// Where the sequences lie.
+struct Sequences {
+  std::int64_t count, length;  ///< length: of the longest
+  Tensor cu_seqlens;           ///< int64 on the query's device, or undefined
+};
+
+Sequences find_sequences(const Tensor& query, const Tensor& cu_seqlens) {
+  if (!cu_seqlens.defined()) return {query.shape()[0], query.shape()[1], {}};
+  const std::vector<std::int64_t> boundaries = read_boundaries(cu_seqlens, query);
+  Sequences sequences{static_cast<std::int64_t>(boundaries.size()) - 1, 0,
+                      to_data(to_data(cu_seqlens, DType::int64), query.device())};
+  sequences.cu_seqlens = contiguous_data(sequences.cu_seqlens);
+  for (std::size_t i = 1; i < boundaries.size(); ++i)
+    sequences.length = std::max(sequences.length, boundaries[i] - boundaries[i - 1]);
+  return sequences;
+}
+
+Sequences check(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options) {
+  check_rows(query, key, value, options.cu_seqlens.defined());
+  check_same_device("recurrent", {{"query", &query},
+                                  {"key", &key},
+                                  {"value", &value},
+                                  {"g", &options.g},
+                                  {"g_gamma", &options.g_gamma},
+                                  {"gk", &options.gk},
+                                  {"gv", &options.gv},
+                                  {"initial_state", &options.initial_state}});
+  if (options.checkpoint_interval < 1)
+    fail<ValueError>("recurrent: checkpoint_interval is {}: expected at least 1", options.checkpoint_interval);
+  Sequences sequences = find_sequences(query, options.cu_seqlens);
+  check_gates(query, value, options, sequences.count);
+  return sequences;
+}
+
+bool is_per_channel(const Tensor& g, const Tensor& query) { return g.defined() && g.ndim() == query.ndim(); }
+
+Tensor row_major(const Tensor& x, DType dtype) { return x.defined() ? contiguous_data(to_data(x, dtype)) : x; }
+
+/// Checked arguments in the form that the kernels take: gates of one dtype, a per-channel g added to gk.
+Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                     const Sequences& sequences) {
+  Recurrence r;
+  const DType dtype = query.dtype(), state = state_dtype(query);
+  r.q = contiguous_data(query);
+  r.k = contiguous_data(key);
+  r.v = contiguous_data(value);
+  const bool per_channel = is_per_channel(options.g, query), both = per_channel && options.gk.defined();
+  const bool narrow = !both && std::ranges::all_of(std::array{options.g, options.gk, options.gv},
+                                                   [&](const Tensor& x) { return !x.defined() || x.dtype() == dtype; });
+  const DType gate = narrow ? dtype : state;
+  r.gk = row_major(options.gk, gate);
+  r.gv = row_major(options.gv, gate);
+  if (both) {
+    r.gk = empty(query.shape(), {gate, query.device()});
+    add_data(r.gk, row_major(options.g, gate), row_major(options.gk, gate));
+  } else {
+    (per_channel ? r.gk : r.g) = row_major(options.g, gate);
+  }
+  if (options.g_gamma.defined()) {
+    r.g_gamma = empty({sequences.count, query.size(-2)}, {state, query.device()});
+    copy_data(r.g_gamma, options.g_gamma);
+  }
+  r.initial_state = row_major(options.initial_state, state);
+  r.cu_seqlens = sequences.cu_seqlens;
+  r.sequences = sequences.count;
+  r.length = sequences.length;
+  r.heads = query.size(-2);
+  r.kv_heads = key.size(-2);
+  r.K = query.size(-1);
+  r.V = value.size(-1);
+  r.tokens = query.ndim() == 4 ? query.shape()[0] * query.shape()[1] : query.shape()[0];
+  r.scale = options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(r.K)));
+  r.reverse = options.reverse;
+  r.checkpoint_interval = options.checkpoint_interval;
+  return r;
+}
+
+Shape output_shape(const Tensor& query, const Tensor& value) {
+  Shape shape = query.shape();
+  shape[query.ndim() - 1] = value.size(-1);
+  return shape;
+}
+
+Tensor sum_over_sequences(const Tensor& x, bool shared) { return shared ? sum(x, {0}) : x; }
+
+/// Gradients of query, key, value, g, g_gamma, gk, gv and initial_state.
+Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query, const Tensor& key, const Tensor& value,
+                 const RecurrentOptions& options, const Sequences& sequences) {
+  if (GradMode::enabled()) throw AutogradError("recurrent: has no second derivative (create_graph)");
+  const Recurrence r = canonical(query, key, value, options, sequences);
+  const bool per_channel = is_per_channel(options.g, query);
+  auto wanted = [&](std::size_t input, const Tensor& like) { return node.needs_grad(input) ? empty_like(like) : Tensor(); };
+  RecurrenceGradients grads;
+  grads.q = wanted(0, r.q);
+  grads.k = wanted(1, r.k);
+  grads.v = wanted(2, r.v);
+  if (!per_channel) grads.g = wanted(3, r.g);
+  grads.g_gamma = wanted(4, r.g_gamma);
+  if (node.needs_grad(5) || (per_channel && node.needs_grad(3))) grads.gk = empty_like(r.gk);
+  grads.gv = wanted(6, r.gv);
+  if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
+  const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
+  GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
+
+  auto as_input = [](const Tensor& grad, const Tensor& input) { return grad.defined() ? to_data(grad, input.dtype()) : grad; };
+  Tensors result{grads.q, grads.k, grads.v};
+  result.push_back(node.needs_grad(3) ? as_input(per_channel ? grads.gk : grads.g, options.g) : Tensor());
+  result.push_back(node.needs_grad(4) ? as_input(sum_over_sequences(grads.g_gamma, options.g_gamma.ndim() == 1), options.g_gamma)
+                                      : Tensor());
+  result.push_back(node.needs_grad(5) ? as_input(grads.gk, options.gk) : Tensor());
+  result.push_back(as_input(grads.gv, options.gv));
+  result.push_back(node.needs_grad(7) ? as_input(sum_over_sequences(grads.initial_state, options.initial_state.ndim() == 3),
+                                                 options.initial_state)
+                                      : Tensor());
+  return result;
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const RecurrentOptions& options) {
+  const Sequences sequences = check(query, key, value, options);
+  const Recurrence r = canonical(query, key, value, options, sequences);
+  Tensor o = empty(output_shape(query, value), query.options());
+  Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
+
+  const std::array<SavedTensor, 9> saved{
+      query, key, value, options.g, options.g_gamma, options.gk, options.gv, options.initial_state, sequences.cu_seqlens};
+  RecurrentOptions settings;  // without the tensors, which would hide changes in place
+  settings.softmax_scale = options.softmax_scale;
+  settings.reverse = options.reverse;
+  settings.checkpoint_interval = options.checkpoint_interval;
+  autograd::record(
+      "recurrent", {&o, &final_state},
+      {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},
+      [saved, settings, count = sequences.count, length = sequences.length](const Node& node, const Tensors& gradients) {
+        RecurrentOptions opened = settings;
+        opened.g = saved[3].get();
+        opened.g_gamma = saved[4].get();
+        opened.gk = saved[5].get();
+        opened.gv = saved[6].get();
+        opened.initial_state = saved[7].get();
+        return backward(node, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened, {count, length, saved[8].get()});
+      });
+  return {o, final_state};
+}
+
+std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const RecurrentOptions& options) {
+  if (options.gk.defined() || options.gv.defined())
+    fail<ValueError>("recurrent_gla: {} is given: expected the gates g and g_gamma alone", options.gk.defined() ? "gk" : "gv");
+  return recurrent(query, key, value, options);
+}
+
+Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::int64_t num_layers, Device device, DType dtype) {
+  if (num_heads < 1) fail<ValueError>("lightning_g_gamma: num_heads is {}: expected at least 1", num_heads);
+  if (layer_idx < 0 || layer_idx >= num_layers)
+    fail<ValueError>("lightning_g_gamma: layer_idx is {}: expected 0 <= layer_idx < num_layers, which is {}", layer_idx,
+                     num_layers);
+  const double slope =
+      -8.0 / static_cast<double>(num_heads) * (1 - static_cast<double>(layer_idx) / static_cast<double>(num_layers));
+  std::vector<double> gamma(static_cast<std::size_t>(num_heads));
+  for (std::size_t head = 0; head < gamma.size(); ++head) gamma[head] = slope * static_cast<double>(head);
+  return to_data(to_data(Tensor::from_vector(gamma), dtype), device);
+}
+
+std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t layer_idx,
+                                         std::int64_t num_layers, const RecurrentOptions& options) {
+  const std::pair<const char*, const Tensor*> gates[] = {
+      {"g", &options.g}, {"g_gamma", &options.g_gamma}, {"gk", &options.gk}, {"gv", &options.gv}};
+  for (const auto& [name, x] : gates)
+    if (x->defined()) fail<ValueError>("lightning_attn: {} is given, but the decay follows from layer_idx", name);
+  if (!query.defined() || query.ndim() < 3) return recurrent(query, key, value, options);  // which says what is wrong
+  RecurrentOptions with_decay = options;
+  with_decay.g_gamma = lightning_g_gamma(query.size(-2), layer_idx, num_layers, query.device(), state_dtype(query));
+  return recurrent(query, key, value, with_decay);
+}
+
+Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const RecurrentOptions& options) {
+  if (autograd::any_requires_grad({&state, &query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv}))
+    throw AutogradError("recurrent_step_: is not recorded: an argument requires a gradient; use recurrent, or a NoGradGuard");
+  if (options.initial_state.defined())
+    throw ValueError("recurrent_step_: initial_state is given, but the sequences start from state");
+  if (!state.defined()) throw ValueError("recurrent_step_: state is undefined");
+  RecurrentOptions from_state = options;
+  from_state.initial_state = state;
+  const Sequences sequences = check(query, key, value, from_state);
+  if (state.ndim() != 4 || !state.is_contiguous())
+    fail<ShapeError>("recurrent_step_: state is {}: expected a row-major [sequences, heads, K, V]", state.shape());
+  if (state.dtype() != state_dtype(query))
+    fail<DTypeError>("recurrent_step_: state is {}: expected {} with query {}", state.dtype(), state_dtype(query), query.dtype());
+  Tensor o = empty(output_shape(query, value), query.options());
+  GLADE_DISPATCH(query.device(), recurrent_forward, canonical(query, key, value, from_state, sequences), o, state);
+  state.storage()->bump_version();
+  return o;
+}
+
+}  // namespace glade

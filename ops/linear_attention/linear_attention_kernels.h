@@ -1,0 +1,47 @@
+#pragma once
+// Kernels of the gated linear recurrence.
+#include <cstdint>
+
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+/// A checked recurrence. Tensors are row-major; batch and tokens are one dimension, in which the sequences follow each
+/// other. "State dtype" is float32, or float64 where q is.
+struct Recurrence {
+  Tensor q, k, v;                  ///< [tokens, heads, K], [tokens, kv_heads, K], [tokens, kv_heads, V], of one dtype
+  Tensor g, gk, gv;                ///< [tokens, heads], [tokens, heads, K], [tokens, heads, V], of one dtype; undefined: no gate
+  Tensor g_gamma;                  ///< [sequences, heads] in the state dtype, or undefined
+  Tensor initial_state;            ///< [sequences, heads, K, V], or [heads, K, V] for all, in the state dtype, or undefined
+  Tensor cu_seqlens;               ///< int64 [sequences + 1]; undefined where every sequence has `length` tokens
+  std::int64_t sequences, length;  ///< length: of the longest sequence
+  std::int64_t tokens, heads, kv_heads, K, V;
+  double scale;
+  bool reverse;
+  std::int64_t checkpoint_interval;
+
+  std::int64_t group() const { return heads / kv_heads; }
+  DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
+};
+
+/// Gradients to be filled in; undefined ones are not wanted. Shapes and dtypes are those of Recurrence's tensors, but
+/// initial_state is always [sequences, heads, K, V].
+struct RecurrenceGradients {
+  Tensor q, k, v, g, gk, gv, g_gamma, initial_state;
+};
+
+namespace cpu {
+/// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state.
+void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+/// From the gradients of o (q's dtype, may be undefined) and final_state (state dtype, may be undefined).
+void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const RecurrenceGradients& grads);
+}  // namespace cpu
+
+namespace cuda {
+void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const RecurrenceGradients& grads);
+}  // namespace cuda
+
+}  // namespace glade

@@ -1,0 +1,481 @@
+#include <glade/ops/linear_attention/linear_attention.h>
+
+#include <limits>
+#include <string>
+
+#include <glade/ops/shape/shape.h>
+
+#include "ops/linear_attention_reference.h"
+#include "support/testing.h"
+
+using namespace glade;
+using namespace glade::testing_support;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What to make random arguments of.
+struct Spec {
+  std::int64_t B = 2, T = 6, H = 2, Hkv = 2, K = 5, V = 3;
+  std::string gates = {};  ///< of: g (a head), c (g a channel), m (g_gamma), n (g_gamma a sequence), k (gk), v (gv)
+  int state = 0;           ///< dimensions of initial_state: 0 (none), 3 or 4
+  bool reverse = false;
+  std::vector<std::int64_t> starts = {};  ///< cu_seqlens; B is 1 then
+  bool flat = false;                      ///< without the batch dimension
+  double gate = -0.3;                     ///< scale of the gates
+  bool float32_gates = false;
+  std::int64_t interval = 128;
+
+  std::string str() const {
+    return "B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + "/" + std::to_string(Hkv) + " K" +
+           std::to_string(K) + " V" + std::to_string(V) + " gates '" + gates + "' state " + std::to_string(state) +
+           (reverse ? " reverse" : "") +
+           (starts.empty() ? ""
+            : flat         ? " packed, flat"
+                           : " packed");
+  }
+};
+
+/// -gate * |normal|, so that every decay is one.
+Tensor random_gate(const Shape& shape, Device device, DType dtype, double scale) {
+  auto values = random_tensor(shape).to_vector<double>();
+  for (double& x : values) x = scale * std::abs(x);
+  return to_data(to_data(Tensor::from_vector(values, shape), dtype), device);
+}
+
+RecurrenceArguments make(const Spec& s, Device device, DType dtype = DType::float64) {
+  auto rows = [&](std::int64_t heads, std::int64_t size) {
+    return s.flat ? Shape{s.T, heads, size} : Shape{s.B, s.T, heads, size};
+  };
+  const DType state = dtype == DType::float64 ? DType::float64 : DType::float32, gate = s.float32_gates ? state : dtype;
+  const std::int64_t N = s.starts.empty() ? s.B : static_cast<std::int64_t>(s.starts.size()) - 1;
+  auto has = [&](char which) { return s.gates.find(which) != std::string::npos; };
+  RecurrenceArguments x;
+  x.query = random_tensor(rows(s.H, s.K), device, dtype);
+  x.key = random_tensor(rows(s.Hkv, s.K), device, dtype);
+  x.value = random_tensor(rows(s.Hkv, s.V), device, dtype);
+  Shape head = rows(s.H, 1);
+  head.erase(head.ndim() - 1);
+  if (has('g')) x.options.g = random_gate(head, device, gate, s.gate);
+  if (has('c')) x.options.g = random_gate(rows(s.H, s.K), device, gate, s.gate);
+  if (has('m')) x.options.g_gamma = random_gate({s.H}, device, state, s.gate);
+  if (has('n')) x.options.g_gamma = random_gate({N, s.H}, device, state, s.gate);
+  if (has('k')) x.options.gk = random_gate(rows(s.H, s.K), device, gate, s.gate);
+  if (has('v')) x.options.gv = random_gate(rows(s.H, s.V), device, gate, s.gate);
+  if (s.state == 3) x.options.initial_state = random_tensor({s.H, s.K, s.V}, device, state);
+  if (s.state == 4) x.options.initial_state = random_tensor({N, s.H, s.K, s.V}, device, state);
+  if (!s.starts.empty()) x.options.cu_seqlens = Tensor::from_vector(s.starts, device);
+  x.options.reverse = s.reverse;
+  x.options.checkpoint_interval = s.interval;
+  return x;
+}
+
+Tensor like(const Values& values, const Tensor& x) { return Tensor::from_vector(values, x.shape()); }
+
+/// Bounds of root-mean-square errors relative to the reference. In 16 bits: the largest error that rounding the result
+/// makes, 2^-8 and 2^-11, as sums are float32.
+struct Tolerance {
+  double forward, backward;
+  explicit Tolerance(DType dtype)
+      : forward(dtype == DType::float64    ? 1e-12
+                : dtype == DType::float32  ? 2e-6
+                : dtype == DType::bfloat16 ? 0x1p-8
+                                           : 0x1p-11),
+        backward(dtype == DType::float64   ? 1e-12
+                 : dtype == DType::float32 ? 1e-5
+                                           : forward) {}
+};
+
+/// Output, final state and all gradients against the reference.
+void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_output = true, bool from_state = true) {
+  SCOPED_TRACE(what + " " + std::string(dtype_name(x.query.dtype())));
+  const Tolerance tolerance(x.query.dtype());
+  for (auto& [name, tensor] : x.named())
+    if (tensor->defined()) tensor->set_requires_grad();
+  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+  const Tensor grad_o = random_tensor(o.shape(), o.device(), o.dtype());
+  const Tensor grad_state = random_tensor(final_state.shape(), o.device(), final_state.dtype());
+  const RecurrenceReference expected = recurrence_reference(x, from_output ? grad_o.to_vector<double>() : Values(),
+                                                            from_state ? grad_state.to_vector<double>() : Values());
+  EXPECT_EQ(o.dtype(), x.query.dtype());
+  EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.forward) << "output";
+  EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), std::min(tolerance.forward, 2e-6))
+      << "final state";
+  Tensors outputs, gradients;
+  if (from_output) outputs.push_back(o), gradients.push_back(grad_o);
+  if (from_state) outputs.push_back(final_state), gradients.push_back(grad_state);
+  autograd::backward(outputs, gradients);
+  const auto named = x.named();
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const Tensor& input = *named[i].second;
+    if (!input.defined()) continue;
+    const Tensor grad = input.grad();
+    ASSERT_TRUE(grad.defined()) << named[i].first;
+    EXPECT_EQ(grad.dtype(), input.dtype());
+    const double bound = input.dtype() == x.query.dtype() ? tolerance.backward : 1e-5;
+    EXPECT_LE(relative_error(grad, like(expected.gradient(i), grad)), bound) << "gradient of " << named[i].first;
+  }
+}
+
+void expect_matches(const Spec& s, Device device, DType dtype = DType::float64) {
+  RecurrenceArguments x = make(s, device, dtype);
+  expect_matches(x, s.str());
+}
+
+class LinearAttention : public DeviceTest {};
+GLADE_DEVICE_TESTS(LinearAttention);
+
+TEST_P(LinearAttention, EveryGateSubset) {
+  for (const char* head : {"", "g", "c"})
+    for (const char* gamma : {"", "m", "n"})
+      for (const char* gk : {"", "k"})
+        for (const char* gv : {"", "v"})
+          for (const bool reverse : {false, true}) {
+            Spec s{.gates = std::string(head) + gamma + gk + gv, .state = 4, .reverse = reverse};
+            expect_matches(s, device());
+            expect_matches(s, device(), DType::float32);
+          }
+}
+
+TEST_P(LinearAttention, SequencesStatesAndGroups) {
+  for (const std::int64_t Hkv : {4, 2, 1})
+    for (const int state : {0, 3, 4})
+      for (const bool reverse : {false, true}) {
+        expect_matches({.T = 9, .H = 4, .Hkv = Hkv, .gates = "gmkv", .state = state, .reverse = reverse, .interval = 4},
+                       device());
+        for (const bool flat : {false, true})
+          expect_matches({.B = 1,
+                          .T = 20,
+                          .H = 4,
+                          .Hkv = Hkv,
+                          .gates = "nkv",
+                          .state = state,
+                          .reverse = reverse,
+                          .starts = {0, 0, 7, 8, 8, 19, 20, 20},
+                          .flat = flat,
+                          .interval = 4},
+                         device());
+      }
+}
+
+TEST_P(LinearAttention, EveryDType) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const bool float32_gates : {false, true})
+      for (const char* gates : {"", "g", "m", "k", "v", "ck", "gmkv"})
+        expect_matches({.T = 70, .H = 4, .K = 24, .V = 20, .gates = gates, .state = 4, .float32_gates = float32_gates}, device(),
+                       dtype);
+}
+
+TEST_P(LinearAttention, HeadSizes) {
+  constexpr std::int64_t sizes[] = {1, 16, 32, 60, 64, 100, 128, 256, 512};
+  for (std::size_t i = 0; i < std::size(sizes); ++i)
+    for (const std::size_t step : {0, 1, 4}) {
+      const std::int64_t K = sizes[i], V = sizes[(i + step) % std::size(sizes)];
+      Spec s{.B = 1, .T = 5, .H = 2, .Hkv = 1, .K = K, .V = V, .gates = "k", .state = 4};
+      expect_matches(s, device(), DType::float32);
+      s.gates = "gv";
+      expect_matches(s, device(), DType::bfloat16);
+      if (K * V <= 128 * 256) expect_matches(s, device());
+    }
+}
+
+TEST_P(LinearAttention, Lengths) {
+  for (const std::int64_t T : {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300})
+    for (const bool reverse : {false, true})
+      for (const char* gates : {"k", "gv"})
+        expect_matches({.B = 1, .T = T, .H = 2, .K = 20, .V = 12, .gates = gates, .state = 4, .reverse = reverse, .interval = 64},
+                       device(), DType::float32);
+}
+
+TEST_P(LinearAttention, ThousandTokens) {
+  // The longest memory there is (no decay), a long one, a short one.
+  for (const double gate : {0.0, -0.01, -2.0})
+    for (const char* gates : {"gm", "k", "v"})
+      expect_matches({.B = 1, .T = 1000, .H = 2, .K = 16, .V = 16, .gates = gates, .state = 4, .gate = gate}, device(),
+                     DType::float32);
+}
+
+TEST_P(LinearAttention, EitherGradientAlone) {
+  const Spec s{.gates = "gmkv", .state = 4};
+  RecurrenceArguments x = make(s, device());
+  expect_matches(x, "output alone", true, false);
+  x = make(s, device());
+  expect_matches(x, "final state alone", false, true);
+}
+
+TEST_P(LinearAttention, OnlyTheWantedGradients) {
+  const Spec s{.gates = "gmkv", .state = 4};
+  for (std::size_t wanted = 0; wanted < 8; ++wanted) {
+    RecurrenceArguments x = make(s, device());
+    auto named = x.named();
+    named[wanted].second->set_requires_grad();
+    const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+    const Tensor grad_o = random_tensor(o.shape(), device());
+    autograd::backward({o}, {grad_o});
+    const RecurrenceReference expected = recurrence_reference(x, grad_o.to_vector<double>(), {});
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      const Tensor grad = named[i].second->grad();
+      ASSERT_EQ(grad.defined(), i == wanted) << named[i].first;
+      if (i == wanted) {
+        EXPECT_LE(relative_error(grad, like(expected.gradient(i), grad)), 1e-12) << named[i].first;
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttention, StrongGates) {
+  for (const double strength : {-20.0, -1e4, -kInfinity})
+    for (const char* gates : {"g", "m", "k", "v", "ckv"})
+      for (const DType dtype : {DType::float64, DType::float32}) {
+        Spec s{.T = 70, .H = 2, .K = 8, .V = 8, .gates = gates, .state = 4};
+        RecurrenceArguments x = make(s, device(), dtype);
+        for (Tensor* gate : {&x.options.g, &x.options.g_gamma, &x.options.gk, &x.options.gv})
+          if (gate->defined()) fill_data(*gate, strength);
+        expect_matches(x, s.str() + " all " + std::to_string(strength));
+        // A strong step among weak ones.
+        x = make(s, device(), dtype);
+        for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
+          if (gate->defined()) fill_data(slice(*gate, 1, 3, {}, 11), strength);
+        expect_matches(x, s.str() + " some " + std::to_string(strength));
+      }
+}
+
+TEST_P(LinearAttention, Empty) {
+  for (const auto& [B, T] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {2, 0}, {0, 0}}) {
+    RecurrenceArguments x = make({.B = B, .T = T, .gates = "gmkv", .state = 4}, device());
+    expect_matches(x, "empty");
+    EXPECT_EQ(x.query.grad().shape(), x.query.shape());
+  }
+  RecurrenceArguments x = make({.B = 1, .T = 0, .gates = "k", .state = 4, .starts = {0}}, device());
+  EXPECT_EQ(recurrent(x.query, x.key, x.value, x.options).second.shape(), (Shape{0, 2, 5, 3}));
+}
+
+TEST_P(LinearAttention, ViewsAndScale) {
+  for (const double scale : {1.0, 0.3}) {
+    RecurrenceArguments x = make({.gates = "gk", .state = 4}, device());
+    x.query = transpose(random_tensor({2, 2, 6, 5}, device()), 1, 2).detach();
+    x.key = slice(random_tensor({2, 6, 2, 9}, device()), 3, 2, 7).detach();
+    x.options.gk = expand(random_gate({1, 6, 1, 5}, device(), DType::float64, -0.3), {2, 6, 2, 5}).detach();
+    x.options.initial_state = expand(random_tensor({1, 2, 5, 3}, device()), {2, 2, 5, 3}).detach();
+    x.options.softmax_scale = scale;
+    expect_matches(x, "views");
+  }
+}
+
+TEST_P(LinearAttention, NaNStaysInItsSequence) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  RecurrenceArguments x = make({.B = 3, .T = 40, .gates = "k", .state = 4}, device(), DType::float32);
+  fill_data(slice(slice(x.value, 0, 1, 2), 1, 7, 8), nan);
+  for (Tensor* tensor : {&x.query, &x.key, &x.value, &x.options.gk}) tensor->set_requires_grad();
+  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+  autograd::backward({o}, {ones_like(o)});
+  for (const Tensor& y : {o, final_state, x.query.grad(), x.key.grad(), x.value.grad(), x.options.gk.grad()})
+    for (const std::int64_t b : {0, 2})
+      for (const double value : select(y, 0, b).to_vector<double>()) ASSERT_TRUE(std::isfinite(value));
+  for (const double value : select(final_state, 0, 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+}
+
+TEST_P(LinearAttention, SegmentsCarryTheState) {
+  for (const bool reverse : {false, true}) {
+    RecurrenceArguments x = make({.T = 50, .gates = "gmkv", .state = 4, .reverse = reverse}, device());
+    const auto [whole, whole_state] = recurrent(x.query, x.key, x.value, x.options);
+    Tensors parts;
+    Tensor state = x.options.initial_state;
+    const std::vector<std::pair<int, int>> bounds = {{0, 1}, {1, 20}, {20, 50}};
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      const auto [from, to] = bounds[reverse ? bounds.size() - 1 - i : i];
+      auto part = [from = from, to = to](const Tensor& t) { return slice(t, 1, from, to); };
+      RecurrentOptions options = x.options;
+      options.g = part(options.g), options.gk = part(options.gk), options.gv = part(options.gv);
+      options.initial_state = state;
+      auto [o, next] = recurrent(part(x.query), part(x.key), part(x.value), options);
+      state = next;
+      parts.insert(reverse ? parts.begin() : parts.end(), o);
+    }
+    EXPECT_TRUE(all_close(cat(parts, 1), whole));
+    EXPECT_TRUE(all_close(state, whole_state));
+  }
+}
+
+TEST_P(LinearAttention, ReverseIsFlip) {
+  RecurrenceArguments x = make({.T = 30, .gates = "gmkv", .state = 4}, device());
+  RecurrentOptions flipped = x.options;
+  flipped.reverse = true;
+  for (Tensor* gate : {&flipped.g, &flipped.gk, &flipped.gv}) *gate = flip(*gate, {1});
+  const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+  const auto [o2, state2] = recurrent(flip(x.query, {1}), flip(x.key, {1}), flip(x.value, {1}), flipped);
+  EXPECT_TRUE(all_close(flip(o2, {1}), o, 0, 0));
+  EXPECT_TRUE(all_close(state2, state, 0, 0));
+}
+
+TEST_P(LinearAttention, GradientsByDifferences) {
+  for (const bool reverse : {false, true}) {
+    RecurrenceArguments x = make({.B = 1,
+                                  .T = 7,
+                                  .H = 2,
+                                  .Hkv = 1,
+                                  .K = 3,
+                                  .V = 2,
+                                  .gates = "gnkv",
+                                  .state = 3,
+                                  .reverse = reverse,
+                                  .starts = {0, 3, 7},
+                                  .interval = 2},
+                                 device());
+    Tensors inputs;
+    for (auto& [name, tensor] : x.named()) inputs.push_back(tensor->set_requires_grad());
+    EXPECT_TRUE(autograd::gradcheck(
+        [&](const Tensors& t) {
+          RecurrentOptions options = x.options;
+          options.g = t[3], options.g_gamma = t[4], options.gk = t[5], options.gv = t[6], options.initial_state = t[7];
+          const auto [o, state] = recurrent(t[0], t[1], t[2], options);
+          return Tensors{o, state};
+        },
+        inputs));
+  }
+}
+
+TEST_P(LinearAttention, SameBitsEveryTime) {
+  auto run = [](RecurrenceArguments x, const Tensor& grad_o) {
+    Tensors leaves, results;
+    for (auto& [name, tensor] : x.named()) {
+      if (!tensor->defined()) continue;
+      *tensor = tensor->detach();
+      leaves.push_back(tensor->set_requires_grad());
+    }
+    const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+    results = autograd::grad({o}, leaves, {grad_o});
+    results.insert(results.end(), {o, state});
+    return results;
+  };
+  const RecurrenceArguments x =
+      make({.T = 200, .H = 4, .Hkv = 2, .K = 64, .V = 128, .gates = "gmkv", .state = 4}, device(), DType::float32);
+  const Tensor grad_o = random_tensor({2, 200, 4, 128}, device(), DType::float32);
+  const Tensors first = run(x, grad_o), second = run(x, grad_o);
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(all_close(first[i], second[i], 0, 0));
+}
+
+TEST_P(LinearAttention, GatedLinearAttentionAndLightning) {
+  RecurrenceArguments x = make({.gates = "gm"}, device());
+  EXPECT_TRUE(all_close(recurrent_gla(x.query, x.key, x.value, x.options).first,
+                        recurrent(x.query, x.key, x.value, x.options).first, 0, 0));
+  EXPECT_TRUE(all_close(lightning_g_gamma(4, 1, 4, device(), DType::float64),
+                        Tensor::from_vector(std::vector<double>{0, -1.5, -3, -4.5})));
+  RecurrentOptions decay;
+  decay.g_gamma = Tensor::from_vector(std::vector<double>{0, -8.0 / 2 * (1 - 2.0 / 3)}, device());
+  EXPECT_TRUE(all_close(lightning_attn(x.query, x.key, x.value, 2, 3).first, recurrent(x.query, x.key, x.value, decay).first));
+}
+
+TEST_P(LinearAttention, StepInPlace) {
+  for (const std::int64_t T : {1, 3})
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
+      RecurrenceArguments x =
+          make({.B = 3, .T = T, .H = 4, .Hkv = 2, .K = 60, .V = 36, .gates = "gmkv", .state = 4}, device(), dtype);
+      const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+      Tensor state = zeros_like(x.options.initial_state);
+      copy_data(state, x.options.initial_state);
+      RecurrentOptions options = x.options;
+      options.initial_state = {};
+      EXPECT_TRUE(all_close(recurrent_step_(state, x.query, x.key, x.value, options), o, 0, 0));
+      EXPECT_TRUE(all_close(state, final_state, 0, 0));
+    }
+}
+
+TEST_P(LinearAttention, OneTokenAtATime) {
+  // The kernels for a single token, over sizes, against those for many.
+  for (const auto& [K, V] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {64, 64}, {128, 128}, {100, 60}, {512, 256}, {33, 130}}) {
+    RecurrenceArguments x = make({.B = 2, .T = 4, .H = 2, .Hkv = 1, .K = K, .V = V, .gates = "gmkv"}, device(), DType::float32);
+    const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+    Tensor state = zeros({2, 2, K, V}, {DType::float32, device()});
+    for (std::int64_t t = 0; t < 4; ++t) {
+      auto part = [t](const Tensor& tensor) { return contiguous(slice(tensor, 1, t, t + 1)); };
+      RecurrentOptions options = x.options;
+      options.g = part(options.g), options.gk = part(options.gk), options.gv = part(options.gv);
+      const Tensor step = recurrent_step_(state, part(x.query), part(x.key), part(x.value), options);
+      EXPECT_LE(relative_error(step, part(o)), 2e-6);
+    }
+    EXPECT_LE(relative_error(state, final_state), 2e-6);
+  }
+}
+
+TEST_P(LinearAttention, Errors) {
+  const Spec s{.gates = "gmkv", .state = 4};
+  auto call = [](const RecurrenceArguments& x) { return [&x] { recurrent(x.query, x.key, x.value, x.options); }; };
+  auto zero = [&](const Shape& shape, DType dtype = DType::float64) { return zeros(shape, {dtype, device()}); };
+  auto with = [&](auto&& change) {
+    RecurrenceArguments x = make(s, device());
+    change(x);
+    return x;
+  };
+  RecurrenceArguments x = with([&](auto& a) { a.key = zero({2, 6, 2, 4}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "key is [2, 6, 2, 4], query is [2, 6, 2, 5]"));
+  x = with([&](auto& a) { a.key = zero({2, 7, 2, 5}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "key is [2, 7, 2, 5]"));
+  x = with([&](auto& a) { a.value = zero({2, 6, 1, 3}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "value is [2, 6, 1, 3], key is [2, 6, 2, 5]"));
+  x = with([&](auto& a) { a.key = zero({2, 6, 3, 5}), a.value = zero({2, 6, 3, 3}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "2 query heads are no multiple of 3 key heads"));
+  x = with([&](auto& a) { a.query = zero({6, 2, 5}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "query is [6, 2, 5]"));
+  x = with([&](auto& a) { a.query = zero({2, 6, 2, 513}), a.key = a.query; });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "513"));
+  x = with([&](auto& a) { a.value = zero({2, 6, 2, 3}, DType::float32); });
+  EXPECT_TRUE(throws_with<DTypeError>(call(x), "value is float32, query is float64"));
+  x = with([&](auto& a) { a.options.gk = zero({2, 6, 2, 5}, DType::float32); });
+  EXPECT_TRUE(throws_with<DTypeError>(call(x), "gk is float32"));
+  x = with([&](auto& a) { a.query = zero({2, 6, 2, 5}, DType::int64); });
+  EXPECT_TRUE(throws_with<DTypeError>(call(x), "query is int64"));
+  x = with([&](auto& a) { a.options.g = zero({2, 6}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "g is [2, 6]: expected [2, 6, 2]"));
+  x = with([&](auto& a) { a.options.gv = zero({2, 6, 2, 5}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "gv is [2, 6, 2, 5]: expected [2, 6, 2, 3]"));
+  x = with([&](auto& a) { a.options.g_gamma = zero({3}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "g_gamma is [3]: expected [2]"));
+  x = with([&](auto& a) { a.options.initial_state = zero({3, 2, 5, 3}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "3 states for 2 sequences"));
+  x = with([&](auto& a) { a.options.initial_state = zero({2, 2, 3, 5}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "initial_state is [2, 2, 3, 5]: expected [2, 2, 5, 3]"));
+  x = with([&](auto& a) { a.options.checkpoint_interval = 0; });
+  EXPECT_TRUE(throws_with<ValueError>(call(x), "checkpoint_interval is 0"));
+  x = with([&](auto& a) { a.options.cu_seqlens = Tensor::from_vector(std::vector<std::int64_t>{0, 6}); });
+  EXPECT_TRUE(throws_with<ShapeError>(call(x), "cu_seqlens needs a batch of 1, query is [2, 6, 2, 5]"));
+  x = with([&](auto& a) { a.query = Tensor(); });
+  EXPECT_TRUE(throws_with<ValueError>(call(x), "query is undefined"));
+  if (device().is_cuda()) {
+    x = with([&](auto& a) { a.options.gk = zeros({2, 6, 2, 5}, {DType::float64, kCPU}); });
+    EXPECT_TRUE(throws_with<DeviceError>(call(x), "gk is on cpu"));
+  }
+
+  const std::pair<std::vector<std::int64_t>, const char*> bad_starts[] = {{{1, 6}, "goes from 1 to 6: expected 0 to 6"},
+                                                                          {{0, 5}, "goes from 0 to 5: expected 0 to 6"},
+                                                                          {{0, 4, 3, 6}, "falls from 4 to 3"}};
+  for (const auto& [starts, message] : bad_starts) {
+    RecurrenceArguments packed = make({.B = 1}, device());
+    packed.options.cu_seqlens = Tensor::from_vector(starts, device());
+    EXPECT_TRUE(throws_with<ValueError>(call(packed), message));
+  }
+  RecurrenceArguments packed = make({.B = 1}, device());
+  packed.options.cu_seqlens = Tensor::from_vector(std::vector<double>{0, 6}, device());
+  EXPECT_TRUE(throws_with<DTypeError>(call(packed), "cu_seqlens is float64"));
+
+  x = make(s, device());
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_gla(x.query, x.key, x.value, x.options); }, "gk is given"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, 0, 1, x.options); }, "g is given"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, 3, 3); }, "layer_idx is 3"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, -1, 3); }, "layer_idx is -1"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_step_(x.options.initial_state, x.query, x.key, x.value, x.options); },
+                                      "initial_state is given"));
+
+  x.query.set_requires_grad();
+  const Tensor o = recurrent(x.query, x.key, x.value, x.options).first;
+  EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::backward({o}, {ones_like(o)}, true, true); }, "second derivative"));
+  RecurrentOptions gates = x.options;
+  gates.initial_state = {};
+  EXPECT_TRUE(throws_with<AutogradError>([&] { recurrent_step_(x.options.initial_state, x.query, x.key, x.value, gates); },
+                                         "not recorded"));
+}
+
+}  // namespace
