@@ -1,0 +1,147 @@
+#include <glade/ops/index/index.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index_kernels.h>
+#include <glade/ops/random/random.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade {
+
+namespace {
+
+/// The indices as row-major int64, checked: their type, and on the CPU that they lie in [0, n).
+Tensor checked_positions(const char* operation, const Tensor& indices, std::int64_t n) {
+  if (indices.dtype() != DType::int64 && indices.dtype() != DType::int32)
+    fail<DTypeError>("{}: indices is {}: expected int64 or int32", operation, indices.dtype());
+  const Tensor positions = contiguous_data(to_data(indices, DType::int64));
+  if (positions.is_cpu()) {
+    const auto* data = positions.data<std::int64_t>();
+    for (std::int64_t i = 0; i < positions.numel(); ++i)
+      if (data[i] < 0 || data[i] >= n)
+        fail<IndexError>("{}: element {} of indices is {}: expected 0 <= index < {}", operation, i, data[i], n);
+  }
+  return positions;
+}
+
+/// The geometry of an operation along dimension d of `shape` with m positions.
+IndexGeometry geometry_along(const Shape& shape, int d, std::int64_t m, bool rows) {
+  IndexGeometry geometry{1, shape[d], m, 1, rows};
+  for (int i = 0; i < d; ++i) geometry.outer *= shape[i];
+  for (int i = d + 1; i < shape.ndim(); ++i) geometry.inner *= shape[i];
+  return geometry;
+}
+
+Tensor select_rows(const Tensor& x, int d, const Tensor& positions);
+
+/// The derivative of select_rows: zeros of `shape` with the slices of x added at the positions along d.
+Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions) {
+  Tensor y = zeros(shape, x.options());
+  GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(x), positions, geometry_along(shape, d, positions.numel(), true));
+  autograd::record("add_rows", y, {&x},
+                   [d, positions = autograd::SavedTensor(positions)](const autograd::Node&, const Tensor& grad) {
+                     return Tensors{select_rows(grad, d, positions.get())};
+                   });
+  return y;
+}
+
+Tensor select_rows(const Tensor& x, int d, const Tensor& positions) {
+  Shape shape = x.shape();
+  shape[d] = positions.numel();
+  Tensor y = empty(shape, x.options());
+  GLADE_DISPATCH(x.device(), gather, y, contiguous_data(x), positions, geometry_along(x.shape(), d, shape[d], true));
+  autograd::record("index_select", y, {&x},
+                   [from = x.shape(), d, positions = autograd::SavedTensor(positions)](
+                       const autograd::Node&, const Tensor& grad) { return Tensors{add_rows(grad, from, d, positions.get())}; });
+  return y;
+}
+
+/// Throws unless indices has x's shape but for its size along d.
+void check_aligned(const char* operation, const Tensor& x, int d, const Tensor& indices) {
+  Shape expected = x.shape();
+  if (indices.ndim() == x.ndim()) expected[d] = indices.shape()[d];
+  if (!(indices.shape() == expected))
+    fail<ShapeError>("{}: x is {} and indices is {}: expected equal sizes outside dimension {}", operation, x.shape(),
+                     indices.shape(), d);
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t padding_index) {
+  check_same_device("embedding", {{"weight", &weight}, {"indices", &indices}});
+  if (weight.ndim() != 2) fail<ShapeError>("embedding: weight is {}: expected two dimensions", weight.shape());
+  const std::int64_t n = weight.shape()[0];
+  if (padding_index >= n) fail<ValueError>("embedding: padding_index is {}, but weight is {}", padding_index, weight.shape());
+  const Tensor positions = checked_positions("embedding", indices, n);
+  const std::int64_t m = positions.numel(), d = weight.shape()[1];
+  Shape shape = indices.shape();
+  shape.push_back(d);
+  Tensor y = empty(shape, weight.options());
+  GLADE_DISPATCH(weight.device(), gather, y, contiguous_data(weight), positions, {1, n, m, d, true});
+  autograd::record("embedding", y, {&weight},
+                   [from = weight.shape(), padding_index, positions = autograd::SavedTensor(reshape(positions, {m}))](
+                       const autograd::Node&, const Tensor& grad) {
+                     const Tensor p = positions.get();
+                     Tensor rows = reshape(grad, {p.numel(), from[1]});
+                     if (padding_index >= 0)
+                       rows = where(unsqueeze(not_equal(p, padding_index), 1), rows, zeros({}, rows.options()));
+                     return Tensors{add_rows(rows, from, 0, p)};
+                   });
+  return y;
+}
+
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& indices) {
+  check_same_device("index_select", {{"x", &x}, {"indices", &indices}});
+  const int d = normalize_dim(dim, x.ndim(), "index_select");
+  if (indices.ndim() != 1) fail<ShapeError>("index_select: indices is {}: expected one dimension", indices.shape());
+  return select_rows(x, d, checked_positions("index_select", indices, x.shape()[d]));
+}
+
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices) {
+  check_same_device("gather", {{"x", &x}, {"indices", &indices}});
+  const int d = normalize_dim(dim, x.ndim(), "gather");
+  check_aligned("gather", x, d, indices);
+  const Tensor positions = checked_positions("gather", indices, x.shape()[d]);
+  Tensor y = empty(indices.shape(), x.options());
+  GLADE_DISPATCH(x.device(), gather, y, contiguous_data(x), positions, geometry_along(x.shape(), d, indices.shape()[d], false));
+  autograd::record(
+      "gather", y, {&x},
+      [from = x.shape(), d, positions = autograd::SavedTensor(positions)](const autograd::Node&, const Tensor& grad) {
+        const Tensor zero = expand(zeros({}, grad.options()), from);
+        return Tensors{scatter_add(zero, d, positions.get(), grad)};
+      });
+  return y;
+}
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device("scatter_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), "scatter_add");
+  check_aligned("scatter_add", x, d, indices);
+  if (!(source.shape() == indices.shape()))
+    fail<ShapeError>("scatter_add: indices is {} and source is {}: expected equal shapes", indices.shape(), source.shape());
+  if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
+    fail<DTypeError>("scatter_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
+  if (source.dtype() != x.dtype())
+    fail<DTypeError>("scatter_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
+  const Tensor positions = checked_positions("scatter_add", indices, x.shape()[d]);
+  Tensor y = empty(x.shape(), x.options());
+  copy_data(y, x);
+  GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(source), positions,
+                 geometry_along(x.shape(), d, indices.shape()[d], false));
+  autograd::record("scatter_add", y, {&x, &source},
+                   [d, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
+                     return Tensors{grad, node.needs_grad(1) ? gather(grad, d, positions.get()) : Tensor()};
+                   });
+  return y;
+}
+
+Tensor one_hot(const Tensor& indices, std::int64_t classes) {
+  if (classes < 0) fail<ValueError>("one_hot: classes is {}: expected at least 0", classes);
+  const Tensor positions = checked_positions("one_hot", indices, classes);
+  const Tensor all = arange(0, classes, 1, {DType::int64, indices.device()});
+  return to(equal(unsqueeze(positions, -1), all), DType::int64);
+}
+
+}  // namespace glade

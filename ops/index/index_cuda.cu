@@ -1,0 +1,256 @@
+// gather copies in units of up to 16 bytes. scatter_add must not depend on the order in which threads run, so it uses no
+// atomics: the positions are sorted (stably, by CUB), which brings what goes to one place together as a run. Runs are
+// summed in chunks of the sorted order, whatever their lengths, so that one frequent token does not hold everything up:
+// a run inside of a chunk is done at once, and of a run that crosses chunks the partial sums are joined by a second kernel.
+#include <algorithm>
+#include <bit>
+#include <cub/device/device_radix_sort.cuh>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/core/format.h>
+#include <glade/ops/index/index_kernels.h>
+
+namespace glade::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kChunk = 32;  // sorted positions that one thread sums for each of its columns
+constexpr int kUnroll = 4;  // rows of them loaded at once
+
+template <class T, int Width>
+struct alignas(sizeof(T) * Width) Vector {
+  T x[Width];
+};
+
+unsigned grid_size(std::int64_t blocks, std::int64_t limit) {
+  return static_cast<unsigned>(std::clamp<std::int64_t>(blocks, 1, limit));
+}
+constexpr std::int64_t kMaxGridYZ = 65535;
+
+/// A block of threads for rows of `columns`: as many threads to a row as there are columns, up to all of them.
+dim3 block_for(std::int64_t columns) {
+  unsigned x = 1;
+  while (x < kThreads && x < columns) x *= 2;
+  return dim3(x, kThreads / x);
+}
+
+bool is_aligned(const Tensor& x, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(x.raw_data()) % bytes == 0; }
+
+// ---- gather ----------------------------------------------------------------------------------------------------
+
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Unit* y, const Unit* x, const std::int64_t* indices, IndexGeometry g, Unit outside) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= g.outer * g.m) return;
+  const std::int64_t o = g.outer == 1 ? 0 : row / g.m, j = row - o * g.m;
+  for (std::int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < g.inner; k += gridDim.y * blockDim.x) {
+    const std::int64_t p = indices[g.rows ? j : row * g.inner + k];
+    y[row * g.inner + k] = p >= 0 && p < g.n ? x[(o * g.n + p) * g.inner + k] : outside;
+  }
+}
+
+template <class Unit>
+void launch_gather(const Tensor& y, const Tensor& x, const Tensor& indices, IndexGeometry g) {
+  g.inner = g.inner * static_cast<std::int64_t>(dtype_size(x.dtype())) / static_cast<std::int64_t>(sizeof(Unit));
+  Unit outside{};
+  if (is_floating(x.dtype())) {
+    visit_floating(x.dtype(), [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T nan[std::max<std::size_t>(1, sizeof(Unit) / sizeof(T))];
+      std::fill(std::begin(nan), std::end(nan), T(std::numeric_limits<float>::quiet_NaN()));
+      std::memcpy(&outside, nan, sizeof(Unit));
+    });
+  }
+  const dim3 block = block_for(g.inner);
+  const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), grid_size(g.inner / (4 * block.x), kMaxGridYZ));
+  gather_kernel<<<grid, block, 0, stream(x.device())>>>(static_cast<Unit*>(y.raw_data()), static_cast<const Unit*>(x.raw_data()),
+                                                        indices.data<std::int64_t>(), g, outside);
+  GLADE_CUDA_LAUNCHED();
+}
+
+// ---- scatter_add -----------------------------------------------------------------------------------------------
+
+/// Where everything goes: one sorted list of `count` destination rows for x [outer, rows, inner], in all `outer` alike.
+struct SortedRows {
+  std::int64_t outer, rows, count, inner;
+  const std::uint64_t* keys;      ///< the row of x; `rows` for a position out of range
+  const std::int64_t* positions;  ///< the row of y
+
+  __device__ std::int64_t chunks() const { return (count + kChunk - 1) / kChunk; }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(std::uint64_t* keys, std::int64_t* positions, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t p = indices[i];
+  std::int64_t key = g.outer * g.n * g.inner;
+  if (p >= 0 && p < g.n) key = (i / (g.m * g.inner) * g.n + p) * g.inner + i % g.inner;
+  keys[i] = static_cast<std::uint64_t>(key);
+  positions[i] = i;
+}
+
+template <class T, class Sum, int Width>
+__device__ void add_to(T* x, const Sum (&sum)[Width]) {
+  auto& target = *reinterpret_cast<Vector<T, Width>*>(x);
+  Vector<T, Width> value = target;
+#pragma unroll
+  for (int w = 0; w < Width; ++w) value.x[w] = T(static_cast<Sum>(value.x[w]) + sum[w]);
+  target = value;
+}
+
+// Partial sums of chunk c: [2 c] of the run that goes on from the chunk before, [2 c + 1] of the run that begins here and
+// goes on into the next.
+template <int Width, class T, class Sum>
+__global__ void __launch_bounds__(kThreads) sum_chunks_kernel(T* x, const T* y, Sum* partial, SortedRows s) {
+  const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y, begin = chunk * kChunk;
+  const std::int64_t column = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * Width;
+  if (begin >= s.count || column >= s.inner) return;
+  const std::int64_t end = min(begin + kChunk, s.count);
+  const auto rows = static_cast<std::uint64_t>(s.rows);
+  for (std::int64_t o = blockIdx.z; o < s.outer; o += gridDim.z) {
+    std::uint64_t key = s.keys[begin];
+    bool continues = begin > 0 && s.keys[begin - 1] == key;
+    Sum sum[Width] = {};
+    Sum* const out = partial + (o * s.chunks() + chunk) * 2 * s.inner + column;
+    const auto store = [&](Sum* to) {
+#pragma unroll
+      for (int w = 0; w < Width; ++w) to[w] = sum[w];
+    };
+    for (std::int64_t i = begin; i < end && key < rows; i += kUnroll) {
+      std::uint64_t next[kUnroll];
+      Vector<T, Width> value[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        next[u] = i + u < end ? s.keys[i + u] : rows;
+        if (next[u] < rows)
+          value[u] = *reinterpret_cast<const Vector<T, Width>*>(y + (o * s.count + s.positions[i + u]) * s.inner + column);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (i + u >= end || key == rows) break;
+        if (next[u] != key) {
+          if (continues) store(out);
+          else add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, sum);
+          continues = false;
+          key = next[u];
+#pragma unroll
+          for (int w = 0; w < Width; ++w) sum[w] = 0;
+        }
+        if (key < rows) {
+#pragma unroll
+          for (int w = 0; w < Width; ++w) sum[w] += static_cast<Sum>(value[u].x[w]);
+        }
+      }
+    }
+    if (key >= rows) continue;
+    if (continues) store(out);
+    else if (end < s.count && s.keys[end] == key) store(out + s.inner);
+    else add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, sum);
+  }
+}
+
+// For every run that begins in a chunk and goes on: its partial sums, in order.
+template <class T, class Sum>
+__global__ void __launch_bounds__(kThreads) join_chunks_kernel(T* x, const Sum* partial, SortedRows s) {
+  const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y, begin = chunk * kChunk, end = begin + kChunk;
+  const std::int64_t column = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  if (end >= s.count || column >= s.inner) return;
+  const std::uint64_t key = s.keys[end];
+  const bool begins_here = s.keys[end - 1] == key && (s.keys[begin] != key || begin == 0 || s.keys[begin - 1] != key);
+  if (!begins_here || key >= static_cast<std::uint64_t>(s.rows)) return;
+  // The first chunk, by bisection, that does not begin with the run; so the loads below do not wait for one another.
+  std::int64_t last = chunk + 1, after = s.chunks();
+  while (last + 1 < after) {
+    const std::int64_t middle = (last + after) / 2;
+    if (s.keys[middle * kChunk] == key) last = middle;
+    else after = middle;
+  }
+  for (std::int64_t o = blockIdx.z; o < s.outer; o += gridDim.z) {
+    const Sum* const from = partial + o * s.chunks() * 2 * s.inner + column;
+    Sum sum = from[(2 * chunk + 1) * s.inner];
+#pragma unroll 8
+    for (std::int64_t c = chunk + 1; c < after; ++c) sum += from[2 * c * s.inner];
+    const Sum total[1] = {sum};
+    add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, total);
+  }
+}
+
+template <class T, int Width>
+void sum_runs(const Tensor& x, const Tensor& y, const SortedRows& s) {
+  using Sum = compute_t<T>;
+  const std::int64_t chunks = (s.count + kChunk - 1) / kChunk;
+  const Scratch partial(static_cast<std::size_t>(s.outer * chunks * 2 * s.inner) * sizeof(Sum), x.device());
+  const auto grid = [&](dim3 block, std::int64_t columns) {
+    return dim3(blocks_for(chunks, static_cast<int>(block.y)), blocks_for(columns, static_cast<int>(block.x)),
+                grid_size(s.outer, kMaxGridYZ));
+  };
+  dim3 block = block_for(s.inner / Width);
+  sum_chunks_kernel<Width>
+      <<<grid(block, s.inner / Width), block, 0, stream(x.device())>>>(x.data<T>(), y.data<T>(), partial.data<Sum>(), s);
+  GLADE_CUDA_LAUNCHED();
+  block = block_for(s.inner);
+  join_chunks_kernel<<<grid(block, s.inner), block, 0, stream(x.device())>>>(x.data<T>(), partial.data<Sum>(), s);
+  GLADE_CUDA_LAUNCHED();
+}
+
+/// visit_floating, and int64 and int32.
+template <class F>
+void visit_summable(DType dtype, const F& f) {
+  if (dtype == DType::int64 || dtype == DType::int32) visit_index(dtype, f);
+  else visit_floating(dtype, f);
+}
+
+}  // namespace
+
+void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& g) {
+  if (y.numel() == 0) return;
+  DeviceGuard guard(x.device());
+  const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
+  if (g.rows && g.inner * size % 16 == 0 && is_aligned(x, 16) && is_aligned(y, 16)) return launch_gather<uint4>(y, x, indices, g);
+  switch (size) {
+    case 1: return launch_gather<std::uint8_t>(y, x, indices, g);
+    case 2: return launch_gather<std::uint16_t>(y, x, indices, g);
+    case 4: return launch_gather<std::uint32_t>(y, x, indices, g);
+    default: return launch_gather<std::uint64_t>(y, x, indices, g);
+  }
+}
+
+void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& g) {
+  if (y.numel() == 0 || x.numel() == 0) return;
+  DeviceGuard guard(x.device());
+  // Whole rows go by the indices as they are; otherwise every element is a row of its own.
+  const std::int64_t count = indices.numel();
+  const IndexGeometry key_geometry = g.rows ? IndexGeometry{1, g.n, g.m, 1, true} : g;
+  SortedRows s =
+      g.rows ? SortedRows{g.outer, g.n, count, g.inner, nullptr, nullptr} : SortedRows{1, x.numel(), count, 1, nullptr, nullptr};
+
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int64_t);
+  const Scratch keys(bytes, x.device()), positions(bytes, x.device()), sorted_keys(bytes, x.device()),
+      sorted_positions(bytes, x.device());
+  keys_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(
+      keys.data<std::uint64_t>(), positions.data<std::int64_t>(), indices.data<std::int64_t>(), key_geometry, count);
+  GLADE_CUDA_LAUNCHED();
+  const auto sort = [&](void* work, std::size_t& work_bytes) {
+    GLADE_CUDA(cub::DeviceRadixSort::SortPairs(work, work_bytes, keys.data<std::uint64_t>(), sorted_keys.data<std::uint64_t>(),
+                                               positions.data<std::int64_t>(), sorted_positions.data<std::int64_t>(), count, 0,
+                                               std::bit_width(static_cast<std::uint64_t>(s.rows)), stream(x.device())));
+  };
+  std::size_t work_bytes = 0;
+  sort(nullptr, work_bytes);
+  const Scratch work(work_bytes, x.device());
+  sort(work.data(), work_bytes);
+
+  s.keys = sorted_keys.data<std::uint64_t>();
+  s.positions = sorted_positions.data<std::int64_t>();
+  visit_summable(x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int width = 16 / sizeof(T);
+    if (s.inner % width == 0 && is_aligned(x, 16) && is_aligned(y, 16)) sum_runs<T, width>(x, y, s);
+    else sum_runs<T, 1>(x, y, s);
+  });
+}
+
+}  // namespace glade::cuda

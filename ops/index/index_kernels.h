@@ -1,0 +1,26 @@
+#pragma once
+// Kernels of ops/index: both directions between x [outer, n, inner] and y [outer, m, inner], all tensors row-major.
+#include <glade/core/tensor.h>
+
+namespace glade {
+
+/// y[o][j][k] belongs to x[o][p][k], where p is indices[j] with `rows`, else indices[o][j][k]; int64. The CPU kernels
+/// rely on 0 <= p < n; the CUDA kernels read NaN (0 for integers) and add nothing where that is not so.
+struct IndexGeometry {
+  std::int64_t outer, n, m, inner;
+  bool rows;
+};
+
+namespace cpu {
+/// y = x at the positions.
+void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
+/// x += y at the positions, equal ones in a fixed order; floating-point, int64 or int32.
+void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+}  // namespace cpu
+
+namespace cuda {
+void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
+void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+}  // namespace cuda
+
+}  // namespace glade
