@@ -4,10 +4,12 @@
 // a run inside of a chunk is done at once, and of a run that crosses chunks the partial sums are joined by a second kernel.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <cub/device/device_radix_sort.cuh>
+#include <iterator>
+#include <limits>
 
 #include <glade/core/cuda/cuda.h>
-#include <glade/core/format.h>
 #include <glade/ops/index/index_kernels.h>
 
 namespace glade::cuda {
@@ -23,16 +25,16 @@ struct alignas(sizeof(T) * Width) Vector {
   T x[Width];
 };
 
-unsigned grid_size(std::int64_t blocks, std::int64_t limit) {
-  return static_cast<unsigned>(std::clamp<std::int64_t>(blocks, 1, limit));
-}
-constexpr std::int64_t kMaxGridYZ = 65535;
-
 /// A block of threads for rows of `columns`: as many threads to a row as there are columns, up to all of them.
 dim3 block_for(std::int64_t columns) {
   unsigned x = 1;
   while (x < kThreads && x < columns) x *= 2;
   return dim3(x, kThreads / x);
+}
+
+/// How many such blocks lie side by side over `columns` (the kernels go on in strides).
+unsigned blocks_across(std::int64_t columns, dim3 block) {
+  return static_cast<unsigned>(std::clamp<std::int64_t>((columns + block.x - 1) / block.x, 1, 65535));
 }
 
 bool is_aligned(const Tensor& x, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(x.raw_data()) % bytes == 0; }
@@ -64,7 +66,7 @@ void launch_gather(const Tensor& y, const Tensor& x, const Tensor& indices, Inde
     });
   }
   const dim3 block = block_for(g.inner);
-  const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), grid_size(g.inner / (4 * block.x), kMaxGridYZ));
+  const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), blocks_across((g.inner + 3) / 4, block));
   gather_kernel<<<grid, block, 0, stream(x.device())>>>(static_cast<Unit*>(y.raw_data()), static_cast<const Unit*>(x.raw_data()),
                                                         indices.data<std::int64_t>(), g, outside);
   GLADE_CUDA_LAUNCHED();
@@ -78,7 +80,7 @@ struct SortedRows {
   const std::uint64_t* keys;      ///< the row of x; `rows` for a position out of range
   const std::int64_t* positions;  ///< the row of y
 
-  __device__ std::int64_t chunks() const { return (count + kChunk - 1) / kChunk; }
+  GLADE_HOST_DEVICE std::int64_t chunks() const { return (count + kChunk - 1) / kChunk; }
 };
 
 __global__ void __launch_bounds__(kThreads)
@@ -101,39 +103,45 @@ __device__ void add_to(T* x, const Sum (&sum)[Width]) {
   target = value;
 }
 
+template <class Sum, int Width>
+__device__ void store(Sum* to, const Sum (&sum)[Width]) {
+#pragma unroll
+  for (int w = 0; w < Width; ++w) to[w] = sum[w];
+}
+
+// A block is (columns, chunks) of threads. Columns count through all of outer, in vectors of Width.
+//
 // Partial sums of chunk c: [2 c] of the run that goes on from the chunk before, [2 c + 1] of the run that begins here and
 // goes on into the next.
 template <int Width, class T, class Sum>
 __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(T* x, const T* y, Sum* partial, SortedRows s) {
   const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y, begin = chunk * kChunk;
-  const std::int64_t column = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * Width;
-  if (begin >= s.count || column >= s.inner) return;
-  const std::int64_t end = min(begin + kChunk, s.count);
+  if (begin >= s.count) return;
+  const std::int64_t end = min(begin + kChunk, s.count), columns = s.inner / Width;
   const auto rows = static_cast<std::uint64_t>(s.rows);
-  for (std::int64_t o = blockIdx.z; o < s.outer; o += gridDim.z) {
+  for (std::int64_t i = blockIdx.y * blockDim.x + threadIdx.x; i < s.outer * columns; i += gridDim.y * blockDim.x) {
+    const std::int64_t o = i / columns, column = i % columns * Width;
+    T* const target = x + o * s.rows * s.inner + column;
+    const T* const source = y + o * s.count * s.inner + column;
+    Sum* const partials = partial + (o * s.chunks() + chunk) * 2 * s.inner + column;
+
     std::uint64_t key = s.keys[begin];
     bool continues = begin > 0 && s.keys[begin - 1] == key;
     Sum sum[Width] = {};
-    Sum* const out = partial + (o * s.chunks() + chunk) * 2 * s.inner + column;
-    const auto store = [&](Sum* to) {
-#pragma unroll
-      for (int w = 0; w < Width; ++w) to[w] = sum[w];
-    };
-    for (std::int64_t i = begin; i < end && key < rows; i += kUnroll) {
+    for (std::int64_t at = begin; at < end && key < rows; at += kUnroll) {
       std::uint64_t next[kUnroll];
       Vector<T, Width> value[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        next[u] = i + u < end ? s.keys[i + u] : rows;
-        if (next[u] < rows)
-          value[u] = *reinterpret_cast<const Vector<T, Width>*>(y + (o * s.count + s.positions[i + u]) * s.inner + column);
+        next[u] = at + u < end ? s.keys[at + u] : rows;
+        if (next[u] < rows) value[u] = *reinterpret_cast<const Vector<T, Width>*>(source + s.positions[at + u] * s.inner);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (i + u >= end || key == rows) break;
+        if (at + u >= end || key == rows) break;
         if (next[u] != key) {
-          if (continues) store(out);
-          else add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, sum);
+          if (continues) store(partials, sum);
+          else add_to(target + static_cast<std::int64_t>(key) * s.inner, sum);
           continues = false;
           key = next[u];
 #pragma unroll
@@ -146,9 +154,9 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(T* x, const T* y, 
       }
     }
     if (key >= rows) continue;
-    if (continues) store(out);
-    else if (end < s.count && s.keys[end] == key) store(out + s.inner);
-    else add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, sum);
+    if (continues) store(partials, sum);
+    else if (end < s.count && s.keys[end] == key) store(partials + s.inner, sum);
+    else add_to(target + static_cast<std::int64_t>(key) * s.inner, sum);
   }
 }
 
@@ -156,44 +164,39 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(T* x, const T* y, 
 template <class T, class Sum>
 __global__ void __launch_bounds__(kThreads) join_chunks_kernel(T* x, const Sum* partial, SortedRows s) {
   const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y, begin = chunk * kChunk, end = begin + kChunk;
-  const std::int64_t column = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
-  if (end >= s.count || column >= s.inner) return;
+  if (end >= s.count) return;
   const std::uint64_t key = s.keys[end];
   const bool begins_here = s.keys[end - 1] == key && (s.keys[begin] != key || begin == 0 || s.keys[begin - 1] != key);
   if (!begins_here || key >= static_cast<std::uint64_t>(s.rows)) return;
-  // The first chunk, by bisection, that does not begin with the run; so the loads below do not wait for one another.
+  // By bisection, the first chunk that does not begin with the run: known before the sum, whose loads then need not wait.
   std::int64_t last = chunk + 1, after = s.chunks();
   while (last + 1 < after) {
     const std::int64_t middle = (last + after) / 2;
     if (s.keys[middle * kChunk] == key) last = middle;
     else after = middle;
   }
-  for (std::int64_t o = blockIdx.z; o < s.outer; o += gridDim.z) {
+  for (std::int64_t i = blockIdx.y * blockDim.x + threadIdx.x; i < s.outer * s.inner; i += gridDim.y * blockDim.x) {
+    const std::int64_t o = i / s.inner, column = i % s.inner;
     const Sum* const from = partial + o * s.chunks() * 2 * s.inner + column;
-    Sum sum = from[(2 * chunk + 1) * s.inner];
+    Sum sum[1] = {from[(2 * chunk + 1) * s.inner]};
 #pragma unroll 8
-    for (std::int64_t c = chunk + 1; c < after; ++c) sum += from[2 * c * s.inner];
-    const Sum total[1] = {sum};
-    add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, total);
+    for (std::int64_t c = chunk + 1; c < after; ++c) sum[0] += from[2 * c * s.inner];
+    add_to(x + (o * s.rows + static_cast<std::int64_t>(key)) * s.inner + column, sum);
   }
 }
 
 template <class T, int Width>
 void sum_runs(const Tensor& x, const Tensor& y, const SortedRows& s) {
   using Sum = compute_t<T>;
-  const std::int64_t chunks = (s.count + kChunk - 1) / kChunk;
-  const Scratch partial(static_cast<std::size_t>(s.outer * chunks * 2 * s.inner) * sizeof(Sum), x.device());
-  const auto grid = [&](dim3 block, std::int64_t columns) {
-    return dim3(blocks_for(chunks, static_cast<int>(block.y)), blocks_for(columns, static_cast<int>(block.x)),
-                grid_size(s.outer, kMaxGridYZ));
+  const Scratch partial(static_cast<std::size_t>(s.outer * s.chunks() * 2 * s.inner) * sizeof(Sum), x.device());
+  const auto launch = [&](auto kernel, std::int64_t columns, auto... arguments) {
+    const dim3 block = block_for(columns);
+    const dim3 grid(blocks_for(s.chunks(), static_cast<int>(block.y)), blocks_across(columns, block));
+    kernel<<<grid, block, 0, stream(x.device())>>>(x.data<T>(), arguments..., s);
+    GLADE_CUDA_LAUNCHED();
   };
-  dim3 block = block_for(s.inner / Width);
-  sum_chunks_kernel<Width>
-      <<<grid(block, s.inner / Width), block, 0, stream(x.device())>>>(x.data<T>(), y.data<T>(), partial.data<Sum>(), s);
-  GLADE_CUDA_LAUNCHED();
-  block = block_for(s.inner);
-  join_chunks_kernel<<<grid(block, s.inner), block, 0, stream(x.device())>>>(x.data<T>(), partial.data<Sum>(), s);
-  GLADE_CUDA_LAUNCHED();
+  launch(sum_chunks_kernel<Width, T, Sum>, s.outer * s.inner / Width, y.data<T>(), partial.data<Sum>());
+  launch(join_chunks_kernel<T, Sum>, s.outer * s.inner, partial.data<Sum>());
 }
 
 /// visit_floating, and int64 and int32.

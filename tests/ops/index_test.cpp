@@ -1,0 +1,301 @@
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+#include <numeric>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using autograd::gradcheck;
+using autograd::gradgradcheck;
+using testing_support::all_close;
+using testing_support::DeviceTest;
+using testing_support::random_leaf;
+using testing_support::random_tensor;
+using testing_support::throws_with;
+
+using Indices = std::vector<std::int64_t>;
+
+class IndexTest : public DeviceTest {
+ protected:
+  Tensor counting(const Shape& shape, DType dtype = DType::float64) const {
+    std::vector<double> values(static_cast<std::size_t>(shape.numel()));
+    std::iota(values.begin(), values.end(), 0);
+    return to_data(to_data(Tensor::from_vector(values, shape), dtype), device());
+  }
+  Tensor indices(const Indices& values, const Shape& shape) const { return Tensor::from_vector(values, shape, device()); }
+  Tensor indices(const Indices& values) const { return Tensor::from_vector(values, device()); }
+  Tensor random(const Shape& shape, DType dtype = DType::float64) const { return random_tensor(shape, device(), dtype); }
+  Tensor leaf(const Shape& shape) const { return random_leaf(shape, device()); }
+};
+GLADE_DEVICE_TESTS(IndexTest);
+
+/// Random positions in [0, n), a third of them the same.
+Indices random_indices(std::int64_t count, std::int64_t n) {
+  static std::mt19937_64 engine(7);
+  Indices result(static_cast<std::size_t>(count));
+  for (auto& i : result) i = engine() % 3 == 0 ? n / 2 : static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(n));
+  return result;
+}
+
+/// gather by the definition, or scatter_add with `source`, over [outer, n, inner] and [outer, m, inner].
+std::vector<double> gathered(const std::vector<double>& x, const Indices& index, std::size_t outer, std::size_t n, std::size_t m,
+                             std::size_t inner) {
+  std::vector<double> y(outer * m * inner);
+  for (std::size_t o = 0; o < outer; ++o)
+    for (std::size_t j = 0; j < m; ++j)
+      for (std::size_t k = 0; k < inner; ++k) {
+        const std::size_t i = (o * m + j) * inner + k;
+        y[i] = x[(o * n + static_cast<std::size_t>(index[i])) * inner + k];
+      }
+  return y;
+}
+std::vector<double> scattered(std::vector<double> x, const Indices& index, const std::vector<double>& source, std::size_t outer,
+                              std::size_t n, std::size_t m, std::size_t inner) {
+  for (std::size_t o = 0; o < outer; ++o)
+    for (std::size_t j = 0; j < m; ++j)
+      for (std::size_t k = 0; k < inner; ++k) {
+        const std::size_t i = (o * m + j) * inner + k;
+        x[(o * n + static_cast<std::size_t>(index[i])) * inner + k] += source[i];
+      }
+  return x;
+}
+
+TEST_P(IndexTest, Embedding) {
+  const Tensor weight = counting({4, 3});
+  const Tensor y = embedding(weight, indices({3, 0, 1, 1}, {2, 2}));
+  EXPECT_EQ(y.shape(), (Shape{2, 2, 3}));
+  EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{9, 10, 11, 0, 1, 2, 3, 4, 5, 3, 4, 5}));
+  const Tensor narrow = to_data(indices({2, 0}), DType::int32);
+  EXPECT_EQ(embedding(transpose(counting({3, 4}), 0, 1), narrow).to_vector<double>(), (std::vector<double>{2, 6, 10, 0, 4, 8}));
+  EXPECT_EQ(embedding(weight, indices({1}, {})).shape(), (Shape{3}));
+  EXPECT_EQ(embedding(weight, indices({}, {2, 0})).shape(), (Shape{2, 0, 3}));
+  EXPECT_EQ(embedding(weight, transpose(indices({0, 1, 2, 3}, {2, 2}), 0, 1)).to_vector<double>(),
+            (std::vector<double>{0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11}));
+}
+
+TEST_P(IndexTest, EmbeddingGradient) {
+  const Tensor positions = indices({3, 0, 1, 1, 3, 1}, {2, 3});
+  const auto f = [&](const Tensors& in) { return Tensors{square(embedding(in[0], positions))}; };
+  EXPECT_TRUE(gradcheck(f, {leaf({5, 3})}));
+  EXPECT_TRUE(gradgradcheck(f, {leaf({5, 3})}));
+}
+
+TEST_P(IndexTest, EmbeddingPaddingGetsNoGradient) {
+  const Tensor weight = leaf({3, 2}), positions = indices({1, 2, 1, 0});
+  const Tensor y = embedding(weight, positions, 1);
+  EXPECT_TRUE(all_close(select(y, 0, 0), select(weight, 0, 1)));  // its row is read all the same
+  // Even an infinite gradient is left out, not multiplied by zero.
+  y.backward(Tensor::from_vector<double>({INFINITY, NAN, 1, 2, 3, 4, 5, 6}, {4, 2}, device()));
+  EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{5, 6, 0, 0, 1, 2}));
+  EXPECT_TRUE(throws_with<ValueError>([&] { embedding(weight, positions, 3); }, "padding_index is 3, but weight is [3, 2]"));
+}
+
+// Against sums in the test, at sizes where CUDA's sums go through many chunks, with rows that are and are not a multiple
+// of 16 bytes.
+TEST_P(IndexTest, EmbeddingGradientOfManyTokens) {
+  struct Case {
+    std::int64_t n, m, d;
+  };
+  for (const auto& [n, m, d] : {Case{50, 3001, 64}, {7, 1000, 33}, {1, 257, 8}, {40000, 500, 16}, {300, 64, 300}, {3, 96, 1}}) {
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16}) {
+      const Indices positions = random_indices(m, n);
+      Tensor weight = random({n, d}, dtype).set_requires_grad();
+      const Tensor grad = random({m, d}, dtype);
+      embedding(weight, indices(positions)).backward(grad);
+      const auto g = grad.to_vector<double>();
+      std::vector<double> expected(static_cast<std::size_t>(n * d)), magnitude(expected);
+      for (std::size_t j = 0; j < positions.size(); ++j)
+        for (std::size_t k = 0; k < static_cast<std::size_t>(d); ++k) {
+          const std::size_t at = static_cast<std::size_t>(positions[j] * d) + k, from = j * static_cast<std::size_t>(d) + k;
+          expected[at] += g[from];
+          magnitude[at] += std::abs(g[from]);
+        }
+      // Rounding of the sums, relative to the sum of magnitudes, and of the result to its type.
+      const double sum_error = dtype == DType::float64 ? 1e-13 : 1e-5;
+      const double result_error = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-10 : 0;
+      const auto result = weight.grad().to_vector<double>();
+      for (std::size_t i = 0; i < result.size(); ++i)
+        ASSERT_NEAR(result[i], expected[i], sum_error * magnitude[i] + result_error * std::abs(expected[i]))
+            << dtype_name(dtype) << " n " << n << " m " << m << " d " << d << " element " << i;
+    }
+  }
+}
+
+TEST_P(IndexTest, GradientsAreTheSameBitsEveryTime) {
+  const Tensor positions = indices(random_indices(20000, 100)), grad = random({20000, 48}, DType::float32);
+  std::vector<double> first;
+  for (int run = 0; run < 3; ++run) {
+    const Tensor weight = random({100, 48}, DType::float32).set_requires_grad();
+    embedding(weight, positions).backward(grad);
+    const auto result = weight.grad().to_vector<double>();
+    if (run == 0) first = result;
+    EXPECT_EQ(result, first);
+  }
+}
+
+TEST_P(IndexTest, IndexSelect) {
+  const Tensor x = counting({2, 3, 2});
+  EXPECT_EQ(index_select(x, 1, indices({2, 0, 2})).to_vector<double>(),
+            (std::vector<double>{4, 5, 0, 1, 4, 5, 10, 11, 6, 7, 10, 11}));
+  EXPECT_EQ(index_select(x, -1, indices({1})).to_vector<double>(), (std::vector<double>{1, 3, 5, 7, 9, 11}));
+  EXPECT_EQ(index_select(transpose(x, 0, 2), 0, indices({1})).to_vector<double>(), (std::vector<double>{1, 7, 3, 9, 5, 11}));
+  EXPECT_EQ(index_select(slice(x, 1, 1, 3), 1, slice(indices({1, 9, 0, 9}), 0, 0, 4, 2)).to_vector<double>(),
+            (std::vector<double>{4, 5, 2, 3, 10, 11, 8, 9}));
+  EXPECT_EQ(index_select(x, 1, indices({})).shape(), (Shape{2, 0, 2}));
+  EXPECT_EQ(index_select(counting({2, 3, 0}), 1, indices({1})).shape(), (Shape{2, 1, 0}));
+}
+
+TEST_P(IndexTest, IndexSelectEveryDType) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32,
+                            DType::uint8, DType::boolean}) {
+    for (const std::int64_t inner : {1, 3, 16}) {  // 16 elements of any type make whole 16-byte units
+      const Tensor x = to_data(counting({5, inner}, DType::uint8), dtype), y = index_select(x, 0, indices({4, 0, 4}));
+      EXPECT_EQ(y.dtype(), dtype);
+      const Tensor expected = cat({select(x, 0, 4), select(x, 0, 0), select(x, 0, 4)});
+      EXPECT_EQ(y.to_vector<double>(), expected.to_vector<double>()) << dtype_name(dtype) << " " << inner;
+    }
+  }
+}
+
+TEST_P(IndexTest, IndexSelectGradient) {
+  for (const std::int64_t dim : {0, 1, 2}) {
+    const auto f = [&](const Tensors& in) { return Tensors{square(index_select(in[0], dim, indices({1, 0, 1, 1})))}; };
+    EXPECT_TRUE(gradcheck(f, {leaf({2, 3, 4})}));
+    EXPECT_TRUE(gradgradcheck(f, {leaf({2, 3, 4})}));
+  }
+}
+
+TEST_P(IndexTest, GatherAndScatterAddByDefinition) {
+  struct Case {
+    std::size_t outer, n, m, inner;
+  };
+  for (const auto& [outer, n, m, inner] :
+       {Case{1, 5, 7, 1}, {3, 4, 2, 1}, {2, 3, 5, 4}, {1, 9, 40, 33}, {17, 1, 3, 5}, {1, 3000, 20000, 1}}) {
+    const auto size = [](std::size_t a, std::size_t b, std::size_t c) {
+      return Shape{static_cast<std::int64_t>(a), static_cast<std::int64_t>(b), static_cast<std::int64_t>(c)};
+    };
+    for (const DType dtype : {DType::float64, DType::float32, DType::int64, DType::int32}) {
+      const Tensor x = to_data(random(size(outer, n, inner)) * 100.0, dtype),
+                   source = to_data(random(size(outer, m, inner)) * 100.0, dtype);
+      const Indices index = random_indices(source.numel(), static_cast<std::int64_t>(n));
+      const Tensor positions = indices(index, source.shape());
+      EXPECT_EQ(gather(x, 1, positions).to_vector<double>(), gathered(x.to_vector<double>(), index, outer, n, m, inner));
+      const Tensor sums = scatter_add(x, -2, to_data(positions, DType::int32), source);
+      EXPECT_EQ(sums.dtype(), dtype);
+      const auto expected = scattered(x.to_vector<double>(), index, source.to_vector<double>(), outer, n, m, inner);
+      // Up to 20000 terms of size 100 with both signs meet in a place.
+      const double tolerance = dtype == DType::float64 ? 1e-8 : dtype == DType::float32 ? 2 : 0;
+      const auto result = sums.to_vector<double>();
+      for (std::size_t i = 0; i < result.size(); ++i) ASSERT_NEAR(result[i], expected[i], tolerance) << dtype_name(dtype);
+    }
+  }
+}
+
+TEST_P(IndexTest, GatherOfViews) {
+  const Tensor x = counting({3, 2}), positions = indices({0, 2, 1, 1}, {2, 2});
+  // x^T is [2, 3]; positions^T is [[0, 1], [2, 1]].
+  EXPECT_EQ(gather(transpose(x, 0, 1), 1, transpose(positions, 0, 1)).to_vector<double>(), (std::vector<double>{0, 2, 5, 3}));
+  EXPECT_EQ(gather(expand(counting({1, 3}), {2, 3}), 1, expand(indices({2}, {1, 1}), {2, 1})).to_vector<double>(),
+            (std::vector<double>{2, 2}));
+  EXPECT_EQ(gather(x, 1, indices({}, {3, 0})).shape(), (Shape{3, 0}));
+}
+
+TEST_P(IndexTest, ScatterAddOfViews) {
+  const Tensor x = transpose(counting({2, 2}), 0, 1), source = expand(counting({1, 1}) + 10.0, {2, 3});
+  const Tensor y = scatter_add(x, 1, indices({0, 0, 1, 1, 1, 1}, {2, 3}), source);
+  EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{20, 12, 1, 33}));
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{0, 2, 1, 3}));
+  EXPECT_EQ(scatter_add(x, 1, indices({}, {2, 0}), counting({2, 0})).to_vector<double>(), x.to_vector<double>());
+}
+
+// 16-bit sums are taken in float32: 4096 ones would stop growing at 256 (2048) otherwise.
+TEST_P(IndexTest, ScatterAddOf16BitTypes) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    const Tensor sums =
+        scatter_add(zeros({2}, {dtype, device()}), 0, zeros({4096}, {DType::int64, device()}), ones({4096}, {dtype, device()}));
+    EXPECT_EQ(sums.dtype(), dtype);
+    EXPECT_EQ(sums.to_vector<double>(), (std::vector<double>{4096, 0}));
+  }
+}
+
+TEST_P(IndexTest, GatherAndScatterAddGradients) {
+  const Tensor positions = indices({0, 2, 2, 1, 0, 0, 1, 1}, {2, 2, 2});
+  const auto gathering = [&](const Tensors& in) { return Tensors{square(gather(in[0], 1, positions))}; };
+  EXPECT_TRUE(gradcheck(gathering, {leaf({2, 3, 2})}));
+  EXPECT_TRUE(gradgradcheck(gathering, {leaf({2, 3, 2})}));
+  const auto adding = [&](const Tensors& in) { return Tensors{square(scatter_add(in[0], 1, positions, in[1]))}; };
+  EXPECT_TRUE(gradcheck(adding, {leaf({2, 3, 2}), leaf({2, 2, 2})}));
+  EXPECT_TRUE(gradgradcheck(adding, {leaf({2, 3, 2}), leaf({2, 2, 2})}));
+}
+
+TEST_P(IndexTest, OneHot) {
+  const Tensor y = one_hot(to_data(indices({2, 0, 1, 1}, {2, 2}), DType::int32), 3);
+  EXPECT_EQ(y.dtype(), DType::int64);
+  EXPECT_EQ(y.shape(), (Shape{2, 2, 3}));
+  EXPECT_EQ(y.to_vector<std::int64_t>(), (Indices{0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0}));
+  EXPECT_EQ(one_hot(indices({1}, {}), 2).to_vector<std::int64_t>(), (Indices{0, 1}));
+  EXPECT_EQ(one_hot(indices({}), 4).shape(), (Shape{0, 4}));
+}
+
+TEST_P(IndexTest, ChangingTheIndicesIsSeenByTheTape) {
+  const Tensor positions = indices({0, 1});
+  const Tensor loss = sum(embedding(leaf({2, 2}), positions));
+  fill_data(positions, 1);
+  EXPECT_TRUE(throws_with<AutogradError>([&] { loss.backward(); }, "changed in place"));
+}
+
+TEST_P(IndexTest, Errors) {
+  const Tensor x = counting({2, 3}), i = indices({0, 1});
+  EXPECT_TRUE(throws_with<ShapeError>([&] { embedding(counting({4}), i); }, "embedding: weight is [4]"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { embedding(x, counting({2})); }, "embedding: indices is float64"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { one_hot(counting({2}, DType::uint8), 3); }, "one_hot: indices is uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { one_hot(i, -1); }, "classes is -1"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { index_select(x, 0, indices({0}, {1, 1})); }, "indices is [1, 1]"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { index_select(x, 2, i); }, "index_select"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gather(x, 1, i); }, "gather: x is [2, 3] and indices is [2]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gather(x, 1, indices({0}, {1, 1})); }, "equal sizes outside dimension 1"));
+  const Tensor pairs = indices({0, 1, 1, 0}, {2, 2});
+  EXPECT_TRUE(throws_with<ShapeError>([&] { scatter_add(x, 1, pairs, x); }, "indices is [2, 2] and source is [2, 3]"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { scatter_add(x, 1, pairs, counting({2, 2}, DType::float32)); }, "source is float32"));
+  const Tensor bytes = counting({2, 3}, DType::uint8);
+  EXPECT_TRUE(throws_with<DTypeError>([&] { scatter_add(bytes, 1, pairs, counting({2, 2}, DType::uint8)); }, "x is uint8"));
+  if (device().is_cuda()) {
+    EXPECT_TRUE(throws_with<DeviceError>([&] { embedding(x, to_data(i, kCPU)); }, "indices is on cpu"));
+  }
+}
+
+// The two devices differ here by design: see index.h.
+TEST_P(IndexTest, PositionsOutOfRange) {
+  const Tensor x = leaf({3, 2}), whole = counting({3, 2}, DType::int64);
+  for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{3}, INT64_MAX, INT64_MIN}) {
+    const Tensor positions = indices({1, bad, 1}), aligned = indices({1, bad, 1, bad, 0, 0}, {3, 2});
+    if (device().is_cpu()) {
+      const std::string message = "element 1 of indices is " + std::to_string(bad) + ": expected 0 <= index < 3";
+      EXPECT_TRUE(throws_with<IndexError>([&] { embedding(x, positions); }, "embedding: " + message));
+      EXPECT_TRUE(throws_with<IndexError>([&] { index_select(x, 0, positions); }, "index_select: " + message));
+      EXPECT_TRUE(throws_with<IndexError>([&] { gather(x, 0, aligned); }, "gather: " + message));
+      EXPECT_TRUE(throws_with<IndexError>([&] { scatter_add(x, 0, aligned, x); }, "scatter_add: " + message));
+      EXPECT_TRUE(throws_with<IndexError>([&] { one_hot(positions, 3); }, "one_hot: " + message));
+      continue;
+    }
+    const auto values = x.to_vector<double>();
+    const Tensor y = index_select(x, 0, positions);
+    EXPECT_TRUE(all_close(y, Tensor::from_vector<double>({values[2], values[3], NAN, NAN, values[2], values[3]}, {3, 2})));
+    EXPECT_EQ(index_select(whole, 0, positions).to_vector<double>(), (std::vector<double>{2, 3, 0, 0, 2, 3}));
+    x.set_grad({});
+    y.backward(counting({3, 2}) + 1.0);
+    EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0, 0, 6, 8, 0, 0}));
+    const Tensor sums = scatter_add(x, 0, aligned, counting({3, 2}));
+    EXPECT_TRUE(all_close(sums, Tensor::from_vector<double>(
+                                    {values[0] + 4, values[1] + 5, values[2] + 2, values[3], values[4], values[5]}, {3, 2})));
+    EXPECT_EQ(one_hot(positions, 3).to_vector<double>(), (std::vector<double>{0, 1, 0, 0, 0, 0, 0, 1, 0}));
+  }
+}
+
+}  // namespace
+}  // namespace glade
