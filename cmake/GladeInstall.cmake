@@ -1,12 +1,14 @@
 # What `cmake --install` puts under the prefix: the library, the public headers and the package for find_package(glade).
 include(CMakePackageConfigHelpers)
 
-# Headers that only glade's own sources include.
-set(GLADE_INTERNAL_HEADERS "kernels\\.h$|/nn/hdf5\\.h$|/cuda$|/autograd/accumulate\\.h$|/core/(accumulate|allocator|cpu_loops|dispatch|format|loops|math|parallel|philox)\\.h$")
+# The public headers are those that glade.h brings.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS glade.h)
+file(STRINGS glade.h includes REGEX "^#include <glade/")
 install(FILES glade.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/glade)
-foreach(folder ${GLADE_FOLDERS})
-  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/glade
-          FILES_MATCHING PATTERN "*.h" REGEX "${GLADE_INTERNAL_HEADERS}" EXCLUDE)
+foreach(include ${includes})
+  string(REGEX REPLACE "#include <glade/(.*)>" "\\1" header "${include}")
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/glade/${folder})
 endforeach()
 
 install(TARGETS glade EXPORT gladeTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
