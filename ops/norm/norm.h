@@ -1,5 +1,6 @@
 #pragma once
-// Normalisation over the last dimension; statistics in float32 (float64 for float64). The result has x's dtype.
+// Normalisation over the last dimension, computed in float32 (float64 for float64). The result has x's dtype; weight and
+// bias have x's or the one it is computed in. Differentiable, twice.
 #include <glade/core/tensor.h>
 
 namespace glade {

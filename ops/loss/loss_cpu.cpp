@@ -1,0 +1,88 @@
+#include <cmath>
+
+#include <glade/core/math.h>
+#include <glade/core/parallel.h>
+#include <glade/ops/loss/loss_kernels.h>
+#include <glade/ops/reduce/cpu_fold.h>
+
+namespace glade::cpu {
+
+namespace {
+
+/// Calls f(row) for every row that counts and ignored(row) for the others.
+template <class F, class G>
+void for_each_row(const ClassLossOptions& options, const Tensor& targets, std::int64_t classes, const F& f, const G& ignored) {
+  const std::int64_t* target = targets.data<std::int64_t>();
+  parallel_for(targets.numel(), std::max<std::int64_t>(1, kGrain / 4 / classes), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      if (target[row] == options.ignore_index) ignored(row);
+      else f(row);
+  });
+}
+
+template <class T, class Acc>
+void class_loss_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& out) {
+  const std::int64_t n = input.shape().back(), rows = targets.numel();
+  const std::int64_t* target = targets.data<std::int64_t>();
+  Acc* logsumexp = options.normalized ? nullptr : out.logsumexp.data<Acc>();
+  std::vector<double> losses(static_cast<std::size_t>(rows), 0.0);
+  const auto row_loss = [&, data = input.data<T>()](std::int64_t row) {
+    const T* x = data + row * n;
+    double& loss = losses[static_cast<std::size_t>(row)];
+    loss = -(1 - options.label_smoothing) * static_cast<double>(x[target[row]]);
+    if (options.normalized) return;
+    const auto larger = [=](Acc a, std::int64_t i) { return nan_max(a, Acc(x[i])); };
+    const Acc largest = fold_run(n, -std::numeric_limits<Acc>::infinity(), larger, nan_max<Acc>);
+    const double sum = sum_run<Acc>(n, [=](std::int64_t i) { return math::exp(Acc(x[i]) - largest); });
+    const double total = static_cast<double>(largest) + std::log(sum);
+    logsumexp[row] = static_cast<Acc>(total);
+    loss += total;
+    if (options.label_smoothing > 0)
+      loss -= options.label_smoothing * sum_run<Acc>(n, [=](std::int64_t i) { return Acc(x[i]); }) / static_cast<double>(n);
+  };
+  for_each_row(options, targets, n, row_loss, [](std::int64_t) {});
+  const auto counted = static_cast<double>(rows - std::count(target, target + rows, options.ignore_index));
+  const double scale = options.mean ? 1 / counted : 1;
+  const double sum = sum_run<double>(rows, [&](std::int64_t i) { return losses[static_cast<std::size_t>(i)]; });
+  *out.scale.data<Acc>() = static_cast<Acc>(scale);
+  *out.loss.data<Acc>() = static_cast<Acc>(options.mean ? sum / counted : sum);
+}
+
+template <class T, class Acc>
+void class_loss_backward_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& saved,
+                              Acc scale, T* gradient) {
+  const std::int64_t n = input.shape().back();
+  const auto spread = static_cast<Acc>(options.label_smoothing / static_cast<double>(n)),
+             own = static_cast<Acc>(1 - options.label_smoothing);
+  const auto row_gradient = [&, data = input.data<T>()](std::int64_t row) {
+    const T* x = data + row * n;
+    T* dx = gradient + row * n;
+    const std::int64_t target = targets.data<std::int64_t>()[row];
+    if (options.normalized) {
+      std::fill_n(dx, n, T(0));
+      dx[target] = T(-scale);
+      return;
+    }
+    const Acc total = saved.logsumexp.data<Acc>()[row];
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - total) - spread));
+    dx[target] = T(scale * (math::exp(Acc(x[target]) - total) - spread - own));
+  };
+  for_each_row(options, targets, n, row_gradient, [&](std::int64_t row) { std::fill_n(gradient + row * n, n, T(0)); });
+}
+
+}  // namespace
+
+void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& out) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { class_loss_rows<T, compute_t<T>>(options, x, targets, out); });
+}
+
+void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& saved,
+                         const Tensor& grad, const Tensor& dx) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using Acc = compute_t<T>;
+    class_loss_backward_rows(options, x, targets, saved, *grad.data<Acc>() * *saved.scale.data<Acc>(), dx.data<T>());
+  });
+}
+
+}  // namespace glade::cpu

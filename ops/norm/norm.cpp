@@ -1,0 +1,117 @@
+#include <glade/ops/norm/norm.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/norm/norm_kernels.h>
+#include <glade/ops/reduce/reduce.h>
+
+namespace glade {
+
+using autograd::Node;
+using autograd::SavedTensor;
+
+namespace {
+
+DType compute_dtype(DType dtype) { return dtype == DType::float64 ? dtype : DType::float32; }
+
+void check_parameter(const char* name, const char* argument, const Tensor& parameter, const Tensor& x) {
+  if (!parameter.defined()) return;
+  if (!(parameter.shape() == Shape{x.shape().back()}))
+    fail<ShapeError>("{}: {} is {}, expected [{}] for x of {}", name, argument, parameter.shape(), x.shape().back(), x.shape());
+  if (parameter.dtype() != x.dtype() && parameter.dtype() != compute_dtype(x.dtype()))
+    fail<DTypeError>("{}: {} is {}, expected {} or {} for x of {}", name, argument, parameter.dtype(), x.dtype(),
+                     compute_dtype(x.dtype()), x.dtype());
+}
+
+void check(const char* name, const NormInputs& in) {
+  const Tensor& x = in.x;
+  check_same_device(name, {{"x", &x}, {"weight", &in.weight}, {"bias", &in.bias}, {"gate", &in.gate}});
+  if (!is_floating(x.dtype())) fail<DTypeError>("{}: x is {}, expected floating point", name, x.dtype());
+  if (x.ndim() == 0) fail<ShapeError>("{}: x has no dimension to normalise", name);
+  check_parameter(name, "weight", in.weight, x);
+  check_parameter(name, "bias", in.bias, x);
+  if (in.weight.defined() && in.bias.defined() && in.weight.dtype() != in.bias.dtype())
+    fail<DTypeError>("{}: weight is {}, but bias is {}", name, in.weight.dtype(), in.bias.dtype());
+  if (!in.gate.defined()) return;
+  if (!(in.gate.shape() == x.shape()))
+    fail<ShapeError>("{}: gate is {}, expected x's shape {}", name, in.gate.shape(), x.shape());
+  if (in.gate.dtype() != x.dtype()) fail<DTypeError>("{}: gate is {}, expected x's dtype {}", name, in.gate.dtype(), x.dtype());
+}
+
+/// The tensors are row-major on entry to a kernel.
+NormInputs row_major(const NormInputs& in) {
+  const auto rows = [](const Tensor& t) { return t.defined() ? contiguous_data(t) : t; };
+  return {contiguous_data(in.x), rows(in.weight), rows(in.bias), rows(in.gate), in.centered, in.eps};
+}
+
+Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatistics& statistics, const Tensor& grad) {
+  const TensorOptions wide{compute_dtype(in.x.dtype()), in.x.device()};
+  const auto parameter = [&](std::size_t i, const Tensor& p) { return node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor(); };
+  const NormGradients out{empty(in.x.shape(), in.x.options()), parameter(1, in.weight), parameter(2, in.bias),
+                          in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor()};
+  if (in.x.numel() > 0) GLADE_DISPATCH(in.x.device(), norm_backward, row_major(in), statistics, contiguous_data(grad), out);
+  const auto as = [](const Tensor& gradient, const Tensor& of) {
+    return gradient.defined() ? to_data(gradient, of.dtype()) : gradient;
+  };
+  return {out.x, as(out.weight, in.weight), as(out.bias, in.bias), out.gate};
+}
+
+/// The same from tensor operations, for the gradient's own gradient.
+Tensors composed_backward(const Node& node, const NormInputs& in, const Tensor& grad) {
+  const DType dtype = compute_dtype(in.x.dtype());
+  const Tensor g = to(grad, dtype), x = to(in.x, dtype), centered = in.centered ? x - mean(x, {-1}, true) : x;
+  const Tensor rstd = rsqrt(mean(square(centered), {-1}, true) + in.eps), h = centered * rstd;
+  Tensors out(4);
+  Tensor inner = g;  // the gradient of h * weight + bias
+  if (in.gate.defined()) {
+    const Tensor gate = to(in.gate, dtype), s = sigmoid(gate);
+    Tensor y = in.weight.defined() ? h * in.weight : h;
+    if (in.bias.defined()) y = y + in.bias;
+    out[3] = to(g * y * s * (1 + gate * (1 - s)), in.gate.dtype());
+    inner = g * gate * s;
+  }
+  if (node.needs_grad(1)) out[1] = to(sum_to(inner * h, in.weight.shape()), in.weight.dtype());
+  if (node.needs_grad(2)) out[2] = to(sum_to(inner, in.bias.shape()), in.bias.dtype());
+  const Tensor gh = in.weight.defined() ? inner * in.weight : inner;
+  Tensor across = h * mean(gh * h, {-1}, true);
+  if (in.centered) across = across + mean(gh, {-1}, true);
+  out[0] = to(rstd * (gh - across), in.x.dtype());
+  return out;
+}
+
+Tensor normalise(const char* name, const NormInputs& in) {
+  check(name, in);
+  const Tensor& x = in.x;
+  Tensor y = empty(x.shape(), x.options());
+  Shape rows = x.shape();
+  rows.erase(x.ndim() - 1);
+  const TensorOptions wide{compute_dtype(x.dtype()), x.device()};
+  const NormStatistics statistics{in.centered ? empty(rows, wide) : Tensor(), empty(rows, wide)};
+  if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y);
+  autograd::record(name, y, {&x, &in.weight, &in.bias, &in.gate},
+                   [x = SavedTensor(x), weight = SavedTensor(in.weight), bias = SavedTensor(in.bias), gate = SavedTensor(in.gate),
+                    statistics, centered = in.centered, eps = in.eps](const Node& node, const Tensor& grad) {
+                     const NormInputs saved{x.get(), weight.get(), bias.get(), gate.get(), centered, eps};
+                     return GradMode::enabled() ? composed_backward(node, saved, grad)
+                                                : fused_backward(node, saved, statistics, grad);
+                   });
+  return y;
+}
+
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return normalise("rms_norm", {x, weight, {}, {}, false, eps});
+}
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return normalise("layer_norm", {x, weight, bias, {}, true, eps});
+}
+
+Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight, double eps) {
+  return normalise("gated_rms_norm", {x, weight, {}, gate, false, eps});
+}
+
+}  // namespace glade

@@ -1,0 +1,195 @@
+#include <functional>
+
+#include <glade/ops/norm/norm.h>
+
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+#include <support/testing.h>
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+using Values = std::vector<double>;
+
+class Norm : public DeviceTest {};
+GLADE_DEVICE_TESTS(Norm);
+
+/// (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias, times silu(gate), by plain loops in float64.
+Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& gate, bool centered, double eps) {
+  const auto d = static_cast<std::size_t>(x.shape().back());
+  const auto values = [](const Tensor& t) { return t.defined() ? t.to_vector<double>() : Values(); };
+  Values v = values(x), w = values(weight), b = values(bias), g = values(gate);
+  for (std::size_t row = 0; row < v.size(); row += d) {
+    double mean = 0, squares = 0;
+    for (std::size_t i = 0; i < d && centered; ++i) mean += v[row + i] / static_cast<double>(d);
+    for (std::size_t i = 0; i < d; ++i) squares += (v[row + i] - mean) * (v[row + i] - mean);
+    const double deviation = std::sqrt(squares / static_cast<double>(d) + eps);
+    for (std::size_t i = 0; i < d; ++i) {
+      double& y = v[row + i];
+      y = (y - mean) / deviation;
+      if (!w.empty()) y *= w[i];
+      if (!b.empty()) y += b[i];
+      if (!g.empty()) y *= g[row + i] / (1 + std::exp(-g[row + i]));
+    }
+  }
+  return Tensor::from_vector(v, x.shape());
+}
+
+const std::int64_t kSizes[] = {1, 2, 7, 8, 31, 64, 100, 128, 257, 512, 1000, 1024, 2048, 4099, 5120, 20000};
+
+TEST_P(Norm, Values) {
+  for (const std::int64_t d : kSizes) {
+    const Tensor x = random_tensor({3, 5, d}, device(), DType::float64, 0.5, 2), gate = random_tensor({3, 5, d}, device());
+    const Tensor weight = random_tensor({d}, device(), DType::float64, 1), bias = random_tensor({d}, device());
+    EXPECT_TRUE(all_close(rms_norm(x), reference(x, {}, {}, {}, false, 1e-5))) << d;
+    EXPECT_TRUE(all_close(rms_norm(x, weight, 0.1), reference(x, weight, {}, {}, false, 0.1))) << d;
+    EXPECT_TRUE(all_close(layer_norm(x), reference(x, {}, {}, {}, true, 1e-5), 1e-11, 1e-11)) << d;
+    EXPECT_TRUE(all_close(layer_norm(x, weight), reference(x, weight, {}, {}, true, 1e-5), 1e-11, 1e-11)) << d;
+    EXPECT_TRUE(all_close(layer_norm(x, {}, bias), reference(x, {}, bias, {}, true, 1e-5), 1e-11, 1e-11)) << d;
+    EXPECT_TRUE(all_close(layer_norm(x, weight, bias, 1e-3), reference(x, weight, bias, {}, true, 1e-3), 1e-11, 1e-11)) << d;
+    EXPECT_TRUE(all_close(gated_rms_norm(x, gate), reference(x, {}, {}, gate, false, 1e-5))) << d;
+    EXPECT_TRUE(all_close(gated_rms_norm(x, gate, weight), reference(x, weight, {}, gate, false, 1e-5))) << d;
+  }
+}
+
+TEST_P(Norm, Views) {
+  const Tensor x = random_tensor({6, 4, 10}, device());
+  const Tensor weight = slice(random_tensor({20}, device()), 0, 3, 19, 4);  // 4 of them
+  const Tensor turned = transpose(x, 1, 2);
+  EXPECT_TRUE(all_close(rms_norm(turned, weight), reference(turned, weight, {}, {}, false, 1e-5)));
+  EXPECT_TRUE(all_close(gated_rms_norm(turned, expand(slice(turned, 0, 0, 1), {6, 10, 4}), weight),
+                        reference(turned, weight, {}, expand(slice(turned, 0, 0, 1), {6, 10, 4}), false, 1e-5)));
+  const Tensor part = slice(x, 2, 1, 8);
+  EXPECT_TRUE(all_close(layer_norm(part), reference(part, {}, {}, {}, true, 1e-5)));
+  const Tensor row = random_tensor({9}, device());
+  EXPECT_TRUE(all_close(rms_norm(row), reference(row, {}, {}, {}, false, 1e-5)));
+}
+
+TEST_P(Norm, Types) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const DType parameters : {dtype, DType::float32})
+      for (const std::int64_t d : {5, 64, 1024, 3000}) {
+        const Tensor x = random_tensor({7, d}, device(), dtype, 1, 2), gate = random_tensor({7, d}, device(), dtype);
+        const Tensor weight = random_tensor({d}, device(), parameters, 1), bias = random_tensor({d}, device(), parameters);
+        // One rounding of the result; cancellation in + bias leaves float32's share of the summands.
+        const double relative = dtype == DType::float32 ? 2e-6 : dtype == DType::float16 ? 0x1.01p-11 : 0x1.01p-8;
+        const auto check = [&](const Tensor& y, const Tensor& expected) {
+          EXPECT_EQ(y.dtype(), dtype);
+          EXPECT_TRUE(all_close(y, expected, relative, 4e-6)) << dtype_name(dtype) << " " << d;
+        };
+        check(rms_norm(x, weight), reference(x, weight, {}, {}, false, 1e-5));
+        check(layer_norm(x, weight, bias), reference(x, weight, bias, {}, true, 1e-5));
+        check(gated_rms_norm(x, gate, weight), reference(x, weight, {}, gate, false, 1e-5));
+      }
+}
+
+TEST_P(Norm, LargeMeanAndTinyVariance) {
+  const Tensor x = random_tensor({4, 2000}, device(), DType::float32, 300, 1);
+  EXPECT_TRUE(all_close(layer_norm(x), reference(x, {}, {}, {}, true, 1e-5), 1e-4, 1e-4));
+  const Tensor constant = full({2, 16}, 7.0, {DType::float32, device()});
+  EXPECT_EQ(layer_norm(constant).to_vector<float>(), std::vector<float>(32, 0.0F));
+}
+
+TEST_P(Norm, Gradients) {
+  for (const std::int64_t d : {1, 3, 8}) {
+    const Tensor x = random_leaf({2, 3, d}, device()), gate = random_leaf({2, 3, d}, device());
+    const Tensor weight = random_leaf({d}, device(), 1), bias = random_leaf({d}, device());
+    const auto check = [](const std::function<Tensor(const Tensors&)>& f, const Tensors& inputs) {
+      const auto function = [&](const Tensors& in) { return Tensors{f(in)}; };
+      EXPECT_TRUE(autograd::gradcheck(function, inputs));
+      EXPECT_TRUE(autograd::gradgradcheck(function, inputs));
+    };
+    check([](const Tensors& in) { return rms_norm(in[0], {}, 0.1); }, {x});
+    check([](const Tensors& in) { return rms_norm(in[0], in[1], 0.1); }, {x, weight});
+    check([](const Tensors& in) { return layer_norm(in[0], {}, {}, 0.1); }, {x});
+    check([](const Tensors& in) { return layer_norm(in[0], in[1], in[2], 0.1); }, {x, weight, bias});
+    check([](const Tensors& in) { return layer_norm(in[0], {}, in[1], 0.1); }, {x, bias});
+    check([](const Tensors& in) { return gated_rms_norm(in[0], in[1], {}, 0.1); }, {x, gate});
+    check([](const Tensors& in) { return gated_rms_norm(in[0], in[1], in[2], 0.1); }, {x, gate, weight});
+    check([](const Tensors& in) { return rms_norm(transpose(in[0], 0, 1), in[1], 0.1); }, {x, weight});
+    // Only some of the inputs.
+    check([&](const Tensors& in) { return rms_norm(x.detach(), in[0]); }, {weight});
+    check([&](const Tensors& in) { return gated_rms_norm(x.detach(), in[0], weight.detach()); }, {gate});
+  }
+}
+
+/// The fused backward pass against the one composed of tensor operations, which create_graph takes, in float64.
+TEST_P(Norm, BackwardOfManySizes) {
+  for (const std::int64_t rows : {1, 9, 700})
+    for (const std::int64_t d : kSizes) {
+      if (rows * d > 1'000'000) continue;
+      const Tensor x = random_leaf({rows, d}, device(), 0.5), gate = random_leaf({rows, d}, device());
+      const Tensor weight = random_leaf({d}, device(), 1), bias = random_leaf({d}, device());
+      const Tensor grad = random_tensor({rows, d}, device());
+      const auto check = [&](const Tensor& y, const Tensors& inputs) {
+        const Tensors composed = autograd::grad({y}, inputs, {grad}, true, true);
+        const Tensors fused = autograd::grad({y}, inputs, {grad});
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+          EXPECT_TRUE(all_close(fused[i], composed[i], 1e-10, 1e-10)) << rows << " " << d << " " << i;
+      };
+      check(rms_norm(x, weight), {x, weight});
+      check(layer_norm(x, weight, bias), {x, weight, bias});
+      check(gated_rms_norm(x, gate, weight), {x, gate, weight});
+    }
+}
+
+TEST_P(Norm, BackwardTypes) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const DType parameters : {dtype, DType::float32})
+      for (const std::int64_t d : {24, 129, 1024}) {
+        const Tensor values = random_tensor({50, d}, device(), dtype), gates = random_tensor({50, d}, device(), dtype);
+        const Tensor weights = random_tensor({d}, device(), parameters, 1), grad = random_tensor({50, d}, device(), dtype);
+        const auto gradients = [&](DType xs, DType ws) {
+          Tensor x = to_data(values, xs).detach().set_requires_grad(), gate = to_data(gates, xs).detach().set_requires_grad();
+          Tensor weight = to_data(weights, ws).detach().set_requires_grad();
+          gated_rms_norm(x, gate, weight).backward(to_data(grad, xs));
+          return Tensors{x.grad(), gate.grad(), weight.grad()};
+        };
+        const Tensors got = gradients(dtype, parameters), expected = gradients(DType::float64, DType::float64);
+        const double tolerance = dtype == DType::float32 ? 1e-6 : dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
+        EXPECT_EQ(got[0].dtype(), dtype);
+        EXPECT_EQ(got[2].dtype(), parameters);
+        for (std::size_t i = 0; i < 3; ++i)
+          EXPECT_LT(relative_error(got[i], expected[i]), tolerance) << dtype_name(dtype) << " " << i;
+      }
+}
+
+TEST_P(Norm, SameBitsEveryTime) {
+  const Tensor values = random_tensor({3000, 96}, device(), DType::float32),
+               grad = random_tensor({3000, 96}, device(), DType::float32);
+  const auto weight_gradient = [&] {
+    Tensor x = values.detach().set_requires_grad(), weight = ones({96}, {DType::float32, device()}).set_requires_grad();
+    rms_norm(x, weight).backward(grad);
+    return weight.grad().to_vector<float>();
+  };
+  EXPECT_EQ(weight_gradient(), weight_gradient());
+}
+
+TEST_P(Norm, Empty) {
+  Tensor x = zeros({0, 4}, {DType::float64, device()}).set_requires_grad(), weight = random_leaf({4}, device());
+  const Tensor y = rms_norm(x, weight);
+  EXPECT_EQ(y.shape(), x.shape());
+  sum(y).backward();
+  EXPECT_EQ(weight.grad().to_vector<double>(), Values(4, 0.0));
+  EXPECT_EQ(x.grad().shape(), x.shape());
+  EXPECT_EQ(layer_norm(zeros({3, 0}, {DType::float32, device()})).shape(), (Shape{3, 0}));
+}
+
+TEST_P(Norm, Errors) {
+  const TensorOptions f32{DType::float32, device()};
+  const Tensor x = zeros({2, 3}, f32);
+  EXPECT_TRUE(throws_with<ShapeError>([&] { rms_norm(x, zeros({4}, f32)); }, "rms_norm: weight is [4], expected [3]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { layer_norm(x, {}, zeros({1, 3}, f32)); }, "layer_norm: bias is [1, 3]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gated_rms_norm(x, zeros({3}, f32)); }, "gated_rms_norm: gate is [3]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { rms_norm(zeros({}, f32)); }, "rms_norm: x has no dimension"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { rms_norm(zeros({3}, {DType::int32, device()})); }, "rms_norm: x is int32"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { rms_norm(x, zeros({3}, {DType::bfloat16, device()})); }, "weight is bfloat16"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { gated_rms_norm(x, zeros({2, 3}, {DType::float64, device()})); }, "gate is float64"));
+  const Tensor half = zeros({2, 3}, {DType::float16, device()});
+  EXPECT_TRUE(throws_with<DTypeError>([&] { layer_norm(half, zeros({3}, f32), zeros({3}, half.options())); }, "bias is float16"));
+}
+
+}  // namespace
+}  // namespace glade
