@@ -1,0 +1,239 @@
+// The gradients of queries, keys and gates in a chunk, from the state before it, the gradient of the state after it
+// (S, dS), and dA = mask(scale do v^T):
+//     dq_t = scale e^{b_t} (do_t S^T) + sum_{j<=t} dA_tj e^{b_t - b_j} k_j
+//     dk_j = e^{b_C - b_j} (v_j dS^T) + sum_{t>=j} dA_tj e^{b_t - b_j} q_t
+//     dgate_t = sum_{s>=t} (q_s dq_s - k_s dk_s) + rowsum(S' dS'),   S' the state after the chunk
+// The last line needs no product of its own (arXiv 2312.06635, appendix C).
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_cuda.h>
+
+namespace glade::cuda::chunk {
+
+namespace {
+
+/// float32 values of a tile of tokens and channels, columns apart by an odd number of words.
+struct Floats {
+  static constexpr int stride = kTile + 1;
+  float data[kTile * stride];
+  __device__ float& at(int t, int channel) { return data[t * stride + channel]; }
+};
+
+template <bool kPerChannel>
+struct Shared {
+  Tile<kTile> q, k;
+  union {
+    struct {
+      Tile<kTile> grad_o, v, state, grad_state;
+    } tiles;
+    struct {
+      Tile<kTile> grad_scores;  // dA
+      Floats a, b;
+    } after;
+  };
+  Gates<kPerChannel> gates;
+  float end_sum[kTile];     // rowsum(S' dS') of each channel
+  float half_sum[2][kTile];
+};
+
+__device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
+
+template <bool kPerChannel>
+__global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, GradientsArguments g) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kPerChannel>*>(memory);
+  const Gates<kPerChannel>& gates = shared.gates;
+  const int max_chunks = static_cast<int>((a.length + kTile - 1) / kTile), thread = threadIdx.x;
+  const int c = static_cast<int>(blockIdx.x % max_chunks);
+  const std::int64_t n = blockIdx.x / max_chunks;
+  const int head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads), first_k = static_cast<int>(blockIdx.z) * kTile;
+  const Sequence sequence(a, n);
+  if (c >= sequence.chunks()) return;
+  const Chunk chunk(sequence, c);
+  const std::int64_t border = (sequence.slot(n, c) * a.heads + head) * static_cast<std::int64_t>(a.K) * a.V;
+
+  Rows<kTile> q, k;
+  q.load(a.q, chunk, a.heads, head, a.K, first_k);
+  k.load(a.k, chunk, a.kv_heads, kv_head, a.K, first_k);
+  const bool safe = shared.gates.load(a, chunk, n, head, first_k);
+  if (kPerChannel && safe) {
+    q.store_scaled(shared.q, [&](int t, int channel) { return __expf(gates.at(t, channel) - gates.middle(channel)); });
+    k.store_scaled(shared.k, [&](int t, int channel) { return __expf(gates.middle(channel) - gates.at(t, channel)); });
+  } else {
+    q.store(shared.q);
+    k.store(shared.k);
+  }
+
+  Fragment<kTile> grad_scores, grad_scores_t, dq, dk;  // dA and its transpose; the terms of the states first
+  float state_sum = 0;  // of S dS over half a channel's values
+  for (int first_v = 0; first_v < a.V; first_v += kTile) {
+    auto& tiles = shared.tiles;
+    {
+      Rows<kTile> rows;
+      rows.load(g.grad_o, chunk, a.heads, head, a.V, first_v);
+      rows.store(tiles.grad_o);
+      rows.load(a.v, chunk, a.kv_heads, kv_head, a.V, first_v);
+      rows.store(tiles.v);
+      rows.load(g.states + border, a.K, a.V, first_k, first_v);
+      rows.store(tiles.state);
+      rows.load(g.grad_states + border, a.K, a.V, first_k, first_v);
+      rows.store(tiles.grad_state);
+    }
+    __syncthreads();
+    multiply<Layout::plain, Layout::transposed>(grad_scores, tiles.grad_o, tiles.v);
+    multiply<Layout::plain, Layout::transposed>(grad_scores_t, tiles.v, tiles.grad_o);
+    multiply<Layout::plain, Layout::transposed>(dq, tiles.grad_o, tiles.state);
+    multiply<Layout::plain, Layout::transposed>(dk, tiles.v, tiles.grad_state);
+#pragma unroll
+    for (int j = 0; j < kTile / 2; j += 8) {
+      const uint4 s = *reinterpret_cast<const uint4*>(tiles.state.at(thread / 2, thread % 2 * (kTile / 2) + j));
+      const uint4 d = *reinterpret_cast<const uint4*>(tiles.grad_state.at(thread / 2, thread % 2 * (kTile / 2) + j));
+      const std::uint32_t sx[4] = {s.x, s.y, s.z, s.w}, dx[4] = {d.x, d.y, d.z, d.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 first = unpack(sx[i]), second = unpack(dx[i]);
+        state_sum += first.x * second.x + first.y * second.y;
+      }
+    }
+    __syncthreads();
+  }
+  state_sum += __shfl_xor_sync(0xffffffffu, state_sum, 1);
+  if (thread % 2 == 0) shared.end_sum[thread / 2] = state_sum * __expf(gates.end(thread / 2));
+
+  grad_scores.each([&](float& value, int t, int j) {
+    float weight = a.scale;
+    if constexpr (!kPerChannel) weight *= __expf(gates.at(t, 0) - gates.at(j, 0));
+    value = t >= j ? value * weight : 0.f;
+  });
+  grad_scores_t.each([&](float& value, int j, int t) {
+    float weight = a.scale;
+    if constexpr (!kPerChannel) weight *= __expf(gates.at(t, 0) - gates.at(j, 0));
+    value = t >= j ? value * weight : 0.f;
+  });
+
+  // The terms inside the chunk, and the weights of both.
+  Fragment<kTile> inner;
+  auto& after = shared.after;
+  if (safe) multiply<Layout::plain>(inner, Operand(grad_scores), shared.k);
+  else {
+    // Term by term: a thread has a channel, one half of the block sums over j for dq, the other over t for dk.
+#pragma unroll
+    for (int m = 0; m < kTile / 8; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<std::uint32_t*>(after.grad_scores.at(thread / 32 * 16 + Fragment<kTile>::row(2 * half), Fragment<kTile>::column(m, 0))) =
+            pack(grad_scores.x[m][2 * half], grad_scores.x[m][2 * half + 1]);
+    __syncthreads();
+    const int channel = thread % kTile;
+    const bool for_q = thread < kTile;
+    for (int row = 0; row < kTile; ++row) {
+      float sum = 0;
+      const float own = gates.at(row, channel);
+      for (int other = for_q ? 0 : row; other < (for_q ? row + 1 : kTile); ++other) {
+        const float difference = for_q ? own - gates.at(other, channel) : gates.at(other, channel) - own;
+        sum += __bfloat162float(for_q ? *after.grad_scores.at(row, other) : *after.grad_scores.at(other, row)) * __expf(difference) *
+               __bfloat162float(for_q ? *shared.k.at(other, channel) : *shared.q.at(other, channel));
+      }
+      (for_q ? after.a : after.b).at(row, channel) = sum;
+    }
+    __syncthreads();
+    inner.each([&](float& value, int t, int channel) { value = after.a.at(t, channel); });
+  }
+  dq.each([&](float& value, int t, int channel) { value *= a.scale * __expf(gates.at(t, channel)); });
+  if (kPerChannel && safe) inner.each([&](float& value, int t, int channel) { value *= __expf(gates.at(t, channel) - gates.middle(channel)); });
+#pragma unroll
+  for (int m = 0; m < kTile / 8; ++m)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      dq.x[m][i] += inner.x[m][i];
+      inner.x[m][i] = 0;
+    }
+  if (safe) multiply<Layout::plain>(inner, Operand(grad_scores_t), shared.q);
+  else inner.each([&](float& value, int j, int channel) { value = after.b.at(j, channel); });
+  dk.each([&](float& value, int j, int channel) { value *= __expf(gates.end(channel) - gates.at(j, channel)); });
+  if (kPerChannel && safe) inner.each([&](float& value, int j, int channel) { value *= __expf(gates.middle(channel) - gates.at(j, channel)); });
+  __syncthreads();  // the last reads of `after` and of the tiles
+
+  // after.a: q dq - k dk; after.b: the part of k dk that goes through the state after the chunk.
+#pragma unroll
+  for (int m = 0; m < kTile / 8; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int t = thread / 32 * 16 + Fragment<kTile>::row(2 * half), column = Fragment<kTile>::column(m, 0), channel = first_k + column;
+      float u[2] = {}, w[2] = {};
+      if (t < chunk.count && channel < a.K) {
+        const std::int64_t token = chunk.token(t), at = (token * a.heads + head) * a.K + channel;
+        const float2 qs = unpack(*reinterpret_cast<const std::uint32_t*>(a.q + at));
+        const float2 ks = unpack(*reinterpret_cast<const std::uint32_t*>(a.k + (token * a.kv_heads + kv_head) * a.K + channel));
+        const float dq0 = dq.x[m][2 * half], dq1 = dq.x[m][2 * half + 1];
+        const float dk0 = dk.x[m][2 * half] + inner.x[m][2 * half], dk1 = dk.x[m][2 * half + 1] + inner.x[m][2 * half + 1];
+        *reinterpret_cast<std::uint32_t*>(g.dq + at) = pack(dq0, dq1);
+        if (g.wide_dk) *reinterpret_cast<float2*>(static_cast<float*>(g.dk) + at) = make_float2(dk0, dk1);
+        else *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(g.dk) + at) = pack(dk0, dk1);
+        u[0] = qs.x * dq0 - ks.x * dk0;
+        u[1] = qs.y * dq1 - ks.y * dk1;
+        w[0] = ks.x * dk.x[m][2 * half];
+        w[1] = ks.y * dk.x[m][2 * half + 1];
+      }
+      for (int j = 0; j < 2; ++j) {
+        after.a.at(t, column + j) = u[j];
+        after.b.at(t, column + j) = w[j];
+      }
+    }
+  if (!g.dgk && !g.dg) return;
+  __syncthreads();
+
+  // Sums from the end of the chunk: a thread has a channel and half of the tokens.
+  const int channel = thread % kTile, half = thread / kTile, first_t = half * (kTile / 2);
+  float through = 0, sum = 0;
+  for (int t = first_t; t < first_t + kTile / 2; ++t) {
+    through += after.b.at(t, channel);
+    sum += after.a.at(t, channel);
+  }
+  if (half == 1) shared.half_sum[1][channel] = sum;
+  shared.half_sum[0][channel] = 0;
+  __syncthreads();
+  if (half == 0) shared.half_sum[0][channel] = through;
+  __syncthreads();
+  if (half == 1) shared.end_sum[channel] += shared.half_sum[0][channel] + through;
+  __syncthreads();
+  float suffix = shared.end_sum[channel] + (half == 0 ? shared.half_sum[1][channel] : 0.f);
+  const unsigned long long dead = gates.dead[kPerChannel ? channel : 0];
+  for (int t = first_t + kTile / 2 - 1; t >= first_t; --t) {
+    suffix += after.a.at(t, channel);
+    const float gradient = dead >> t & 1 ? 0.f : suffix;
+    after.a.at(t, channel) = gradient;
+    if (g.dgk && t < chunk.count && first_k + channel < a.K) {
+      const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + first_k + channel;
+      if (a.wide_gates) static_cast<float*>(g.dgk)[at] = gradient;
+      else static_cast<bf16*>(g.dgk)[at] = __float2bfloat16_rn(gradient);
+    }
+  }
+  if (!g.dg) return;
+  __syncthreads();
+  const int t = thread / 2;
+  float row = 0;
+  for (int j = 0; j < kTile / 2; ++j) row += after.a.at(t, thread % 2 * (kTile / 2) + j);
+  row += __shfl_xor_sync(0xffffffffu, row, 1);
+  if (thread % 2 == 0 && t < chunk.count) {
+    const std::int64_t tokens_heads = (a.cu_seqlens ? a.cu_seqlens[a.sequences] : a.sequences * a.length) * a.heads;
+    g.dg[blockIdx.z * tokens_heads + chunk.token(t) * a.heads + head] = row;
+  }
+}
+
+template <bool kPerChannel>
+void launch(const Arguments& a, const GradientsArguments& g, cudaStream_t stream) {
+  constexpr int bytes = sizeof(Shared<kPerChannel>);
+  GLADE_CUDA(cudaFuncSetAttribute(gradients_kernel<kPerChannel>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
+  const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.K, kTile));
+  gradients_kernel<kPerChannel><<<grid, kThreads, bytes, stream>>>(a, g);
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void gradients(const Arguments& a, const GradientsArguments& g, cudaStream_t stream) {
+  a.gk ? launch<true>(a, g, stream) : launch<false>(a, g, stream);
+}
+
+}  // namespace glade::cuda::chunk
