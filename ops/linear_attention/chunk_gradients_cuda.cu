@@ -32,7 +32,7 @@ struct Shared {
   };
   Gates<kPerChannel> gates;
   float end_sum[kTile];     // rowsum(S' dS') of each channel
-  float half_sum[2][kTile];
+  float half_sum[2][kTile];  // what one half of the threads tells the other
 };
 
 __device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
@@ -189,10 +189,7 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
     through += after.b.at(t, channel);
     sum += after.a.at(t, channel);
   }
-  if (half == 1) shared.half_sum[1][channel] = sum;
-  shared.half_sum[0][channel] = 0;
-  __syncthreads();
-  if (half == 0) shared.half_sum[0][channel] = through;
+  shared.half_sum[half][channel] = half == 0 ? through : sum;
   __syncthreads();
   if (half == 1) shared.end_sum[channel] += shared.half_sum[0][channel] + through;
   __syncthreads();

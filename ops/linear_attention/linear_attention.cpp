@@ -183,6 +183,23 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   return r;
 }
 
+/// Why the chunk form cannot compute r; null where it can.
+const char* chunk_obstacle(const Recurrence& r) {
+  if (r.q.is_cpu()) return "tensors on the CPU";
+  if (r.gv.defined()) return "gv";
+  if (r.q.dtype() != DType::bfloat16) return "dtypes other than bfloat16";
+  if (r.K % 8 != 0 || r.V % 8 != 0) return "head sizes that are not multiples of 8";
+  return r.sequences > 65535 ? "more than 65535 sequences" : nullptr;
+}
+
+bool use_chunk(Algorithm algorithm, const Recurrence& r) {
+  constexpr std::int64_t kShortest = 64;  // a chunk
+  if (algorithm == Algorithm::recurrent) return false;
+  const char* obstacle = chunk_obstacle(r);
+  if (algorithm == Algorithm::chunk && obstacle) fail<ValueError>("recurrent: algorithm chunk does not take {}", obstacle);
+  return !obstacle && (algorithm == Algorithm::chunk || r.length >= kShortest);
+}
+
 Shape output_shape(const Tensor& query, const Tensor& value) {
   Shape shape = query.shape();
   shape[query.ndim() - 1] = value.size(-1);
@@ -209,7 +226,8 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
-  GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
+  if (use_chunk(options.algorithm, r)) GLADE_DISPATCH_CUDA(chunk_backward, r, grad_o, grad_state, grads);
+  else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
 
   auto as_input = [](const Tensor& grad, const Tensor& input) { return grad.defined() ? to_data(grad, input.dtype()) : grad; };
   Tensors result{grads.q, grads.k, grads.v};
@@ -230,9 +248,11 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
                                     const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
   const Recurrence r = canonical(query, key, value, options, sequences);
+  const bool chunk = use_chunk(options.algorithm, r);
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
-  GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
+  if (chunk) GLADE_DISPATCH_CUDA(chunk_forward, r, o, final_state);
+  else GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
 
   const std::array<SavedTensor, 9> saved{
       query, key, value, options.g, options.g_gamma, options.gk, options.gv, options.initial_state, sequences.cu_seqlens};
@@ -240,6 +260,7 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   settings.softmax_scale = options.softmax_scale;
   settings.reverse = options.reverse;
   settings.checkpoint_interval = options.checkpoint_interval;
+  settings.algorithm = options.algorithm;
   autograd::record(
       "recurrent", {&o, &final_state},
       {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},

@@ -10,6 +10,11 @@
 
 namespace glade {
 
+/// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes 64 steps at a time on the
+/// tensor cores: on CUDA, in bfloat16, without gv, for K and V that are multiples of 8. `automatic` takes chunk where it can
+/// and the sequences are long enough for it to pay.
+enum class Algorithm { automatic, recurrent, chunk };
+
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
@@ -21,7 +26,8 @@ struct RecurrentOptions {
   Tensor initial_state;                    ///< [N, H, K, V] or [H, K, V]; zeros where undefined
   bool reverse = false;                    ///< every sequence from its last token to its first
   Tensor cu_seqlens;                       ///< int32 or int64 [N + 1], on either device: packed sequences
-  std::int64_t checkpoint_interval = 128;  ///< backward keeps one state in so many tokens
+  std::int64_t checkpoint_interval = 128;  ///< the recurrent backward keeps one state in so many tokens
+  Algorithm algorithm = Algorithm::automatic;  ///< ValueError for chunk where it cannot be used
 };
 
 /// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final

@@ -42,6 +42,9 @@ namespace cuda {
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
+/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against.
+void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
 }  // namespace cuda
 
 }  // namespace glade

@@ -1,0 +1,138 @@
+// The chunk form on the GPU, from its kernels: see chunk_cuda.h.
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_cuda.h>
+#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade::cuda {
+
+namespace {
+
+using chunk::bf16;
+
+template <class T>
+T* pointer(const Tensor& x) {
+  return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+
+chunk::Arguments arguments(const Recurrence& r) {
+  chunk::Arguments a{};
+  a.q = pointer<const bf16>(r.q);
+  a.k = pointer<const bf16>(r.k);
+  a.v = pointer<const bf16>(r.v);
+  a.g = pointer<const void>(r.g);
+  a.gk = pointer<const void>(r.gk);
+  a.wide_gates = (r.gk.defined() ? r.gk : r.g).defined() && (r.gk.defined() ? r.gk : r.g).dtype() == DType::float32;
+  a.g_gamma = pointer<const float>(r.g_gamma);
+  a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
+  a.sequences = r.sequences;
+  a.length = r.length;
+  a.heads = static_cast<int>(r.heads);
+  a.kv_heads = static_cast<int>(r.kv_heads);
+  a.K = static_cast<int>(r.K);
+  a.V = static_cast<int>(r.V);
+  a.scale = static_cast<float>(r.scale);
+  a.reverse = r.reverse;
+  return a;
+}
+
+Tensor border_states(const Recurrence& r) {
+  return empty({r.tokens / chunk::kTile + r.sequences + 1, r.heads, r.K, r.V}, {DType::bfloat16, r.q.device()});
+}
+
+chunk::StatesArguments state_arguments(const Recurrence& r, const Tensor& states) {
+  chunk::StatesArguments s{};
+  s.first = pointer<const float>(r.initial_state);
+  s.first_is_shared = r.initial_state.defined() && r.initial_state.ndim() == 3;
+  s.states = pointer<bf16>(states);
+  return s;
+}
+
+constexpr int kSumThreads = 256;
+
+/// Sums of the gate gradients over the tiles of K, for every token in dg (float or bfloat16) and for every sequence in dgamma
+/// (both may be null). A block has a sequence and a head.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_gates_kernel(chunk::Arguments a, const float* partial, int tiles, std::int64_t tokens, void* dg, float* dgamma) {
+  const chunk::Sequence sequence(a, blockIdx.x);
+  const int head = blockIdx.y;
+  float total = 0;
+  for (std::int64_t t = threadIdx.x; t < sequence.count; t += kSumThreads) {
+    const std::int64_t at = (sequence.begin + t) * a.heads + head;
+    float sum = 0;
+    for (int i = 0; i < tiles; ++i) sum += partial[i * tokens * a.heads + at];
+    if (dg && a.wide_gates) static_cast<float*>(dg)[at] = sum;
+    else if (dg) static_cast<bf16*>(dg)[at] = __float2bfloat16_rn(sum);
+    total += sum;
+  }
+  __shared__ float totals[kSumThreads];
+  totals[threadIdx.x] = total;
+  __syncthreads();
+  for (int step = kSumThreads / 2; step > 0; step /= 2) {
+    if (static_cast<int>(threadIdx.x) < step) totals[threadIdx.x] += totals[threadIdx.x + step];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0 && dgamma) dgamma[blockIdx.x * a.heads + head] = totals[0];
+}
+
+/// [tokens, heads, size] summed over the query heads of each kv head, into `out` [tokens, kv_heads, size].
+void sum_groups(const Recurrence& r, const Tensor& x, const Tensor& out) {
+  copy_data(out, sum(reshape(x, {r.tokens, r.kv_heads, r.group(), x.size(-1)}), {2}));
+}
+
+}  // namespace
+
+void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  DeviceGuard guard(r.q.device());
+  const chunk::Arguments a = arguments(r);
+  const Tensor states = border_states(r);
+  chunk::StatesArguments s = state_arguments(r, states);
+  s.last = pointer<float>(final_state);
+  chunk::states(a, s, false, stream(r.q.device()));
+  chunk::outputs(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
+}
+
+void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  const Device device = r.q.device();
+  DeviceGuard guard(device);
+  const cudaStream_t on = stream(device);
+  const chunk::Arguments a = arguments(r);
+  const Tensor grad_o = given_grad_o.defined() ? given_grad_o : zeros({r.tokens, r.heads, r.V}, r.q.options());
+  const Tensor states = border_states(r), grad_states = border_states(r);
+  chunk::states(a, state_arguments(r, states), false, on);
+  chunk::StatesArguments s{};
+  s.grad_o = pointer<const bf16>(grad_o);
+  s.first = pointer<const float>(grad_final_state);
+  s.states = pointer<bf16>(grad_states);
+  s.last = pointer<float>(grads.initial_state);
+  chunk::states(a, s, true, on);
+
+  const bool grouped = r.group() > 1;
+  auto per_query_head = [&](const Tensor& grad, std::int64_t size) {
+    return grouped ? empty({r.tokens, r.heads, size}, {DType::float32, device}) : grad;
+  };
+  if (grads.v.defined()) {
+    const Tensor dv = per_query_head(grads.v, r.V);
+    chunk::outputs(a, {s.grad_o, s.states, dv.raw_data(), grouped}, on);
+    if (grouped) sum_groups(r, dv, grads.v);
+  }
+  const bool sums = grads.g.defined() || grads.g_gamma.defined();
+  if (!grads.q.defined() && !grads.k.defined() && !grads.gk.defined() && !sums) return;
+  const Tensor dq = grads.q.defined() ? grads.q : empty_like(r.q);
+  const Tensor dk = per_query_head(grads.k.defined() ? grads.k : empty_like(r.k), r.K);
+  const std::int64_t tiles = (r.K + chunk::kTile - 1) / chunk::kTile;
+  const Tensor partial = sums ? empty({tiles, r.tokens, r.heads}, {DType::float32, device}) : Tensor();
+  chunk::gradients(a,
+                   {s.grad_o, pointer<const bf16>(states), s.states, pointer<bf16>(dq), dk.raw_data(), grouped,
+                    pointer<void>(grads.gk), pointer<float>(partial)},
+                   on);
+  if (grouped && grads.k.defined()) sum_groups(r, dk, grads.k);
+  if (!sums) return;
+  const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
+  sum_gates_kernel<<<grid, kSumThreads, 0, on>>>(a, pointer<const float>(partial), static_cast<int>(tiles), r.tokens,
+                                                 pointer<void>(grads.g), pointer<float>(grads.g_gamma));
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace glade::cuda

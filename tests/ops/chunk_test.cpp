@@ -1,0 +1,171 @@
+// The chunk form of the gated recurrence, on CUDA in bfloat16, against the recurrent form in float64 on the CPU.
+#include <cmath>
+
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/linear_attention.h>
+#include <glade/ops/reduce/reduce.h>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class Chunk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+struct Case {
+  std::int64_t B = 2, T = 200, H = 2, group = 1, K = 64, V = 64;
+  bool g = false, g_gamma = false, gk = true, initial_state = true, reverse = false;
+  std::vector<std::int64_t> cu_seqlens;
+  double strength = 0.06;  // of the gates: the mean log decay of a step
+  bool wide_gates = false;
+};
+
+/// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
+struct Twin {
+  Tensor gpu, cpu;
+  Twin() = default;
+  Twin(const Tensor& values, DType dtype) {
+    gpu = to_data(to_data(values, dtype), kCUDA);
+    cpu = to_data(to_data(gpu, kCPU), DType::float64);
+    gpu.set_requires_grad();
+    cpu.set_requires_grad();
+  }
+};
+
+void check(const Case& c, double tolerance = 5e-3) {
+  SCOPED_TRACE(::testing::Message() << "B" << c.B << " T" << c.T << " H" << c.H << " group" << c.group << " K" << c.K << " V" << c.V << " g" << c.g
+                                    << " gamma" << c.g_gamma << " gk" << c.gk << " reverse" << c.reverse << " strength" << c.strength);
+  const auto count = c.cu_seqlens.empty() ? c.B : static_cast<std::int64_t>(c.cu_seqlens.size()) - 1;
+  const DType gate = c.wide_gates ? DType::float32 : DType::bfloat16;
+  auto decay = [&](const Shape& shape) { return Twin(abs(random_tensor(shape)) * -c.strength, gate); };
+  const Twin q(random_tensor({c.B, c.T, c.H, c.K}), DType::bfloat16), k(random_tensor({c.B, c.T, c.H / c.group, c.K}), DType::bfloat16),
+      v(random_tensor({c.B, c.T, c.H / c.group, c.V}), DType::bfloat16);
+  Twin g, g_gamma, gk, state;
+  RecurrentOptions on_gpu, on_cpu;
+  std::vector<std::pair<const char*, const Twin*>> inputs{{"query", &q}, {"key", &k}, {"value", &v}};
+  if (c.g) g = decay({c.B, c.T, c.H}), inputs.push_back({"g", &g});
+  if (c.g_gamma) g_gamma = Twin(abs(random_tensor({c.H})) * -c.strength, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
+  if (c.gk) gk = decay({c.B, c.T, c.H, c.K}), inputs.push_back({"gk", &gk});
+  if (c.initial_state) state = Twin(random_tensor({count, c.H, c.K, c.V}), DType::float32), inputs.push_back({"initial_state", &state});
+  on_gpu.g = g.gpu, on_gpu.g_gamma = g_gamma.gpu, on_gpu.gk = gk.gpu, on_gpu.initial_state = state.gpu;
+  on_cpu.g = g.cpu, on_cpu.g_gamma = g_gamma.cpu, on_cpu.gk = gk.cpu, on_cpu.initial_state = state.cpu;
+  on_gpu.reverse = on_cpu.reverse = c.reverse;
+  if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = on_cpu.cu_seqlens = Tensor::from_vector(c.cu_seqlens);
+  on_gpu.algorithm = Algorithm::chunk;
+  on_cpu.algorithm = Algorithm::recurrent;
+
+  if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = to_data(on_gpu.cu_seqlens, kCUDA);
+  const auto [o, final_state] = recurrent(q.gpu, k.gpu, v.gpu, on_gpu);
+  const auto [expected, expected_state] = recurrent(q.cpu, k.cpu, v.cpu, on_cpu);
+  EXPECT_LE(relative_error(o, expected), tolerance) << "output";
+  EXPECT_LE(relative_error(final_state, expected_state), tolerance) << "final state";
+
+  const Twin grad_o(random_tensor(o.shape()), DType::bfloat16), grad_state(random_tensor(final_state.shape()), DType::float32);
+  autograd::backward({o, final_state}, {grad_o.gpu.detach(), grad_state.gpu.detach()});
+  autograd::backward({expected, expected_state}, {grad_o.cpu.detach(), grad_state.cpu.detach()});
+  for (const auto& [name, twin] : inputs) EXPECT_LE(relative_error(twin->gpu.grad(), twin->cpu.grad()), tolerance) << "gradient of " << name;
+}
+
+TEST_F(Chunk, EveryGate) {
+  for (int gates = 0; gates < 8; ++gates)
+    for (const bool reverse : {false, true}) {
+      Case c;
+      c.g = gates & 1, c.g_gamma = gates & 2, c.gk = gates & 4, c.reverse = reverse;
+      check(c);
+    }
+}
+
+TEST_F(Chunk, LengthsAroundAChunk) {
+  for (const std::int64_t T : {1, 2, 63, 64, 65, 128, 1000})
+    for (const bool gk : {false, true}) check({.T = T, .g = !gk, .gk = gk});
+}
+
+TEST_F(Chunk, HeadSizes) {
+  for (const std::int64_t K : {8, 32, 96, 128, 256})
+    for (const std::int64_t V : {16, 64, 128, 192})
+      for (const bool gk : {false, true}) check({.B = 1, .T = 150, .K = K, .V = V, .g_gamma = !gk, .gk = gk});
+}
+
+TEST_F(Chunk, GroupedHeads) {
+  for (const std::int64_t group : {2, 4})
+    for (const bool gk : {false, true}) check({.H = 4, .group = group, .g = true, .gk = gk});
+}
+
+TEST_F(Chunk, PackedSequences) {
+  for (const bool reverse : {false, true})
+    for (const bool gk : {false, true})
+      check({.B = 1, .T = 333, .K = 128, .g = true, .g_gamma = true, .gk = gk, .reverse = reverse, .cu_seqlens = {0, 5, 5, 69, 133, 300, 333}});
+}
+
+TEST_F(Chunk, WideGates) {
+  for (const bool gk : {false, true}) check({.g = true, .g_gamma = true, .gk = gk, .wide_gates = true});
+}
+
+TEST_F(Chunk, StrongGates) {
+  // From where every chunk is safe for the factored form to where none is.
+  for (const double strength : {0.5, 1.0, 1.5, 3.0, 10.0})
+    for (const bool gk : {false, true}) check({.T = 130, .K = 128, .g = !gk, .gk = gk, .strength = strength});
+}
+
+TEST_F(Chunk, GatesThatForgetEverything) {
+  for (const float gate : {-20.f, -1e4f, -INFINITY}) {
+    const Shape shape{1, 100, 1, 64};
+    const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), k = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
+                 v = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad();
+    RecurrentOptions options;
+    options.gk = full(shape, gate, {DType::float32, kCUDA}).set_requires_grad();
+    options.algorithm = Algorithm::chunk;
+    const Tensor o = recurrent(q, k, v, options).first;
+    // Only the step itself is left: o_t = scale (q_t . k_t) v_t.
+    const Tensor expected = sum(to(q, DType::float32) * to(k, DType::float32), {-1}, true) * to(v, DType::float32) * 0.125;
+    EXPECT_LE(relative_error(o, expected), 5e-3) << gate;
+    sum(to(o, DType::float32)).backward();
+    for (const Tensor& x : {q, k, v, options.gk})
+      for (const float value : x.grad().to_vector<float>()) ASSERT_TRUE(std::isfinite(value)) << gate;
+    if (gate < -1000)
+      for (const float value : options.gk.grad().to_vector<float>()) ASSERT_EQ(value, 0.f) << gate;
+  }
+}
+
+TEST_F(Chunk, IsDeterministic) {
+  const Shape shape{2, 300, 4, 128};
+  const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
+  RecurrentOptions options;
+  options.gk = gk;
+  options.algorithm = Algorithm::chunk;
+  std::vector<std::vector<float>> results;
+  for (int i = 0; i < 2; ++i) {
+    q.set_grad({});
+    gk.set_grad({});
+    sum(to(recurrent(q, q.detach(), q.detach(), options).first, DType::float32)).backward();
+    results.push_back(q.grad().to_vector<float>());
+    results.push_back(gk.grad().to_vector<float>());
+  }
+  EXPECT_EQ(results[0], results[2]);
+  EXPECT_EQ(results[1], results[3]);
+}
+
+TEST_F(Chunk, AutomaticTakesWhatChunkCannotDo) {
+  const Tensor x = random_tensor({1, 100, 1, 20}, kCUDA, DType::bfloat16);
+  EXPECT_TRUE(recurrent(x, x, x).first.defined());
+  RecurrentOptions options;
+  options.algorithm = Algorithm::chunk;
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, options); }, "head sizes that are not multiples of 8"));
+}
+
+TEST(ChunkOnTheCpu, IsRefused) {
+  const Tensor x = random_tensor({1, 100, 1, 32});
+  RecurrentOptions options;
+  options.algorithm = Algorithm::chunk;
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, options); }, "algorithm chunk does not take tensors on the CPU"));
+}
+
+}  // namespace
+}  // namespace glade
