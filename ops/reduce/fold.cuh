@@ -84,13 +84,35 @@ __device__ void fold_run(typename Reducer::State& state, const typename Reducer:
   for (std::int64_t i = head + vectors * W + lane; i < n; i += lanes) single(i);
 }
 
-/// f(i, vectors...) for the W elements of each input that begin at i, for every vector of a row of n (a multiple of W) that
-/// is this lane's.
+/// Some of a row's elements, to compute with.
+template <class Acc, int W>
+struct Numbers {
+  Acc x[W];
+};
+
+template <int W, class T>
+__device__ Numbers<compute_t<T>, W> load_numbers(const T* data) {
+  const auto loaded = *reinterpret_cast<const detail::Vector<T, W>*>(data);
+  Numbers<compute_t<T>, W> numbers;
+#pragma unroll
+  for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
+  return numbers;
+}
+
+template <int W, class T>
+__device__ void store_numbers(T* data, const Numbers<compute_t<T>, W>& numbers) {
+  detail::Vector<T, W> out;
+#pragma unroll
+  for (int w = 0; w < W; ++w) out.x[w] = T(numbers.x[w]);
+  *reinterpret_cast<detail::Vector<T, W>*>(data) = out;
+}
+
+/// f(i, numbers...) with W elements of each input from i on, for every such vector of a row of n (a multiple of W) that is
+/// this lane's.
 template <int W, class F, class... In>
 __device__ void for_each_vector(std::int64_t n, int lane, int lanes, const F& f, const In*... in) {
 #pragma unroll 4
-  for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W)
-    f(i, *reinterpret_cast<const detail::Vector<In, W>*>(in + i)...);
+  for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W) f(i, load_numbers<W>(in + i)...);
 }
 
 /// a / b for non-negative numbers, mostly small.

@@ -20,14 +20,10 @@ __global__ void __launch_bounds__(1024)
   if (row >= rows) return;
   const bool is_log = form == SoftmaxForm::log;
   const Acc shift = is_log ? state.log_sum() : state.shift(), scale = 1 / state.sum;
-  const auto write = [&](std::int64_t i, const detail::Vector<T, W>& in) {
-    detail::Vector<T, W> out;
+  const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      const Acc shifted = static_cast<Acc>(in.x[w]) - shift;
-      out.x[w] = T(is_log ? shifted : exp(shifted) * scale);
-    }
-    *reinterpret_cast<detail::Vector<T, W>*>(y + row * n + i) = out;
+    for (Acc& element : v.x) element = is_log ? element - shift : exp(element - shift) * scale;
+    store_numbers<W>(y + row * n + i, v);
   };
   for_each_vector<W>(n, lane, lanes, write, x + row * n);
 }
@@ -37,26 +33,21 @@ __global__ void __launch_bounds__(1024)
     softmax_backward_rows(SoftmaxForm form, const T* __restrict__ grad, const T* __restrict__ y, T* __restrict__ dx,
                           std::int64_t rows, std::int64_t n, int lanes) {
   using Acc = compute_t<T>;
-  using Loaded = detail::Vector<T, W>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * n;
   const bool is_log = form == SoftmaxForm::log;
   Acc sum = 0;
-  const auto add = [&](std::int64_t, const Loaded& g, const Loaded& p) {
+  const auto add = [&](std::int64_t, const Numbers<Acc, W>& g, const Numbers<Acc, W>& p) {
 #pragma unroll
-    for (int w = 0; w < W; ++w) sum += is_log ? static_cast<Acc>(g.x[w]) : static_cast<Acc>(g.x[w]) * static_cast<Acc>(p.x[w]);
+    for (int w = 0; w < W; ++w) sum += is_log ? g.x[w] : g.x[w] * p.x[w];
   };
   if (row < rows) for_each_vector<W>(n, lane, lanes, add, grad + offset, y + offset);
   sum = merge_lanes<Sum<T>>(sum, lanes);
   if (row >= rows) return;
-  const auto write = [&](std::int64_t i, const Loaded& g, const Loaded& p) {
-    Loaded out;
+  const auto write = [&](std::int64_t i, Numbers<Acc, W> g, const Numbers<Acc, W>& p) {
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      const Acc gw = static_cast<Acc>(g.x[w]), pw = static_cast<Acc>(p.x[w]);
-      out.x[w] = T(is_log ? gw - exp(pw) * sum : pw * (gw - sum));
-    }
-    *reinterpret_cast<Loaded*>(dx + offset + i) = out;
+    for (int w = 0; w < W; ++w) g.x[w] = is_log ? g.x[w] - exp(p.x[w]) * sum : p.x[w] * (g.x[w] - sum);
+    store_numbers<W>(dx + offset + i, g);
   };
   for_each_vector<W>(n, lane, lanes, write, grad + offset, y + offset);
 }

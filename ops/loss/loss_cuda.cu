@@ -1,0 +1,170 @@
+// cross_entropy and nll_loss on the GPU: a group of threads for each row, then one block that adds the rows up.
+#include <glade/core/math.h>
+#include <glade/ops/loss/loss_kernels.h>
+#include <glade/ops/reduce/fold.cuh>
+#include <glade/ops/reduce/reducers.cuh>
+
+namespace glade::cuda {
+
+namespace {
+
+/// ClassLossOptions for kernels.
+template <class Acc>
+struct Smoothing {
+  std::int64_t ignore_index;
+  Acc own, spread;  ///< the share of the target and of each class
+
+  Smoothing(const ClassLossOptions& options, std::int64_t classes)
+      : ignore_index(options.ignore_index),
+        own(static_cast<Acc>(1 - options.label_smoothing)),
+        spread(static_cast<Acc>(options.label_smoothing / static_cast<double>(classes))) {}
+
+  /// What a row loses by its target: 0 where that is ignored, NaN where it is out of range.
+  template <class T>
+  __device__ Acc target_loss(const T* row, std::int64_t target, std::int64_t classes) const {
+    if (target == ignore_index) return 0;
+    return target >= 0 && target < classes ? -own * static_cast<Acc>(row[target]) : std::numeric_limits<Acc>::quiet_NaN();
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(1024)
+    cross_entropy_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x, const std::int64_t* __restrict__ targets,
+                       std::int64_t rows, std::int64_t n, int lanes, compute_t<T>* __restrict__ logsumexp,
+                       compute_t<T>* __restrict__ losses) {
+  using Acc = compute_t<T>;
+  using R = LogSumExp<T>;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  const bool counts = row < rows && targets[row] != smoothing.ignore_index;
+  auto state = R::identity();
+  Acc sum = 0;
+  if (counts) {
+    fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+    if (smoothing.spread > 0) fold_run<Sum<T>>(sum, x + row * n, n, 0, lane, lanes);
+  }
+  state = merge_lanes<R>(state, lanes);
+  if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
+  if (row >= rows || lane != 0) return;
+  const Acc loss = smoothing.target_loss(x + row * n, targets[row], n), total = counts ? state.log_sum() : Acc(0);
+  losses[row] = loss + total - smoothing.spread * sum;
+  logsumexp[row] = loss == loss ? total : loss;  // NaN makes the row's gradient NaN
+}
+
+template <class T>
+__global__ void __launch_bounds__(kReduceThreads)
+    nll_rows(Smoothing<compute_t<T>> smoothing, const T* x, const std::int64_t* targets, std::int64_t rows, std::int64_t n,
+             compute_t<T>* losses) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
+  if (row < rows) losses[row] = smoothing.target_loss(x + row * n, targets[row], n);
+}
+
+struct Totals {
+  struct State {
+    double loss, count;
+  };
+  __device__ static State merge(const State& a, const State& b) { return {a.loss + b.loss, a.count + b.count}; }
+};
+
+/// One block: the loss, and what a row counts in it.
+template <class Acc>
+__global__ void __launch_bounds__(1024) add_rows(const Acc* losses, const std::int64_t* targets, std::int64_t rows,
+                                                 std::int64_t ignore_index, bool mean, Acc* loss, Acc* scale) {
+  Totals::State totals{0, 0};
+#pragma unroll 4
+  for (std::int64_t row = threadIdx.x; row < rows; row += blockDim.x) {
+    totals.loss += losses[row];
+    totals.count += targets[row] != ignore_index ? 1 : 0;
+  }
+  totals = merge_lanes<Totals>(totals, 1024);
+  if (threadIdx.x != 0) return;
+  *loss = static_cast<Acc>(mean ? totals.loss / totals.count : totals.loss);
+  *scale = static_cast<Acc>(mean ? 1 / totals.count : 1);
+}
+
+template <class T, int W>
+__global__ void __launch_bounds__(1024)
+    cross_entropy_backward_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x,
+                                const std::int64_t* __restrict__ targets, std::int64_t rows, std::int64_t n, int lanes,
+                                const compute_t<T>* logsumexp, const compute_t<T>* scale, const compute_t<T>* grad,
+                                T* __restrict__ dx) {
+  using Acc = compute_t<T>;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  if (row >= rows) return;
+  const std::int64_t target = targets[row];
+  const bool ignored = target == smoothing.ignore_index;
+  const Acc factor = ignored ? Acc(0) : *grad * *scale, total = logsumexp[row];
+  const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const Acc wanted = smoothing.spread + (i + w == target ? smoothing.own : Acc(0));
+      v.x[w] = ignored ? Acc(0) : factor * (math::exp(v.x[w] - total) - wanted);
+    }
+    store_numbers<W>(dx + row * n + i, v);
+  };
+  for_each_vector<W>(n, lane, lanes, write, x + row * n);
+}
+
+/// -grad * scale at the target, 0 elsewhere.
+template <class T>
+__global__ void __launch_bounds__(kReduceThreads)
+    nll_backward(std::int64_t ignore_index, const std::int64_t* targets, std::int64_t size, std::int64_t n,
+                 const compute_t<T>* scale, const compute_t<T>* grad, T* dx) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
+  if (i >= size) return;
+  const std::int64_t row = quotient(i, n), target = targets[row];
+  const bool out_of_range = target != ignore_index && (target < 0 || target >= n);
+  const compute_t<T> value = out_of_range ? std::numeric_limits<compute_t<T>>::quiet_NaN() : -*grad * *scale;
+  dx[i] = T(out_of_range || (i - row * n == target && target != ignore_index) ? value : 0);
+}
+
+}  // namespace
+
+void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& out) {
+  const Device device = x.device();
+  DeviceGuard guard(device);
+  const std::int64_t n = x.shape().back(), rows = targets.numel(), *target = targets.data<std::int64_t>();
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using Acc = compute_t<T>;
+    const Smoothing<Acc> smoothing(options, n);
+    const Scratch losses(static_cast<std::size_t>(rows) * sizeof(Acc), device);
+    if (rows > 0 && options.normalized) {
+      nll_rows<<<blocks_for(rows, kReduceThreads), kReduceThreads, 0, stream(device)>>>(smoothing, x.data<T>(), target, rows, n,
+                                                                                        losses.data<Acc>());
+      GLADE_CUDA_LAUNCHED();
+    } else if (rows > 0) {
+      const RowGrid grid(rows, ceil_div(n, kWidth<T>));
+      cross_entropy_rows<<<grid.blocks, grid.threads, 0, stream(device)>>>(smoothing, x.data<T>(), target, rows, n, grid.lanes,
+                                                                           out.logsumexp.data<Acc>(), losses.data<Acc>());
+      GLADE_CUDA_LAUNCHED();
+    }
+    add_rows<<<1, 1024, 0, stream(device)>>>(losses.data<const Acc>(), target, rows, options.ignore_index, options.mean,
+                                             out.loss.data<Acc>(), out.scale.data<Acc>());
+    GLADE_CUDA_LAUNCHED();
+  });
+}
+
+void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& saved,
+                         const Tensor& grad, const Tensor& dx) {
+  const Device device = x.device();
+  DeviceGuard guard(device);
+  const std::int64_t n = x.shape().back(), rows = targets.numel(), *target = targets.data<std::int64_t>();
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using Acc = compute_t<T>;
+    const Acc *scale = saved.scale.data<Acc>(), *g = grad.data<Acc>();
+    if (options.normalized) {
+      nll_backward<<<blocks_for(rows * n, kReduceThreads), kReduceThreads, 0, stream(device)>>>(
+          options.ignore_index, target, rows * n, n, scale, g, dx.data<T>());
+    } else {
+      const bool vectors = in_vectors<kWidth<T>>(n, x.data<T>()) && in_vectors<kWidth<T>>(n, dx.data<T>());
+      const RowGrid grid(rows, ceil_div(n, vectors ? kWidth<T> : 1));
+      const auto kernel = vectors ? cross_entropy_backward_rows<T, kWidth<T>> : cross_entropy_backward_rows<T, 1>;
+      kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(Smoothing<Acc>(options, n), x.data<T>(), target, rows, n,
+                                                               grid.lanes, saved.logsumexp.data<Acc>(), scale, g, dx.data<T>());
+    }
+  });
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace glade::cuda
