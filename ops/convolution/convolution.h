@@ -7,10 +7,10 @@
 namespace glade {
 
 struct ShortConvolutionOptions {
-  Tensor bias;           ///< [D] or undefined
-  bool silu = false;     ///< apply silu to the result
-  Tensor initial_state;  ///< [N, D, W - 1]: the W - 1 inputs before the first, oldest first; undefined means zeros
-  Tensor cu_seqlens;     ///< int32 or int64 [N + 1], on either device: packed sequences, B must be 1
+  Tensor bias{};           ///< [D] or undefined
+  bool silu = false;       ///< apply silu to the result
+  Tensor initial_state{};  ///< [N, D, W - 1]: the W - 1 inputs before the first, oldest first; undefined means zeros
+  Tensor cu_seqlens{};     ///< int32 or int64 [N + 1], on either device: packed sequences, B must be 1
 };
 
 /// Depthwise causal convolution: y[b, t, d] = sum_w weight[d, w] x[b, t - (W - 1) + w, d]. x [B, T, D], weight [D, W].
