@@ -24,7 +24,7 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
         T* __restrict to_gate = row(grad_gate, 0, r) + first;
         T* __restrict to_up = row(grad_up, 1, r) + first;
         const T *from_grad = row(grad, 2, r) + first, *from_gate = row(gate, 3, r) + first, *from_up = row(up, 4, r) + first;
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t j = 0; j < n; ++j) {
           const C dy = C(from_grad[j]), x = C(from_gate[j]), s = math::sigmoid(x);
           to_gate[j] = T(dy * C(from_up[j]) * s * (1 + x * (1 - s)));
@@ -49,12 +49,12 @@ void dropout(const Tensor& out, const Tensor& x, double p, Generator::State stat
       float uniform[4 * kBlock];
       for (std::int64_t first = begin; first < end; first += kBlock) {
         const std::int64_t counters = std::min(kBlock, end - first), count = std::min(4 * counters, n - 4 * first);
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t i = 0; i < counters; ++i) {
           const Philox4 bits = philox(state.seed, state.offset + static_cast<std::uint64_t>(first + i));
           for (int lane = 0; lane < 4; ++lane) uniform[4 * i + lane] = uniform_from_bits(bits.x[lane]);
         }
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) {
           const C value = C(from[4 * first + i]) * scale;
           to[4 * first + i] = T(uniform[i] >= threshold ? value : C(0));

@@ -79,7 +79,7 @@ void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const 
     for (std::int64_t i = begin; i < end; ++i) {
       const From* source = from + i / rows * from_batch + i % rows * from_row;
       To* target = to + i / rows * to_batch + i % rows * to_row;
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t j = 0; j < columns; ++j) target[j] = To(float(source[j]));
     }
   });
