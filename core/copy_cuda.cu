@@ -65,12 +65,16 @@ __global__ void __launch_bounds__(kTileThreads)
   tiles.at(blockIdx.x, at);
   const int inner = threadIdx.x % tile, outer = threadIdx.x / tile;
 #pragma unroll
-  for (int x = outer; x < tile; x += step)
+  for (int i = 0; i < tile; i += step) {
+    const int x = i + outer;
     if (x < left_x && inner < left_y) values[x][inner] = src[at[1] + x * src_stride_x + inner];
+  }
   __syncthreads();
 #pragma unroll
-  for (int y = outer; y < tile; y += step)
+  for (int i = 0; i < tile; i += step) {
+    const int y = i + outer;
     if (y < left_y && inner < left_x) dst[at[0] + y * dst_stride_y + inner] = values[inner][y];
+  }
 }
 
 // The dimension along which an operand is dense, unless it is too short for tiles to pay; else -1.
