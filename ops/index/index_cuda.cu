@@ -9,21 +9,18 @@
 #include <iterator>
 #include <limits>
 
-#include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/loops.cuh>
 #include <glade/ops/index/index_kernels.h>
 
 namespace glade::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+using detail::kThreads;
+using detail::Vector;
+
 constexpr int kChunk = 32;  // sorted positions that one thread sums for each of its columns
 constexpr int kUnroll = 4;  // rows of them loaded at once
-
-template <class T, int Width>
-struct alignas(sizeof(T) * Width) Vector {
-  T x[Width];
-};
 
 /// A block of threads for rows of `columns`: as many threads to a row as there are columns, up to all of them.
 dim3 block_for(std::int64_t columns) {

@@ -1,4 +1,4 @@
-#include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/loops.cuh>
 #include <glade/ops/random/distributions.h>
 #include <glade/ops/random/random_kernels.h>
 
@@ -6,21 +6,18 @@ namespace glade::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+using detail::kThreads;
 
 // One counter a thread, its values written at once.
 template <class T, class Distribution>
 __global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state) {
   constexpr int count = Distribution::count;
-  struct alignas(sizeof(T) * count) Values {
-    T x[count];
-  };
   const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = counter * count;
   if (first >= n) return;
-  Values values;
+  detail::Vector<T, count> values;
   draw(philox(state.seed, state.offset + static_cast<std::uint64_t>(counter)), values.x);
   if (first + count <= n) {
-    reinterpret_cast<Values*>(out)[counter] = values;
+    reinterpret_cast<detail::Vector<T, count>*>(out)[counter] = values;
     return;
   }
 #pragma unroll

@@ -2,7 +2,6 @@
 #include <glade/ops/random/random.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "support/testing.h"
@@ -185,7 +184,9 @@ TEST_P(RandomTest, EveryDeviceGivesTheSameBits) {
                              : bernoulli({n}, 0.3, where, generator);
         };
         const Tensor a = to_data(make(options(dtype), here), kCPU), b = make(host, there);
-        EXPECT_EQ(std::memcmp(a.raw_data(), b.raw_data(), static_cast<std::size_t>(n) * dtype_size(dtype)), 0)
+        const auto *bytes = static_cast<const unsigned char*>(a.raw_data()),
+                   *expected = static_cast<const unsigned char*>(b.raw_data());
+        EXPECT_TRUE(std::equal(bytes, bytes + static_cast<std::size_t>(n) * dtype_size(dtype), expected))
             << dtype_name(dtype) << " " << n << " " << kind;
         EXPECT_EQ(here.state(), there.state());
       }
