@@ -18,10 +18,11 @@ Tensor squeeze(const Tensor& x, std::int64_t dim);  ///< x itself's view unchang
 Tensor expand(const Tensor& x, const Shape& shape);
 /// x[..., start:stop:step, ...] along `dim`, Python's rules for negative and out-of-range bounds; step may be negative
 /// (that copies). Absent bounds mean the ends.
-Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> stop, std::int64_t step = 1);
+Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> stop,
+             std::int64_t step = 1);
 /// x[..., index, ...]: the dimension goes.
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
-Tensor cat(const Tensors& tensors, std::int64_t dim = 0);    ///< dtypes promote
+Tensor cat(const Tensors& tensors, std::int64_t dim = 0);  ///< dtypes promote
 Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 /// Views of `size` along dim, the last one smaller where it does not divide.
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
