@@ -131,6 +131,11 @@ inline int lanes_for(std::int64_t n, int most) {
   return lanes;
 }
 
+/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, kLoads each beyond.
+inline int lanes_of_row(std::int64_t vectors, int most) {
+  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), most));
+}
+
 /// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the
 /// rows, the fewer are under way at once: a second pass over one finds it in the cache.
 struct RowGrid {
@@ -138,9 +143,7 @@ struct RowGrid {
   unsigned blocks;
 
   RowGrid(std::int64_t rows, std::int64_t vectors)
-      : lanes(std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), 1024))),
-        threads(std::max(lanes, kReduceThreads)),
-        blocks(blocks_for(rows * lanes, threads)) {}
+      : lanes(lanes_of_row(vectors, 1024)), threads(std::max(lanes, kReduceThreads)), blocks(blocks_for(rows * lanes, threads)) {}
 };
 
 /// Whether rows of n elements from `data` on can be read in vectors of W.

@@ -39,8 +39,10 @@ __global__ void __launch_bounds__(kReduceThreads) merge_splits(R reducer, const 
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t output = (std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x) / lanes;
   typename R::State state = R::identity();
-  if (output < outputs)
+  if (output < outputs) {
+#pragma unroll 4
     for (std::int64_t i = lane; i < splits; i += lanes) state = R::merge(state, partial[output * splits + i]);
+  }
   state = merge_lanes<R>(state, lanes);
   if (lane == 0 && output < outputs) y[output] = reducer.finish(state);
 }
@@ -158,14 +160,15 @@ void launch(const R& reducer, const ReduceGeometry& g, const Tensor& input, cons
   DeviceGuard guard(device);
   const In* x = static_cast<const In*>(input.raw_data());
   auto* y = static_cast<typename R::Out*>(result.raw_data());
-  const std::int64_t wanted = std::int64_t{2048} * multiprocessor_count(device);  // threads that fill the GPU
+  const std::int64_t wanted =
+      std::int64_t{4096} * multiprocessor_count(device);  // twice the threads that fit: the last ones overlap
   if (g.inner > 1) {
     constexpr int W = std::min(kWidth<In>, 8);
     const bool vectors = g.inner % W == 0 && reinterpret_cast<std::uintptr_t>(x) % (W * sizeof(In)) == 0;
     return vectors ? launch_columns<R, W>(reducer, g, device, x, y, wanted)
                    : launch_columns<R, 1>(reducer, g, device, x, y, wanted);
   }
-  const int lanes = lanes_for(ceil_div(g.n, kWidth<In>), g.outer * 32 >= wanted ? 32 : kReduceThreads);
+  const int lanes = lanes_of_row(ceil_div(g.n, kWidth<In>), kReduceThreads);
   const Splits splits = split(g.n, g.outer * lanes, wanted, std::int64_t{kLoads} * kWidth<In> * lanes);
   with_splits(reducer, g.outer, splits.count, y, device, [&](typename R::State* partial) {
     reduce_rows<<<blocks_for(g.outer * splits.count * lanes, kReduceThreads), kReduceThreads, 0, stream(device)>>>(
