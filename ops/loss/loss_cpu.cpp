@@ -64,7 +64,7 @@ void class_loss_backward_rows(const ClassLossOptions& options, const Tensor& inp
       return;
     }
     const Acc total = saved.logsumexp.data<Acc>()[row];
-#pragma omp simd
+#pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - total) - spread));
     dx[target] = T(scale * (math::exp(Acc(x[target]) - total) - spread - own));
   };

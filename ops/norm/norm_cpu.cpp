@@ -36,10 +36,10 @@ void norm_rows(const NormInputs& in, Acc* means, Acc* rstds, T* result) {
       rstds[row] = rstd;
       if (in.gate.defined()) {
         const T* gate = in.gate.data<T>() + row * d;
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t i = 0; i < d; ++i) y[i] = T(((Acc(x[i]) - mean) * rstd * w[i] + b[i]) * math::silu(Acc(gate[i])));
       } else {
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t i = 0; i < d; ++i) y[i] = T((Acc(x[i]) - mean) * rstd * w[i] + b[i]);
       }
     }
@@ -61,7 +61,7 @@ void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds
       T* dx = out.x.data<T>() + row * d;
       Acc *dw = weight_parts.data<Acc>() + row / size * d, *db = bias_parts.data<Acc>() + row / size * d;
       const Acc mean = in.centered ? means[row] : Acc(0), rstd = rstds[row];
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < d; ++i) {
         h[i] = (Acc(x[i]) - mean) * rstd;
         g[i] = Acc(gy[i]);
@@ -69,17 +69,18 @@ void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds
       if (in.gate.defined()) {
         const T* gate = in.gate.data<T>() + row * d;
         T* dgate = out.gate.data<T>() + row * d;
-#pragma omp simd
+#pragma GCC ivdep
         for (std::int64_t i = 0; i < d; ++i) {
-          dgate[i] = T(g[i] * (h[i] * w[i] + b[i]) * math::silu_derivative(Acc(gate[i])));
-          g[i] *= math::silu(Acc(gate[i]));
+          const Acc z = Acc(gate[i]), sigmoid = math::sigmoid(z);
+          dgate[i] = T(g[i] * (h[i] * w[i] + b[i]) * sigmoid * (1 + z * (1 - sigmoid)));
+          g[i] *= z * sigmoid;
         }
       }
       const double n = static_cast<double>(d);
       const auto along = static_cast<Acc>(sum_run<Acc>(d, [=](std::int64_t i) { return g[i] * w[i] * h[i]; }) / n);
       const auto level =
           in.centered ? static_cast<Acc>(sum_run<Acc>(d, [=](std::int64_t i) { return g[i] * w[i]; }) / n) : Acc(0);
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < d; ++i) {
         dx[i] = T(rstd * (g[i] * w[i] - level - h[i] * along));
         dw[i] += g[i] * h[i];

@@ -32,11 +32,16 @@ void scan(const ScanGeometry& g, const T* x, Out* y) {
     });
   };
 
+  const auto widen = [](T value) { return static_cast<Acc>(static_cast<compute_t<T>>(value)); };
+  const auto narrow = [](Acc sum) {
+    if constexpr (std::is_integral_v<T>) return sum;
+    else return Out(static_cast<compute_t<T>>(sum));
+  };
   if (chunks > 1) {
-    for_each_chunk([](const T* in, Out*, Acc* total, std::int64_t columns, std::int64_t rows, std::int64_t step) {
+    for_each_chunk([&](const T* in, Out*, Acc* total, std::int64_t columns, std::int64_t rows, std::int64_t step) {
       for (std::int64_t r = 0; r < rows; ++r, in += step)
-#pragma omp simd
-        for (std::int64_t j = 0; j < columns; ++j) total[j] += static_cast<Acc>(static_cast<compute_t<T>>(in[j]));
+#pragma GCC ivdep
+        for (std::int64_t j = 0; j < columns; ++j) total[j] += widen(in[j]);
     });
     parallel_for(g.outer * g.inner, kGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -46,14 +51,15 @@ void scan(const ScanGeometry& g, const T* x, Out* y) {
       }
     });
   }
-  for_each_chunk([](const T* in, Out* out, Acc* running, std::int64_t columns, std::int64_t rows, std::int64_t step) {
+  for_each_chunk([&](const T* in, Out* out, Acc* running, std::int64_t columns, std::int64_t rows, std::int64_t step) {
+    if (columns == 1) {
+      Acc sum = *running;
+      for (std::int64_t r = 0; r < rows; ++r) out[r * step] = narrow(sum += widen(in[r * step]));
+      return;
+    }
     for (std::int64_t r = 0; r < rows; ++r, in += step, out += step)
-#pragma omp simd
-      for (std::int64_t j = 0; j < columns; ++j) {
-        running[j] += static_cast<Acc>(static_cast<compute_t<T>>(in[j]));
-        if constexpr (std::is_integral_v<T>) out[j] = running[j];
-        else out[j] = Out(static_cast<compute_t<T>>(running[j]));
-      }
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < columns; ++j) out[j] = narrow(running[j] += widen(in[j]));
   });
 }
 

@@ -28,16 +28,16 @@ void softmax_rows(SoftmaxForm form, const Tensor& input, T* result) {
     T* y = result + offset;
     const auto largest = [&](Acc a, std::int64_t i) { return nan_max(a, Acc(x[i])); };
     const Acc shift = fold_run(n, -std::numeric_limits<Acc>::infinity(), largest, nan_max<Acc>);
-#pragma omp simd
+#pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) buffer[i] = math::exp(Acc(x[i]) - shift);
     const double sum = sum_run<Acc>(n, [&](std::int64_t i) { return buffer[i]; });
     if (form == SoftmaxForm::log) {
       const Acc total = shift + static_cast<Acc>(std::log(sum));
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) y[i] = T(Acc(x[i]) - total);
     } else {
       const auto scale = static_cast<Acc>(1 / sum);
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) y[i] = T(buffer[i] * scale);
     }
   });
@@ -52,11 +52,11 @@ void softmax_backward_rows(SoftmaxForm form, const Tensor& grad, const T* result
     T* dx = input_gradient + offset;
     if (form == SoftmaxForm::log) {
       const auto sum = static_cast<Acc>(sum_run<Acc>(n, [&](std::int64_t i) { return Acc(g[i]); }));
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) dx[i] = T(Acc(g[i]) - math::exp(Acc(y[i])) * sum);
     } else {
       const auto sum = static_cast<Acc>(sum_run<Acc>(n, [&](std::int64_t i) { return Acc(g[i]) * Acc(y[i]); }));
-#pragma omp simd
+#pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) dx[i] = T(Acc(y[i]) * (Acc(g[i]) - sum));
     }
   });

@@ -1,3 +1,5 @@
+#include <omp.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -383,6 +385,27 @@ TEST_P(Reduce, SoftmaxBackwardInEveryType) {
 TEST_P(Reduce, SameBitsEveryTime) {
   const Tensor x = random_tensor({200, 3000}, device(), DType::float32);
   for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}}) EXPECT_EQ(sum(x, dims).to_vector<float>(), sum(x, dims).to_vector<float>());
+}
+
+TEST(ReduceThreads, ResultsDoNotDependOnTheirNumber) {
+  const Tensor x = random_tensor({300, 1000}, kCPU, DType::float32), flat = reshape(x, {-1});
+  const auto results = [&] {
+    std::vector<float> all;
+    for (const Tensor& y :
+         {sum(flat), var(flat), logsumexp(flat), sum(x, {0}), sum(x, {1}), var(x, {0}), cumsum(flat, 0), cumsum(x, 0)}) {
+      const auto values = y.to_vector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  };
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const auto expected = results();
+  for (const int n : {2, 3, 7}) {
+    omp_set_num_threads(n);
+    EXPECT_EQ(results(), expected) << n << " threads";
+  }
+  omp_set_num_threads(threads);
 }
 
 TEST_P(Reduce, Errors) {
