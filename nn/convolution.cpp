@@ -1,0 +1,31 @@
+#include <glade/nn/convolution.h>
+
+#include <cmath>
+
+#include <glade/nn/init.h>
+#include <glade/ops/convolution/convolution.h>
+#include <glade/ops/elementwise/elementwise.h>
+
+namespace glade::nn {
+
+ShortConvolution::ShortConvolution(std::int64_t dim, std::int64_t kernel_size, bool with_bias, bool silu)
+    : weight(register_parameter("weight", empty({dim, kernel_size}))),
+      bias(with_bias ? register_parameter("bias", empty({dim})) : Tensor()),
+      silu_(silu) {
+  const double bound = 1 / std::sqrt(static_cast<double>(kernel_size));
+  init::uniform_(weight, -bound, bound);
+  if (with_bias) init::uniform_(bias, -bound, bound);
+}
+
+Tensor ShortConvolution::forward(const Tensor& x, Tensor* state, const Tensor& cu_seqlens) const {
+  ShortConvolutionOptions options;
+  options.silu = silu_;
+  options.cu_seqlens = cu_seqlens;
+  if (bias.defined()) options.bias = glade::to(bias, x.dtype());
+  if (state != nullptr) options.initial_state = *state;
+  auto [y, final_state] = short_convolution(x, glade::to(weight, x.dtype()), options);
+  if (state != nullptr) *state = final_state;
+  return y;
+}
+
+}  // namespace glade::nn

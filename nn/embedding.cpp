@@ -1,0 +1,20 @@
+#include <glade/nn/embedding.h>
+
+#include <glade/core/format.h>
+#include <glade/nn/init.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade::nn {
+
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t dim, std::int64_t padding_index)
+    : weight(register_parameter("weight", empty({num_embeddings, dim}))), padding_index_(padding_index) {
+  if (padding_index >= num_embeddings)
+    fail<IndexError>("Embedding: padding_index is {}, expected less than {}", padding_index, num_embeddings);
+  init::normal_(weight);
+  if (padding_index >= 0) init::constant_(select(weight.detach(), 0, padding_index), 0);
+}
+
+Tensor Embedding::forward(const Tensor& indices) const { return embedding(weight, indices, padding_index_); }
+
+}  // namespace glade::nn

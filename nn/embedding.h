@@ -1,0 +1,20 @@
+#pragma once
+// Rows by index.
+#include <glade/nn/module.h>
+
+namespace glade::nn {
+
+/// weight[indices] for int64 or int32 indices of any shape: [..., dim]. Starts normal with deviation 1.
+class Embedding : public UnaryModule {
+ public:
+  /// No gradient flows to row `padding_index` where it is >= 0; it starts as zeros.
+  Embedding(std::int64_t num_embeddings, std::int64_t dim, std::int64_t padding_index = -1);
+  Tensor forward(const Tensor& indices) const override;
+
+  const Tensor weight;  ///< [num_embeddings, dim]
+
+ private:
+  std::int64_t padding_index_;
+};
+
+}  // namespace glade::nn

@@ -1,0 +1,19 @@
+#pragma once
+// Initialisers: fill a tensor in place, unrecorded, and return it. Random numbers come from `generator`.
+#include <glade/core/generator.h>
+#include <glade/core/tensor.h>
+
+namespace glade::nn::init {
+
+const Tensor& constant_(const Tensor& x, double value);
+const Tensor& uniform_(const Tensor& x, double low, double high, Generator& generator = default_generator());
+const Tensor& normal_(const Tensor& x, double mean = 0, double deviation = 1, Generator& generator = default_generator());
+/// For a weight [out, in, ...], where fan_in counts all dimensions but the first: uniform within +-gain * sqrt(3 / fan_in)
+/// (He et al. 2015). gain is 1 for a linear layer, sqrt(2) in front of relu. ShapeError for less than two dimensions.
+const Tensor& kaiming_uniform_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
+/// Uniform within +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010).
+const Tensor& xavier_uniform_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
+/// Normal with deviation gain * sqrt(2 / (fan_in + fan_out)).
+const Tensor& xavier_normal_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
+
+}  // namespace glade::nn::init

@@ -1,0 +1,25 @@
+#include <glade/nn/linear.h>
+
+#include <cmath>
+
+#include <glade/nn/init.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/matmul.h>
+
+namespace glade::nn {
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias)
+    : weight(register_parameter("weight", empty({out_features, in_features}))),
+      bias(with_bias ? register_parameter("bias", empty({out_features})) : Tensor()) {
+  const double bound = 1 / std::sqrt(static_cast<double>(in_features));
+  init::uniform_(weight, -bound, bound);
+  if (with_bias) init::uniform_(bias, -bound, bound);
+}
+
+Linear::Linear(const Tensor& shared_weight) : weight(register_parameter("weight", shared_weight)) {}
+
+Tensor Linear::forward(const Tensor& x) const {
+  return linear(x, glade::to(weight, x.dtype()), bias.defined() ? glade::to(bias, x.dtype()) : bias);
+}
+
+}  // namespace glade::nn

@@ -1,0 +1,20 @@
+#pragma once
+// The affine layer.
+#include <glade/nn/module.h>
+
+namespace glade::nn {
+
+/// y = x weight^T + bias for x [..., in]. Computes in x's dtype: weights of another dtype are cast on the way, so that
+/// float32 weights can be trained with bfloat16 activations. Starts uniform within +-1 / sqrt(in).
+class Linear : public UnaryModule {
+ public:
+  Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true);
+  /// Shares a weight [out, in] that another module owns too; no bias.
+  explicit Linear(const Tensor& shared_weight);
+  Tensor forward(const Tensor& x) const override;
+
+  const Tensor weight;  ///< [out, in]
+  const Tensor bias;    ///< [out]; undefined without bias
+};
+
+}  // namespace glade::nn

@@ -1,0 +1,23 @@
+#include <glade/nn/mlp.h>
+
+#include <glade/ops/activation/activation.h>
+
+namespace glade::nn {
+
+GatedMLP::GatedMLP(std::int64_t hidden_size, std::int64_t intermediate_size)
+    : gate_proj(hidden_size, intermediate_size, false),
+      up_proj(hidden_size, intermediate_size, false),
+      down_proj(intermediate_size, hidden_size, false) {
+  register_module("gate_proj", gate_proj);
+  register_module("up_proj", up_proj);
+  register_module("down_proj", down_proj);
+}
+
+std::int64_t GatedMLP::default_intermediate_size(std::int64_t hidden_size, double hidden_ratio) {
+  const auto size = static_cast<std::int64_t>(static_cast<double>(hidden_size) * hidden_ratio * 2 / 3);
+  return (size + 255) / 256 * 256;
+}
+
+Tensor GatedMLP::forward(const Tensor& x) const { return down_proj(swiglu(gate_proj(x), up_proj(x))); }
+
+}  // namespace glade::nn

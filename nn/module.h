@@ -1,0 +1,82 @@
+#pragma once
+// Module: parameters, buffers and submodules by name. A layer derives from it, registers what it owns and has a `forward`
+// of its own:
+//
+//     struct Model : nn::Module {
+//       nn::Linear hidden{2, 16}, output{16, 1};
+//       Model() {
+//         register_module("hidden", hidden);
+//         register_module("output", output);
+//       }
+//       Tensor forward(const Tensor& x) const { return output(tanh(hidden(x))); }
+//     };
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <glade/nn/state_dict.h>
+
+namespace glade::nn {
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  // Parents know their submodules by address.
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// The parameters of this module and all below, in the order of registration, a shared one under its first name only.
+  NamedTensors named_parameters() const;
+  Tensors parameters() const;
+  /// Every parameter and buffer, a shared one under each of its names. The values are the module's own, not copies.
+  StateDict state_dict() const;
+  /// Copies `state` into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped and mistyped
+  /// entries at once; nothing is changed then. See check_state for what fits.
+  void load_state_dict(const StateDict& state);
+  /// What state_dict() holds, in the order of registration.
+  NamedTensors named_state() const;
+
+  /// Sets the mode of this module and all below (layers like Dropout differ between training and evaluation).
+  void train(bool mode = true);
+  void eval() { train(false); }
+  bool training() const { return training_; }
+
+  /// Moves parameters, buffers and gradients; the tensors stay the same ones, so shared ones stay shared and optimisers
+  /// keep them. Not between a forward pass and its backward.
+  void to(Device device);
+  /// Converts floating-point parameters, buffers and gradients, in the same way.
+  void to(DType dtype);
+
+  /// Forgets the gradients of all parameters.
+  void zero_grad();
+  /// Whether gradients are wanted for the parameters.
+  void set_requires_grad(bool value);
+
+ protected:
+  /// Registers a tensor, which from here on requires a gradient, and returns it. ValueError for a name that is empty,
+  /// taken or contains '.' or '/'.
+  Tensor register_parameter(const std::string& name, Tensor value);
+  /// Registers a tensor that is saved but not trained, and returns it.
+  Tensor register_buffer(const std::string& name, Tensor value);
+  /// Registers a submodule, which must live as long as this module: a member, or what a member owns.
+  void register_module(const std::string& name, Module& module);
+
+ private:
+  void check_name(const std::string& name) const;
+  /// Appends the parameters, and the buffers if asked, of this module and all below.
+  void collect(const std::string& prefix, bool buffers, NamedTensors& out) const;
+
+  NamedTensors parameters_, buffers_;
+  std::vector<std::pair<std::string, Module*>> modules_;
+  bool training_ = true;
+};
+
+/// A module that takes one tensor to one tensor.
+class UnaryModule : public Module {
+ public:
+  virtual Tensor forward(const Tensor& x) const = 0;
+  Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+}  // namespace glade::nn

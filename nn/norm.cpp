@@ -1,0 +1,21 @@
+#include <glade/nn/norm.h>
+
+#include <glade/ops/norm/norm.h>
+
+namespace glade::nn {
+
+RMSNorm::RMSNorm(std::int64_t dim, double eps, bool elementwise_affine)
+    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()), eps_(eps) {}
+
+Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
+
+Tensor RMSNorm::forward_gated(const Tensor& x, const Tensor& gate) const { return gated_rms_norm(x, gate, weight, eps_); }
+
+LayerNorm::LayerNorm(std::int64_t dim, double eps, bool elementwise_affine, bool with_bias)
+    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()),
+      bias(elementwise_affine && with_bias ? register_parameter("bias", zeros({dim})) : Tensor()),
+      eps_(eps) {}
+
+Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }
+
+}  // namespace glade::nn

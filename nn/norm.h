@@ -1,0 +1,35 @@
+#pragma once
+// Normalisation over the last dimension. Statistics are taken in float32 and weights are applied in their own precision,
+// whatever x's dtype, which is also the result's.
+#include <glade/nn/module.h>
+
+namespace glade::nn {
+
+/// x / sqrt(mean(x^2) + eps) * weight (arXiv 1910.07467).
+class RMSNorm : public UnaryModule {
+ public:
+  explicit RMSNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true);
+  Tensor forward(const Tensor& x) const override;
+  /// forward(x) * silu(gate) in one pass; gate has x's shape.
+  Tensor forward_gated(const Tensor& x, const Tensor& gate) const;
+
+  const Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
+
+ private:
+  double eps_;
+};
+
+/// (x - mean) / sqrt(var + eps) * weight + bias (arXiv 1607.06450).
+class LayerNorm : public UnaryModule {
+ public:
+  explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true, bool with_bias = true);
+  Tensor forward(const Tensor& x) const override;
+
+  const Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
+  const Tensor bias;    ///< [dim], zeros at first; undefined without elementwise_affine or with_bias
+
+ private:
+  double eps_;
+};
+
+}  // namespace glade::nn
