@@ -1,0 +1,29 @@
+#pragma once
+#include <glade/nn/optim/optimizer.h>
+
+namespace glade::nn::optim {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+};
+
+/// Adam with decoupled weight decay (arXiv 1711.05101). The moments are float32 (float64 for float64 parameters).
+class AdamW : public Optimizer {
+ public:
+  /// Decays matrices (two dimensions or more) alone; biases and the weights of norms are left out.
+  explicit AdamW(const NamedTensors& parameters, const AdamWOptions& options = {});
+  /// Groups with their own lr and weight_decay; those of `options` are not used.
+  explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
+  void step() override;
+
+ private:
+  AdamWOptions options_;
+  Tensors exp_avg_, exp_avg_sq_;
+  Tensor step_;
+};
+
+}  // namespace glade::nn::optim

@@ -1,0 +1,78 @@
+#include <glade/nn/optim/optimizer.h>
+
+#include <cmath>
+#include <set>
+
+#include <glade/core/format.h>
+
+namespace glade::nn::optim {
+namespace {
+
+DType state_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+}  // namespace
+
+Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups) : name_(name), groups_(std::move(groups)) {
+  std::set<std::string> names;
+  std::set<const TensorImpl*> seen;
+  for (const ParameterGroup& group : groups_) {
+    if (!(group.lr >= 0) || !std::isfinite(group.lr))
+      fail<ValueError>("{}: lr is {}, expected a finite number of at least 0", name_, group.lr);
+    if (!(group.weight_decay >= 0) || !std::isfinite(group.weight_decay))
+      fail<ValueError>("{}: weight_decay is {}, expected a finite number of at least 0", name_, group.weight_decay);
+    for (const auto& [parameter, x] : group.parameters) {
+      if (!is_floating(x.dtype()))
+        fail<DTypeError>("{}: parameter {} is {}, expected a floating-point type", name_, parameter, x.dtype());
+      if (!x.is_contiguous()) fail<ValueError>("{}: parameter {} is not contiguous", name_, parameter);
+      if (!names.insert(parameter).second || !seen.insert(x.impl()).second)
+        fail<ValueError>("{}: parameter {} is given twice", name_, parameter);
+      if (seen.size() == 1) device_ = x.device();
+      if (!(x.device() == device_))
+        fail<DeviceError>("{}: parameter {} is on {}, expected {} like the first", name_, parameter, x.device(), device_);
+    }
+  }
+  if (seen.empty()) fail<ValueError>("{}: no parameters", name_);
+}
+
+void Optimizer::zero_grad() {
+  for (const ParameterGroup& group : groups_)
+    for (const auto& [name, x] : group.parameters) x.set_grad({});
+}
+
+void Optimizer::set_lr(double lr) {
+  for (ParameterGroup& group : groups_) group.lr = lr;
+}
+
+StateDict Optimizer::state_dict() const { return {state_.begin(), state_.end()}; }
+
+void Optimizer::load_state_dict(const StateDict& state) {
+  check_state(fmt::format("{}: load_state_dict", name_), state_, state);
+  copy_state(state_, state);
+}
+
+Tensors Optimizer::make_state(const std::string& name) {
+  Tensors tensors;
+  for (const ParameterGroup& group : groups_)
+    for (const auto& [parameter, x] : group.parameters) {
+      tensors.push_back(zeros(x.shape(), {state_dtype(x.dtype()), x.device()}));
+      state_.emplace_back(name + '.' + parameter, tensors.back());
+    }
+  return tensors;
+}
+
+Tensor Optimizer::make_counter(const std::string& name) {
+  return state_.emplace_back(name, zeros({}, {DType::int64, kCPU})).second;
+}
+
+void Optimizer::check_parameters(const Tensors& state) const {
+  std::size_t i = 0;
+  for (const ParameterGroup& group : groups_)
+    for (const auto& [name, x] : group.parameters) {
+      const Tensor& s = state[i++];
+      if (!(x.device() == device_) || state_dtype(x.dtype()) != s.dtype())
+        fail<ValueError>("{}: parameter {} is now {} on {}, but the optimizer was made with its state {} on {}", name_, name,
+                         x.dtype(), x.device(), s.dtype(), device_);
+    }
+}
+
+}  // namespace glade::nn::optim

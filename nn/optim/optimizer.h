@@ -1,0 +1,59 @@
+#pragma once
+// What optimisers have in common: parameters in groups, and a state that can be saved.
+#include <vector>
+
+#include <glade/nn/state_dict.h>
+
+namespace glade::nn::optim {
+
+/// Parameters that share a learning rate and a weight decay.
+struct ParameterGroup {
+  NamedTensors parameters;
+  double lr = 1e-3;
+  double weight_decay = 0;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Changes the parameters by their gradients; those without one are left alone. ValueError, before anything is changed,
+  /// where a parameter was moved or converted since the optimiser was made.
+  virtual void step() = 0;
+  /// Forgets the gradients.
+  void zero_grad();
+
+  std::vector<ParameterGroup>& groups() { return groups_; }
+  /// Sets the learning rate of every group.
+  void set_lr(double lr);
+
+  /// What the optimiser remembers between steps ("exp_avg.<parameter>", "step", ...); not the settings of the groups.
+  StateDict state_dict() const;
+  /// ValueError, changing nothing, where `state` does not fit; see check_state.
+  void load_state_dict(const StateDict& state);
+  /// What state_dict() holds, in a fixed order.
+  const NamedTensors& named_state() const { return state_; }
+
+ protected:
+  /// ValueError for no parameters, one given twice or a bad learning rate or weight decay; DTypeError for a parameter that
+  /// is not floating-point; DeviceError where the parameters are on several devices.
+  Optimizer(const char* name, std::vector<ParameterGroup> groups);
+  /// A tensor of zeros for every parameter in the order of the groups, in the precision it is computed in (float32 for
+  /// 16-bit types), part of the state as `<name>.<parameter>`.
+  Tensors make_state(const std::string& name);
+  /// An int64 scalar on the CPU, part of the state.
+  Tensor make_counter(const std::string& name);
+  /// Throws what step() promises; `state` is one of make_state's.
+  void check_parameters(const Tensors& state) const;
+
+  const char* name_;
+  std::vector<ParameterGroup> groups_;
+  Device device_;  ///< of the parameters
+
+ private:
+  NamedTensors state_;
+};
+
+}  // namespace glade::nn::optim

@@ -1,0 +1,35 @@
+#include <glade/nn/optim/sgd.h>
+
+#include <glade/autograd/grad_mode.h>
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
+
+namespace glade::nn::optim {
+
+SGD::SGD(const NamedTensors& parameters, const SGDOptions& options)
+    : SGD(std::vector<ParameterGroup>{{parameters, options.lr, options.weight_decay}}, options) {}
+
+SGD::SGD(std::vector<ParameterGroup> groups, const SGDOptions& options)
+    : Optimizer("SGD", std::move(groups)), momentum_(options.momentum) {
+  if (!(momentum_ >= 0 && momentum_ < 1)) fail<ValueError>("SGD: momentum is {}, expected a value in [0, 1)", momentum_);
+  buffers_ = make_state("momentum");
+}
+
+void SGD::step() {
+  NoGradGuard no_grad;
+  check_parameters(buffers_);
+  std::size_t i = 0;
+  for (const ParameterGroup& group : groups_)
+    for (const auto& [name, x] : group.parameters) {
+      const Tensor& buffer = buffers_[i++];
+      const Tensor gradient = x.grad();
+      if (!gradient.defined()) continue;
+      multiply_(buffer, momentum_);
+      add_(buffer, gradient);
+      if (group.weight_decay != 0) add_(buffer, x, group.weight_decay);
+      add_(x, buffer, -group.lr);
+    }
+}
+
+}  // namespace glade::nn::optim

@@ -1,0 +1,25 @@
+#pragma once
+#include <glade/nn/optim/optimizer.h>
+
+namespace glade::nn::optim {
+
+struct SGDOptions {
+  double lr = 1e-2;
+  double momentum = 0;
+  double weight_decay = 0;  ///< added to the gradient as weight_decay * parameter
+};
+
+/// buffer = momentum * buffer + gradient; parameter -= lr * buffer.
+class SGD : public Optimizer {
+ public:
+  explicit SGD(const NamedTensors& parameters, const SGDOptions& options = {});
+  /// Groups with their own lr and weight_decay; those of `options` are not used.
+  explicit SGD(std::vector<ParameterGroup> groups, const SGDOptions& options = {});
+  void step() override;
+
+ private:
+  double momentum_;
+  Tensors buffers_;
+};
+
+}  // namespace glade::nn::optim
