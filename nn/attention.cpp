@@ -1,0 +1,153 @@
+#include <glade/nn/attention.h>
+
+#include <limits>
+
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/linear_attention.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade::nn {
+namespace {
+
+using FeatureMap = Tensor (*)(const Tensor&);
+
+FeatureMap find_feature_map(const std::optional<std::string>& name) {
+  if (!name) return nullptr;
+  if (*name == "relu") return relu;
+  if (*name == "sqrelu") return [](const Tensor& x) { return square(relu(x)); };
+  if (*name == "silu" || *name == "swish") return silu;
+  if (*name == "sigmoid") return sigmoid;
+  if (*name == "logsigmoid") return logsigmoid;
+  if (*name == "gelu") return [](const Tensor& x) { return gelu(x, GeluForm::tanh); };
+  fail<ValueError>("GatedLinearAttention: feature_map is '{}', expected relu, sqrelu, silu, swish, sigmoid, logsigmoid or gelu",
+                   *name);
+}
+
+/// hidden_size * expand, which `num_heads` heads must be able to share.
+std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden_size, double expand, std::int64_t num_heads) {
+  if (hidden_size <= 0 || num_heads <= 0)
+    fail<ValueError>("{}: hidden_size is {} and num_heads {}, expected positive numbers", layer, hidden_size, num_heads);
+  const auto size = static_cast<std::int64_t>(static_cast<double>(hidden_size) * expand);
+  if (size <= 0 || size % num_heads != 0)
+    fail<ValueError>("{}: hidden_size {} times {} {} is {}, expected a positive multiple of {} heads", layer, hidden_size, what,
+                     expand, size, num_heads);
+  return size;
+}
+
+/// [B, T, heads * d] -> [B, T, heads, d]
+Tensor split_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
+
+/// Normalises each head of o [B, T, H, V], gates it where the layer has a gate, and joins the heads.
+Tensor finish_heads(const Tensor& o, const Tensor& x, const RMSNorm& norm, const std::optional<Linear>& g_proj) {
+  const Tensor y = g_proj ? norm.forward_gated(o, split_heads((*g_proj)(x), o.size(2))) : norm(o);
+  return reshape(y, {o.size(0), o.size(1), o.size(2) * o.size(3)});
+}
+
+}  // namespace
+
+struct GatedLinearAttention::Sizes {
+  std::int64_t key, value, kv_heads, shared_key, shared_value;
+
+  Sizes(std::int64_t hidden_size, const GatedLinearAttentionOptions& options)
+      : key(heads_size("GatedLinearAttention", "expand_k", hidden_size, options.expand_k, options.num_heads)),
+        value(heads_size("GatedLinearAttention", "expand_v", hidden_size, options.expand_v, options.num_heads)),
+        kv_heads(options.num_kv_heads.value_or(options.num_heads)) {
+    if (kv_heads <= 0 || options.num_heads % kv_heads != 0)
+      fail<ValueError>("GatedLinearAttention: num_kv_heads is {}, expected a divisor of num_heads {}", kv_heads,
+                       options.num_heads);
+    shared_key = key / options.num_heads * kv_heads;
+    shared_value = value / options.num_heads * kv_heads;
+  }
+};
+
+GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options)
+    : GatedLinearAttention(hidden_size, options, Sizes(hidden_size, options)) {}
+
+GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options,
+                                           const Sizes& sizes)
+    : q_proj(hidden_size, sizes.key, false),
+      k_proj(hidden_size, sizes.shared_key, false),
+      v_proj(hidden_size, sizes.shared_value, false),
+      g_norm(sizes.value / options.num_heads, options.norm_eps, options.elementwise_affine),
+      o_proj(sizes.value, hidden_size, false),
+      num_heads_(options.num_heads),
+      num_kv_heads_(sizes.kv_heads),
+      gate_logit_normalizer_(options.gate_logit_normalizer),
+      clamp_min_(options.clamp_min),
+      feature_map_(find_feature_map(options.feature_map)) {
+  gk_proj.add<Linear>(hidden_size, options.gate_low_rank_dim, false);
+  gk_proj.add<Linear>(options.gate_low_rank_dim, sizes.shared_key, true);
+
+  register_module("q_proj", q_proj);
+  register_module("k_proj", k_proj);
+  register_module("v_proj", v_proj);
+  register_module("gk_proj", gk_proj);
+  if (options.use_output_gate) register_module("g_proj", g_proj.emplace(hidden_size, sizes.value, false));
+  if (options.use_short_conv) {
+    register_module("q_conv1d", q_conv1d.emplace(sizes.key, options.conv_size, options.conv_bias));
+    register_module("k_conv1d", k_conv1d.emplace(sizes.shared_key, options.conv_size, options.conv_bias));
+    register_module("v_conv1d", v_conv1d.emplace(sizes.shared_value, options.conv_size, options.conv_bias));
+  }
+  register_module("g_norm", g_norm);
+  register_module("o_proj", o_proj);
+}
+
+Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  Tensor q = q_proj(x), k = k_proj(x), v = v_proj(x);
+  if (q_conv1d) {
+    q = q_conv1d->forward(q, state != nullptr ? &state->q_conv : nullptr, cu_seqlens);
+    k = k_conv1d->forward(k, state != nullptr ? &state->k_conv : nullptr, cu_seqlens);
+    v = v_conv1d->forward(v, state != nullptr ? &state->v_conv : nullptr, cu_seqlens);
+  }
+  if (feature_map_ != nullptr) {
+    q = feature_map_(q);
+    k = feature_map_(k);
+  }
+
+  Tensor gk = logsigmoid(gk_proj(x)) / gate_logit_normalizer_;
+  if (clamp_min_) gk = clamp(gk, *clamp_min_, std::numeric_limits<double>::infinity());
+  gk = split_heads(gk, num_kv_heads_);
+  if (num_kv_heads_ != num_heads_) gk = repeat_interleave(gk, num_heads_ / num_kv_heads_, 2);
+
+  RecurrentOptions options;
+  options.gk = gk;
+  options.cu_seqlens = cu_seqlens;
+  if (state != nullptr) options.initial_state = state->recurrent;
+  const auto [o, final_state] =
+      recurrent(split_heads(q, num_heads_), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
+  if (state != nullptr) state->recurrent = final_state;
+  return o_proj(finish_heads(o, x, g_norm, g_proj));
+}
+
+LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t layer_idx, std::int64_t num_layers,
+                                       const LightningAttentionOptions& options)
+    : q_proj(hidden_size, heads_size("LightningAttention", "expand_k", hidden_size, options.expand_k, options.num_heads), false),
+      k_proj(hidden_size, q_proj.weight.size(0), false),
+      v_proj(hidden_size, heads_size("LightningAttention", "expand_v", hidden_size, options.expand_v, options.num_heads), false),
+      g_norm(v_proj.weight.size(0) / options.num_heads, options.norm_eps),
+      o_proj(v_proj.weight.size(0), hidden_size, false),
+      num_heads_(options.num_heads),
+      layer_idx_(layer_idx),
+      num_layers_(num_layers) {
+  if (layer_idx < 0 || layer_idx >= num_layers)
+    fail<ValueError>("LightningAttention: layer_idx is {}, expected a value in [0, {})", layer_idx, num_layers);
+  register_module("q_proj", q_proj);
+  register_module("k_proj", k_proj);
+  register_module("v_proj", v_proj);
+  if (options.use_output_gate) register_module("g_proj", g_proj.emplace(hidden_size, v_proj.weight.size(0), false));
+  register_module("g_norm", g_norm);
+  register_module("o_proj", o_proj);
+}
+
+Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  RecurrentOptions options;
+  options.cu_seqlens = cu_seqlens;
+  if (state != nullptr) options.initial_state = state->recurrent;
+  const auto [o, final_state] = lightning_attn(split_heads(silu(q_proj(x)), num_heads_), split_heads(silu(k_proj(x)), num_heads_),
+                                               split_heads(v_proj(x), num_heads_), layer_idx_, num_layers_, options);
+  if (state != nullptr) state->recurrent = final_state;
+  return o_proj(finish_heads(o, x, g_norm, g_proj));
+}
+
+}  // namespace glade::nn

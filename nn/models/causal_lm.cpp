@@ -1,0 +1,132 @@
+#include <glade/nn/models/causal_lm.h>
+
+#include <nlohmann/json.hpp>
+
+#include <glade/core/format.h>
+#include <glade/nn/init.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/loss/loss.h>
+
+namespace glade::nn::models {
+namespace {
+
+const CausalLMConfig& checked(const CausalLMConfig& config) {
+  const auto check = [](const char* name, std::int64_t value) {
+    if (value <= 0) fail<ValueError>("model config: {} is {}, expected a positive number", name, value);
+  };
+  check("vocab_size", config.vocab_size);
+  check("hidden_size", config.hidden_size);
+  check("num_hidden_layers", config.num_hidden_layers);
+  check("num_heads", config.num_heads);
+  if (config.intermediate_size) check("intermediate_size", *config.intermediate_size);
+  if (!is_floating(config.dtype)) fail<ValueError>("model config: dtype is {}, expected a floating-point type", config.dtype);
+  return config;
+}
+
+AttentionFactory gla_attention(const GLAConfig& config) {
+  GatedLinearAttentionOptions options;
+  options.num_heads = config.num_heads;
+  options.num_kv_heads = config.num_kv_heads;
+  options.expand_k = config.expand_k;
+  options.expand_v = config.expand_v;
+  options.feature_map = config.feature_map;
+  options.use_short_conv = config.use_short_conv;
+  options.conv_size = config.conv_size;
+  options.use_output_gate = config.use_output_gate;
+  options.elementwise_affine = config.elementwise_affine;
+  options.norm_eps = config.norm_eps;
+  options.clamp_min = config.clamp_min;
+  return [options, hidden_size = config.hidden_size](std::int64_t) {
+    return std::make_unique<GatedLinearAttention>(hidden_size, options);
+  };
+}
+
+AttentionFactory lightning_attention(const LightningConfig& config) {
+  LightningAttentionOptions options;
+  options.num_heads = config.num_heads;
+  options.expand_k = config.expand_k;
+  options.expand_v = config.expand_v;
+  options.use_output_gate = config.use_output_gate;
+  options.norm_eps = config.norm_eps;
+  return [options, hidden_size = config.hidden_size, num_layers = config.num_hidden_layers](std::int64_t layer_idx) {
+    return std::make_unique<LightningAttention>(hidden_size, layer_idx, num_layers, options);
+  };
+}
+
+}  // namespace
+
+Block::Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> attention)
+    : attn_norm(config.hidden_size, config.norm_eps),
+      attn(std::move(attention)),
+      mlp_norm(config.hidden_size, config.norm_eps),
+      mlp(config.hidden_size,
+          config.intermediate_size.value_or(GatedMLP::default_intermediate_size(config.hidden_size, config.hidden_ratio))) {
+  register_module("attn_norm", attn_norm);
+  register_module("attn", *attn);
+  register_module("mlp_norm", mlp_norm);
+  register_module("mlp", mlp);
+}
+
+Tensor Block::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const Tensor y = x + attn->forward(attn_norm(x), state, cu_seqlens);
+  return y + mlp(mlp_norm(y));
+}
+
+Decoder::Decoder(const CausalLMConfig& config, const AttentionFactory& attention)
+    : embeddings(config.vocab_size, config.hidden_size), norm(config.hidden_size, config.norm_eps), dtype_(config.dtype) {
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) layers.emplace_back(config, attention(i));
+  register_module("embeddings", embeddings);
+  register_module("layers", layers);
+  register_module("norm", norm);
+}
+
+Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const {
+  if (ids.ndim() != 2) fail<ShapeError>("CausalLM: ids is {}, expected [batch, tokens]", ids.shape());
+  if (states != nullptr) {
+    if (states->empty()) states->resize(layers.size());
+    if (states->size() != layers.size())
+      fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
+  }
+  Tensor x = glade::to(embeddings(ids), dtype_);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    x = layers[i].forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
+  return norm(x);
+}
+
+CausalLM::CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention)
+    : model(checked(config), attention),
+      lm_head(config.tie_word_embeddings ? Linear(model.embeddings.weight)
+                                         : Linear(config.hidden_size, config.vocab_size, false)),
+      config_json_(std::move(config_json)) {
+  register_module("model", model);
+  register_module("lm_head", lm_head);
+  // Matrices are normal, biases zero; the norms' weights keep their ones.
+  for (const auto& [name, x] : named_parameters()) {
+    if (x.ndim() >= 2) init::normal_(x, 0, config.initializer_range);
+    else if (name.ends_with("bias")) init::constant_(x, 0);
+  }
+}
+
+Tensor CausalLM::forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const {
+  return lm_head(model.forward(ids, states, cu_seqlens));
+}
+
+Tensor CausalLM::loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens) const {
+  return cross_entropy(forward(ids, nullptr, cu_seqlens), targets);
+}
+
+GLAForCausalLM::GLAForCausalLM(const GLAConfig& config) : CausalLM(config, config.to_json(), gla_attention(config)) {}
+
+LightningForCausalLM::LightningForCausalLM(const LightningConfig& config)
+    : CausalLM(config, config.to_json(), lightning_attention(config)) {}
+
+std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json) {
+  const nlohmann::json object = nlohmann::json::parse(config_json, nullptr, false);
+  if (!object.is_object()) fail<ValueError>("model config: expected a JSON object");
+  const nlohmann::json type = object.value("model_type", nlohmann::json());
+  if (type == "gla") return std::make_unique<GLAForCausalLM>(GLAConfig::from_json(config_json));
+  if (type == "lightning") return std::make_unique<LightningForCausalLM>(LightningConfig::from_json(config_json));
+  fail<ValueError>("model config: model_type is {}, expected \"gla\" or \"lightning\"", type.dump());
+}
+
+}  // namespace glade::nn::models

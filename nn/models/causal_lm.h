@@ -1,0 +1,101 @@
+#pragma once
+// Language models of linear attention: an embedding, pre-norm blocks of attention and MLP, a norm and a head.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <glade/core/generator.h>
+#include <glade/nn/attention.h>
+#include <glade/nn/containers.h>
+#include <glade/nn/embedding.h>
+#include <glade/nn/mlp.h>
+#include <glade/nn/models/config.h>
+
+namespace glade::nn::models {
+
+/// One state a layer; empty before the first token.
+using AttentionStates = std::vector<AttentionState>;
+
+/// Makes the attention of a layer.
+using AttentionFactory = std::function<std::unique_ptr<LinearAttention>(std::int64_t layer_idx)>;
+
+/// x + attn(attn_norm(x)), then x + mlp(mlp_norm(x)).
+class Block : public Module {
+ public:
+  Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> attention);
+  Tensor forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const;
+
+  RMSNorm attn_norm;
+  std::unique_ptr<LinearAttention> attn;
+  RMSNorm mlp_norm;
+  GatedMLP mlp;
+};
+
+/// Everything below the head.
+class Decoder : public Module {
+ public:
+  Decoder(const CausalLMConfig& config, const AttentionFactory& attention);
+  Tensor forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const;
+
+  Embedding embeddings;
+  ModuleList<Block> layers;
+  RMSNorm norm;
+
+ private:
+  DType dtype_;
+};
+
+struct GenerateOptions {
+  std::int64_t max_new_tokens = 100;
+  double temperature = 1;  ///< 0: always the likeliest token
+  std::int64_t top_k = 0;  ///< only among so many likeliest tokens; 0: all
+  double top_p = 1;        ///< only among the likeliest tokens that together reach this probability
+  std::uint64_t seed = 0;
+  /// Called with each row's token as soon as it is drawn.
+  std::function<void(std::span<const std::int64_t>)> on_tokens = nullptr;
+};
+
+/// One token a row of logits [B, vocab], drawn as `options` say with random numbers from `generator`.
+std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& options, Generator& generator);
+
+class CausalLM : public Module {
+ public:
+  /// ids [B, T] (int64 or int32) -> logits [B, T, vocab_size] in the config's dtype. `states`, where given, is what came
+  /// before ids and then what came up to their end. With cu_seqlens [N + 1], B is 1 and ids holds N sequences in a row.
+  Tensor forward(const Tensor& ids, AttentionStates* states = nullptr, const Tensor& cu_seqlens = {}) const;
+  /// Mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.
+  Tensor loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens = {}) const;
+  /// prompt [B, T >= 1] (int64) -> [B, T + max_new_tokens]. Reads the prompt once, then takes one recurrent step a token,
+  /// in memory that does not depend on the length.
+  Tensor generate(const Tensor& prompt, const GenerateOptions& options = {}) const;
+
+  /// The config as JSON, from which make_causal_lm makes the same model.
+  const std::string& config_json() const { return config_json_; }
+
+  Decoder model;
+  Linear lm_head;
+
+ protected:
+  CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention);
+
+ private:
+  std::string config_json_;
+};
+
+class GLAForCausalLM : public CausalLM {
+ public:
+  explicit GLAForCausalLM(const GLAConfig& config);
+};
+
+class LightningForCausalLM : public CausalLM {
+ public:
+  explicit LightningForCausalLM(const LightningConfig& config);
+};
+
+/// The model that a config's JSON, as written by to_json(), describes. ValueError for an unknown model_type.
+std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json);
+
+}  // namespace glade::nn::models

@@ -1,0 +1,54 @@
+#pragma once
+// The shapes of the language models, and their JSON form.
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <glade/core/dtype.h>
+
+namespace glade::nn::models {
+
+struct CausalLMConfig {
+  std::int64_t vocab_size = 256;
+  std::int64_t hidden_size = 256;
+  std::int64_t num_hidden_layers = 4;
+  std::int64_t num_heads = 4;
+  double hidden_ratio = 4;                        ///< of the MLP; see GatedMLP::default_intermediate_size
+  std::optional<std::int64_t> intermediate_size;  ///< of the MLP, instead of hidden_ratio
+  double norm_eps = 1e-6;
+  bool tie_word_embeddings = false;  ///< the head's weight is the embedding's
+  double initializer_range = 0.02;   ///< deviation of the weights at first
+  /// The dtype of activations. With bfloat16 the parameters stay float32 and are cast where they are used; norms, states
+  /// and losses are computed in float32.
+  DType dtype = DType::float32;
+};
+
+/// Fields as in fla's GLAConfig; see GatedLinearAttentionOptions for what they mean.
+struct GLAConfig : CausalLMConfig {
+  std::optional<std::int64_t> num_kv_heads;
+  double expand_k = 0.5;
+  double expand_v = 1.0;
+  std::optional<std::string> feature_map;
+  bool use_short_conv = false;
+  std::int64_t conv_size = 4;
+  bool use_output_gate = true;
+  bool elementwise_affine = true;
+  std::optional<double> clamp_min;
+
+  std::string to_json() const;
+  /// Absent fields keep their defaults. ValueError, naming the field, for unknown fields and values of a wrong type, or
+  /// where `text` is not JSON or says another model_type than "gla".
+  static GLAConfig from_json(const std::string& text);
+};
+
+struct LightningConfig : CausalLMConfig {
+  double expand_k = 1.0;
+  double expand_v = 1.0;
+  bool use_output_gate = true;
+
+  std::string to_json() const;
+  /// As GLAConfig::from_json, for the model_type "lightning".
+  static LightningConfig from_json(const std::string& text);
+};
+
+}  // namespace glade::nn::models
