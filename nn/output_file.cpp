@@ -1,0 +1,157 @@
+#include <glade/nn/output_file.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <glade/core/format.h>
+
+namespace glade::nn {
+namespace {
+
+/// Opens the temporary file and locks it. It may be renamed by the process that held the lock just before.
+int open_locked(const std::string& path) {
+  for (;;) {
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) fail<CheckpointError>("{}: cannot be created: {}", path, std::strerror(errno));
+    struct stat opened {
+    }, named{};
+    const bool locked = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (locked && ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino)
+      return descriptor;
+    ::close(descriptor);
+    if (!locked) fail<CheckpointError>("{}: another process is writing it", path);
+  }
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path + ".tmp"), descriptor_(open_locked(temporary_)) {
+  if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ < 0) return;
+  ::unlink(temporary_.c_str());
+  ::close(descriptor_);
+}
+
+void OutputFile::check() const {
+  if (error_ != 0) fail<CheckpointError>("{}: cannot be written: {}", path_, std::strerror(error_));
+}
+
+void OutputFile::commit() {
+  check();
+  if (::fsync(descriptor_) != 0) fail<CheckpointError>("{}: cannot be synced: {}", temporary_, std::strerror(errno));
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
+    fail<CheckpointError>("{}: cannot be replaced: {}", path_, std::strerror(errno));
+  ::close(descriptor_);
+  descriptor_ = -1;
+
+  const std::string parent = std::filesystem::path(path_).parent_path().string(), folder = parent.empty() ? "." : parent;
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
+  const int error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!synced) fail<CheckpointError>("{}: its folder cannot be synced: {}", path_, std::strerror(error));
+}
+
+/// HDF5's virtual file driver over an OutputFile.
+struct OutputFileDriver {
+  struct File {
+    H5FD_t base;  // HDF5's part, which must come first
+    OutputFile* output;
+    haddr_t end;  // of what HDF5 has allocated
+  };
+  static File& file(H5FD_t* base) { return *reinterpret_cast<File*>(base); }
+  static const File& file(const H5FD_t* base) { return *reinterpret_cast<const File*>(base); }
+
+  static H5FD_t* open(const char*, unsigned, hid_t access, haddr_t) {
+    const auto* output = static_cast<OutputFile* const*>(H5Pget_driver_info(access));
+    return output != nullptr ? &(new File{{}, *output, 0})->base : nullptr;
+  }
+  static herr_t close(H5FD_t* base) {
+    delete &file(base);
+    return 0;
+  }
+  static herr_t query(const H5FD_t*, unsigned long* features) {
+    *features = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
+                H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+    return 0;
+  }
+  static haddr_t get_end(const H5FD_t* base, H5FD_mem_t) { return file(base).end; }
+  static herr_t set_end(H5FD_t* base, H5FD_mem_t, haddr_t end) {
+    file(base).end = end;
+    return 0;
+  }
+  static herr_t read(H5FD_t* base, H5FD_mem_t, hid_t, haddr_t address, std::size_t size, void* buffer) {
+    for (auto* at = static_cast<char*>(buffer); size > 0;) {
+      const ssize_t n = ::pread(file(base).output->descriptor_, at, size, static_cast<off_t>(address));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return -1;
+      if (n == 0) {  // not written yet
+        std::memset(at, 0, size);
+        return 0;
+      }
+      at += n;
+      address += static_cast<haddr_t>(n);
+      size -= static_cast<std::size_t>(n);
+    }
+    return 0;
+  }
+  static herr_t write(H5FD_t* base, H5FD_mem_t, hid_t, haddr_t address, std::size_t size, const void* buffer) {
+    OutputFile& output = *file(base).output;
+    for (const auto* at = static_cast<const char*>(buffer); size > 0 && output.error_ == 0;) {
+      const ssize_t n = ::pwrite(output.descriptor_, at, size, static_cast<off_t>(address));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) output.error_ = errno;
+      else at += n, address += static_cast<haddr_t>(n), size -= static_cast<std::size_t>(n);
+    }
+    return 0;
+  }
+  static herr_t truncate(H5FD_t* base, hid_t, hbool_t) {
+    OutputFile& output = *file(base).output;
+    if (output.error_ == 0 && ::ftruncate(output.descriptor_, static_cast<off_t>(file(base).end)) != 0) output.error_ = errno;
+    return 0;
+  }
+
+  static hid_t id() {
+    static const hid_t registered = [] {
+      H5FD_class_t driver{};
+#if H5_VERSION_GE(1, 13, 0)
+      driver.version = H5FD_CLASS_VERSION;
+      driver.value = static_cast<H5FD_class_value_t>(777);  // of the range for drivers that are not registered with HDF5
+#endif
+      driver.name = "glade_output_file";
+      driver.maxaddr = HADDR_MAX / 2;
+      driver.fc_degree = H5F_CLOSE_STRONG;
+      driver.fapl_size = sizeof(OutputFile*);
+      driver.open = open;
+      driver.close = close;
+      driver.query = query;
+      driver.get_eoa = get_end;
+      driver.set_eoa = set_end;
+      driver.get_eof = get_end;
+      driver.read = read;
+      driver.write = write;
+      driver.truncate = truncate;
+      const H5FD_mem_t one_map[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;
+      std::copy(std::begin(one_map), std::end(one_map), driver.fl_map);
+      return H5FDregister(&driver);
+    }();
+    return registered;
+  }
+};
+
+herr_t OutputFile::attach(hid_t access) {
+  OutputFile* self = this;
+  return OutputFileDriver::id() >= 0 ? H5Pset_driver(access, OutputFileDriver::id(), &self) : -1;
+}
+
+}  // namespace glade::nn

@@ -1,0 +1,37 @@
+#pragma once
+// A file that takes the place of another only when it is whole. For checkpoint.cpp and its like; not public.
+#include <string>
+
+#include <glade/nn/hdf5_api.h>
+
+namespace glade::nn {
+
+/// Collects what is to become `path` in a temporary file beside it. Every function throws CheckpointError with the file and
+/// the system's reason.
+class OutputFile {
+ public:
+  /// Fails where another process is writing the same file.
+  explicit OutputFile(const std::string& path);
+  /// Removes the temporary file unless it was committed.
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Throws the first failure of a write so far.
+  void check() const;
+  /// Brings the content to the disk, gives the file its name and brings that to the disk, too.
+  void commit();
+
+  /// Makes HDF5 files created with this access property list live here. HDF5 is told that every write succeeded, because
+  /// it cannot give up a file that it cannot write; check() and commit() tell the truth.
+  herr_t attach(hid_t access);
+
+ private:
+  friend struct OutputFileDriver;
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+  int error_ = 0;  ///< errno of the first failed write
+};
+
+}  // namespace glade::nn
