@@ -35,8 +35,6 @@ struct Shared {
   float half_sum[2][kTile];  // what one half of the threads tells the other
 };
 
-__device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
-
 template <bool kPerChannel>
 __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, GradientsArguments g) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -51,33 +49,32 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
   const Chunk chunk(sequence, c);
   const std::int64_t border = (sequence.slot(n, c) * a.heads + head) * static_cast<std::int64_t>(a.K) * a.V;
 
-  Rows<kTile> q, k;
-  q.load(a.q, chunk, a.heads, head, a.K, first_k);
-  k.load(a.k, chunk, a.kv_heads, kv_head, a.K, first_k);
-  const bool safe = shared.gates.load(a, chunk, n, head, first_k);
-  if (kPerChannel && safe) {
-    q.store_scaled(shared.q, [&](int t, int channel) { return __expf(gates.at(t, channel) - gates.middle(channel)); });
-    k.store_scaled(shared.k, [&](int t, int channel) { return __expf(gates.middle(channel) - gates.at(t, channel)); });
-  } else {
-    q.store(shared.q);
-    k.store(shared.k);
-  }
-
   Fragment<kTile> grad_scores, grad_scores_t, dq, dk;  // dA and its transpose; the terms of the states first
+  bool safe = true;
   float state_sum = 0;  // of S dS over half a channel's values
   for (int first_v = 0; first_v < a.V; first_v += kTile) {
     auto& tiles = shared.tiles;
-    {
-      Rows<kTile> rows;
-      rows.load(g.grad_o, chunk, a.heads, head, a.V, first_v);
-      rows.store(tiles.grad_o);
-      rows.load(a.v, chunk, a.kv_heads, kv_head, a.V, first_v);
-      rows.store(tiles.v);
-      rows.load(g.states + border, a.K, a.V, first_k, first_v);
-      rows.store(tiles.state);
-      rows.load(g.grad_states + border, a.K, a.V, first_k, first_v);
-      rows.store(tiles.grad_state);
+    copy_rows(tiles.grad_o, g.grad_o, chunk, a.heads, head, a.V, first_v);
+    copy_rows(tiles.v, a.v, chunk, a.kv_heads, kv_head, a.V, first_v);
+    copy_state(tiles.state, g.states + border, a.K, a.V, first_k, first_v);
+    copy_state(tiles.grad_state, g.grad_states + border, a.K, a.V, first_k, first_v);
+    if (first_v == 0) {
+      // The rows of this block, while the copies are under way.
+      Rows<kTile> q, k;
+      GateRows<kPerChannel> steps;
+      steps.load(a, chunk, n, head, first_k);
+      q.load(a.q, chunk, a.heads, head, a.K, first_k);
+      k.load(a.k, chunk, a.kv_heads, kv_head, a.K, first_k);
+      safe = shared.gates.sum(steps);
+      if (kPerChannel && safe) {
+        q.store_scaled(shared.q, [&](int t, int channel) { return __expf(gates.at(t, channel) - gates.middle(channel)); });
+        k.store_scaled(shared.k, [&](int t, int channel) { return __expf(gates.middle(channel) - gates.at(t, channel)); });
+      } else {
+        q.store(shared.q);
+        k.store(shared.k);
+      }
     }
+    wait_copies();
     __syncthreads();
     multiply<Layout::plain, Layout::transposed>(grad_scores, tiles.grad_o, tiles.v);
     multiply<Layout::plain, Layout::transposed>(grad_scores_t, tiles.v, tiles.grad_o);
@@ -97,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
     __syncthreads();
   }
   state_sum += __shfl_xor_sync(0xffffffffu, state_sum, 1);
-  if (thread % 2 == 0) shared.end_sum[thread / 2] = state_sum * __expf(gates.end(thread / 2));
+  if (thread % 2 == 0) shared.end_sum[thread / 2] = state_sum * gates.decay[kPerChannel ? thread / 2 : 0];
 
   grad_scores.each([&](float& value, int t, int j) {
     float weight = a.scale;

@@ -9,8 +9,8 @@ namespace {
 
 template <bool kPerChannel, int kValues>
 struct Shared {
-  Tile<kTile> x, y;
-  Tile<kValues> state;  // later the values
+  Tile<kTile> x, y, weighted_x;  // weighted_x meets the state; with one gate a head it is x
+  Tile<kValues> state, values;
   Gates<kPerChannel> gates;
 };
 
@@ -31,40 +31,35 @@ __global__ void __launch_bounds__(kThreads) outputs_kernel(Arguments a, OutputsA
   Fragment<kTile> scores;
   Fragment<kValues> result;
   auto keeps = [](int row, int column) { return kForValues ? row <= column : row >= column; };
+  copy_rows(shared.values, kForValues ? o.grad_o : a.v, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head, a.V, first_v);
   for (int first_k = 0; first_k < a.K; first_k += kTile) {
+    copy_state(shared.state, border, a.K, a.V, first_k, first_v);
     Rows<kTile> x, y;
-    Rows<kValues> state;
-    x.load(a.q, chunk, a.heads, head, a.K, first_k);
-    y.load(a.k, chunk, a.kv_heads, kv_head, a.K, first_k);
-    if constexpr (kForValues) {
-      const Rows<kTile> swapped = x;
-      x = y;
-      y = swapped;
-    }
-    state.load(border, a.K, a.V, first_k, first_v);
+    GateRows<kPerChannel> steps;
+    if (kPerChannel || first_k == 0) steps.load(a, chunk, n, head, first_k);
+    x.load(kForValues ? a.k : a.q, chunk, kForValues ? a.kv_heads : a.heads, kForValues ? kv_head : head, a.K, first_k);
+    y.load(kForValues ? a.q : a.k, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head, a.K, first_k);
     bool safe = true;
-    if (kPerChannel || first_k == 0) safe = shared.gates.load(a, chunk, n, head, first_k);
+    if (kPerChannel || first_k == 0) safe = shared.gates.sum(steps);
 
-    if constexpr (!kPerChannel) {
-      x.store(shared.x);
-      y.store(shared.y);
-      state.store(shared.state);
-      __syncthreads();
-      multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
-    } else if (safe) {
+    if constexpr (kPerChannel) {
+      x.store_scaled(shared.weighted_x, [&](int t, int channel) {
+        return __expf(kForValues ? gates.end(channel) - gates.at(t, channel) : gates.at(t, channel));
+      });
+    }
+    if (kPerChannel && safe) {
       constexpr float sign = kForValues ? -1 : 1;
       x.store_scaled(shared.x, [&](int t, int channel) { return __expf(sign * (gates.at(t, channel) - gates.middle(channel))); });
       y.store_scaled(shared.y, [&](int t, int channel) { return __expf(sign * (gates.middle(channel) - gates.at(t, channel))); });
-      state.store_scaled(shared.state, [&](int channel, int) {
-        return __expf(kForValues ? gates.end(channel) - gates.middle(channel) : gates.middle(channel));
-      });
-      __syncthreads();
-      multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
     } else {
       x.store(shared.x);
       y.store(shared.y);
-      state.store(shared.state);
-      __syncthreads();
+    }
+    wait_copies();
+    __syncthreads();
+    if (safe) {
+      multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
+    } else {
       scores.each([&](float& value, int row, int column) {
         if (!keeps(row, column)) return;
         for (int channel = 0; channel < kTile; ++channel) {
@@ -73,19 +68,11 @@ __global__ void __launch_bounds__(kThreads) outputs_kernel(Arguments a, OutputsA
                    __expf(kForValues ? -difference : difference);
         }
       });
-      __syncthreads();
-      x.store_scaled(shared.x, [&](int t, int channel) {
-        return __expf(kForValues ? gates.end(channel) - gates.at(t, channel) : gates.at(t, channel));
-      });
-      __syncthreads();
     }
-    multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+    multiply<Layout::plain, Layout::plain>(result, kPerChannel ? shared.weighted_x : shared.x, shared.state);
     __syncthreads();
   }
 
-  Rows<kValues> values;
-  values.load(kForValues ? o.grad_o : a.v, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head, a.V, first_v);
-  values.store(shared.state);
   // The gradients of states carry the scale already; of the two terms of o, neither does.
   scores.each([&](float& value, int row, int column) {
     float weight = a.scale;
@@ -97,8 +84,7 @@ __global__ void __launch_bounds__(kThreads) outputs_kernel(Arguments a, OutputsA
     if constexpr (!kPerChannel) weight *= __expf(kForValues ? gates.end(0) - gates.at(row, 0) : gates.at(row, 0));
     value *= weight;
   });
-  __syncthreads();
-  multiply<Layout::plain>(result, Operand(scores), shared.state);
+  multiply<Layout::plain>(result, Operand(scores), shared.values);
 #pragma unroll
   for (int m = 0; m < kValues / 8; ++m)
 #pragma unroll

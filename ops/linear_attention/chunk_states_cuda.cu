@@ -36,9 +36,11 @@ __global__ void __launch_bounds__(kThreads) states_kernel(Arguments a, StatesArg
   }
 
   Rows<kTile> x, y;
+  GateRows<kPerChannel> steps;
   auto fetch = [&](int c) {
     const Chunk chunk(sequence, c);
     x.load(kBackward ? a.q : a.k, chunk, kBackward ? a.heads : a.kv_heads, kBackward ? head : kv_head, a.K, first_k);
+    steps.load(a, chunk, n, head, first_k);
     y.load(kBackward ? s.grad_o : a.v, chunk, kBackward ? a.heads : a.kv_heads, kBackward ? head : kv_head, a.V, first_v);
   };
   if (chunks > 0) fetch(kBackward ? chunks - 1 : 0);
@@ -53,14 +55,14 @@ __global__ void __launch_bounds__(kThreads) states_kernel(Arguments a, StatesArg
         if (inside(row, column)) *reinterpret_cast<std::uint32_t*>(border + element(row, column)) = pack(state.x[m][2 * half], state.x[m][2 * half + 1]);
       }
 
-    shared.gates.load(a, Chunk(sequence, c), n, head, first_k);
+    shared.gates.sum(steps);
     const Gates<kPerChannel>& gates = shared.gates;
     if constexpr (kBackward) x.store_scaled(shared.x, [&](int t, int channel) { return a.scale * __expf(gates.at(t, channel)); });
     else x.store_scaled(shared.x, [&](int t, int channel) { return __expf(gates.end(channel) - gates.at(t, channel)); });
     y.store(shared.y);
     __syncthreads();
     if (i + 1 < chunks) fetch(kBackward ? c - 1 : c + 1);
-    state.each([&](float& value, int row, int) { value *= __expf(gates.end(row)); });
+    state.each([&](float& value, int row, int) { value *= gates.decay[kPerChannel ? row : 0]; });
     multiply<Layout::transposed, Layout::plain>(state, shared.x, shared.y);
     __syncthreads();
   }

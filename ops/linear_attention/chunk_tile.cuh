@@ -46,6 +46,8 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
+__device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
+
 /// A left operand of 16 rows and 64 columns, in registers.
 struct Operand {
   std::uint32_t x[4][4];
