@@ -38,34 +38,35 @@ DimSet reduced_dims(const char* name, const Tensor& x, const Dims& dims) {
 }
 
 /// Brings x to [outer, n, inner]. Dimensions are taken in the order in which they lie in memory where that keeps the
-/// order of the result and the reduced ones together, so that a transposed view is not copied.
+/// reduced ones together and the others in order, so that a transposed view is not copied; else the reduced ones go last.
 Reduction plan(const Tensor& x, const DimSet& reduced, bool keepdim) {
+  const auto is_reduced = [&](int d) { return reduced[static_cast<std::size_t>(d)]; };
   Reduction r;
-  std::vector<int> order, kept, gone;
+  std::vector<int> order, kept, gone;  // dimensions of size 1 matter to none of them
   for (int d = 0; d < x.ndim(); ++d) {
-    const bool is_reduced = reduced[static_cast<std::size_t>(d)];
-    r.kept.push_back(is_reduced ? 1 : x.shape()[d]);
-    if (keepdim || !is_reduced) r.result.push_back(r.kept[d]);
-    if (x.shape()[d] != 1) (is_reduced ? gone : kept).push_back(d);
-    if (x.shape()[d] != 1) order.push_back(d);
+    r.kept.push_back(is_reduced(d) ? 1 : x.shape()[d]);
+    if (keepdim || !is_reduced(d)) r.result.push_back(r.kept[d]);
+    if (x.shape()[d] == 1) continue;
+    order.push_back(d);
+    (is_reduced(d) ? gone : kept).push_back(d);
   }
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
-  const auto first = std::find_first_of(order.begin(), order.end(), gone.begin(), gone.end());
-  const auto last = std::find_if(first, order.end(), [&](int d) { return !reduced[static_cast<std::size_t>(d)]; });
+  const auto first = std::find_if(order.begin(), order.end(), is_reduced),
+             last = std::find_if_not(first, order.end(), is_reduced);
   std::vector<int> others(order.begin(), first);
   others.insert(others.end(), last, order.end());
-  const auto outer = first - order.begin();
   if (others != kept) {
     order = kept;
     order.insert(order.end(), gone.begin(), gone.end());
   }
+  ReduceGeometry& g = r.geometry;
   Shape shape, strides;
+  bool behind = false;
   for (const int d : order) {
     shape.push_back(x.shape()[d]);
     strides.push_back(x.strides()[d]);
-    const bool is_reduced = reduced[static_cast<std::size_t>(d)];
-    auto& size = is_reduced ? r.geometry.n : others == kept && shape.ndim() > outer ? r.geometry.inner : r.geometry.outer;
-    size *= x.shape()[d];
+    behind |= is_reduced(d);
+    (is_reduced(d) ? g.n : behind ? g.inner : g.outer) *= x.shape()[d];
   }
   r.x = contiguous_data(x.as_strided(shape, strides, x.offset()));
   return r;
