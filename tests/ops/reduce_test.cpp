@@ -151,8 +151,11 @@ TEST_P(Reduce, Integers) {
       EXPECT_TRUE(all_close(min(x, dims), reference(x, dims, false, min_of), 0, 0));
       EXPECT_EQ(mean(x, dims).dtype(), DType::float32);
       EXPECT_TRUE(all_close(mean(x, dims), reference(x, dims, false, mean_of), 1e-6));
+      EXPECT_TRUE(all_close(var(x, dims), reference(x, dims, false, var_of), 1e-5));
+      EXPECT_TRUE(all_close(logsumexp(x, dims), reference(x, dims, false, logsumexp_of), 1e-6));
     }
   }
+  EXPECT_TRUE(all_close(softmax(full({4}, 3, {DType::int32, device()})), full({4}, 0.25)));
   const Tensor large = Tensor::from_vector(std::vector<std::int64_t>{std::int64_t{1} << 53, 1, 1}, device());
   EXPECT_EQ(sum(large).item<std::int64_t>(), (std::int64_t{1} << 53) + 2);
 }
