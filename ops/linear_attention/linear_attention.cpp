@@ -9,8 +9,8 @@
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
-#include <glade/ops/linear_attention/linear_attention_kernels.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/linear_attention_kernels.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 
