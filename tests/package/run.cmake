@@ -13,8 +13,8 @@ file(GLOB_RECURSE headers RELATIVE ${include_folder} ${include_folder}/glade/*.h
 foreach(header ${headers})
   file(STRINGS ${include_folder}/${header} includes REGEX "^ *#include")
   foreach(include ${includes})
-    if(NOT include MATCHES "<([a-z_]+|cuda_bf16\\.h|cuda_fp16\\.h)>" AND
-       NOT (include MATCHES "<(glade/[^>]+)>" AND EXISTS ${include_folder}/${CMAKE_MATCH_1}))
+    string(REGEX REPLACE ".*<(.*)>.*" "\\1" name "${include}")
+    if(NOT name MATCHES "^([a-z_]+|cuda_bf16\\.h|cuda_fp16\\.h)$" AND NOT (name MATCHES "^glade/" AND EXISTS ${include_folder}/${name}))
       message(SEND_ERROR "${header}: ${include} is neither the standard library's nor installed")
     endif()
   endforeach()

@@ -1,0 +1,64 @@
+#include "lm/options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace lm {
+
+void add_options(CLI::App& app, Options& o) {
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
+  const auto by_device = [](const char* text, std::int64_t Defaults::*field) {
+    return fmt::format("{} [{} on the CPU, {} on CUDA]", text, kCpuDefaults.*field, kCudaDefaults.*field);
+  };
+  const auto number = [&](const char* name, auto& value, const char* text) {
+    app.add_option(name, value, text)->check(CLI::NonNegativeNumber)->capture_default_str();
+  };
+  const auto size = [&](const char* name, std::optional<std::int64_t>& value, const char* text, std::int64_t Defaults::*field) {
+    return app.add_option(name, value, by_device(text, field))->check(positive);
+  };
+
+  app.add_option("--data", o.data, "Text to train on; its last twentieth is kept for validation")->required()->type_name("FILE");
+  app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
+  size("--layers", o.layers, "Layers", &Defaults::layers);
+  size("--hidden", o.hidden, "Size of the hidden vectors", &Defaults::hidden);
+  size("--heads", o.heads, "Heads of a layer", &Defaults::heads);
+  size("--seq-len", o.seq_len, "Bytes of a sequence", &Defaults::seq_len);
+  size("--batch", o.batch, "Sequences of a step", &Defaults::batch);
+  CLI::Option* steps = size("--steps", o.steps, "Steps, those before --resume included", &Defaults::steps);
+  app.add_option("--minutes", o.minutes, "Time to train for, instead of --steps")->check(CLI::PositiveNumber)->excludes(steps);
+  number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rate of a run of --steps; 0: none");
+  number("--lr", o.lr, "Highest learning rate");
+  number("--warmup", o.warmup, "Steps until it is reached");
+  number("--weight-decay", o.weight_decay, "Of AdamW, on matrices");
+  number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: any");
+  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--dtype", o.dtype, "float32 or bfloat16 [float32 on the CPU, bfloat16 on CUDA]")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
+  app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
+  number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
+  app.add_option("--resume", o.resume, "Checkpoint to go on from; give the same options as before")->type_name("FILE.h5");
+  app.add_option("--log", o.log, "CSV file for the loss of every step; --resume appends to it")->type_name("FILE.csv");
+  app.add_option("--seed", o.seed, "Of the weights and the order of the data")->capture_default_str();
+}
+
+void check_outputs(const Options& o) {
+  namespace fs = std::filesystem;
+  for (const auto& [option, path] : {std::pair("--save", o.save), std::pair("--log", o.log)}) {
+    if (path.empty()) continue;
+    const fs::path folder = fs::absolute(path).parent_path();
+    if (!fs::is_directory(folder)) throw UsageError(fmt::format("{} {}: there is no folder {}", option, path, folder.string()));
+    if (access(folder.c_str(), W_OK) != 0)
+      throw UsageError(fmt::format("{} {}: the folder cannot be written to: {}", option, path, std::strerror(errno)));
+    for (const std::string& file : o.data)
+      if (fs::exists(path) && fs::exists(file) && fs::equivalent(path, file))
+        throw UsageError(fmt::format("{} {}: that is a file of --data", option, path));
+  }
+  if (o.save_every > 0 && o.save.empty()) throw UsageError("--save-every needs --save");
+}
+
+}  // namespace lm

@@ -1,0 +1,23 @@
+#pragma once
+// What the example programs' main functions share: one message for an error, exit codes, Ctrl-C.
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+
+namespace lm {
+
+/// Options that cannot be followed.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade
+/// refuses and UsageErrors give exit code 2, every other exception 1, each with one message on the standard error.
+int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
+
+/// From here on SIGINT (Ctrl-C) and SIGTERM only set what interrupted() returns. A second one ends the program at once.
+void catch_interrupts();
+/// The signal that came, 0 for none.
+int interrupted();
+
+}  // namespace lm

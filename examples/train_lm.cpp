@@ -1,0 +1,198 @@
+// train_lm: trains a language model of linear attention on text, byte by byte.
+//
+//   train_lm --data text.txt --save model.h5      and then      generate --checkpoint model.h5 --prompt "In the beginning"
+#include <fmt/format.h>
+#include <glade/glade.h>
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+
+#include "lm/options.h"
+#include "lm/progress.h"
+#include "lm/text.h"
+
+using namespace glade;
+namespace models = nn::models;
+namespace optim = nn::optim;
+
+namespace {
+
+/// The configuration that the options and, for what they leave open, the checkpoint to resume from or else the defaults
+/// ask for, as JSON. CheckpointError where the checkpoint holds another model.
+template <class Config>
+std::string configure(const lm::Options& options, const lm::Defaults& defaults, const nn::Checkpoint* resumed) {
+  Config config;
+  config.num_hidden_layers = defaults.layers;
+  config.hidden_size = defaults.hidden;
+  config.num_heads = defaults.heads;
+  config.dtype = defaults.dtype;
+  if (resumed != nullptr) {
+    try {
+      config = Config::from_json(resumed->config);
+    } catch (const ValueError& error) {
+      throw CheckpointError(fmt::format("{}: {}", resumed->path, error.what()));
+    }
+  }
+  const auto choose = [&](const char* option, auto& field, const auto& given) {
+    if (resumed != nullptr && given && field != *given)
+      throw CheckpointError(fmt::format("{} holds another model: the options ask for {} {}", resumed->path, option, *given));
+    field = given.value_or(field);
+  };
+  choose("--layers", config.num_hidden_layers, options.layers);
+  choose("--hidden", config.hidden_size, options.hidden);
+  choose("--heads", config.num_heads, options.heads);
+  if (options.dtype) {
+    std::string dtype(dtype_name(config.dtype));
+    choose("--dtype", dtype, options.dtype);
+    config.dtype = dtype_from_name(dtype);
+  }
+  return config.to_json();
+}
+
+/// With new weights, or those of the checkpoint to resume from.
+std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::Defaults& defaults,
+                                             const nn::Checkpoint* resumed) {
+  const auto make = options.model == "gla" ? configure<models::GLAConfig> : configure<models::LightningConfig>;
+  return models::make_causal_lm(make(options, defaults, resumed));
+}
+
+class Training {
+ public:
+  explicit Training(const lm::Options& options);
+  /// To the end, or to Ctrl-C. Returns the program's exit code.
+  int run();
+
+ private:
+  void step();
+  void validate();
+  void save();
+  /// The share of the run that is behind: of its steps, or of its time.
+  double done() const;
+  bool finished() const;
+
+  const lm::Options options_;
+  const Device device_;
+  const lm::Defaults& defaults_;
+  const std::int64_t seq_len_, sequences_, steps_;
+  const lm::Text text_;
+  const std::vector<lm::Batch> validation_;
+  std::unique_ptr<models::CausalLM> model_;
+  std::optional<optim::AdamW> optimizer_;
+  std::optional<optim::LRScheduler> scheduler_;
+  std::optional<lm::Progress> progress_;
+  std::int64_t step_ = 0;
+};
+
+Training::Training(const lm::Options& options)
+    : options_(options),
+      device_(Device::parse(options.device)),
+      defaults_(device_.is_cuda() ? lm::kCudaDefaults : lm::kCpuDefaults),
+      seq_len_(options.seq_len.value_or(defaults_.seq_len)),
+      sequences_(options.batch.value_or(defaults_.batch)),
+      steps_(options.steps.value_or(defaults_.steps)),
+      text_(options.data, seq_len_, device_),
+      validation_(text_.validation_batches(sequences_)) {
+  std::optional<nn::Checkpoint> resumed;
+  if (!options.resume.empty()) resumed = nn::load_checkpoint(options.resume);
+  manual_seed(options.seed);
+  model_ = make_model(options, defaults_, resumed ? &*resumed : nullptr);
+  model_->to(device_);
+  optimizer_.emplace(model_->named_parameters(),
+                     optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
+
+  progress_.emplace(options.log, resumed.has_value(), seq_len_ * sequences_);
+  const std::int64_t warmup = std::min(options.warmup, steps_);
+  scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, steps_)](std::int64_t step) {
+    if (options_.minutes && step >= warmup)  // the cosine follows the time
+      step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(steps_ - warmup));
+    return by_steps(step);
+  });
+  if (resumed) {
+    nn::restore(*resumed, *model_, &*optimizer_, &*scheduler_);
+    default_generator().set_state(resumed->random["default"]);
+    step_ = resumed->step;
+  }
+
+  double parameters = 0;
+  for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
+  fmt::print("{} model of {:.2f} million parameters on {}; {:.2f} MB of text to train on, {:.2f} MB for validation\n",
+             options.model, parameters / 1e6, device_.name(), static_cast<double>(text_.training_bytes()) / 1e6,
+             static_cast<double>(text_.validation_bytes()) / 1e6);
+  std::fflush(stdout);
+}
+
+int Training::run() {
+  lm::catch_interrupts();
+  const auto every = [this](std::int64_t interval) { return interval > 0 && step_ % interval == 0; };
+  while (!finished() && lm::interrupted() == 0) {
+    step();
+    if (every(options_.eval_every) && !finished()) validate();
+    if (every(options_.save_every) && !finished()) save();
+  }
+  const int signal = lm::interrupted();
+  if (signal == 0) validate();
+  save();
+  fmt::print("{} after step {}, {:.1f} s\n", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds());
+  return signal == 0 ? 0 : 128 + signal;
+}
+
+bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 && step_ >= options_.stop_at); }
+
+void Training::step() {
+  const lm::Batch batch = text_.training_batch(sequences_, options_.seed, step_);
+  const Tensor loss = model_->loss(batch.inputs, batch.targets);
+  loss.backward();
+  if (options_.grad_clip > 0) optim::clip_grad_norm_(model_->parameters(), options_.grad_clip);
+  optimizer_->step();
+  optimizer_->zero_grad();
+  const double learning_rate = options_.lr * scheduler_->factor();
+  scheduler_->step();
+  ++step_;
+  progress_->add(step_, done(), learning_rate, loss.detach());
+}
+
+void Training::validate() {
+  progress_->flush();
+  NoGradGuard no_grad;
+  model_->eval();
+  double sum = 0, tokens = 0;
+  for (const lm::Batch& batch : validation_) {
+    const auto n = static_cast<double>(batch.targets.numel());
+    sum += n * model_->loss(batch.inputs, batch.targets).item<double>();
+    tokens += n;
+  }
+  model_->train();
+  progress_->add_validation(step_, sum / tokens);
+}
+
+void Training::save() {
+  progress_->flush();  // stops at a loss that is not finite, before the last good checkpoint is replaced
+  if (options_.save.empty()) return;
+  nn::Checkpoint checkpoint;
+  checkpoint.step = step_;
+  checkpoint.config = model_->config_json();
+  checkpoint.model = model_->state_dict();
+  checkpoint.optimizer = optimizer_->state_dict();
+  checkpoint.scheduler = scheduler_->state_dict();
+  checkpoint.random["default"] = default_generator().state();
+  nn::save_checkpoint(options_.save, checkpoint);
+}
+
+double Training::done() const {
+  const double share = options_.minutes ? progress_->seconds() / (60 * *options_.minutes)
+                                        : static_cast<double>(step_) / static_cast<double>(steps_);
+  return std::min(share, 1.0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a language model of linear attention on text, byte by byte.", "train_lm");
+  lm::Options options;
+  lm::add_options(app, options);
+  return lm::run(app, argc, argv, [&] {
+    lm::check_outputs(options);
+    return Training(options).run();
+  });
+}

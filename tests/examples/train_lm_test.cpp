@@ -1,0 +1,162 @@
+// The example programs train_lm and generate, run as a person would run them.
+#include <map>
+
+#include "support/process.h"
+#include "support/testing.h"
+
+namespace glade::testing_support {
+namespace {
+
+const std::string kTrain = GLADE_EXAMPLES "/train_lm --layers 1 --hidden 32 --heads 2 --seq-len 32 --batch 4 --warmup 5 ";
+const std::string kGenerate = GLADE_EXAMPLES "/generate --device cpu ";
+
+class LanguageModel : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    std::ofstream text("text.txt");
+    for (int i = 0; i < 600; ++i) text << "Line " << i << ": the quick brown fox jumps over " << i * i << " lazy dogs.\n";
+  }
+};
+
+/// The losses of a log, as text, by step.
+std::map<int, std::string> losses(const std::string& log) {
+  std::map<int, std::string> result;
+  std::ifstream in(log);
+  std::string line;
+  for (std::getline(in, line); std::getline(in, line);) {
+    const std::size_t first = line.find(','), second = line.find(',', first + 1);
+    if (second > first + 1) result[std::stoi(line)] = line.substr(first + 1, second - first - 1);
+  }
+  return result;
+}
+
+TEST_F(LanguageModel, LearnsSavesAndGenerates) {
+  const ProcessResult trained =
+      run_shell(kTrain + "--device cpu --data text.txt --steps 200 --eval-every 100 --save model.h5 --log log.csv");
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_NE(trained.output.find("step 200: validation"), std::string::npos) << trained.output;
+  EXPECT_EQ(trained.output.find('\r'), std::string::npos) << "a bar where there is no terminal";
+  const auto log = losses("log.csv");
+  ASSERT_EQ(log.size(), 200u);
+  EXPECT_GT(std::stod(log.at(1)), 5);
+  EXPECT_LT(std::stod(log.at(200)), 1.5);
+
+  const std::string command = kGenerate + "--checkpoint model.h5 --prompt 'Line 7' --tokens 40 --seed 3 ";
+  const ProcessResult first = run_shell(command), second = run_shell(command), greedy = run_shell(command + "--temperature 0");
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_EQ(first.output.substr(0, 6), "Line 7");
+  EXPECT_EQ(first.output.size(), 6 + 40 + 1u);
+  EXPECT_EQ(first.output, second.output);
+  EXPECT_NE(first.output, greedy.output);
+}
+
+TEST_F(LanguageModel, SameSeedGivesTheSameLosses) {
+  for (const char* log : {"a.csv", "b.csv"}) {
+    const ProcessResult result = run_shell(kTrain + "--device cpu --data text.txt --steps 50 --seed 5 --log " + log);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+  }
+  EXPECT_EQ(losses("a.csv").size(), 50u);
+  EXPECT_EQ(losses("a.csv"), losses("b.csv"));
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 50 --seed 6 --log c.csv").exit_code, 0);
+  EXPECT_NE(losses("a.csv"), losses("c.csv"));
+}
+
+class Resume : public LanguageModel, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Resume, GoesOnAsIfNeverStopped) {
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 50 --model " + GetParam();
+  ASSERT_EQ(run_shell(run + " --log whole.csv").exit_code, 0);
+  ASSERT_EQ(run_shell(run + " --log parts.csv --stop-at 25 --save half.h5").exit_code, 0);
+  EXPECT_EQ(losses("parts.csv").size(), 25u);
+  const ProcessResult resumed = run_shell(run + " --log parts.csv --resume half.h5");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_EQ(losses("whole.csv"), losses("parts.csv"));
+}
+INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
+
+TEST_F(LanguageModel, InterruptSavesAndResumes) {
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 100000 --log log.csv ";
+  const ProcessResult interrupted = run_shell(
+      run + "--save model.h5 & trap '' INT; while [ $(cat log.csv | wc -l) -lt 5 ]; do sleep 0.05; done; kill -INT $!; wait $!");
+  EXPECT_EQ(interrupted.exit_code, 130) << interrupted.output;
+  EXPECT_NE(interrupted.output.find("interrupted after step"), std::string::npos) << interrupted.output;
+  const int steps = losses("log.csv").rbegin()->first;
+  const ProcessResult resumed = run_shell(run + "--resume model.h5 --stop-at " + std::to_string(steps + 3));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_EQ(losses("log.csv").size(), static_cast<std::size_t>(steps + 3));
+}
+
+struct BadCommand {
+  std::string command;
+  int exit_code;
+  std::string message;
+};
+
+void expect_refused(const BadCommand& bad) {
+  SCOPED_TRACE(bad.command);
+  const ProcessResult result = run_shell(bad.command);
+  EXPECT_EQ(result.exit_code, bad.exit_code) << result.output;
+  EXPECT_NE(result.output.find(bad.message), std::string::npos) << result.output;
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+}
+
+TEST_F(LanguageModel, RefusesBadInput) {
+  ASSERT_EQ(run_shell(": >empty.txt; head -c 200 text.txt >short.txt; mkdir folder").exit_code, 0);
+  const std::string run = kTrain + "--device cpu --steps 3 --data text.txt ";
+  for (const BadCommand& bad : std::vector<BadCommand>{
+           {kTrain + "--device cpu --data missing.txt", 1, "cannot read missing.txt: No such file or directory"},
+           {kTrain + "--device cpu --data folder", 1, "folder"},
+           {kTrain + "--device cpu --data text.txt empty.txt", 1, "empty.txt is empty"},
+           {kTrain + "--device cpu --data short.txt", 1, "too few for sequences of 32 bytes"},
+           {kTrain, 2, "--data"},
+           {run + "--no-such-option", 2, "--no-such-option"},
+           {run + "--lr fast", 2, "--lr"},
+           {run + "--lr -1", 2, "--lr"},
+           {run + "--model transformer", 2, "--model"},
+           {run + "--dtype int64", 2, "--dtype"},
+           {run + "--minutes 1", 2, "--minutes"},
+           {kTrain + "--data text.txt --device banana", 2, "banana"},
+           {run + "--save-every 5", 2, "--save-every needs --save"},
+           {run + "--save nowhere/model.h5", 2, "there is no folder"},
+           {run + "--save text.txt", 2, "--data"},
+           {run + "--log ./text.txt", 2, "--data"},
+           {run + "--log /dev/full", 1, "No space left on device"},
+           {GLADE_EXAMPLES "/train_lm --data text.txt --steps 0", 2, "--steps"},
+           {GLADE_EXAMPLES "/train_lm --data text.txt --device cpu --hidden 30 --heads 4", 2, "30"},
+           {kGenerate, 2, "--checkpoint"},
+           {kGenerate + "--checkpoint missing.h5", 1, "missing.h5"},
+           {kGenerate + "--checkpoint text.txt", 1, "text.txt"},
+       })
+    expect_refused(bad);
+  EXPECT_EQ(read_file("text.txt").substr(0, 7), "Line 0:");
+  if (!cuda::is_available()) expect_refused({kTrain + "--data text.txt --device cuda", 1, "cuda"});
+}
+
+TEST_F(LanguageModel, RefusesACheckpointOfAnotherModel) {
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 4 ";
+  ASSERT_EQ(run_shell(run + "--stop-at 2 --save model.h5").exit_code, 0);
+  const std::string other = GLADE_EXAMPLES "/train_lm --device cpu --data text.txt --seq-len 32 --steps 4 --resume model.h5 ";
+  expect_refused({other + "--hidden 64", 1, "--hidden 64"});
+  expect_refused({other + "--layers 3", 1, "--layers 3"});
+  expect_refused({other + "--dtype bfloat16", 1, "--dtype bfloat16"});
+  expect_refused({other + "--model lightning", 1, "lightning"});
+  expect_refused({run + "--resume text.txt", 1, "text.txt"});
+  expect_refused({kGenerate + "--checkpoint model.h5 --top-p 0", 2, "--top-p"});
+  expect_refused({kGenerate + "--checkpoint model.h5 --prompt ''", 2, "--prompt"});
+}
+
+TEST_F(LanguageModel, FullDiskLeavesTheOldCheckpoint) {
+  const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 ";
+  ASSERT_EQ(run_shell(run + "--steps 2").exit_code, 0);
+  const std::string before = read_file("model.h5");
+  // No file may grow over 20 KiB: writing more is an error, as on a full disk.
+  const ProcessResult result = run_shell("trap '' XFSZ; ulimit -f 40; " + run + "--steps 3");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_NE(result.output.find("model.h5"), std::string::npos) << result.output;
+  EXPECT_EQ(read_file("model.h5"), before);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator("."), {}), 2) << "something was left beside text and model";
+}
+
+}  // namespace
+}  // namespace glade::testing_support
