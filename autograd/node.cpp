@@ -39,6 +39,7 @@ Edge gradient_edge(const Tensor& x) {
   AutogradSlot* slot = x.impl()->autograd.get();
   if (slot == nullptr || !slot->requires_grad) return {};
   if (slot->grad_fn) return {slot->grad_fn, slot->output_index};
+  std::lock_guard lock(slot->mutex);
   auto accumulator = slot->accumulator.lock();
   if (!accumulator) {
     accumulator = std::make_shared<AccumulateGrad>(x);

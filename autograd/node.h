@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -79,6 +80,7 @@ struct AutogradSlot {
   std::shared_ptr<autograd::Node> grad_fn;  ///< the operation that made the tensor; null for leaves
   std::uint32_t output_index = 0;
   std::weak_ptr<autograd::Node> accumulator;  ///< of a leaf
+  std::mutex mutex;                           ///< guards it: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
 };
 

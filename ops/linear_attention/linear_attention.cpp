@@ -9,7 +9,9 @@
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 
 namespace glade {
@@ -290,9 +292,7 @@ Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::in
                      num_layers);
   const double slope =
       -8.0 / static_cast<double>(num_heads) * (1 - static_cast<double>(layer_idx) / static_cast<double>(num_layers));
-  std::vector<double> gamma(static_cast<std::size_t>(num_heads));
-  for (std::size_t head = 0; head < gamma.size(); ++head) gamma[head] = slope * static_cast<double>(head);
-  return to_data(to_data(Tensor::from_vector(gamma), dtype), device);
+  return arange(0, num_heads, 1, {dtype, device}) * slope;  // computed there: a copy would make the host wait
 }
 
 std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t layer_idx,
