@@ -107,7 +107,7 @@ struct alignas(Lanes == 2 ? 2 * sizeof(T) : sizeof(T)) Pack {
 template <class T, int MaxWidth, int Lanes>
 struct Window {
   using C = compute_t<T>;
-  static constexpr int kAhead = MaxWidth <= 4 ? 4 : 1;  ///< tokens loaded before the first of them is used
+  static constexpr int kAhead = Lanes == 2 ? 4 : 1;  ///< tokens loaded before the first of them is used
 
   const Arguments<T>& a;
   std::int64_t channel;
