@@ -10,12 +10,15 @@
 #else
 #define GLADE_HOST_DEVICE
 #endif
+/// For the small functions in kernels' inner loops: GCC stops inlining in large files, and does not vectorise a loop with
+/// a call in it.
+#define GLADE_INLINE inline __attribute__((always_inline))
 
 namespace glade {
 
 namespace detail {
 template <class To, class From>
-GLADE_HOST_DEVICE constexpr To bits_as(From from) {
+GLADE_HOST_DEVICE GLADE_INLINE constexpr To bits_as(From from) {
   return __builtin_bit_cast(To, from);
 }
 }  // namespace detail
@@ -25,7 +28,7 @@ struct bfloat16 {
   std::uint16_t bits = 0;
 
   bfloat16() = default;
-  GLADE_HOST_DEVICE explicit bfloat16(float x) {
+  GLADE_HOST_DEVICE GLADE_INLINE explicit bfloat16(float x) {
 #if defined(__CUDA_ARCH__)
     bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
@@ -34,7 +37,7 @@ struct bfloat16 {
     bits = x != x ? std::uint16_t{0x7fc0} : rounded;
 #endif
   }
-  GLADE_HOST_DEVICE operator float() const { return detail::bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
+  GLADE_HOST_DEVICE GLADE_INLINE operator float() const { return detail::bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
 /// IEEE 754 binary16. Conversions round to nearest even.
@@ -42,7 +45,7 @@ struct float16 {
   std::uint16_t bits = 0;
 
   float16() = default;
-  GLADE_HOST_DEVICE explicit float16(float x) {
+  GLADE_HOST_DEVICE GLADE_INLINE explicit float16(float x) {
 #if defined(__CUDA_ARCH__)
     bits = __half_as_ushort(__float2half_rn(x));
 #else
@@ -62,7 +65,7 @@ struct float16 {
     bits = static_cast<std::uint16_t>(sign | half);
 #endif
   }
-  GLADE_HOST_DEVICE operator float() const {
+  GLADE_HOST_DEVICE GLADE_INLINE operator float() const {
 #if defined(__CUDA_ARCH__)
     return __half2float(__ushort_as_half(bits));
 #else

@@ -7,13 +7,13 @@
 
 namespace glade::math {
 
-GLADE_HOST_DEVICE inline double exp(double x) { return ::exp(x); }
-GLADE_HOST_DEVICE inline double log(double x) { return ::log(x); }
-GLADE_HOST_DEVICE inline double tanh(double x) { return ::tanh(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double exp(double x) { return ::exp(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double log(double x) { return ::log(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double tanh(double x) { return ::tanh(x); }
 /// log(1 + u) for u in [0, 1].
-GLADE_HOST_DEVICE inline double log1p_unit(double u) { return ::log1p(u); }
+GLADE_HOST_DEVICE GLADE_INLINE double log1p_unit(double u) { return ::log1p(u); }
 
-GLADE_HOST_DEVICE inline float exp(float x) {
+GLADE_HOST_DEVICE GLADE_INLINE float exp(float x) {
 #if defined(__CUDA_ARCH__)
   return ::expf(x);
 #else
@@ -41,7 +41,7 @@ GLADE_HOST_DEVICE inline float exp(float x) {
 
 namespace detail {
 /// 2 atanh(s), by its series; |s| <= 1/3.
-inline float twice_atanh(float s) {
+GLADE_INLINE float twice_atanh(float s) {
   const float z = s * s;
   float p = 1.f / 15;
   p = p * z + 1.f / 13;
@@ -54,7 +54,7 @@ inline float twice_atanh(float s) {
 }
 }  // namespace detail
 
-GLADE_HOST_DEVICE inline float log(float x) {
+GLADE_HOST_DEVICE GLADE_INLINE float log(float x) {
 #if defined(__CUDA_ARCH__)
   return ::logf(x);
 #else
@@ -72,7 +72,7 @@ GLADE_HOST_DEVICE inline float log(float x) {
 #endif
 }
 
-GLADE_HOST_DEVICE inline float log1p_unit(float u) {
+GLADE_HOST_DEVICE GLADE_INLINE float log1p_unit(float u) {
 #if defined(__CUDA_ARCH__)
   return ::log1pf(u);
 #else
@@ -80,7 +80,7 @@ GLADE_HOST_DEVICE inline float log1p_unit(float u) {
 #endif
 }
 
-GLADE_HOST_DEVICE inline float tanh(float x) {
+GLADE_HOST_DEVICE GLADE_INLINE float tanh(float x) {
 #if defined(__CUDA_ARCH__)
   return ::tanhf(x);
 #else
@@ -101,40 +101,40 @@ GLADE_HOST_DEVICE inline float tanh(float x) {
 }
 
 template <class T>
-GLADE_HOST_DEVICE T sigmoid(T x) {
+GLADE_HOST_DEVICE GLADE_INLINE T sigmoid(T x) {
   return 1 / (1 + exp(-x));
 }
 template <class T>
-GLADE_HOST_DEVICE T softplus(T x) {
+GLADE_HOST_DEVICE GLADE_INLINE T softplus(T x) {
   // The larger of x and 0 is added last: no overflow, and no loss where e^x is small. NaN fails every comparison.
   const T magnitude = x < 0 ? -x : x;
   const T small = log1p_unit(exp(-magnitude));
   return x < 0 ? small : x + small;
 }
 template <class T>
-GLADE_HOST_DEVICE T logsigmoid(T x) {
+GLADE_HOST_DEVICE GLADE_INLINE T logsigmoid(T x) {
   return -softplus(-x);
 }
 template <class T>
-GLADE_HOST_DEVICE T silu(T x) {
+GLADE_HOST_DEVICE GLADE_INLINE T silu(T x) {
   return x * sigmoid(x);
 }
 /// d silu(x) / dx.
 template <class T>
-GLADE_HOST_DEVICE T silu_derivative(T x) {
+GLADE_HOST_DEVICE GLADE_INLINE T silu_derivative(T x) {
   const T s = sigmoid(x);
   return s * (1 + x * (1 - s));
 }
 
-GLADE_HOST_DEVICE inline float sqrt(float x) { return ::sqrtf(x); }
-GLADE_HOST_DEVICE inline double sqrt(double x) { return ::sqrt(x); }
-GLADE_HOST_DEVICE inline float sin(float x) { return ::sinf(x); }
-GLADE_HOST_DEVICE inline double sin(double x) { return ::sin(x); }
-GLADE_HOST_DEVICE inline float cos(float x) { return ::cosf(x); }
-GLADE_HOST_DEVICE inline double cos(double x) { return ::cos(x); }
-GLADE_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
-GLADE_HOST_DEVICE inline double erf(double x) { return ::erf(x); }
-GLADE_HOST_DEVICE inline float pow(float x, float y) { return ::powf(x, y); }
-GLADE_HOST_DEVICE inline double pow(double x, double y) { return ::pow(x, y); }
+GLADE_HOST_DEVICE GLADE_INLINE float sqrt(float x) { return ::sqrtf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double sqrt(double x) { return ::sqrt(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float sin(float x) { return ::sinf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double sin(double x) { return ::sin(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float cos(float x) { return ::cosf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double cos(double x) { return ::cos(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float erf(float x) { return ::erff(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double erf(double x) { return ::erf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float pow(float x, float y) { return ::powf(x, y); }
+GLADE_HOST_DEVICE GLADE_INLINE double pow(double x, double y) { return ::pow(x, y); }
 
 }  // namespace glade::math
