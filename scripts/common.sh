@@ -2,6 +2,7 @@
 # Sourced by the other scripts: where the project is, what is being done, and how long it took.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+called_from=$PWD
 cd "$root"
 
 # ccache: the same object files for every clone of the project, wherever it lies.

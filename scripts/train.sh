@@ -25,19 +25,29 @@ write_text() {
     echo "data/bible.txt is there"
     return
   fi
-  mkdir -p data
   bible -l100000 gen1:1-rev22:21 >data/bible.txt.part && mv data/bible.txt.part data/bible.txt && wc -c data/bible.txt
 }
 
+# Questions about the options need no training.
+case " $* " in *" --help "* | *" -h "*)
+  [ ! -x build/examples/train_lm ] || exec build/examples/train_lm --help
+  sed -n '2,5s/^# *//p' "$0"
+  exit
+  ;;
+esac
+
 arguments=("$@")
-[ -n "$(option data '' "$@")" ] || arguments+=(--data data/bible.txt)
-checkpoint=$(option save data/model.h5 "$@")
+data=$(option data '' "$@")
+[ -n "$data" ] || arguments+=(--data "$root/data/bible.txt")
+checkpoint=$(option save "$root/data/model.h5" "$@")
 [ -n "$(option save '' "$@")" ] || arguments+=(--save "$checkpoint")
 
 scripts/setup.sh
 step "Configure" cmake --preset release
 step "Build" cmake --build --preset release --target train_lm generate
-step "Training text" write_text
-step "Training" build/examples/train_lm "${arguments[@]}"
-step "Generation" build/examples/generate --checkpoint "$checkpoint" --prompt "And God said" --tokens 400 --temperature 0.7
+mkdir -p data
+[ -n "$data" ] || step "Training text" write_text
+cd "$called_from"  # the arguments name files from there
+step "Training" "$root/build/examples/train_lm" "${arguments[@]}"
+step "Generation" "$root/build/examples/generate" --checkpoint "$checkpoint" --prompt "And God said" --tokens 400 --temperature 0.7
 say "All of it took $SECONDS s"
