@@ -26,17 +26,26 @@ struct Shared {
       Tile<kTile> grad_o, v, state, grad_state;
     } tiles;
     struct {
-      Tile<kTile> grad_scores;  // dA
+      Tile<kTile> grad_scores, grad_scores_t;  // dA and its transpose
       Floats a, b;
     } after;
   };
   Gates<kPerChannel> gates;
-  float end_sum[kTile];     // rowsum(S' dS') of each channel
-  float half_sum[2][kTile];  // what one half of the threads tells the other
+  float end_sum[kTile];  // rowsum(S' dS') of each channel
+  float part_through[kThreads / kTile][kTile], part_sum[kThreads / kTile][kTile];
 };
 
+/// Threads that share a row where every row of a tile is summed.
+constexpr int kShare = kThreads / kTile;
+
+__device__ float sum_shares(float x) {
+#pragma unroll
+  for (int step = 1; step < kShare; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
 template <bool kPerChannel>
-__global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, GradientsArguments g) {
+__global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments a, GradientsArguments g) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<kPerChannel>*>(memory);
   const Gates<kPerChannel>& gates = shared.gates;
@@ -51,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
 
   Fragment<kTile> grad_scores, grad_scores_t, dq, dk;  // dA and its transpose; the terms of the states first
   bool safe = true;
-  float state_sum = 0;  // of S dS over half a channel's values
+  float state_sum = 0;  // of S dS over a quarter of a channel's values
   for (int first_v = 0; first_v < a.V; first_v += kTile) {
     auto& tiles = shared.tiles;
     copy_rows(tiles.grad_o, g.grad_o, chunk, a.heads, head, a.V, first_v);
@@ -81,9 +90,9 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
     multiply<Layout::plain, Layout::transposed>(dq, tiles.grad_o, tiles.state);
     multiply<Layout::plain, Layout::transposed>(dk, tiles.v, tiles.grad_state);
 #pragma unroll
-    for (int j = 0; j < kTile / 2; j += 8) {
-      const uint4 s = *reinterpret_cast<const uint4*>(tiles.state.at(thread / 2, thread % 2 * (kTile / 2) + j));
-      const uint4 d = *reinterpret_cast<const uint4*>(tiles.grad_state.at(thread / 2, thread % 2 * (kTile / 2) + j));
+    for (int j = 0; j < kTile / kShare; j += 8) {
+      const uint4 s = *reinterpret_cast<const uint4*>(tiles.state.at(thread / kShare, thread % kShare * (kTile / kShare) + j));
+      const uint4 d = *reinterpret_cast<const uint4*>(tiles.grad_state.at(thread / kShare, thread % kShare * (kTile / kShare) + j));
       const std::uint32_t sx[4] = {s.x, s.y, s.z, s.w}, dx[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -93,8 +102,8 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
     }
     __syncthreads();
   }
-  state_sum += __shfl_xor_sync(0xffffffffu, state_sum, 1);
-  if (thread % 2 == 0) shared.end_sum[thread / 2] = state_sum * gates.decay[kPerChannel ? thread / 2 : 0];
+  state_sum = sum_shares(state_sum);
+  if (thread % kShare == 0) shared.end_sum[thread / kShare] = state_sum * gates.decay[kPerChannel ? thread / kShare : 0];
 
   grad_scores.each([&](float& value, int t, int j) {
     float weight = a.scale;
@@ -108,43 +117,39 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
   });
 
   // The terms inside the chunk, and the weights of both.
-  Fragment<kTile> inner;
   auto& after = shared.after;
-  if (safe) multiply<Layout::plain>(inner, Operand(grad_scores), shared.k);
-  else {
+  store(after.grad_scores, grad_scores);
+  store(after.grad_scores_t, grad_scores_t);
+  __syncthreads();
+  if (!safe) {
     // Term by term: a thread has a channel, one half of the block sums over j for dq, the other over t for dk.
-#pragma unroll
-    for (int m = 0; m < kTile / 8; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<std::uint32_t*>(after.grad_scores.at(thread / 32 * 16 + Fragment<kTile>::row(2 * half), Fragment<kTile>::column(m, 0))) =
-            pack(grad_scores.x[m][2 * half], grad_scores.x[m][2 * half + 1]);
-    __syncthreads();
-    const int channel = thread % kTile;
-    const bool for_q = thread < kTile;
-    for (int row = 0; row < kTile; ++row) {
+    const int channel = thread % kTile, part = thread / kTile % (kShare / 2);
+    const bool for_q = thread < kThreads / 2;
+    for (int row = part; row < kTile; row += kShare / 2) {
       float sum = 0;
       const float own = gates.at(row, channel);
       for (int other = for_q ? 0 : row; other < (for_q ? row + 1 : kTile); ++other) {
         const float difference = for_q ? own - gates.at(other, channel) : gates.at(other, channel) - own;
-        sum += __bfloat162float(for_q ? *after.grad_scores.at(row, other) : *after.grad_scores.at(other, row)) * __expf(difference) *
-               __bfloat162float(for_q ? *shared.k.at(other, channel) : *shared.q.at(other, channel));
+        sum += __bfloat162float(*(for_q ? after.grad_scores : after.grad_scores_t).at(row, other)) * __expf(difference) *
+               __bfloat162float(*(for_q ? shared.k : shared.q).at(other, channel));
       }
       (for_q ? after.a : after.b).at(row, channel) = sum;
     }
     __syncthreads();
-    inner.each([&](float& value, int t, int channel) { value = after.a.at(t, channel); });
   }
+  Fragment<kTile> inner;
+  if (safe) multiply<Layout::plain, Layout::plain>(inner, after.grad_scores, shared.k);
+  else inner.each([&](float& value, int t, int channel) { value = after.a.at(t, channel); });
   dq.each([&](float& value, int t, int channel) { value *= a.scale * __expf(gates.at(t, channel)); });
   if (kPerChannel && safe) inner.each([&](float& value, int t, int channel) { value *= __expf(gates.at(t, channel) - gates.middle(channel)); });
 #pragma unroll
-  for (int m = 0; m < kTile / 8; ++m)
+  for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       dq.x[m][i] += inner.x[m][i];
       inner.x[m][i] = 0;
     }
-  if (safe) multiply<Layout::plain>(inner, Operand(grad_scores_t), shared.q);
+  if (safe) multiply<Layout::plain, Layout::plain>(inner, after.grad_scores_t, shared.q);
   else inner.each([&](float& value, int j, int channel) { value = after.b.at(j, channel); });
   dk.each([&](float& value, int j, int channel) { value *= __expf(gates.end(channel) - gates.at(j, channel)); });
   if (kPerChannel && safe) inner.each([&](float& value, int j, int channel) { value *= __expf(gates.middle(channel) - gates.at(j, channel)); });
@@ -152,10 +157,10 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
 
   // after.a: q dq - k dk; after.b: the part of k dk that goes through the state after the chunk.
 #pragma unroll
-  for (int m = 0; m < kTile / 8; ++m)
+  for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int t = thread / 32 * 16 + Fragment<kTile>::row(2 * half), column = Fragment<kTile>::column(m, 0), channel = first_k + column;
+      const int t = Fragment<kTile>::row(2 * half), column = Fragment<kTile>::column(m, 0), channel = first_k + column;
       float u[2] = {}, w[2] = {};
       if (t < chunk.count && channel < a.K) {
         const std::int64_t token = chunk.token(t), at = (token * a.heads + head) * a.K + channel;
@@ -179,20 +184,25 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
   if (!g.dgk && !g.dg) return;
   __syncthreads();
 
-  // Sums from the end of the chunk: a thread has a channel and half of the tokens.
-  const int channel = thread % kTile, half = thread / kTile, first_t = half * (kTile / 2);
+  // Sums from the end of the chunk: a thread has a channel and a part of the tokens.
+  constexpr int kPart = kTile / kShare;
+  const int channel = thread % kTile, part = thread / kTile, first_t = part * kPart;
   float through = 0, sum = 0;
-  for (int t = first_t; t < first_t + kTile / 2; ++t) {
+  for (int t = first_t; t < first_t + kPart; ++t) {
     through += after.b.at(t, channel);
     sum += after.a.at(t, channel);
   }
-  shared.half_sum[half][channel] = half == 0 ? through : sum;
+  shared.part_through[part][channel] = through;
+  shared.part_sum[part][channel] = sum;
   __syncthreads();
-  if (half == 1) shared.end_sum[channel] += shared.half_sum[0][channel] + through;
-  __syncthreads();
-  float suffix = shared.end_sum[channel] + (half == 0 ? shared.half_sum[1][channel] : 0.f);
+  float suffix = shared.end_sum[channel];
+#pragma unroll
+  for (int p = 0; p < kShare; ++p) {
+    suffix += shared.part_through[p][channel];
+    if (p > part) suffix += shared.part_sum[p][channel];
+  }
   const unsigned long long dead = gates.dead[kPerChannel ? channel : 0];
-  for (int t = first_t + kTile / 2 - 1; t >= first_t; --t) {
+  for (int t = first_t + kPart - 1; t >= first_t; --t) {
     suffix += after.a.at(t, channel);
     const float gradient = dead >> t & 1 ? 0.f : suffix;
     after.a.at(t, channel) = gradient;
@@ -204,11 +214,11 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(Arguments a, Gradie
   }
   if (!g.dg) return;
   __syncthreads();
-  const int t = thread / 2;
+  const int t = thread / kShare;
   float row = 0;
-  for (int j = 0; j < kTile / 2; ++j) row += after.a.at(t, thread % 2 * (kTile / 2) + j);
-  row += __shfl_xor_sync(0xffffffffu, row, 1);
-  if (thread % 2 == 0 && t < chunk.count) {
+  for (int j = 0; j < kPart; ++j) row += after.a.at(t, thread % kShare * kPart + j);
+  row = sum_shares(row);
+  if (thread % kShare == 0 && t < chunk.count) {
     const std::int64_t tokens_heads = (a.cu_seqlens ? a.cu_seqlens[a.sequences] : a.sequences * a.length) * a.heads;
     g.dg[blockIdx.z * tokens_heads + chunk.token(t) * a.heads + head] = row;
   }

@@ -121,11 +121,11 @@ inline constexpr float kDeadGate = -104;
 /// product are then normal numbers, with room for the values they multiply.
 inline constexpr float kSafeRange = 60;
 
-/// Steps of 16 tokens a warp.
+/// Tokens whose gates a warp sums.
 inline constexpr int kSteps = kTile / kWarps;
 
 /// The gates of a chunk on their way from global memory: one a token (thread t holds token t), or 64 channels a token (a warp
-/// holds 16 tokens, a lane two channels). Every load is issued before the first value is used.
+/// holds 8 tokens, a lane two channels). Every load is issued before the first value is used.
 template <bool kPerChannel>
 struct GateRows;
 

@@ -15,7 +15,7 @@ struct Shared {
 };
 
 template <bool kPerChannel, bool kForValues, int kValues>
-__global__ void __launch_bounds__(kThreads) outputs_kernel(Arguments a, OutputsArguments o) {
+__global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments a, OutputsArguments o) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<kPerChannel, kValues>*>(memory);
   const Gates<kPerChannel>& gates = shared.gates;
@@ -84,18 +84,15 @@ __global__ void __launch_bounds__(kThreads) outputs_kernel(Arguments a, OutputsA
     if constexpr (!kPerChannel) weight *= __expf(kForValues ? gates.end(0) - gates.at(row, 0) : gates.at(row, 0));
     value *= weight;
   });
-  multiply<Layout::plain>(result, Operand(scores), shared.values);
-#pragma unroll
-  for (int m = 0; m < kValues / 8; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = threadIdx.x / 32 * 16 + Fragment<kValues>::row(2 * half), column = first_v + Fragment<kValues>::column(m, 0);
-      if (row >= chunk.count || column >= a.V) continue;
-      const std::int64_t at = (chunk.token(row) * a.heads + head) * a.V + column;
-      const float first = result.x[m][2 * half], second = result.x[m][2 * half + 1];
-      if (o.wide_out) *reinterpret_cast<float2*>(static_cast<float*>(o.out) + at) = make_float2(first, second);
-      else *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(o.out) + at) = pack(first, second);
-    }
+  store(shared.x, scores);
+  __syncthreads();
+  multiply<Layout::plain, Layout::plain>(result, shared.x, shared.values);
+  result.each_pair([&](float first, float second, int row, int column) {
+    if (row >= chunk.count || first_v + column >= a.V) return;
+    const std::int64_t at = (chunk.token(row) * a.heads + head) * a.V + first_v + column;
+    if (o.wide_out) *reinterpret_cast<float2*>(static_cast<float*>(o.out) + at) = make_float2(first, second);
+    else *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(o.out) + at) = pack(first, second);
+  });
 }
 
 template <bool kPerChannel, bool kForValues, int kValues>

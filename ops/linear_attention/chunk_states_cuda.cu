@@ -16,7 +16,7 @@ struct Shared {
 };
 
 template <bool kPerChannel, bool kBackward>
-__global__ void __launch_bounds__(kThreads) states_kernel(Arguments a, StatesArguments s) {
+__global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments a, StatesArguments s) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<kPerChannel>*>(memory);
   const int v_tiles = (a.V + kTile - 1) / kTile;
@@ -47,13 +47,9 @@ __global__ void __launch_bounds__(kThreads) states_kernel(Arguments a, StatesArg
   for (int i = 0; i < chunks; ++i) {
     const int c = kBackward ? chunks - 1 - i : i;
     bf16* border = s.states + (sequence.slot(n, c) * a.heads + head) * size;
-#pragma unroll
-    for (int m = 0; m < kTile / 8; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = threadIdx.x / 32 * 16 + Fragment<kTile>::row(2 * half), column = Fragment<kTile>::column(m, 0);
-        if (inside(row, column)) *reinterpret_cast<std::uint32_t*>(border + element(row, column)) = pack(state.x[m][2 * half], state.x[m][2 * half + 1]);
-      }
+    state.each_pair([&](float first, float second, int row, int column) {
+      if (inside(row, column)) *reinterpret_cast<std::uint32_t*>(border + element(row, column)) = pack(first, second);
+    });
 
     shared.gates.sum(steps);
     const Gates<kPerChannel>& gates = shared.gates;

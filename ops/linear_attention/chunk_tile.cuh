@@ -1,6 +1,6 @@
 #pragma once
 // Tiles of bfloat16 in shared memory and their products on the tensor cores (mma.sync m16n8k16, float32 sums). A block
-// has four warps; in a product with 64 rows every warp owns 16 of them.
+// has eight warps; of a product with 64 rows every warp owns 16 rows and half of the columns.
 #include <cuda_bf16.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace glade::cuda::chunk {
 
 using bf16 = __nv_bfloat16;
 
-inline constexpr int kWarps = 4, kThreads = 32 * kWarps;
+inline constexpr int kWarps = 8, kThreads = 32 * kWarps;
 inline constexpr int kTile = 64;  ///< tokens of a chunk, and channels taken at a time
 
 /// Row-major in shared memory; rows are 16 bytes longer than their columns, so that ldmatrix meets no bank twice.
@@ -21,23 +21,33 @@ struct Tile {
   __device__ const bf16* at(int row, int column) const { return data + row * stride + column; }
 };
 
-/// 16 rows of a product with N columns, spread over a warp: thread `lane` holds, of every 8 columns, two neighbours
-/// (column(n)) in the rows lane / 4 and lane / 4 + 8.
+/// A warp's part of a product with 64 rows and N columns. Thread `lane` holds, of every 8 columns, two neighbours in the rows
+/// lane / 4 and lane / 4 + 8.
 template <int N>
 struct Fragment {
-  float x[N / 8][4] = {};
+  static constexpr int kBlocks = N / 16;  ///< of 8 columns
+  float x[kBlocks][4] = {};
 
-  __device__ static int row(int i) { return (threadIdx.x % 32) / 4 + (i / 2) * 8; }
-  __device__ static int column(int n, int i) { return n * 8 + (threadIdx.x % 4) * 2 + i % 2; }
+  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / 32 % 4 * 16; }
+  __device__ static int first_column() { return static_cast<int>(threadIdx.x) / 128 * (N / 2); }
+  __device__ static int row(int i) { return first_row() + static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8; }
+  __device__ static int column(int n, int i) { return first_column() + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
 
-  /// Calls f(value, row, column) for every element of this thread; row counts within the block's 64.
+  /// Calls f(value, row, column) for every element of this thread.
   template <class F>
   __device__ void each(F&& f) {
-    const int first = threadIdx.x / 32 * 16;
 #pragma unroll
-    for (int n = 0; n < N / 8; ++n)
+    for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f(x[n][i], first + row(i), column(n, i));
+      for (int i = 0; i < 4; ++i) f(x[n][i], row(i), column(n, i));
+  }
+  /// Calls f(first, second, row, column) for every two neighbours, of which `column` is the first.
+  template <class F>
+  __device__ void each_pair(F&& f) const {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) f(x[n][i], x[n][i + 1], row(i), column(n, i));
   }
 };
 
@@ -48,19 +58,13 @@ __device__ inline std::uint32_t pack(float low, float high) {
 
 __device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
 
-/// A left operand of 16 rows and 64 columns, in registers.
-struct Operand {
-  std::uint32_t x[4][4];
-  __device__ explicit Operand(const Fragment<64>& f) {
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      x[s][0] = pack(f.x[2 * s][0], f.x[2 * s][1]);
-      x[s][1] = pack(f.x[2 * s][2], f.x[2 * s][3]);
-      x[s][2] = pack(f.x[2 * s + 1][0], f.x[2 * s + 1][1]);
-      x[s][3] = pack(f.x[2 * s + 1][2], f.x[2 * s + 1][3]);
-    }
-  }
-};
+/// Writes a product into a tile, as an operand of the next one.
+template <int N>
+__device__ void store(Tile<N>& tile, const Fragment<N>& f) {
+  f.each_pair([&](float first, float second, int row, int column) {
+    *reinterpret_cast<std::uint32_t*>(tile.at(row, column)) = pack(first, second);
+  });
+}
 
 template <bool Transposed>
 __device__ inline void ldmatrix(std::uint32_t (&r)[4], const bf16* address) {
@@ -84,39 +88,25 @@ __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint
 /// How a tile of the product x y lies in memory: as it is used, or transposed.
 enum class Layout { plain, transposed };
 
-/// One step of 16 along the inner dimension: sum += a * y, y an [inner, N] matrix from tile row (or, transposed, column)
-/// `inner` on.
-template <Layout Y, int N, int Columns>
-__device__ void multiply_step(Fragment<N>& sum, const std::uint32_t (&a)[4], const Tile<Columns>& y, int inner) {
-  const int lane = threadIdx.x % 32, along = lane / 8 % 2 * 8, across = lane / 16 * 8, within = lane % 8;
-#pragma unroll
-  for (int n = 0; n < N; n += 16) {
-    std::uint32_t b[4];
-    if constexpr (Y == Layout::plain) ldmatrix<true>(b, y.at(inner + along + within, n + across));
-    else ldmatrix<false>(b, y.at(n + across + within, inner + along));
-    mma(sum.x[n / 8], a, b[0], b[1]);
-    mma(sum.x[n / 8 + 1], a, b[2], b[3]);
-  }
-}
-
-/// sum += x y for this warp's 16 rows of the [64, 64] matrix x.
+/// sum += x y for this warp's part; x is a [64, 64] matrix, y a [64, N] one.
 template <Layout X, Layout Y, int N, int XColumns, int YColumns>
 __device__ void multiply(Fragment<N>& sum, const Tile<XColumns>& x, const Tile<YColumns>& y) {
-  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32, low = lane / 8 % 2 * 8, high = lane / 16 * 8, within = lane % 8;
+  const int row = Fragment<N>::first_row(), column = Fragment<N>::first_column();
 #pragma unroll
   for (int inner = 0; inner < kTile; inner += 16) {
     std::uint32_t a[4];
-    if constexpr (X == Layout::plain) ldmatrix<false>(a, x.at(first + lane % 16, inner + lane / 16 * 8));
-    else ldmatrix<true>(a, x.at(inner + lane / 16 * 8 + lane % 8, first + lane / 8 % 2 * 8));
-    multiply_step<Y>(sum, a, y, inner);
-  }
-}
-
-/// sum += x y with x in registers.
-template <Layout Y, int N, int YColumns>
-__device__ void multiply(Fragment<N>& sum, const Operand& x, const Tile<YColumns>& y) {
+    if constexpr (X == Layout::plain) ldmatrix<false>(a, x.at(row + low + within, inner + high));
+    else ldmatrix<true>(a, x.at(inner + high + within, row + low));
 #pragma unroll
-  for (int s = 0; s < 4; ++s) multiply_step<Y>(sum, x.x[s], y, 16 * s);
+    for (int n = 0; n < Fragment<N>::kBlocks; n += 2) {
+      std::uint32_t b[4];
+      if constexpr (Y == Layout::plain) ldmatrix<true>(b, y.at(inner + low + within, column + n * 8 + high));
+      else ldmatrix<false>(b, y.at(column + n * 8 + high + within, inner + low));
+      mma(sum.x[n], a, b[0], b[1]);
+      mma(sum.x[n + 1], a, b[2], b[3]);
+    }
+  }
 }
 
 }  // namespace glade::cuda::chunk
