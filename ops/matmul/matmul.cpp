@@ -63,6 +63,7 @@ void fold_batch(Gemm& problem) {
   if (a.batch_stride != problem.m * row_step || (a.transposed && a.leading < problem.m * problem.batch)) return;
   problem.m *= problem.batch;
   problem.batch = 1;
+  a.batch_stride = problem.out_batch_stride = 0;
 }
 
 /// a [..., m, k] times b [..., k, n], plus bias [n] where defined; one dtype and device. Not recorded.

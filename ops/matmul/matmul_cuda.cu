@@ -34,6 +34,7 @@ struct Layout : cublasLtMatrixLayoutOpaque_t {
          std::int64_t batch_stride) {
     GLADE_CUDA(
         cublasLtMatrixLayoutInit(this, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), leading));
+    if (batch == 1) return;
     const auto count = static_cast<std::int32_t>(batch);
     GLADE_CUDA(cublasLtMatrixLayoutSetAttribute(this, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
     GLADE_CUDA(
