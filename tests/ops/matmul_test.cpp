@@ -299,6 +299,15 @@ TEST_P(Linear, DTypes) {
     }
 }
 
+// Several blocks of the conversion to float32, in both directions.
+TEST_P(Linear, LargeSixteenBit) {
+  const Tensor x = random_tensor({300, 4200}, device(), DType::bfloat16),
+               weight = random_tensor({530, 4200}, device(), DType::bfloat16);
+  const Tensor bias = random_tensor({530}, device(), DType::bfloat16, 0, 100);
+  const Tensor expected = linear(to_data(x, DType::float64), to_data(weight, DType::float64), to_data(bias, DType::float64));
+  EXPECT_LT(relative_error(linear(x, weight, bias), expected), 4e-3);
+}
+
 TEST_P(Linear, Empty) {
   const Tensor bias = random_tensor({4}, device());
   EXPECT_TRUE(all_close(linear(random_tensor({2, 0}, device()), random_tensor({4, 0}, device()), bias), expand(bias, {2, 4})));
