@@ -32,6 +32,7 @@
 #include <glade/nn/optim/optimizer.h>
 #include <glade/nn/optim/schedule.h>
 #include <glade/nn/optim/sgd.h>
+#include <glade/nn/safetensors.h>
 #include <glade/nn/state_dict.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/convolution/convolution.h>

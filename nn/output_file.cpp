@@ -46,6 +46,21 @@ void OutputFile::check() const {
   if (error_ != 0) fail<CheckpointError>("{}: cannot be written: {}", path_, std::strerror(error_));
 }
 
+void OutputFile::write_at(std::size_t address, const void* data, std::size_t size) {
+  for (const auto* at = static_cast<const char*>(data); size > 0 && error_ == 0;) {
+    const ssize_t n = ::pwrite(descriptor_, at, size, static_cast<off_t>(address));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) error_ = errno;
+    else at += n, address += static_cast<std::size_t>(n), size -= static_cast<std::size_t>(n);
+  }
+}
+
+void OutputFile::write(const void* data, std::size_t size) {
+  write_at(end_, data, size);
+  end_ += size;
+  check();
+}
+
 void OutputFile::commit() {
   check();
   if (::fsync(descriptor_) != 0) fail<CheckpointError>("{}: cannot be synced: {}", temporary_, std::strerror(errno));
@@ -106,13 +121,7 @@ struct OutputFileDriver {
     return 0;
   }
   static herr_t write(H5FD_t* base, H5FD_mem_t, hid_t, haddr_t address, std::size_t size, const void* buffer) {
-    OutputFile& output = *file(base).output;
-    for (const auto* at = static_cast<const char*>(buffer); size > 0 && output.error_ == 0;) {
-      const ssize_t n = ::pwrite(output.descriptor_, at, size, static_cast<off_t>(address));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) output.error_ = errno;
-      else at += n, address += static_cast<haddr_t>(n), size -= static_cast<std::size_t>(n);
-    }
+    file(base).output->write_at(address, buffer, size);
     return 0;
   }
   static herr_t truncate(H5FD_t* base, hid_t, hbool_t) {

@@ -1,5 +1,6 @@
 #pragma once
 // A file that takes the place of another only when it is whole. For checkpoint.cpp and its like; not public.
+#include <cstddef>
 #include <string>
 
 #include <glade/nn/hdf5_api.h>
@@ -18,6 +19,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Appends to what was written before.
+  void write(const void* data, std::size_t size);
   /// Throws the first failure of a write so far.
   void check() const;
   /// Brings the content to the disk, gives the file its name and brings that to the disk, too.
@@ -29,9 +32,13 @@ class OutputFile {
 
  private:
   friend struct OutputFileDriver;
+  /// Keeps the error for check().
+  void write_at(std::size_t address, const void* data, std::size_t size);
+
   std::string path_, temporary_;
   int descriptor_ = -1;
-  int error_ = 0;  ///< errno of the first failed write
+  std::size_t end_ = 0;  ///< of what write() wrote
+  int error_ = 0;        ///< errno of the first failed write
 };
 
 }  // namespace glade::nn

@@ -1,0 +1,256 @@
+#include <glade/nn/safetensors.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <glade/core/format.h>
+#include <glade/nn/output_file.h>
+
+namespace glade::nn {
+namespace {
+
+using nlohmann::json;
+
+// The file: the header's length as a little-endian 64-bit number, the header, the tensors' bytes without gaps.
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kLongestHeader = 100'000'000;  // as in the format's own library
+constexpr const char* kMetadata = "__metadata__";
+
+constexpr std::array<std::pair<const char*, DType>, 8> kTypes{{{"F64", DType::float64},
+                                                               {"F32", DType::float32},
+                                                               {"BF16", DType::bfloat16},
+                                                               {"F16", DType::float16},
+                                                               {"I64", DType::int64},
+                                                               {"I32", DType::int32},
+                                                               {"U8", DType::uint8},
+                                                               {"BOOL", DType::boolean}}};
+
+/// Text from the file, short enough for a message.
+std::string brief(const std::string& text) { return text.size() <= 100 ? text : text.substr(0, 100) + "..."; }
+std::string brief(const json& value) { return brief(value.dump()); }
+
+/// Parses the header. CheckpointError for text that is not JSON, has a name twice or is nested deeper than a header is.
+json parse_header(std::string_view text) {
+  using Event = json::parse_event_t;
+  constexpr int kDeepest = 3;  // the header, a tensor, its shape
+  std::vector<std::set<std::string>> keys;
+  const auto check = [&](int depth, Event event, json& value) {
+    if ((event == Event::object_start || event == Event::array_start) && depth >= kDeepest)
+      fail<CheckpointError>("its header is nested too deeply");
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
+      fail<CheckpointError>("its header has {} twice", brief(value));
+    return true;
+  };
+  json header = json::parse(text, check, false);
+  if (!header.is_object()) fail<CheckpointError>("its header is not a JSON object");
+  return header;
+}
+
+const json& field(const json& entry, const char* name) {
+  const auto value = entry.find(name);
+  if (value == entry.end()) fail<CheckpointError>("{} is missing", name);
+  return *value;
+}
+
+std::size_t read_size(const json& value) {
+  constexpr std::size_t kLargest = std::size_t{1} << 62;
+  if (!value.is_number_unsigned() || value.get<std::size_t>() > kLargest) fail<CheckpointError>("{} is not a size", brief(value));
+  return value.get<std::size_t>();
+}
+
+struct Entry {
+  TensorInfo info;
+  std::size_t begin = 0, end = 0;  ///< among the tensors' bytes
+};
+
+Entry read_entry(const json& entry) {
+  if (!entry.is_object()) fail<CheckpointError>("{} is not an object", brief(entry));
+  for (const auto& [name, value] : entry.items())
+    if (name != "dtype" && name != "shape" && name != "data_offsets") fail<CheckpointError>("unknown field '{}'", brief(name));
+
+  Entry result;
+  const json &dtype = field(entry, "dtype"), &shape = field(entry, "shape"), &offsets = field(entry, "data_offsets");
+  const auto type = std::ranges::find_if(kTypes, [&](const auto& t) { return dtype == t.first; });
+  if (type == kTypes.end()) fail<CheckpointError>("its dtype {} is none of glade's", brief(dtype));
+  result.info.dtype = type->second;
+
+  if (!shape.is_array() || shape.size() > kMaxDims)
+    fail<CheckpointError>("its shape is {}, expected a list of up to {} sizes", brief(shape), kMaxDims);
+  std::int64_t extent = static_cast<std::int64_t>(dtype_size(result.info.dtype));  // what the strides must be able to hold
+  for (const json& value : shape) {
+    const auto size = static_cast<std::int64_t>(read_size(value));
+    result.info.shape.push_back(size);
+    if (__builtin_mul_overflow(extent, std::max<std::int64_t>(size, 1), &extent)) fail<CheckpointError>("its size overflows");
+  }
+  const std::size_t bytes = static_cast<std::size_t>(result.info.shape.numel()) * dtype_size(result.info.dtype);
+
+  if (!offsets.is_array() || offsets.size() != 2) fail<CheckpointError>("data_offsets is {}, expected a pair", brief(offsets));
+  result.begin = read_size(offsets[0]);
+  result.end = read_size(offsets[1]);
+  if (result.end < result.begin || result.end - result.begin != bytes)
+    fail<CheckpointError>("data_offsets is {}, but {} {} takes {} bytes", brief(offsets), result.info.dtype, result.info.shape,
+                          bytes);
+  return result;
+}
+
+std::map<std::string, std::string> read_metadata(const json& value) {
+  if (!value.is_object()) fail<CheckpointError>("{} is not an object", brief(value));
+  std::map<std::string, std::string> result;
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) fail<CheckpointError>("'{}' is not a string", brief(key));
+    result.emplace(key, text.get<std::string>());
+  }
+  return result;
+}
+
+/// The tensors lie one after the other and fill the `size` bytes after the header.
+void check_places(const std::map<std::string, Entry>& entries, std::size_t size) {
+  std::vector<std::pair<std::string, Entry>> sorted(entries.begin(), entries.end());
+  std::ranges::sort(sorted, {}, [](const auto& e) { return std::pair(e.second.begin, e.second.end); });
+  std::size_t end = 0;
+  for (const auto& [name, entry] : sorted) {
+    if (entry.end > size)
+      fail<CheckpointError>("{}: ends at byte {} of {}: the file is truncated, or its header is damaged", brief(name), entry.end,
+                            size);
+    if (entry.begin != end)
+      fail<CheckpointError>("{}: begins at byte {}, but the tensor before ends at {}", brief(name), entry.begin, end);
+    end = entry.end;
+  }
+  if (end != size) fail<CheckpointError>("its tensors end at byte {} of {}", end, size);
+}
+
+}  // namespace
+
+/// A file's bytes in memory. Writing to them changes private copies of their pages, not the file.
+class SafetensorsFile::Mapping {
+ public:
+  explicit Mapping(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0) fail<CheckpointError>("{}: cannot be opened: {}", path, std::strerror(errno));
+    struct stat status {};
+    if (::fstat(descriptor, &status) == 0 && status.st_size > 0) {
+      size_ = static_cast<std::size_t>(status.st_size);
+      data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+    }
+    const int error = errno;
+    ::close(descriptor);
+    if (data_ == MAP_FAILED) fail<CheckpointError>("{}: cannot be mapped into memory: {}", path, std::strerror(error));
+  }
+  ~Mapping() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  char* data() const { return static_cast<char*>(data_); }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>(path)) {
+  std::string place;  // of the complaint, in the file
+  try {
+    if (mapping_->size() < kLengthBytes) fail<CheckpointError>("has {} bytes, too few for a safetensors file", mapping_->size());
+    std::uint64_t length = 0;
+    std::memcpy(&length, mapping_->data(), kLengthBytes);
+    const std::size_t rest = mapping_->size() - kLengthBytes;
+    if (length > kLongestHeader || length > rest)
+      fail<CheckpointError>("not a safetensors file, or truncated: a header of {} bytes in a file of {}", length,
+                            mapping_->size());
+
+    const json header = parse_header({mapping_->data() + kLengthBytes, length});
+    std::map<std::string, Entry> entries;
+    for (const auto& [name, value] : header.items()) {
+      place = brief(name) + ": ";
+      if (name == kMetadata) metadata_ = read_metadata(value);
+      else entries.emplace(name, read_entry(value));
+    }
+    place.clear();
+    check_places(entries, rest - length);
+    for (const auto& [name, entry] : entries) {
+      infos_.emplace(name, entry.info);
+      begins_.emplace(name, kLengthBytes + length + entry.begin);
+    }
+  } catch (const CheckpointError& error) {
+    fail<CheckpointError>("{}: {}{}", path, place, error.what());
+  }
+}
+
+Tensor SafetensorsFile::read(const std::string& name) const {
+  const auto info = infos_.find(name);
+  if (info == infos_.end()) fail<CheckpointError>("{}: {} is not in the file", path_, name);
+  const auto& [dtype, shape] = info->second;
+  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * dtype_size(dtype);
+  char* data = mapping_->data() + begins_.at(name);
+  if (dtype == DType::boolean && std::any_of(data, data + bytes, [](char v) { return v != 0 && v != 1; }))
+    fail<CheckpointError>("{}: {}: holds values that are no bools", path_, name);
+  if (reinterpret_cast<std::uintptr_t>(data) % dtype_size(dtype) == 0)
+    return Tensor::from_blob(data, shape, {dtype, kCPU}, [mapping = mapping_] {});
+  Tensor copy = empty(shape, {dtype, kCPU});
+  std::memcpy(copy.raw_data(), data, bytes);
+  return copy;
+}
+
+StateDict SafetensorsFile::read_all() const {
+  StateDict result;
+  for (const auto& [name, info] : infos_) result.emplace(name, read(name));
+  return result;
+}
+
+void save_safetensors(const std::string& path, const TensorInfos& tensors,
+                      const std::function<Tensor(const std::string& name)>& read,
+                      const std::map<std::string, std::string>& metadata) {
+  // Those with large elements first, so that all are aligned when the first is.
+  std::vector<std::pair<std::string, TensorInfo>> sorted(tensors.begin(), tensors.end());
+  std::ranges::stable_sort(sorted, std::greater(), [](const auto& t) { return dtype_size(t.second.dtype); });
+  json header = json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  std::size_t end = 0;
+  for (const auto& [name, info] : sorted) {
+    if (name == kMetadata) fail<ValueError>("save_safetensors: a tensor cannot be named {}", kMetadata);
+    const auto type = std::ranges::find(kTypes, info.dtype, [](const auto& t) { return t.second; });
+    const std::size_t begin = end;
+    end += static_cast<std::size_t>(info.shape.numel()) * dtype_size(info.dtype);
+    header[name] = {{"dtype", type->first},
+                    {"shape", std::vector<std::int64_t>(info.shape.begin(), info.shape.end())},
+                    {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = text.size();
+
+  OutputFile output(path);
+  output.write(&length, kLengthBytes);
+  output.write(text.data(), text.size());
+  for (const auto& [name, info] : sorted) {
+    const Tensor x = to_data(contiguous_data(read(name)), kCPU);
+    if (x.dtype() != info.dtype || !(x.shape() == info.shape))
+      fail<ValueError>("save_safetensors: {} is {} {}, announced as {} {}", name, x.dtype(), x.shape(), info.dtype, info.shape);
+    output.write(x.raw_data(), static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype()));
+  }
+  output.commit();
+}
+
+void save_safetensors(const std::string& path, const StateDict& tensors, const std::map<std::string, std::string>& metadata) {
+  TensorInfos infos;
+  for (const auto& [name, x] : tensors) infos.emplace(name, TensorInfo{x.dtype(), x.shape()});
+  save_safetensors(path, infos, [&](const std::string& name) { return tensors.at(name); }, metadata);
+}
+
+}  // namespace glade::nn

@@ -1,0 +1,56 @@
+#pragma once
+// Safetensors files (https://github.com/huggingface/safetensors), in which models are published: a JSON header with the
+// name, type, shape and place of every tensor, then their bytes.
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <glade/nn/state_dict.h>
+
+namespace glade::nn {
+
+/// What a tensor is, without its values.
+struct TensorInfo {
+  DType dtype = DType::float32;
+  Shape shape;
+};
+using TensorInfos = std::map<std::string, TensorInfo>;
+
+/// A file mapped into memory. Its header is checked in full before anything is taken from it: CheckpointError that names
+/// the file, the tensor and the cause.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const TensorInfos& tensors() const { return infos_; }
+  /// Free text by key.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// A tensor on the CPU that shows the file's own bytes, without a copy where they are aligned. Writing to it changes no
+  /// file, but the file must not be changed in place while a tensor lives; it may be replaced or deleted. CheckpointError
+  /// where the name is unknown.
+  Tensor read(const std::string& name) const;
+  /// All of them.
+  StateDict read_all() const;
+
+ private:
+  class Mapping;
+
+  std::string path_;
+  std::shared_ptr<const Mapping> mapping_;
+  TensorInfos infos_;
+  std::map<std::string, std::string> metadata_;
+  std::map<std::string, std::size_t> begins_;  ///< of the tensors, in the mapping
+};
+
+/// Writes a file with `tensors`, replacing an older one only when it is whole, as save_checkpoint does. `read` gives the
+/// values, one tensor at a time, so that a file can be larger than the memory. CheckpointError that names the file and
+/// the cause.
+void save_safetensors(const std::string& path, const TensorInfos& tensors,
+                      const std::function<Tensor(const std::string& name)>& read,
+                      const std::map<std::string, std::string>& metadata = {});
+/// The same for tensors at hand, on any device.
+void save_safetensors(const std::string& path, const StateDict& tensors, const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace glade::nn
