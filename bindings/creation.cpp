@@ -1,0 +1,173 @@
+// Making tensors: from numbers and arrays, regular, random.
+#include <glade/core/generator.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/random/random.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using py::arg;
+
+Tensor with_grad(Tensor x, bool requires_grad) {
+  if (requires_grad) x.set_requires_grad();
+  return x;
+}
+
+/// What nested lists and other data mean: NumPy reads them, and Python's floats become float32.
+Tensor read_data(const py::object& data, const std::optional<DType>& dtype) {
+  if (const auto number = scalar_from(data.ptr()))
+    return full({}, *number,
+                {dtype.value_or(PyFloat_Check(data.ptr()) ? DType::float32 : number->promoted(DType::boolean)), kCPU});
+  const Tensor array = tensor_from_array(data);
+  if (array.defined()) return dtype ? to_data(array, *dtype) : array;
+  const Tensor values = tensor_from_array(py::module_::import("numpy").attr("asarray")(data));
+  return to_data(values, dtype.value_or(values.dtype() == DType::float64 ? DType::float32 : values.dtype()));
+}
+
+Tensor make_tensor(const py::object& data, const std::optional<DType>& dtype, const std::optional<Device>& device,
+                   bool requires_grad) {
+  const Tensor source = read_data(data, dtype);
+  Tensor x = empty(source.shape(), {source.dtype(), device.value_or(source.device())});
+  {
+    py::gil_scoped_release unlocked;
+    copy_data(x, source);
+  }
+  return with_grad(x, requires_grad);
+}
+
+Tensor as_tensor(const py::object& data, const std::optional<DType>& dtype, const std::optional<Device>& device) {
+  Tensor x = read_data(data, dtype);
+  py::gil_scoped_release unlocked;
+  return device ? to(x, *device) : x;
+}
+
+/// A factory of tensors of a shape given as sizes or as a sequence, with the options that all factories have.
+template <class F>
+void def_factory(py::module_& module, const char* name, F make, const char* doc) {
+  module.def(
+      name,
+      [name, make](const py::args& shape, DType dtype, const Device& device, bool requires_grad) {
+        const Shape sizes = shape_from_arguments(shape, name);
+        py::gil_scoped_release unlocked;
+        return with_grad(make(sizes, TensorOptions{dtype, device}), requires_grad);
+      },
+      py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU, arg("requires_grad") = false, doc);
+}
+
+/// A factory of tensors like another one, but for what is given.
+template <class F>
+void def_like(py::module_& module, const char* name, F make, const char* doc) {
+  module.def(
+      name,
+      [make](const Tensor& x, const std::optional<DType>& dtype, const std::optional<Device>& device, bool requires_grad) {
+        py::gil_scoped_release unlocked;
+        return with_grad(make(x.shape(), TensorOptions{dtype.value_or(x.dtype()), device.value_or(x.device())}), requires_grad);
+      },
+      arg("x"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false, doc);
+}
+
+Tensor arange_over(Scalar start, const std::optional<Scalar>& stop, Scalar step, const std::optional<DType>& dtype,
+                   const Device& device) {
+  const Scalar from = stop ? start : Scalar(0), to = stop.value_or(start);
+  const bool integers = is_integral(from.promoted(DType::int64)) && is_integral(to.promoted(DType::int64)) &&
+                        is_integral(step.promoted(DType::int64));
+  return arange(from, to, step, {dtype.value_or(integers ? DType::int64 : DType::float32), device});
+}
+
+}  // namespace
+
+void bind_creation(py::module_& module) {
+  module.def(
+      "tensor", make_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
+      arg("requires_grad") = false,
+      "A new tensor with a copy of `data`: a number, nested sequences, a NumPy array, a tensor, or any array with DLPack.\n\n"
+      "Without `dtype` Python's floats give float32, ints int64 and bools bool; arrays keep their type. Without `device` arrays "
+      "stay where they are. DTypeError for an element type that glade lacks.");
+  module.def(
+      "as_tensor", as_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
+      "Like glade.tensor, but nothing is copied where dtype and device allow: the tensor shares the array's memory, and a tensor "
+      "is itself.");
+  def_factory(
+      module, "empty", [](const Shape& s, TensorOptions o) { return empty(s, o); },
+      "An uninitialised tensor: empty(2, 3) or empty((2, 3)).");
+  def_factory(
+      module, "zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); }, "Zeros: zeros(2, 3) or zeros((2, 3)).");
+  def_factory(module, "ones", [](const Shape& s, TensorOptions o) { return ones(s, o); }, "Ones: ones(2, 3) or ones((2, 3)).");
+  def_factory(
+      module, "rand", [](const Shape& s, TensorOptions o) { return rand(s, o); },
+      "Random numbers, uniform in [0, 1), from the generator that manual_seed seeds; the same on CPU and GPU. Floating-point "
+      "dtypes only (DTypeError).");
+  def_factory(
+      module, "randn", [](const Shape& s, TensorOptions o) { return randn(s, o); },
+      "Random numbers, normal with mean 0 and deviation 1, from the generator that manual_seed seeds; the same on CPU and GPU. "
+      "Floating-point dtypes only (DTypeError).");
+  module.def(
+      "full",
+      [](const Shape& shape, Scalar value, const std::optional<DType>& dtype, const Device& device, bool requires_grad) {
+        return with_grad(full(shape, value, {dtype.value_or(value.promoted(DType::boolean)), device}), requires_grad);
+      },
+      arg("shape"), arg("value"), py::kw_only(), arg("dtype") = py::none(), arg("device") = kCPU, arg("requires_grad") = false,
+      "A tensor of the shape whose elements are all `value`. Without `dtype` a float gives float32, an int int64, a bool bool.");
+  def_like(
+      module, "empty_like", [](const Shape& s, TensorOptions o) { return empty(s, o); },
+      "An uninitialised tensor of x's shape, and of its dtype and device where they are not given.");
+  def_like(
+      module, "zeros_like", [](const Shape& s, TensorOptions o) { return zeros(s, o); },
+      "Zeros of x's shape, and of its dtype and device where they are not given.");
+  def_like(
+      module, "ones_like", [](const Shape& s, TensorOptions o) { return ones(s, o); },
+      "Ones of x's shape, and of its dtype and device where they are not given.");
+  module.def("arange", arange_over, arg("start"), arg("stop") = py::none(), arg("step") = 1, py::kw_only(),
+             arg("dtype") = py::none(), arg("device") = kCPU,
+             "start, start + step, ... up to but without stop; arange(n) counts from 0 to n - 1. Without `dtype` integers give "
+             "int64 and "
+             "floats float32. ValueError for a step of 0.");
+  module.def(
+      "linspace",
+      [](double start, double stop, std::int64_t count, DType dtype, const Device& device) {
+        return linspace(start, stop, count, {dtype, device});
+      },
+      arg("start"), arg("stop"), arg("count"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
+      "[count] numbers in even steps from start to stop, both included.");
+  module.def(
+      "eye", [](std::int64_t n, DType dtype, const Device& device) { return eye(n, {dtype, device}); }, arg("n"), py::kw_only(),
+      arg("dtype") = DType::float32, arg("device") = kCPU, "The identity matrix [n, n].");
+  module.def(
+      "uniform",
+      [](const Shape& shape, double low, double high, DType dtype, const Device& device) {
+        return uniform(shape, low, high, {dtype, device});
+      },
+      arg("shape"), arg("low") = 0.0, arg("high") = 1.0, py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
+      Unlocked(), "Random numbers, uniform in [low, high).");
+  module.def(
+      "normal",
+      [](const Shape& shape, double mean, double deviation, DType dtype, const Device& device) {
+        return normal(shape, mean, deviation, {dtype, device});
+      },
+      arg("shape"), arg("mean") = 0.0, arg("deviation") = 1.0, py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
+      Unlocked(), "Random numbers, normal with the given mean and standard deviation.");
+  module.def(
+      "bernoulli",
+      [](const Shape& shape, double p, DType dtype, const Device& device) { return bernoulli(shape, p, {dtype, device}); },
+      arg("shape"), arg("p"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU, Unlocked(),
+      "1 with probability p, else 0. ValueError for p outside [0, 1].");
+  module.def(
+      "manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"),
+      "Seeds the generator of all random numbers, on every device.");
+  module.def(
+      "get_rng_state",
+      [] {
+        const Generator::State state = default_generator().state();
+        return py::make_tuple(state.seed, state.offset);
+      },
+      "The generator's state, (seed, numbers drawn): give it to set_rng_state to go on from here.");
+  module.def(
+      "set_rng_state",
+      [](std::pair<std::uint64_t, std::uint64_t> state) { default_generator().set_state({state.first, state.second}); },
+      arg("state"), "Sets the generator to a state from get_rng_state.");
+}
+
+}  // namespace glade::python

@@ -1,0 +1,83 @@
+// From C++ exceptions to Python's: one class a cause, each also the closest built-in.
+#include <array>
+
+#include <glade/core/error.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+struct ErrorClass {
+  const char* name;
+  const char* doc;
+  PyObject** builtin;
+  PyObject* type = nullptr;
+};
+
+PyObject* base_error = nullptr;
+
+std::array<ErrorClass, 9> error_classes{{
+    {"ShapeError", "Sizes that do not fit together.", &PyExc_ValueError},
+    {"DTypeError", "An element type that the operation does not take.", &PyExc_TypeError},
+    {"DeviceError", "Tensors on different devices, or a device that is not there.", &PyExc_RuntimeError},
+    {"IndexError", "A dimension or position out of range.", &PyExc_IndexError},
+    {"ValueError", "An argument out of its domain.", &PyExc_ValueError},
+    {"AutogradError", "Misuse of the tape.", &PyExc_RuntimeError},
+    {"OutOfMemoryError", "An allocation that failed.", &PyExc_MemoryError},
+    {"CudaError", "A CUDA or cuBLAS call that failed.", &PyExc_RuntimeError},
+    {"CheckpointError", "A file that cannot be read or written as asked.", &PyExc_OSError},
+}};
+
+template <class... E>
+PyObject* class_of(const Error& error) {
+  // In the order of error_classes.
+  std::size_t i = 0;
+  const bool found = ((dynamic_cast<const E*>(&error) != nullptr || (++i, false)) || ...);
+  return found ? error_classes[i].type : base_error;
+}
+
+void set_error(const Error& error) {
+  PyErr_SetString(class_of<ShapeError, DTypeError, DeviceError, IndexError, ValueError, AutogradError, OutOfMemoryError,
+                           CudaError, CheckpointError>(error),
+                  error.what());
+}
+
+}  // namespace
+
+void set_error_from_exception() {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const Error& error) {
+    set_error(error);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
+void bind_errors(py::module_& module) {
+  base_error = PyErr_NewExceptionWithDoc("glade.Error", "The base of all of glade's errors.", nullptr, nullptr);
+  module.add_object("Error", base_error);
+  for (ErrorClass& error : error_classes) {
+    const py::tuple bases = py::make_tuple(py::handle(base_error), py::handle(*error.builtin));
+    error.type = PyErr_NewExceptionWithDoc((std::string("glade.") + error.name).c_str(), error.doc, bases.ptr(), nullptr);
+    if (error.type == nullptr) throw py::error_already_set();
+    module.add_object(error.name, error.type);
+  }
+  py::register_local_exception_translator([](std::exception_ptr exception) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const Error& error) {
+      set_error(error);
+    }
+  });
+}
+
+}  // namespace glade::python

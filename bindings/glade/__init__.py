@@ -1,0 +1,14 @@
+"""glade: tensors, gradients, and language models of gated linear attention.
+
+>>> import glade
+>>> x = glade.tensor([1.0, 2.0, 3.0], requires_grad=True)
+>>> (x * x).sum().backward()
+>>> x.grad.tolist()
+[2.0, 4.0, 6.0]
+"""
+
+from glade._glade import *
+from glade._glade import __version__
+from glade._attention import gla_attention, recurrent_attention
+from glade import autograd
+from glade.autograd import enable_grad, is_grad_enabled, no_grad

@@ -1,0 +1,281 @@
+// x[key] and x[key] = value, by NumPy's rules: integers, slices with steps, None, ..., and bool and integer tensors.
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/random/random.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+struct Slice {
+  std::optional<std::int64_t> start, stop;
+  std::int64_t step;
+};
+struct NewAxis {};
+struct Ellipsis {};
+using Item = std::variant<std::int64_t, Slice, NewAxis, Ellipsis, Tensor>;
+
+// ---- from Python's key to items ------------------------------------------------------------------------------------
+
+std::int64_t integer(PyObject* object) {
+  const Py_ssize_t value = PyNumber_AsSsize_t(object, PyExc_IndexError);
+  if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return value;
+}
+
+std::optional<std::int64_t> bound(PyObject* object) {
+  if (object == Py_None) return std::nullopt;
+  const Py_ssize_t value = PyNumber_AsSsize_t(object, nullptr);  // clipped where it is huge, as Python's slices do
+  if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return value;
+}
+
+Tensor index_tensor(PyObject* object) {
+  Tensor index = tensor_from_array(object);
+  if (!index.defined() && PyList_Check(object)) {
+    const py::object array = py::module_::import("numpy").attr("asarray")(py::handle(object));
+    index = PyList_GET_SIZE(object) == 0 ? empty({0}, {DType::int64, kCPU}) : tensor_from_array(array);
+  }
+  if (!index.defined())
+    throw py::type_error(
+        std::string("a tensor's index may be an integer, a slice, None, ..., or a bool or integer tensor, not ") +
+        Py_TYPE(object)->tp_name);
+  return index;
+}
+
+Item parse_item(PyObject* object) {
+  if (PyLong_Check(object) && !PyBool_Check(object)) return integer(object);
+  if (PySlice_Check(object)) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(object);
+    return Slice{bound(slice->start), bound(slice->stop), bound(slice->step).value_or(1)};
+  }
+  if (object == Py_None) return NewAxis{};
+  if (object == Py_Ellipsis) return Ellipsis{};
+  if (is_tensor(object)) return tensor_of(object);
+  if (PyBool_Check(object)) return full({}, object == Py_True, {DType::boolean, kCPU});
+  if (PyIndex_Check(object) && !PyMapping_Check(object)) return integer(object);  // NumPy's integers
+  return index_tensor(object);
+}
+
+std::vector<Item> parse(PyObject* key) {
+  std::vector<Item> items;
+  if (!PyTuple_Check(key)) {
+    items.push_back(parse_item(key));
+    return items;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) items.push_back(parse_item(PyTuple_GET_ITEM(key, i)));
+  return items;
+}
+
+// ---- from items to a view and the tensors that index it ------------------------------------------------------------
+
+struct Indexed {
+  Tensor view;
+  std::vector<int> dims;      ///< of the view that tensors index, rising
+  std::vector<Tensor> index;  ///< for each of them
+  int target = 0;             ///< where the dimensions of the broadcast index tensors go
+  std::vector<int> flipped;   ///< dimensions of the view that run backwards (only where asked for a writable view)
+};
+
+bool is_mask(const Tensor& x) { return x.dtype() == DType::boolean; }
+
+int dims_consumed(const Item& item) {
+  if (std::holds_alternative<NewAxis>(item) || std::holds_alternative<Ellipsis>(item)) return 0;
+  if (const auto* x = std::get_if<Tensor>(&item); x != nullptr && is_mask(*x)) return x->ndim();
+  return 1;
+}
+
+/// The positions at which a mask holds, in row-major order. Waits for the device.
+Tensor positions_of(const Tensor& mask, Device device) {
+  const std::vector<bool> values = mask.to_vector<bool>();
+  std::vector<std::int64_t> positions;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i]) positions.push_back(static_cast<std::int64_t>(i));
+  return Tensor::from_vector(positions, device);
+}
+
+/// Python's meaning of negative positions, and its IndexError (on CUDA left to the reading operation).
+Tensor wrapped(const Tensor& index, std::int64_t size, int dim) {
+  if (index.dtype() != DType::int64 && index.dtype() != DType::int32)
+    throw IndexError("index: tensors that index must be bool, int64 or int32, not " + std::string(dtype_name(index.dtype())));
+  if (index.is_cpu() && index.numel() > 0) {
+    const auto low = min(index).item<std::int64_t>(), high = max(index).item<std::int64_t>();
+    if (low < -size || high >= size)
+      throw IndexError("index: position " + std::to_string(low < -size ? low : high) + " is out of range for dimension " +
+                       std::to_string(dim) + " of size " + std::to_string(size));
+    if (low >= 0) return index;
+  }
+  return where(less(index, 0), index + size, index);
+}
+
+Tensor sliced(const Tensor& x, int dim, const Slice& s, bool writable, std::vector<int>& flipped) {
+  if (s.step >= 0 || !writable) return slice(x, dim, s.start, s.stop, s.step);
+  Py_ssize_t start = s.start.value_or(PY_SSIZE_T_MAX), stop = s.stop.value_or(PY_SSIZE_T_MIN);
+  const Py_ssize_t count = PySlice_AdjustIndices(x.shape()[dim], &start, &stop, s.step);
+  flipped.push_back(dim);
+  if (count == 0) return slice(x, dim, 0, 0);
+  return slice(x, dim, start + (count - 1) * s.step, start + 1, -s.step);
+}
+
+/// Takes what is basic and gathers what is not. `writable`: the view shares x's memory, with backward slices noted.
+Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) {
+  int consumed = 0;
+  bool has_ellipsis = false;
+  for (const Item& item : items) {
+    consumed += dims_consumed(item);
+    if (std::holds_alternative<Ellipsis>(item) && std::exchange(has_ellipsis, true))
+      throw IndexError("index: only one ellipsis ('...') may be given");
+  }
+  if (consumed > x.ndim())
+    throw IndexError("index: " + std::to_string(consumed) + " indices for a tensor of shape " + x.shape().str());
+
+  Indexed result{x, {}, {}, 0, {}};
+  Tensor& view = result.view;
+  int dim = 0, groups = 0;  // groups: of neighbouring integers and tensors
+  bool in_group = false;
+  for (const Item& item : items) {
+    const bool joins = std::holds_alternative<Tensor>(item) || std::holds_alternative<std::int64_t>(item);
+    if (joins && !in_group && groups++ == 0) result.target = dim;
+    in_group = joins;
+    if (const auto* i = std::get_if<std::int64_t>(&item)) {
+      view = select(view, dim, *i);
+    } else if (const auto* s = std::get_if<Slice>(&item)) {
+      if (s->start || s->stop || s->step != 1) view = sliced(view, dim, *s, writable, result.flipped);
+      ++dim;
+    } else if (std::holds_alternative<NewAxis>(item)) {
+      view = unsqueeze(view, dim++);
+    } else if (std::holds_alternative<Ellipsis>(item)) {
+      dim += x.ndim() - consumed;
+    } else {
+      const Tensor& index = std::get<Tensor>(item);
+      if (is_mask(index)) {
+        const int n = index.ndim();
+        for (int d = 0; d < n; ++d)
+          if (view.shape()[dim + d] != index.shape()[d])
+            throw IndexError("index: a mask of shape " + index.shape().str() + " for a tensor of shape " + x.shape().str());
+        view = n == 0 ? unsqueeze(view, dim) : flatten(view, dim, dim + n - 1);
+        result.index.push_back(positions_of(index, x.device()));
+      } else {
+        result.index.push_back(wrapped(to(index, x.device()), view.shape()[dim], dim));
+      }
+      result.dims.push_back(dim++);
+    }
+  }
+  if (groups > 1) result.target = 0;  // separated by slices: NumPy puts them in front
+  return result;
+}
+
+/// Moves the `count` dimensions from `from` on to `target`.
+Tensor move_dims(const Tensor& x, int from, int count, int target) {
+  if (from == target) return x;
+  std::vector<std::int64_t> order;
+  for (int d = 0; d < x.ndim(); ++d)
+    if (d < from || d >= from + count) order.push_back(d);
+  for (int d = 0; d < count; ++d) order.insert(order.begin() + target + d, from + d);
+  return permute(x, order);
+}
+
+Tensor gather_indexed(const Indexed& indexed) {
+  Tensor x = indexed.view;
+  Shape shape = indexed.index[0].shape();
+  for (const Tensor& index : indexed.index) shape = broadcast_shapes(shape, index.shape(), "index");
+
+  // Several indexed dimensions become one, in front, read at row-major positions.
+  int dim = indexed.dims[0];
+  Tensor position = indexed.index[0];
+  if (indexed.dims.size() > 1) {
+    std::vector<std::int64_t> order(indexed.dims.begin(), indexed.dims.end());
+    for (int d = 0; d < x.ndim(); ++d)
+      if (!std::ranges::count(indexed.dims, d)) order.push_back(d);
+    for (std::size_t i = 1; i < indexed.dims.size(); ++i) position = position * x.size(indexed.dims[i]) + indexed.index[i];
+    x = flatten(permute(x, order), 0, static_cast<std::int64_t>(indexed.dims.size()) - 1);
+    dim = 0;
+  }
+  const Tensor rows = index_select(x, dim, reshape(expand(position, shape), {-1}));
+  Shape unfolded;
+  for (int d = 0; d < dim; ++d) unfolded.push_back(rows.shape()[d]);
+  for (const std::int64_t size : shape) unfolded.push_back(size);
+  for (int d = dim + 1; d < rows.ndim(); ++d) unfolded.push_back(rows.shape()[d]);
+  return move_dims(reshape(rows, unfolded), dim, shape.ndim(), indexed.target);
+}
+
+Tensor read(const Tensor& x, const std::vector<Item>& items) {
+  const Indexed indexed = resolve(x, items, false);
+  return indexed.index.empty() ? indexed.view : gather_indexed(indexed);
+}
+
+// ---- assignment ----------------------------------------------------------------------------------------------------
+
+void write_view(const Indexed& indexed, const Tensor& value) {
+  if (indexed.flipped.empty()) {
+    copy_(indexed.view, value);
+    return;
+  }
+  const std::vector<std::int64_t> dims(indexed.flipped.begin(), indexed.flipped.end());
+  copy_(indexed.view, flip(expand(value, indexed.view.shape()), dims));
+}
+
+/// For keys with tensors: every element of x finds out which element of `value` it becomes, the last one if several.
+void write_elements(const Tensor& x, const std::vector<Item>& items, const Tensor& value) {
+  const Tensor numbered = reshape(arange(0, x.numel(), 1, {DType::int64, x.device()}), x.shape());
+  const Tensor targets = read(numbered, items);
+  if (!(broadcast_shapes(targets.shape(), value.shape(), "index") == targets.shape()))
+    throw ShapeError("index: a value of shape " + value.shape().str() + " does not broadcast to the indexed shape " +
+                     targets.shape().str());
+  if (targets.numel() == 0) return;
+  std::vector<std::int64_t> source(static_cast<std::size_t>(x.numel()), -1);
+  std::int64_t count = 0;
+  for (const std::int64_t target : targets.to_vector<std::int64_t>()) source[static_cast<std::size_t>(target)] = count++;
+  const Tensor from = Tensor::from_vector(source, x.device());
+  const Tensor values = reshape(expand(to(to(value, x.device()), x.dtype()), targets.shape()), {-1});
+  const Tensor taken = index_select(values, 0, clamp(from, 0, count - 1));
+  copy_(x, reshape(where(greater_equal(from, 0), taken, reshape(x, {-1})), x.shape()));
+}
+
+}  // namespace
+
+PyObject* get_item(PyObject* self, PyObject* key) {
+  return guarded([&] {
+    const Tensor& x = tensor_of(self);
+    const std::vector<Item> items = parse(key);
+    Tensor result;
+    {
+      py::gil_scoped_release unlocked;
+      result = read(x, items);
+    }
+    return wrap(std::move(result));
+  });
+}
+
+int set_item(PyObject* self, PyObject* key, PyObject* value) {
+  return guarded(
+      [&] {
+        if (value == nullptr) throw py::type_error("elements of a tensor cannot be deleted");
+        const Tensor& x = tensor_of(self);
+        const std::vector<Item> items = parse(key);
+        Tensor source;
+        if (is_tensor(value)) source = tensor_of(value);
+        else if (const auto number = scalar_from(value)) source = full({}, *number, {number->promoted(x.dtype()), kCPU});
+        else source = py::module_::import("glade").attr("as_tensor")(py::handle(value)).cast<Tensor>();
+        if (is_integral(x.dtype()) && is_floating(source.dtype()))
+          throw DTypeError("index: " + std::string(dtype_name(source.dtype())) + " values would be truncated in a tensor of " +
+                           std::string(dtype_name(x.dtype())));
+        py::gil_scoped_release unlocked;
+        if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
+          write_elements(x, items, source);
+        else write_view(resolve(x, items, true), source);
+        return 0;
+      },
+      -1);
+}
+
+}  // namespace glade::python

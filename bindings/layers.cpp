@@ -1,0 +1,134 @@
+// What layers are made of: indexing by tensors, norms, losses, the short convolution.
+#include <glade/ops/activation/activation.h>
+#include <glade/ops/convolution/convolution.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/loss/loss.h>
+#include <glade/ops/matmul/matmul.h>
+#include <glade/ops/norm/norm.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using py::arg;
+using OptionalTensor = std::optional<Tensor>;
+
+Reduction reduction_named(const char* function, const std::string& name) {
+  if (name == "mean") return Reduction::mean;
+  if (name == "sum") return Reduction::sum;
+  throw ValueError(std::string(function) + ": reduction is '" + name + "', expected 'mean' or 'sum'");
+}
+
+void bind_index(py::module_& module) {
+  module.def("embedding", embedding, arg("weight"), arg("indices"), arg("padding_index") = -1, Unlocked(),
+             "Rows of weight [n, d] for int64 or int32 indices of any shape: [..., d]. No gradient flows to row padding_index "
+             "where it is >= 0. "
+             "IndexError for an index outside [0, n).");
+  def_both(module, "index_select", index_select, arg("x"), arg("dim"), arg("indices"), Unlocked(),
+           "Slices of x along `dim`, one for each of indices [m] (int64 or int32). IndexError for one out of range.");
+  def_both(
+      module, "gather", gather, arg("x"), arg("dim"), arg("indices"), Unlocked(),
+      "out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices (int64 or int32) has x's number of dimensions.");
+  def_both(module, "scatter_add", scatter_add, arg("x"), arg("dim"), arg("indices"), arg("source"), Unlocked(),
+           "A copy of x with `source` added at the positions that gather(x, dim, indices) reads. Deterministic.");
+  module.def("one_hot", one_hot, arg("indices"), arg("classes"), Unlocked(),
+             "int64 [..., classes] with a 1 at each index. IndexError for one out of range.");
+}
+
+void bind_norm(py::module_& module) {
+  module.def(
+      "rms_norm",
+      [](const Tensor& x, const OptionalTensor& weight, double eps) { return rms_norm(x, or_undefined(weight), eps); }, arg("x"),
+      arg("weight") = py::none(), arg("eps") = 1e-5, Unlocked(),
+      "x / sqrt(mean(x^2) + eps) * weight over the last dimension (arXiv 1910.07467); weight [d]. Statistics in float32 or "
+      "better; the "
+      "result has x's dtype. ShapeError where weight does not fit.");
+  module.def(
+      "layer_norm",
+      [](const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, double eps) {
+        return layer_norm(x, or_undefined(weight), or_undefined(bias), eps);
+      },
+      arg("x"), arg("weight") = py::none(), arg("bias") = py::none(), arg("eps") = 1e-5, Unlocked(),
+      "(x - mean) / sqrt(var + eps) * weight + bias over the last dimension (arXiv 1607.06450); weight and bias [d]. Statistics "
+      "in float32 "
+      "or better; the result has x's dtype. ShapeError where weight or bias do not fit.");
+  module.def(
+      "gated_rms_norm",
+      [](const Tensor& x, const Tensor& gate, const OptionalTensor& weight, double eps) {
+        return gated_rms_norm(x, gate, or_undefined(weight), eps);
+      },
+      arg("x"), arg("gate"), arg("weight") = py::none(), arg("eps") = 1e-5, Unlocked(),
+      "rms_norm(x, weight, eps) * silu(gate), the output gate of gated linear attention; gate has x's shape (ShapeError).");
+}
+
+void bind_loss(py::module_& module) {
+  module.def(
+      "cross_entropy",
+      [](const Tensor& logits, const Tensor& targets, std::int64_t ignore_index, double label_smoothing,
+         const std::string& reduction) {
+        return cross_entropy(logits, targets, {ignore_index, label_smoothing, reduction_named("cross_entropy", reduction)});
+      },
+      arg("logits"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("label_smoothing") = 0.0,
+      arg("reduction") = "mean", Unlocked(),
+      "The cross entropy of logits [..., C] against class indices [...] (int64 or int32): a float32 scalar (float64 for "
+      "float64).\n\n"
+      "Targets equal to ignore_index count for nothing; label_smoothing in [0, 1) is the share of the target spread over all "
+      "classes; "
+      "reduction is \"mean\", over the targets that count, or \"sum\". IndexError for another target outside [0, C).");
+  module.def(
+      "nll_loss",
+      [](const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index, const std::string& reduction) {
+        return nll_loss(log_probabilities, targets, ignore_index, reduction_named("nll_loss", reduction));
+      },
+      arg("log_probabilities"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("reduction") = "mean", Unlocked(),
+      "cross_entropy from log-probabilities [..., C], as log_softmax gives them. IndexError for a target outside [0, C) that is "
+      "not "
+      "ignore_index.");
+  module.def(
+      "mse_loss",
+      [](const Tensor& a, const Tensor& b, const std::string& reduction) {
+        return mse_loss(a, b, reduction_named("mse_loss", reduction));
+      },
+      arg("a"), arg("b"), py::kw_only(), arg("reduction") = "mean", Unlocked(),
+      "The mean (or, with reduction=\"sum\", the sum) of (a - b)^2. ShapeError unless the shapes are equal.");
+}
+
+}  // namespace
+
+void bind_layers(py::module_& module) {
+  bind_index(module);
+  bind_norm(module);
+  bind_loss(module);
+  module.def(
+      "linear",
+      [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias) { return linear(x, weight, or_undefined(bias)); },
+      arg("x"), arg("weight"), arg("bias") = py::none(), Unlocked(),
+      "x [..., in] times weight [out, in] transposed, plus bias [out] where given: [..., out]. Floating point only (DTypeError); "
+      "ShapeError "
+      "where sizes differ.");
+  module.def("swiglu", swiglu, arg("gate"), arg("up"), Unlocked(),
+             "silu(gate) * up (arXiv 2002.05202), of equal shapes (ShapeError).");
+  module.def(
+      "dropout", [](const Tensor& x, double p, bool training) { return dropout(x, p, training); }, arg("x"), arg("p") = 0.5,
+      arg("training") = true, Unlocked(),
+      "x with each element zeroed with probability p and the rest scaled by 1 / (1 - p) while training; x itself otherwise. "
+      "ValueError for p "
+      "outside [0, 1].");
+  module.def(
+      "short_convolution",
+      [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias, bool silu, const OptionalTensor& initial_state,
+         const OptionalTensor& cu_seqlens) {
+        return short_convolution(x, weight, {or_undefined(bias), silu, or_undefined(initial_state), or_undefined(cu_seqlens)});
+      },
+      arg("x"), arg("weight"), arg("bias") = py::none(), py::kw_only(), arg("silu") = false, arg("initial_state") = py::none(),
+      arg("cu_seqlens") = py::none(), Unlocked(),
+      "Depthwise causal convolution: y[b, t, d] = sum_w weight[d, w] x[b, t - (W - 1) + w, d], for x [B, T, D] and weight [D, "
+      "W].\n\n"
+      "Returns y [B, T, D] and the final state [N, D, W - 1], from which the next call goes on as initial_state. bias [D]; silu "
+      "applies "
+      "silu to y. cu_seqlens [N + 1] (int64 or int32) packs N sequences in one batch row. ShapeError where shapes do not fit.");
+}
+
+}  // namespace glade::python

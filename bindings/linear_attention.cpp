@@ -1,0 +1,98 @@
+// The gated linear recurrence, with ejkernel's argument names, order and defaults.
+#include <glade/ops/linear_attention/linear_attention.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using py::arg;
+using OptionalTensor = std::optional<TensorLike>;
+using Pair = std::pair<Tensor, Tensor>;
+
+Pair recurrent_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
+                  const OptionalTensor& g_gamma, const OptionalTensor& gk, const OptionalTensor& gv,
+                  std::optional<double> softmax_scale, const OptionalTensor& initial_state, bool reverse,
+                  const OptionalTensor& cu_seqlens) {
+  return recurrent(query.tensor, key.tensor, value.tensor,
+                   {or_undefined(g), or_undefined(g_gamma), or_undefined(gk), or_undefined(gv), softmax_scale,
+                    or_undefined(initial_state), reverse, or_undefined(cu_seqlens)});
+}
+
+Pair recurrent_gla_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
+                      const OptionalTensor& g_gamma, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
+                      bool reverse, const OptionalTensor& cu_seqlens) {
+  return recurrent_gla(query.tensor, key.tensor, value.tensor,
+                       {or_undefined(g),
+                        or_undefined(g_gamma),
+                        {},
+                        {},
+                        softmax_scale,
+                        or_undefined(initial_state),
+                        reverse,
+                        or_undefined(cu_seqlens)});
+}
+
+Pair lightning_attn_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, std::int64_t layer_idx,
+                       std::int64_t num_layers, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
+                       bool reverse, const OptionalTensor& cu_seqlens) {
+  RecurrentOptions options;
+  options.softmax_scale = softmax_scale;
+  options.initial_state = or_undefined(initial_state);
+  options.reverse = reverse;
+  options.cu_seqlens = or_undefined(cu_seqlens);
+  return lightning_attn(query.tensor, key.tensor, value.tensor, layer_idx, num_layers, options);
+}
+
+constexpr const char* kShared =
+    "\n\nquery is [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V]; H is a multiple of Hkv, and query head h reads kv head "
+    "h / (H / Hkv). "
+    "softmax_scale is K^-1/2 by default. initial_state is [N, H, K, V] or [H, K, V], zeros by default. reverse runs every "
+    "sequence from its last "
+    "token to its first. cu_seqlens [N + 1] (int64 or int32) packs N sequences in a batch of 1, or in inputs without the batch "
+    "dimension.\n\n"
+    "Returns the output [B, T, H, V] in the query's dtype and the final state [N, H, K, V] in float32 (float64 for float64), "
+    "both differentiable in "
+    "all tensors but cu_seqlens. Tensors, NumPy arrays and any arrays with DLPack are taken. ShapeError, DTypeError, DeviceError "
+    "or ValueError, "
+    "naming the argument, where arguments do not fit together.";
+
+}  // namespace
+
+void bind_linear_attention(py::module_& module) {
+  const std::string shared(kShared);
+  const std::string recurrent_doc =
+      "The gated linear recurrence S_t = exp(g_t + g_gamma + gk_t[:, None] + gv_t[None, :]) * S_{t-1} + k_t v_t^T, o_t = "
+      "softmax_scale * S_t^T q_t.\n\n"
+      "Gates are log decays, each optional: g [B, T, H] (one a head) or [B, T, H, K], g_gamma [H] or [B, H] (the same at every "
+      "step), gk [B, T, H, K], "
+      "gv [B, T, H, V]." +
+      shared;
+  module.def("recurrent", recurrent_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
+             arg("g_gamma") = py::none(), arg("gk") = py::none(), arg("gv") = py::none(), arg("softmax_scale") = py::none(),
+             arg("initial_state") = py::none(), arg("reverse") = false, arg("cu_seqlens") = py::none(), Unlocked(),
+             recurrent_doc.c_str());
+  const std::string gla_doc =
+      "Gated linear attention (arXiv 2312.06635): recurrent with the gates g [B, T, H] or [B, T, H, K] and g_gamma [H] or [B, H] "
+      "alone." +
+      shared;
+  module.def("recurrent_gla", recurrent_gla_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
+             arg("g_gamma") = py::none(), arg("softmax_scale") = py::none(), arg("initial_state") = py::none(),
+             arg("reverse") = false, arg("cu_seqlens") = py::none(), Unlocked(), gla_doc.c_str());
+  const std::string lightning_doc =
+      "Lightning attention (arXiv 2401.04658): recurrent with g_gamma = lightning_g_gamma(H, layer_idx, num_layers). ValueError "
+      "for layer_idx outside "
+      "[0, num_layers)." +
+      shared;
+  module.def("lightning_attn", lightning_attn_of, arg("query"), arg("key"), arg("value"), arg("layer_idx"), arg("num_layers"),
+             arg("softmax_scale") = py::none(), arg("initial_state") = py::none(), arg("reverse") = false,
+             arg("cu_seqlens") = py::none(), Unlocked(), lightning_doc.c_str());
+  module.def("lightning_g_gamma", lightning_g_gamma, arg("num_heads"), arg("layer_idx"), arg("num_layers"), py::kw_only(),
+             arg("device") = kCPU, arg("dtype") = DType::float32,
+             "Lightning attention's log decay for every head, [num_heads]: -(8 / num_heads) * (1 - layer_idx / num_layers) * "
+             "head. ValueError for "
+             "layer_idx outside [0, num_layers).");
+}
+
+}  // namespace glade::python

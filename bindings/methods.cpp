@@ -1,0 +1,83 @@
+// The methods of Tensor that have no counterpart among the operations.
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using py::arg;
+
+py::object item(const Tensor& x) {
+  if (x.dtype() == DType::boolean) return py::bool_(value_of<bool>(x));
+  if (is_integral(x.dtype())) return py::int_(value_of<std::int64_t>(x));
+  return py::float_(value_of<double>(x));
+}
+
+/// A NumPy array over the tensor's memory.
+py::object numpy(const py::object& self) {
+  const Tensor& x = tensor_of(self.ptr());
+  if (x.is_cuda()) throw DeviceError("numpy: the tensor is on " + x.device().name() + "; take x.cpu() first");
+  if (x.requires_grad()) throw AutogradError("numpy: the tensor requires a gradient; take x.detach() first");
+  if (x.dtype() == DType::bfloat16) return py::module_::import("glade._numpy").attr("bfloat16_array")(self);
+  return py::module_::import("numpy").attr("asarray")(self);
+}
+
+py::object array(const py::object& self, const py::object& dtype, const py::object& copy) {
+  const py::object result = numpy(self);
+  const py::object own_dtype = result.attr("dtype");
+  const py::object wanted = dtype.is_none() ? own_dtype : py::module_::import("numpy").attr("dtype")(dtype);
+  if (!copy.is_none() && copy.cast<bool>()) return result.attr("astype")(wanted);
+  if (wanted.equal(own_dtype)) return result;
+  if (!copy.is_none()) throw py::value_error("__array__: another dtype needs a copy");
+  return result.attr("astype")(wanted);
+}
+
+py::object reduce(const py::object& self) {
+  const Tensor& x = tensor_of(self.ptr());
+  Tensor host;
+  {
+    py::gil_scoped_release unlocked;
+    host = contiguous_data(to_data(x.detach(), kCPU));
+  }
+  const py::bytes bytes(static_cast<const char*>(host.raw_data()),
+                        static_cast<std::size_t>(host.numel()) * dtype_size(host.dtype()));
+  return py::make_tuple(py::module_::import("glade._glade").attr("_tensor_from_bytes"),
+                        py::make_tuple(bytes, x.shape(), x.dtype(), x.device(), x.requires_grad() && x.is_leaf()));
+}
+
+Tensor tensor_from_bytes(const py::bytes& bytes, const Shape& shape, DType dtype, const Device& device, bool requires_grad) {
+  const std::string_view data = bytes;
+  const Tensor host = empty(shape, {dtype, kCPU});
+  if (data.size() != static_cast<std::size_t>(host.numel()) * dtype_size(dtype)) throw ValueError("a pickled tensor is damaged");
+  std::copy(data.begin(), data.end(), static_cast<char*>(host.raw_data()));
+  Tensor x = to_data(host, device);
+  if (requires_grad) x.set_requires_grad();
+  return x;
+}
+
+}  // namespace
+
+void bind_methods(py::module_& module) {
+  def_method("item", item,
+             "The value of a tensor of one element as a Python number. Waits for the device. ShapeError for other sizes.");
+  def_method(
+      "tolist",
+      [](const py::object& self) { return numpy(py::cast(to_data(tensor_of(self.ptr()).detach(), kCPU))).attr("tolist")(); },
+      "The elements as nested lists of Python numbers. Waits for the device.");
+  def_method("numpy", numpy,
+             "A NumPy array over the tensor's memory, nothing copied. bfloat16 needs the package ml_dtypes (TypeError without). "
+             "DeviceError for a tensor "
+             "on a GPU, AutogradError for one that requires a gradient.");
+  def_method("__array__", array, arg("dtype") = py::none(), arg("copy") = py::none());
+  def_method("__reduce__", reduce);
+  def_method("is_contiguous", &Tensor::is_contiguous, "Whether the elements lie in memory in row-major order without gaps.");
+  def_method(
+      "data_ptr", [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.raw_data()); },
+      "The address of the first element.");
+  def_method("numel", &Tensor::numel, "The number of elements.");
+  def_method("dim", &Tensor::ndim, "The number of dimensions.");
+  def_method("is_same", &Tensor::is_same, arg("other"), "Whether both are the same tensor, not only equal ones.");
+  module.def("_tensor_from_bytes", tensor_from_bytes);
+}
+
+}  // namespace glade::python

@@ -1,0 +1,215 @@
+// Tensor's operators, straight in the type's slots: no call of Python's, no lookup, no overload resolution.
+#include <glade/autograd/grad_mode.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/matmul/matmul.h>
+#include <glade/ops/shape/shape.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+/// Results of this few elements take less time than letting go of the interpreter lock and taking it again.
+constexpr std::int64_t kFewElements = 1024;
+
+/// f(), with the interpreter lock released unless the operands are small and on the CPU.
+template <class F>
+Tensor compute(const Tensor& a, F f) {
+  if (a.numel() <= kFewElements && a.is_cpu()) return f();
+  py::gil_scoped_release unlocked;
+  return f();
+}
+template <class F>
+Tensor compute(const Tensor& a, const Tensor& b, F f) {
+  if (a.numel() <= kFewElements && b.numel() <= kFewElements && a.is_cpu() && b.is_cpu()) return f();
+  py::gil_scoped_release unlocked;
+  return f();
+}
+
+PyObject* not_implemented() { Py_RETURN_NOTIMPLEMENTED; }
+
+/// `first op second`, where at least one is a tensor and the other a tensor, a number or an array. Op has `apply` for
+/// two tensors, for a tensor and a number, and for a number and a tensor.
+template <class Op>
+PyObject* binary(PyObject* first, PyObject* second) {
+  return guarded([&]() -> PyObject* {
+    const bool first_is_tensor = is_tensor(first), second_is_tensor = is_tensor(second);
+    if (first_is_tensor && second_is_tensor) {
+      const Tensor &a = tensor_of(first), &b = tensor_of(second);
+      return wrap(compute(a, b, [&] { return Op::apply(a, b); }));
+    }
+    if (first_is_tensor) {
+      const Tensor& a = tensor_of(first);
+      if (const auto number = scalar_from(second)) return wrap(compute(a, [&] { return Op::apply(a, *number); }));
+      if (const Tensor b = tensor_from_array(second); b.defined()) return wrap(compute(a, b, [&] { return Op::apply(a, b); }));
+    } else if (second_is_tensor) {
+      const Tensor& b = tensor_of(second);
+      if (const auto number = scalar_from(first)) return wrap(compute(b, [&] { return Op::apply(*number, b); }));
+      if (const Tensor a = tensor_from_array(first); a.defined()) return wrap(compute(a, b, [&] { return Op::apply(a, b); }));
+    }
+    return not_implemented();
+  });
+}
+
+struct Add {
+  static Tensor apply(const auto& a, const auto& b) { return a + b; }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return add_(x, y); }
+};
+struct Subtract {
+  static Tensor apply(const auto& a, const auto& b) { return a - b; }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return add_(x, y, -1); }
+};
+struct Multiply {
+  static Tensor apply(const auto& a, const auto& b) { return a * b; }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return multiply_(x, y); }
+};
+struct Divide {
+  static Tensor apply(const auto& a, const auto& b) { return a / b; }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) {
+    if (is_integral(x.dtype()))
+      throw DTypeError("/=: the quotient does not fit in a tensor of " + std::string(dtype_name(x.dtype())));
+    return copy_(x, divide(x, y));
+  }
+};
+struct Power {
+  static Tensor apply(const Tensor& a, const Tensor& b) { return power(a, b); }
+  static Tensor apply(const Tensor& a, Scalar b) { return power(a, b); }
+  static Tensor apply(Scalar a, const Tensor& b) { return power(full({}, a, {a.promoted(b.dtype()), b.device()}), b); }
+};
+
+PyObject* raise_to(PyObject* base, PyObject* exponent, PyObject* modulus) {
+  return modulus == Py_None ? binary<Power>(base, exponent) : not_implemented();
+}
+
+/// x op= y. Where the tape is to record it, x = x op y makes a new tensor; a leaf that requires a gradient is refused by
+/// the in-place operation.
+template <class Op>
+PyObject* in_place(PyObject* self, PyObject* other) {
+  return guarded([&]() -> PyObject* {
+    const Tensor& x = tensor_of(self);
+    Tensor y;
+    if (is_tensor(other)) y = tensor_of(other);
+    else if (const auto number = scalar_from(other)) y = full({}, *number, {number->promoted(x.dtype()), x.device()});
+    else y = tensor_from_array(other);
+    if (!y.defined()) return not_implemented();
+    if (GradMode::enabled() && ((x.requires_grad() && !x.is_leaf()) || (!x.requires_grad() && y.requires_grad())))
+      return binary<Op>(self, other);
+    {
+      py::gil_scoped_release unlocked;
+      Op::apply_in_place(x, y);
+    }
+    Py_INCREF(self);
+    return self;
+  });
+}
+
+PyObject* matrix_multiply(PyObject* first, PyObject* second) {
+  return guarded([&]() -> PyObject* {
+    const Tensor a = is_tensor(first) ? tensor_of(first) : tensor_from_array(first);
+    const Tensor b = is_tensor(second) ? tensor_of(second) : tensor_from_array(second);
+    if (!a.defined() || !b.defined()) return not_implemented();
+    return wrap(compute(a, b, [&] { return matmul(a, b); }));
+  });
+}
+
+template <Tensor (*op)(const Tensor&)>
+PyObject* unary(PyObject* self) {
+  return guarded([&] {
+    const Tensor& x = tensor_of(self);
+    return wrap(compute(x, [&] { return op(x); }));
+  });
+}
+
+PyObject* positive(PyObject* self) {
+  Py_INCREF(self);
+  return self;
+}
+
+// ---- logic on bool tensors -----------------------------------------------------------------------------------------
+
+void check_bool(const char* operation, const Tensor& x) {
+  if (x.dtype() != DType::boolean)
+    throw DTypeError(std::string(operation) + " takes bool tensors, not " + std::string(dtype_name(x.dtype())));
+}
+
+struct And {
+  static constexpr const char* name = "&";
+  static Tensor apply(const Tensor& a, const Tensor& b) { return where(a, b, full({}, false, a.options())); }
+};
+struct Or {
+  static constexpr const char* name = "|";
+  static Tensor apply(const Tensor& a, const Tensor& b) { return where(a, full({}, true, a.options()), b); }
+};
+struct Xor {
+  static constexpr const char* name = "^";
+  static Tensor apply(const Tensor& a, const Tensor& b) { return not_equal(a, b); }
+};
+
+template <class Op>
+struct Logic {
+  static Tensor apply(const Tensor& a, const Tensor& b) {
+    check_bool(Op::name, a);
+    check_bool(Op::name, b);
+    return Op::apply(a, b);
+  }
+  static Tensor apply(const Tensor& a, Scalar b) { return apply(a, full({}, b, {b.promoted(DType::boolean), a.device()})); }
+  static Tensor apply(Scalar a, const Tensor& b) { return apply(b, a); }
+};
+
+Tensor logical_not(const Tensor& x) {
+  check_bool("~", x);
+  return equal(x, false);
+}
+
+// ---- comparisons ---------------------------------------------------------------------------------------------------
+
+template <Tensor (*tensors)(const Tensor&, const Tensor&), Tensor (*with_number)(const Tensor&, Scalar)>
+struct Compare {
+  static Tensor apply(const Tensor& a, const Tensor& b) { return tensors(a, b); }
+  static Tensor apply(const Tensor& a, Scalar b) { return with_number(a, b); }
+  static Tensor apply(Scalar a, const Tensor& b) { return tensors(full({}, a, {a.promoted(b.dtype()), b.device()}), b); }
+};
+
+PyObject* compare(PyObject* self, PyObject* other, int operation) {
+  switch (operation) {
+    case Py_LT: return binary<Compare<less, less>>(self, other);
+    case Py_LE: return binary<Compare<less_equal, less_equal>>(self, other);
+    case Py_EQ: return binary<Compare<equal, equal>>(self, other);
+    case Py_NE: return binary<Compare<not_equal, not_equal>>(self, other);
+    case Py_GT: return binary<Compare<greater, greater>>(self, other);
+    default: return binary<Compare<greater_equal, greater_equal>>(self, other);
+  }
+}
+
+template <class F>
+void* slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+PyType_Slot operator_slots[] = {
+    {Py_nb_add, slot(binary<Add>)},
+    {Py_nb_subtract, slot(binary<Subtract>)},
+    {Py_nb_multiply, slot(binary<Multiply>)},
+    {Py_nb_true_divide, slot(binary<Divide>)},
+    {Py_nb_power, slot(raise_to)},
+    {Py_nb_matrix_multiply, slot(matrix_multiply)},
+    {Py_nb_inplace_add, slot(in_place<Add>)},
+    {Py_nb_inplace_subtract, slot(in_place<Subtract>)},
+    {Py_nb_inplace_multiply, slot(in_place<Multiply>)},
+    {Py_nb_inplace_true_divide, slot(in_place<Divide>)},
+    {Py_nb_negative, slot(unary<negative>)},
+    {Py_nb_positive, slot(positive)},
+    {Py_nb_absolute, slot(unary<abs>)},
+    {Py_nb_invert, slot(unary<logical_not>)},
+    {Py_nb_and, slot(binary<Logic<And>>)},
+    {Py_nb_or, slot(binary<Logic<Or>>)},
+    {Py_nb_xor, slot(binary<Logic<Xor>>)},
+    {Py_tp_richcompare, slot(compare)},
+    {0, nullptr},
+};
+
+}  // namespace glade::python

@@ -1,0 +1,84 @@
+// Views and rearrangements, of the module and as methods of Tensor.
+#include <glade/ops/shape/shape.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using py::arg;
+
+/// A function of a tensor and integers, given one by one or as a sequence: x.reshape(2, 3) or glade.reshape(x, (2, 3)).
+template <class F>
+void def_with_integers(py::module_& module, const char* name, F f, const char* doc) {
+  const auto function = [name, f](const Tensor& x, const py::args& integers) {
+    const auto values = integers_from_arguments(integers, name);
+    py::gil_scoped_release unlocked;
+    return f(x, values);
+  };
+  module.def(name, function, doc);
+  def_method(name, function, doc);
+}
+
+Tensor reversed_dims(const Tensor& x) {
+  std::vector<std::int64_t> dims;
+  for (int d = x.ndim() - 1; d >= 0; --d) dims.push_back(d);
+  return permute(x, dims);
+}
+
+Tensor broadcast_to(const Tensor& x, const Shape& shape) { return expand(x, shape); }
+
+}  // namespace
+
+void bind_shape(py::module_& module) {
+  def_with_integers(
+      module, "reshape", [](const Tensor& x, const auto& sizes) { return reshape(x, Shape(sizes)); },
+      "The same elements in row-major order in another shape; one size may be -1. A view where the strides allow, else a copy. "
+      "ShapeError where the numbers of elements differ.");
+  def_with_integers(
+      module, "permute", [](const Tensor& x, const auto& dims) { return permute(x, dims); },
+      "A view with the dimensions in the given order.");
+  def_with_integers(
+      module, "expand", [](const Tensor& x, const auto& sizes) { return expand(x, Shape(sizes)); },
+      "A view broadcast to a shape, without copying; -1 keeps a size.");
+  def_with_integers(
+      module, "flip", [](const Tensor& x, const auto& dims) { return flip(x, dims); },
+      "A copy with the elements along the given dimensions in reverse order.");
+  def_both(module, "broadcast_to", broadcast_to, arg("x"), arg("shape"), "A view broadcast to a shape, without copying.");
+  def_both(module, "flatten", flatten, arg("x"), arg("start") = 0, arg("end") = -1, Unlocked(),
+           "The dimensions from `start` to `end`, both included, made one. A view where the strides allow, else a copy.");
+  def_both(module, "transpose", transpose, arg("x"), arg("dim0"), arg("dim1"), "A view with two dimensions exchanged.");
+  def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"), "A view with a new dimension of size 1 at `dim`.");
+  def_both(module, "squeeze", squeeze, arg("x"), arg("dim"), "A view without dimension `dim`, if its size is 1.");
+  def_both(module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
+           "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy.");
+  def_both(module, "select", select, arg("x"), arg("dim"), arg("index"),
+           "x[..., index, ...] along `dim`: a view without that dimension.");
+  module.def("cat", cat, arg("tensors"), arg("dim") = 0, Unlocked(),
+             "The tensors one after the other along `dim`; dtypes promote.");
+  module.def("stack", stack, arg("tensors"), arg("dim") = 0, Unlocked(),
+             "The tensors, of one shape, side by side along a new dimension `dim`.");
+  constexpr const char* split_doc =
+      "Views along `dim`: of one size, the last one smaller where it does not divide, or of the given sizes, which "
+      "must add up (ShapeError).";
+  def_both(module, "split", static_cast<Tensors (*)(const Tensor&, std::int64_t, std::int64_t)>(split), arg("x"), arg("size"),
+           arg("dim") = 0, Unlocked(), split_doc);
+  def_both(module, "split", static_cast<Tensors (*)(const Tensor&, const std::vector<std::int64_t>&, std::int64_t)>(split),
+           arg("x"), arg("size"), arg("dim") = 0, Unlocked());
+  def_both(module, "repeat_interleave", repeat_interleave, arg("x"), arg("repeats"), arg("dim"), Unlocked(),
+           "Every element `repeats` times in a row along `dim`.");
+  def_both(module, "contiguous", contiguous, arg("x"), Unlocked(),
+           "x itself where it is row-major already, else a row-major copy.");
+
+  const py::handle type(reinterpret_cast<PyObject*>(tensor_type));
+  const py::handle property(reinterpret_cast<PyObject*>(&PyProperty_Type));
+  py::setattr(type, "T",
+              property(py::cpp_function(reversed_dims, py::is_method(type)), py::none(), py::none(),
+                       "A view with the dimensions reversed."));
+  py::setattr(type, "mT",
+              property(py::cpp_function([](const Tensor& x) { return transpose(x, -2, -1); }, py::is_method(type)), py::none(),
+                       py::none(), "A view with the last two dimensions exchanged."));
+}
+
+}  // namespace glade::python

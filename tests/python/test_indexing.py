@@ -1,0 +1,114 @@
+"""Reading and writing by index, against NumPy."""
+
+import numpy as np
+import pytest
+from conftest import to_numpy
+
+import glade
+
+S = np.s_
+BASIC = [
+    S[0], S[-1], S[1, 2], S[1, 2, 3], S[:], S[1:], S[:, 1:3], S[:, ::2], S[::-1], S[:, 3:0:-2], S[5:1], S[-100:100], S[..., 0],
+    S[0, ..., 1], S[...], S[None], S[:, None, 1], S[..., None], S[1:, None, ::2, -1], S[np.int64(1)], S[:, np.int32(-1)], S[()],
+]  # fmt: skip
+INDEX = np.array([[1, 0], [-1, 1]])
+ADVANCED = [
+    S[INDEX], S[:, INDEX], S[..., INDEX], S[INDEX, 1], S[1, INDEX], S[:, [0, 2]], S[[]], S[INDEX, :, np.array([[0, 1], [2, 3]])],
+    S[np.array([0, 1]), np.array([2, 0])], S[np.array([[0], [1]]), np.array([2, 0, 1])], S[0, :, np.array([1, 2])],
+    S[:, np.array([1]), np.array([2, 3])], S[::-1, np.array([1, 0])], S[None, np.array([1, 0])], S[np.array(1)],
+    S[np.array([True, False])], S[np.arange(24).reshape(2, 3, 4) % 3 == 0], S[:, np.array([[True] * 4, [False] * 4, [True] * 4])],
+    S[np.array([False, False])], S[1, np.array([True, False, True])], S[np.array([True, True]), np.array([2, 0])],
+]  # fmt: skip
+
+
+def as_glade(key, device):
+    """The key with its arrays as tensors."""
+    if isinstance(key, tuple):
+        return tuple(as_glade(k, device) for k in key)
+    return glade.tensor(key, device=device) if isinstance(key, np.ndarray) else key
+
+
+@pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
+def test_read(key, device):
+    a = np.arange(24.0).reshape(2, 3, 4)
+    x = glade.tensor(a, device=device)
+    got = x[as_glade(key, device)]
+    assert got.shape == a[key].shape
+    np.testing.assert_array_equal(to_numpy(got), a[key])
+    np.testing.assert_array_equal(to_numpy(x[key]), a[key])  # NumPy's arrays index too
+
+
+@pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
+def test_write(key, device):
+    a = np.arange(24.0).reshape(2, 3, 4)
+    x = glade.tensor(a, device=device)
+    values = 100 + np.arange(a[key].size, dtype=float).reshape(a[key].shape)
+    a[key] = values
+    x[as_glade(key, device)] = glade.tensor(values, device=device)
+    np.testing.assert_array_equal(to_numpy(x), a)
+    a[key] = -1
+    x[as_glade(key, device)] = -1
+    np.testing.assert_array_equal(to_numpy(x), a)
+
+
+def test_basic_reads_are_views():
+    x = glade.zeros(3, 4)
+    x[1][2] = 5
+    x[:, 0] += 1
+    assert x.tolist() == [[1, 0, 0, 0], [1, 0, 5, 0], [1, 0, 0, 0]]
+
+
+def test_last_write_wins():
+    x = glade.zeros(3)
+    x[glade.tensor([1, 1, 1])] = glade.tensor([1.0, 2.0, 3.0])
+    assert x.tolist() == [0, 3, 0]
+
+
+def test_comparison_masks():
+    x = glade.tensor([1.0, float("nan"), -3.0])
+    x[x != x] = 0
+    x[x < 0] = glade.tensor([7.0])
+    assert x.tolist() == [1, 0, 7]
+
+
+@pytest.mark.parametrize("key", [S[:, 1], S[::-1], INDEX, S[:, np.array([0, 0, 2])], np.arange(24).reshape(2, 3, 4) % 3 == 0], ids=str)
+def test_gradient(key, device):
+    x = glade.randn(2, 3, 4, dtype="float64", device=device, requires_grad=True)
+    assert glade.autograd.gradcheck(lambda x: x[as_glade(key, device)], x)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        (2, IndexError), (-3, IndexError), (S[0, 0, 0, 0], IndexError), (S[..., ...], IndexError), (S[0, 3], IndexError),
+        (np.array([0, 2]), IndexError), (np.array([-3]), IndexError), (np.array([True] * 3), IndexError), (S[np.zeros((2, 2), bool)], IndexError),
+        (1.0, TypeError), ("a", TypeError), (np.array([0.5]), IndexError), (S[np.array([0, 1]), np.array([0, 1, 2])], ValueError),
+        (S[::0], ValueError),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_errors(key, error):
+    x = glade.zeros(2, 3, 4)
+    with pytest.raises(error):
+        x[key]
+    with pytest.raises(error):
+        x[key] = 1
+    assert x.sum().item() == 0
+
+
+def test_write_errors():
+    x = glade.zeros(2, 3)
+    with pytest.raises(ValueError):
+        x[0] = glade.ones(2)
+    with pytest.raises(ValueError):
+        x[glade.tensor([0, 1])] = glade.ones(4)
+    with pytest.raises(TypeError):
+        glade.zeros(2, dtype="int32")[0] = 0.5
+    with pytest.raises(TypeError):
+        del x[0]
+    leaf = glade.zeros(2, requires_grad=True)
+    with pytest.raises(glade.AutogradError):
+        leaf[0] = 1
+    with glade.no_grad():
+        leaf[0] = 1
+    assert leaf.tolist() == [1, 0]

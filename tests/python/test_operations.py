@@ -1,0 +1,175 @@
+"""The operations as functions and methods, against NumPy; their derivatives are tested in C++, here only that they come through."""
+
+import numpy as np
+import pytest
+from conftest import to_numpy
+
+import glade
+
+
+def sigmoid(a):
+    return 1 / (1 + np.exp(-a))
+
+
+UNARY = {
+    "negative": np.negative, "abs": np.abs, "square": np.square, "exp": np.exp, "sqrt": np.sqrt, "log": np.log, "sin": np.sin, "cos": np.cos,
+    "tanh": np.tanh, "sigmoid": sigmoid, "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1 / a, "relu": lambda a: np.maximum(a, 0),
+    "logsigmoid": lambda a: np.log(sigmoid(a)), "softplus": lambda a: np.log1p(np.exp(a)), "silu": lambda a: a * sigmoid(a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name, rng, device):
+    a = rng.uniform(0.1, 3, (3, 5))
+    x = glade.tensor(a, device=device)
+    for got in [getattr(glade, name)(x), getattr(x, name)()]:
+        np.testing.assert_allclose(to_numpy(got), UNARY[name](a), rtol=1e-12)
+
+
+BINARY = ["add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name, rng, device):
+    a, b = rng.uniform(0.1, 3, (3, 5)), rng.uniform(0.1, 3, (3, 1))
+    x, y = glade.tensor(a, device=device), glade.tensor(b, device=device)
+    expected = getattr(np, name)(a, b)
+    for got in [getattr(glade, name)(x, y), getattr(x, name)(y)]:
+        np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-13)
+    np.testing.assert_allclose(to_numpy(getattr(x, name)(2)), getattr(np, name)(a, 2), rtol=1e-13)
+
+
+def test_number_first():
+    assert glade.subtract(3, glade.tensor([1.0])).tolist() == [2.0]
+    assert glade.divide(3, glade.tensor([2.0])).tolist() == [1.5]
+
+
+def test_where_and_clamp(rng):
+    a, b = rng.normal(size=(4, 3)), rng.normal(size=(3,))
+    x, y = glade.tensor(a), glade.tensor(b)
+    np.testing.assert_array_equal(to_numpy(glade.where(x > 0, x, y)), np.where(a > 0, a, b))
+    np.testing.assert_array_equal(to_numpy(glade.where(x > 0, x, 0)), np.where(a > 0, a, 0))
+    np.testing.assert_array_equal(to_numpy(glade.where(x > 0, 1.5, x)), np.where(a > 0, 1.5, a))
+    np.testing.assert_array_equal(to_numpy(x.clamp(-0.5, 0.5)), a.clip(-0.5, 0.5))
+
+
+def test_gelu():
+    x = glade.tensor([-1.0, 0.5, 2.0], dtype="float64")
+    np.testing.assert_allclose(to_numpy(glade.gelu(x)), [-0.15865525393145707, 0.34573123063700656, 1.9544997361036416], rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(x.gelu("tanh")), to_numpy(x.gelu()), atol=1e-3)
+    with pytest.raises(glade.ValueError, match="approximate"):
+        glade.gelu(x, approximate="erf")
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "max", "min"])
+@pytest.mark.parametrize("dim", [None, 0, -1, (0, 2)])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_reductions(name, dim, keepdim, rng, device):
+    a = rng.normal(size=(3, 4, 5))
+    x = glade.tensor(a, device=device)
+    expected = getattr(np, name)(a, axis=dim, keepdims=keepdim, **({"ddof": 1} if name == "var" else {}))
+    for got in [getattr(glade, name)(x, dim, keepdim), getattr(x, name)(dim=dim, keepdim=keepdim)]:
+        np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-12)
+
+
+def test_other_reductions(rng):
+    a = rng.normal(size=(3, 4))
+    x = glade.tensor(a)
+    np.testing.assert_array_equal(to_numpy(x.argmax(0)), a.argmax(0))
+    np.testing.assert_allclose(to_numpy(x.logsumexp(1)), np.log(np.exp(a).sum(1)), rtol=1e-13)
+    softmax = np.exp(a) / np.exp(a).sum(1, keepdims=True)
+    np.testing.assert_allclose(to_numpy(x.softmax()), softmax, rtol=1e-13)
+    np.testing.assert_allclose(to_numpy(glade.log_softmax(x, 1)), np.log(softmax), rtol=1e-13)
+    np.testing.assert_allclose(to_numpy(x.cumsum(0)), a.cumsum(0), rtol=1e-13)
+    np.testing.assert_allclose(to_numpy(x.var(correction=0)), a.var(), rtol=1e-13)
+    np.testing.assert_allclose(to_numpy(x.sum_to((1, 4))), a.sum(0, keepdims=True), rtol=1e-13)
+
+
+def test_shapes(rng):
+    a = rng.normal(size=(2, 3, 4))
+    x = glade.tensor(a)
+    cases = [
+        (x.reshape(6, -1), a.reshape(6, -1)), (glade.reshape(x, (4, 6)), a.reshape(4, 6)), (x.permute(2, 0, 1), a.transpose(2, 0, 1)),
+        (x.transpose(0, 2), a.swapaxes(0, 2)), (x.flatten(1), a.reshape(2, 12)), (x.unsqueeze(1), a[:, None]), (x[:1].squeeze(0), a[0]),
+        (x[:, :1].expand(-1, 3, -1), np.broadcast_to(a[:, :1], a.shape)), (x[0].broadcast_to((5, 3, 4)), np.broadcast_to(a[0], (5, 3, 4))),
+        (x.flip(0, 2), a[::-1, :, ::-1]), (x.slice(1, None, None, 2), a[:, ::2]), (x.select(2, -1), a[:, :, -1]),
+        (x.repeat_interleave(2, 1), a.repeat(2, 1)), (glade.cat([x, x], 1), np.concatenate([a, a], 1)), (glade.stack((x, x)), np.stack([a, a])),
+        (x.T.contiguous(), a.T), (x.clone(), a),
+    ]  # fmt: skip
+    for i, (got, expected) in enumerate(cases):
+        assert got.shape == expected.shape, i
+        np.testing.assert_array_equal(to_numpy(got), expected, err_msg=str(i))
+    assert [part.shape for part in x.split(3, 2)] == [(2, 3, 3), (2, 3, 1)]
+    assert [part.shape for part in glade.split(x, [1, 3], 2)] == [(2, 3, 1), (2, 3, 3)]
+
+
+def test_matmul_and_linear(rng, device):
+    a, w, b = rng.normal(size=(2, 3, 4)), rng.normal(size=(5, 4)), rng.normal(size=5)
+    x, weight, bias = (glade.tensor(v, device=device) for v in (a, w, b))
+    np.testing.assert_allclose(to_numpy(glade.matmul(x, weight.T)), a @ w.T, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(glade.linear(x, weight)), a @ w.T, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(glade.linear(x, weight, bias)), a @ w.T + b, rtol=1e-12)
+
+
+def test_indexing_operations(rng, device):
+    a = rng.normal(size=(5, 3))
+    x = glade.tensor(a, device=device)
+    i = glade.tensor([[1, 4], [0, 1]], device=device)
+    np.testing.assert_array_equal(to_numpy(glade.embedding(x, i)), a[to_numpy(i)])
+    np.testing.assert_array_equal(to_numpy(x.index_select(0, i[0])), a[[1, 4]])
+    j = glade.tensor([[0, 2, 1]], device=device)
+    np.testing.assert_array_equal(to_numpy(x.gather(0, j)), np.take_along_axis(a, to_numpy(j), 0))
+    expected = a.copy()
+    np.add.at(expected, ([0, 2, 1], [0, 1, 2]), 1.0)
+    np.testing.assert_array_equal(to_numpy(x.scatter_add(0, j, glade.ones(1, 3, dtype="float64", device=device))), expected)
+    assert glade.one_hot(glade.tensor([1, 0]), 3).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+def test_norms(rng):
+    a, w, b, gate = rng.normal(size=(4, 6)), rng.normal(size=6), rng.normal(size=6), rng.normal(size=(4, 6))
+    x, weight, bias = glade.tensor(a), glade.tensor(w), glade.tensor(b)
+    rms = a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(to_numpy(glade.rms_norm(x)), rms, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(glade.rms_norm(x, weight)), rms * w, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(glade.gated_rms_norm(x, glade.tensor(gate), weight)), rms * w * gate * sigmoid(gate), rtol=1e-12)
+    normed = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(to_numpy(glade.layer_norm(x, weight, bias)), normed * w + b, rtol=1e-12)
+
+
+def test_losses(rng):
+    a, targets = rng.normal(size=(4, 5)), np.array([0, 4, -100, 2])
+    log_p = a - np.log(np.exp(a).sum(-1, keepdims=True))
+    counted = -log_p[[0, 1, 3], [0, 4, 2]]
+    x, t = glade.tensor(a), glade.tensor(targets)
+    np.testing.assert_allclose(glade.cross_entropy(x, t).item(), counted.mean(), rtol=1e-12)
+    np.testing.assert_allclose(glade.cross_entropy(x, t, reduction="sum").item(), counted.sum(), rtol=1e-12)
+    np.testing.assert_allclose(glade.nll_loss(glade.tensor(log_p), t).item(), counted.mean(), rtol=1e-12)
+    smoothed = 0.9 * counted + 0.1 * -log_p[[0, 1, 3]].mean(-1)
+    np.testing.assert_allclose(glade.cross_entropy(x, t, label_smoothing=0.1).item(), smoothed.mean(), rtol=1e-12)
+    np.testing.assert_allclose(glade.mse_loss(x, 2 * x).item(), (a * a).mean(), rtol=1e-12)
+    with pytest.raises(glade.ValueError, match="reduction"):
+        glade.cross_entropy(x, t, reduction="none")
+    with pytest.raises(IndexError):
+        glade.cross_entropy(x, glade.tensor([0, 1, 2, 5]))
+
+
+def test_swiglu_and_dropout(rng):
+    a, b = rng.normal(size=(100, 10)), rng.normal(size=(100, 10))
+    np.testing.assert_allclose(to_numpy(glade.swiglu(glade.tensor(a), glade.tensor(b))), a * sigmoid(a) * b, rtol=1e-12)
+    dropped = to_numpy(glade.dropout(glade.tensor(a), 0.25))
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], a[kept] / 0.75, rtol=1e-12)
+    assert 0.7 < kept.mean() < 0.8
+    np.testing.assert_array_equal(to_numpy(glade.dropout(glade.tensor(a), 0.25, training=False)), a)
+
+
+def test_short_convolution(rng):
+    a, w = rng.normal(size=(2, 5, 3)), rng.normal(size=(3, 4))
+    padded = np.concatenate([np.zeros((2, 3, 3)), a], axis=1)
+    expected = sum(padded[:, i : i + 5] * w[:, i] for i in range(4))
+    y, state = glade.short_convolution(glade.tensor(a), glade.tensor(w))
+    np.testing.assert_allclose(to_numpy(y), expected, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(state), a[:, -3:].transpose(0, 2, 1))
+    first, middle = glade.short_convolution(glade.tensor(a[:, :2]), glade.tensor(w))
+    second, _ = glade.short_convolution(glade.tensor(a[:, 2:]), glade.tensor(w), initial_state=middle)
+    np.testing.assert_allclose(to_numpy(glade.cat([first, second], 1)), expected, rtol=1e-12)
