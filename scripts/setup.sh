@@ -10,7 +10,7 @@ packages=(
   libopenblas-openmp-dev libhdf5-dev                       # matrix products, checkpoint files
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
   libgtest-dev libbenchmark-dev                            # tests, benchmarks
-  python3 python3-venv                                     # the formatter, the linter, tests in Python
+  python3 python3-venv python3-dev                         # the Python package, the formatter, the linter
   bible-kjv                                                # the example's training text
 )
 
@@ -44,6 +44,8 @@ install_python() {
   if python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 2 -r scripts/requirements.txt; then
     cp scripts/requirements.txt .venv/requirements.txt
     .venv/bin/python -m pip --disable-pip-version-check list
+    # "import glade" finds the package in the build tree, over the one compiled library (CMake's option GLADE_PYTHON).
+    echo "$root/build/python" >"$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/glade.pth"
   else
     echo "setup.sh: PyPI cannot be reached: going on without the formatter, the linter and the tests in Python" >&2
   fi

@@ -22,14 +22,16 @@ check() { step "$@" || failures+=("$1"); }
 
 rm -rf build/test-results build-sanitize/test-results
 scripts/setup.sh
-step "Configure (release)" cmake --preset release "${cmake_options[@]}"
+python=OFF
+[ ! -x .venv/bin/pytest ] || python=ON
+step "Configure (release)" cmake --preset release -DGLADE_PYTHON=$python "${cmake_options[@]}"
 step "Build (release)" cmake --build --preset release
 if [ -x .venv/bin/clang-format ]; then
   check "Formatter" scripts/format.sh --check
   check "Linter" scripts/lint.sh
 fi
 check "Tests (release)" run_tests release build
-if [ -d tests/python ] && [ -x .venv/bin/pytest ]; then
+if [ $python = ON ]; then
   check "Tests (Python)" .venv/bin/pytest -q tests/python --junit-xml build/test-results/pytest.xml
 fi
 if [ -z "${GLADE_SKIP_SANITIZE:-}" ]; then
