@@ -7,7 +7,7 @@ namespace glade::cuda::chunk {
 /// A Recurrence as the kernels take it; see linear_attention_kernels.h.
 struct Arguments {
   const bf16 *q, *k, *v;
-  const void *g, *gk;      ///< float where wide_gates, else bfloat16; null: no such gate
+  const void *g, *gk;  ///< float where wide_gates, else bfloat16; null: no such gate
   bool wide_gates;
   const float* g_gamma;
   const std::int64_t* cu_seqlens;
@@ -39,7 +39,9 @@ struct Chunk {
   int count;
 
   __device__ Chunk(const Sequence& s, int c)
-      : sequence(s), first(std::int64_t{c} * kTile), count(static_cast<int>(min(static_cast<std::int64_t>(kTile), s.count - first))) {}
+      : sequence(s),
+        first(std::int64_t{c} * kTile),
+        count(static_cast<int>(min(static_cast<std::int64_t>(kTile), s.count - first))) {}
   __device__ std::int64_t token(int t) const { return sequence.token(first + t); }
 };
 
@@ -58,7 +60,8 @@ struct Rows {
     for (int i = 0; i < vectors; ++i) {
       const int r = row(i), c = first_column + column(i);
       x[i] = make_uint4(0, 0, 0, 0);
-      if (r < chunk.count && c < size) x[i] = __ldg(reinterpret_cast<const uint4*>(source + (chunk.token(r) * heads + head) * size + c));
+      if (r < chunk.count && c < size)
+        x[i] = __ldg(reinterpret_cast<const uint4*>(source + (chunk.token(r) * heads + head) * size + c));
     }
   }
   __device__ void store(Tile<Columns>& tile) const {

@@ -68,6 +68,7 @@ RecurrenceArguments make(const Spec& s, Device device, DType dtype = DType::floa
   if (!s.starts.empty()) x.options.cu_seqlens = Tensor::from_vector(s.starts, device);
   x.options.reverse = s.reverse;
   x.options.checkpoint_interval = s.interval;
+  x.options.algorithm = Algorithm::recurrent;
   return x;
 }
 

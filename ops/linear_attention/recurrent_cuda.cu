@@ -1,0 +1,161 @@
+// The recurrent form on the GPU: which passes a forward and a backward call consist of.
+#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/linear_attention/recurrent_gates.cuh>
+#include <glade/ops/linear_attention/recurrent_pass.cuh>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade::cuda {
+
+using namespace recurrent;
+
+namespace {
+
+Rows rows(const Tensor& x, std::int64_t size, double factor = 1, std::int64_t group = 1) {
+  Rows result;
+  result.size = static_cast<int>(size);
+  result.group = static_cast<int>(group);
+  result.factor = factor;
+  if (!x.defined()) return result;
+  result.data = x.raw_data();
+  result.dtype = x.dtype();
+  return result;
+}
+
+template <class T>
+T* pointer(const Tensor& x) {
+  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
+}
+
+recurrent::Sequences sequences(const Recurrence& r) {
+  constexpr std::int64_t tile = 16;  // a checkpoint is the last position of a kernel's tile
+  const std::int64_t interval = (std::min(r.checkpoint_interval, std::max<std::int64_t>(r.length, 1)) + tile - 1) / tile * tile;
+  return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, interval, r.reverse};
+}
+
+/// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that.
+template <class F>
+Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& c, const Rows& d, const Rows& e) {
+  const Rows gk = rows(r.gk, r.K), gv = rows(r.gv, r.V);
+  Pass<F> pass{};
+  pass.rows[kC] = c;
+  pass.rows[kD] = d;
+  pass.rows[kE] = e;
+  pass.rows[kInnerGate] = keys_inside ? gk : gv;
+  pass.rows[kOuterGate] = keys_inside ? gv : gk;
+  pass.head_gate = rows(r.g, 1);
+  pass.gamma = pointer<const F>(r.g_gamma);
+  pass.heads = static_cast<int>(r.heads);
+  pass.sequences = sequences(r);
+  pass.down = down;
+  pass.inner_stride = keys_inside ? r.V : 1;
+  pass.outer_stride = keys_inside ? 1 : r.V;
+  if (!down) {
+    pass.initial = pointer<const F>(r.initial_state);
+    pass.initial_stride = r.initial_state.defined() && r.initial_state.ndim() == 4 ? r.heads * r.K * r.V : 0;
+  }
+  return pass;
+}
+
+template <class F>
+void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  const Rows q = rows(r.q, r.K, r.scale), k = rows(r.k, r.K, 1, r.group()), v = rows(r.v, r.V, 1, r.group());
+  Pass<F> pass = make_pass<F>(r, true, false, q, k, v);
+  pass.final = pointer<F>(final_state);
+  pass.out = o.raw_data();
+  pass.out_dtype = o.dtype();
+  if (r.length == 1 && !r.cu_seqlens.defined()) run_step(pass, r.q.device());
+  else run(pass, r.q.device());
+}
+
+/// Half of the backward pass: two passes with the same inner channels, upwards for the gradient of the query (or for the
+/// output again) and downwards for that of the key (or the value), and the gradients of the gates that follow from both.
+/// Undefined tensors are not wanted.
+struct Half {
+  bool keys_inside;
+  Rows up[3], down[3];  // c, d and e
+  Rows x, y;            // see GateGradients
+  Tensor up_out, down_out;
+  Tensor channel, head, gamma;  // gradients of gates
+  Tensor initial_state;         // its gradient
+
+  bool wants_gates() const { return channel.defined() || head.defined() || gamma.defined(); }
+};
+
+template <class F>
+void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_state) {
+  const Device device = r.q.device();
+  auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), device}); };
+  Pass<F> up = make_pass<F>(r, half.keys_inside, false, half.up[0], half.up[1], half.up[2]);
+  Pass<F> down = make_pass<F>(r, half.keys_inside, true, half.down[0], half.down[1], half.down[2]);
+  Tensor past_x, past_y, states, products;
+  if (half.wants_gates()) {
+    const std::int64_t rows = r.tokens * r.heads, checkpoints = up.sequences.checkpoints(r.tokens) * r.heads;
+    past_x = buffer(rows * half.x.size);
+    past_y = buffer(rows * half.x.size);
+    states = buffer(checkpoints * checkpoint_size(up, device));
+    products = buffer(checkpoints * half.x.size);
+    up.past = past_x.data<F>();
+    down.past = past_y.data<F>();
+    up.states = down.states = states.data<F>();
+    down.products = products.data<F>();
+  }
+  if (half.up_out.defined()) {
+    up.out = half.up_out.raw_data();
+    up.out_dtype = half.up_out.dtype();
+  }
+  if (up.out != nullptr || up.past != nullptr) run(up, device);
+
+  Tensor of_heads = half.down_out;  // before the sum over the heads that share a key or value
+  if (half.down_out.defined()) {
+    if (r.group() > 1) of_heads = empty({r.tokens, r.kv_heads, r.group(), half.y.size}, {dtype_of<F>(), device});
+    down.out = of_heads.raw_data();
+    down.out_dtype = of_heads.dtype();
+  }
+  down.initial = pointer<const F>(grad_final_state);
+  down.initial_stride = r.heads * r.K * r.V;
+  down.final = pointer<F>(half.initial_state);
+  if (down.out != nullptr || down.past != nullptr || down.final != nullptr) run(down, device);
+  if (half.down_out.defined() && r.group() > 1) copy_data(half.down_out, reshape(sum(of_heads, {2}), half.down_out.shape()));
+
+  if (!half.wants_gates()) return;
+  GateGradients<F> gates{half.x, half.y, up.past, down.past, down.products, up.sequences, up.heads};
+  auto set = [](const Tensor& x, void*& data, DType& dtype) {
+    if (!x.defined()) return;
+    data = x.raw_data();
+    dtype = x.dtype();
+  };
+  set(half.channel, gates.channel, gates.channel_dtype);
+  set(half.head, gates.head, gates.head_dtype);
+  gates.gamma = pointer<F>(half.gamma);
+  run(gates, device);
+}
+
+template <class F>
+void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  const Rows q = rows(r.q, r.K), scaled_q = rows(r.q, r.K, r.scale), k = rows(r.k, r.K, 1, r.group()),
+             v = rows(r.v, r.V, 1, r.group()), out = rows(grad_o, r.V), scaled_out = rows(grad_o, r.V, r.scale);
+  Half keys{false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g, grads.g_gamma, {}};
+  Half values{true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
+  const bool values_run = values.down_out.defined() || values.wants_gates();
+  (values_run ? values : keys).initial_state = grads.initial_state;
+  run_half<F>(r, keys, grad_final_state);
+  run_half<F>(r, values, grad_final_state);
+}
+
+}  // namespace
+
+void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  const DeviceGuard guard(r.q.device());
+  if (r.state_dtype() == DType::float64) forward<double>(r, o, final_state);
+  else forward<float>(r, o, final_state);
+}
+
+void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const RecurrenceGradients& grads) {
+  const DeviceGuard guard(r.q.device());
+  if (r.state_dtype() == DType::float64) backward<double>(r, grad_o, grad_final_state, grads);
+  else backward<float>(r, grad_o, grad_final_state, grads);
+}
+
+}  // namespace glade::cuda

@@ -1,0 +1,8 @@
+#include <glade/ops/linear_attention/recurrent_kernel.cuh>
+
+namespace glade::cuda::recurrent {
+
+template void run(const Pass<float>&, Device);
+template std::int64_t checkpoint_size(const Pass<float>&, Device);
+
+}  // namespace glade::cuda::recurrent

@@ -1,0 +1,62 @@
+#pragma once
+// One pass of the gated linear recurrence over a sequence, in the general form that the forward pass and every gradient
+// of the recurrence have. With a state X [I, J] (an "inner" and an "outer" dimension) of each sequence and head:
+//     X    = a_p b_p^T * X                decay
+//     past = sum_i c_pi X_i               the part of the result that stems from other positions
+//     X    = X + d_p e_p^T                update
+//     out  = past + (c_p . d_p) e_p
+//
+//     result     I  J   c         d         e         order, and whose decay
+//     o          K  V   scale q   k         v         positions up, the position's own
+//     dq         V  K   scale do  v         k         positions up, the position's own
+//     dk         V  K   v         do        scale q   positions down, that of the position above
+//     dv         K  V   k         scale q   do        positions down, that of the position above
+//
+// In the passes downwards X is the gradient of the state.
+#include <glade/ops/linear_attention/recurrent_rows.cuh>
+
+namespace glade::cuda::recurrent {
+
+/// The rows of a pass. The gates are logarithms of a and b.
+enum Operand { kC, kD, kInnerGate, kE, kOuterGate, kOperands };
+
+template <class F>
+struct Pass {
+  Rows rows[kOperands];
+  Rows head_gate;  ///< [tokens, heads, 1]: part of a's or b's logarithm
+  const F* gamma;  ///< [sequences, heads] or null: the same
+  int heads;
+  Sequences sequences;
+  bool down;  ///< from the last position to the first, decays of the position above
+
+  __host__ __device__ int inner() const { return rows[kC].size; }
+  __host__ __device__ int outer() const { return rows[kE].size; }
+
+  const F* initial;             ///< [sequences or 1, heads, I, J] by the strides below; null: zeros
+  std::int64_t initial_stride;  ///< from sequence to sequence; 0: one for all
+  F* final;                     ///< [sequences, heads, I, J] or null
+  std::int64_t inner_stride, outer_stride;
+
+  void* out;  ///< [tokens, heads, J] or null
+  DType out_dtype;
+  F* past;  ///< [tokens, heads, J] or null
+
+  // At a checkpoint a pass upwards leaves the decayed state, before the update; one downwards multiplies with it:
+  // product = sum_i X_i state_i, also before its update.
+  F* states;    ///< of checkpoint_size(pass) values a checkpoint and head; null: none
+  F* products;  ///< [checkpoints, heads, J]; not null in a pass downwards with states
+};
+
+/// Queues the pass on the device's current stream. F is float or double.
+template <class F>
+void run(const Pass<F>& pass, Device device);
+
+/// The same for sequences of one token, without past and checkpoints: as fast as the state can be read and written.
+template <class F>
+void run_step(const Pass<F>& pass, Device device);
+
+/// Values of `states` for each checkpoint and head. The layout is the kernel's own, the same up and down.
+template <class F>
+std::int64_t checkpoint_size(const Pass<F>& pass, Device device);
+
+}  // namespace glade::cuda::recurrent
