@@ -20,7 +20,7 @@ void forward(benchmark::State& state, Device device, bool recorded) {
   run(state, device, [&] { benchmark::DoNotOptimize(x * b); });
 }
 
-void forward_fused(benchmark::State& state, Device device) {
+void two_operations(benchmark::State& state, Device device) {
   const Tensor x = ones({kNumbers}, {DType::float32, device}), b = ones_like(x), a = ones_like(x);
   run(state, device, [&] { benchmark::DoNotOptimize(x * b + a); });
 }
@@ -43,7 +43,7 @@ const bool registered = [] {
     };
     add("overhead/forward", [=](benchmark::State& state) { forward(state, device, false); });
     add("overhead/forward_recorded", [=](benchmark::State& state) { forward(state, device, true); });
-    add("overhead/forward_two_operations", [=](benchmark::State& state) { forward_fused(state, device); });
+    add("overhead/forward_two_operations", [=](benchmark::State& state) { two_operations(state, device); });
     add("overhead/forward_backward", [=](benchmark::State& state) { forward_backward(state, device); });
   }
   return true;
