@@ -103,6 +103,13 @@ void Module::register_module(const std::string& name, Module& module) {
   modules_.emplace_back(name, &module);
 }
 
+void Module::unregister(const std::string& name) {
+  const auto has_name = [&](const auto& entry) { return entry.first == name; };
+  std::erase_if(parameters_, has_name);
+  std::erase_if(buffers_, has_name);
+  std::erase_if(modules_, has_name);
+}
+
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find_first_of("./") != std::string::npos)
     fail<ValueError>("Module: name '{}' is empty or contains '.' or '/'", name);

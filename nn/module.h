@@ -36,6 +36,8 @@ class Module {
   void load_state_dict(const StateDict& state);
   /// What state_dict() holds, in the order of registration.
   NamedTensors named_state() const;
+  /// The submodules right below this one, in the order of registration.
+  const std::vector<std::pair<std::string, Module*>>& named_children() const { return modules_; }
 
   /// Sets the mode of this module and all below (layers like Dropout differ between training and evaluation).
   void train(bool mode = true);
@@ -61,6 +63,8 @@ class Module {
   Tensor register_buffer(const std::string& name, Tensor value);
   /// Registers a submodule, which must live as long as this module: a member, or what a member owns.
   void register_module(const std::string& name, Module& module);
+  /// Forgets what is registered under a name, if anything.
+  void unregister(const std::string& name);
 
  private:
   void check_name(const std::string& name) const;
