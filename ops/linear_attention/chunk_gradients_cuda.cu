@@ -140,45 +140,66 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments a, Gra
   Fragment<kTile> inner;
   if (safe) multiply<Layout::plain, Layout::plain>(inner, after.grad_scores, shared.k);
   else inner.each([&](float& value, int t, int channel) { value = after.a.at(t, channel); });
-  dq.each([&](float& value, int t, int channel) { value *= a.scale * __expf(gates.at(t, channel)); });
+  // q dq - k dk, whose terms inside the chunk cancel but for those across the step in question: they are taken from the same
+  // rounded factors on both sides, so that they cancel exactly.
+  Fragment<kTile> balance;
+  auto add_to_balance = [&](const Tile<kTile>& factor, float sign) {
+#pragma unroll
+    for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const float2 x = unpack(*reinterpret_cast<const std::uint32_t*>(factor.at(Fragment<kTile>::row(i), Fragment<kTile>::column(m, i))));
+        balance.x[m][i] += sign * x.x * inner.x[m][i];
+        balance.x[m][i + 1] += sign * x.y * inner.x[m][i + 1];
+      }
+  };
+  add_to_balance(shared.q, 1);
   if (kPerChannel && safe) inner.each([&](float& value, int t, int channel) { value *= __expf(gates.at(t, channel) - gates.middle(channel)); });
+  dq.each([&](float& value, int t, int channel) { value *= a.scale * __expf(gates.at(t, channel)); });
 #pragma unroll
   for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      dq.x[m][i] += inner.x[m][i];
-      inner.x[m][i] = 0;
+    for (int half = 0; half < 2; ++half) {
+      const int t = Fragment<kTile>::row(2 * half), channel = first_k + Fragment<kTile>::column(m, 0);
+      if (t >= chunk.count || channel >= a.K) continue;
+      const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + channel;
+      const float2 qs = unpack(*reinterpret_cast<const std::uint32_t*>(a.q + at));
+      const float first = dq.x[m][2 * half], second = dq.x[m][2 * half + 1];
+      balance.x[m][2 * half] += qs.x * first;
+      balance.x[m][2 * half + 1] += qs.y * second;
+      *reinterpret_cast<std::uint32_t*>(g.dq + at) = pack(first + inner.x[m][2 * half], second + inner.x[m][2 * half + 1]);
     }
-  if (safe) multiply<Layout::plain, Layout::plain>(inner, after.grad_scores_t, shared.q);
-  else inner.each([&](float& value, int j, int channel) { value = after.b.at(j, channel); });
-  dk.each([&](float& value, int j, int channel) { value *= __expf(gates.end(channel) - gates.at(j, channel)); });
+  if (safe) {
+    inner = {};
+    multiply<Layout::plain, Layout::plain>(inner, after.grad_scores_t, shared.q);
+  } else {
+    inner.each([&](float& value, int j, int channel) { value = after.b.at(j, channel); });
+  }
+  add_to_balance(shared.k, -1);
   if (kPerChannel && safe) inner.each([&](float& value, int j, int channel) { value *= __expf(gates.middle(channel) - gates.at(j, channel)); });
+  dk.each([&](float& value, int j, int channel) { value *= __expf(gates.end(channel) - gates.at(j, channel)); });
   __syncthreads();  // the last reads of `after` and of the tiles
 
-  // after.a: q dq - k dk; after.b: the part of k dk that goes through the state after the chunk.
+  // after.a: the balance; after.b: the part of k dk that goes through the state after the chunk.
 #pragma unroll
   for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = Fragment<kTile>::row(2 * half), column = Fragment<kTile>::column(m, 0), channel = first_k + column;
-      float u[2] = {}, w[2] = {};
+      float through[2] = {};
       if (t < chunk.count && channel < a.K) {
         const std::int64_t token = chunk.token(t), at = (token * a.heads + head) * a.K + channel;
-        const float2 qs = unpack(*reinterpret_cast<const std::uint32_t*>(a.q + at));
         const float2 ks = unpack(*reinterpret_cast<const std::uint32_t*>(a.k + (token * a.kv_heads + kv_head) * a.K + channel));
-        const float dq0 = dq.x[m][2 * half], dq1 = dq.x[m][2 * half + 1];
-        const float dk0 = dk.x[m][2 * half] + inner.x[m][2 * half], dk1 = dk.x[m][2 * half + 1] + inner.x[m][2 * half + 1];
-        *reinterpret_cast<std::uint32_t*>(g.dq + at) = pack(dq0, dq1);
+        const float first = dk.x[m][2 * half], second = dk.x[m][2 * half + 1];
+        through[0] = ks.x * first;
+        through[1] = ks.y * second;
+        const float dk0 = first + inner.x[m][2 * half], dk1 = second + inner.x[m][2 * half + 1];
         if (g.wide_dk) *reinterpret_cast<float2*>(static_cast<float*>(g.dk) + at) = make_float2(dk0, dk1);
         else *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(g.dk) + at) = pack(dk0, dk1);
-        u[0] = qs.x * dq0 - ks.x * dk0;
-        u[1] = qs.y * dq1 - ks.y * dk1;
-        w[0] = ks.x * dk.x[m][2 * half];
-        w[1] = ks.y * dk.x[m][2 * half + 1];
       }
       for (int j = 0; j < 2; ++j) {
-        after.a.at(t, column + j) = u[j];
-        after.b.at(t, column + j) = w[j];
+        after.a.at(t, column + j) = balance.x[m][2 * half + j] - through[j];
+        after.b.at(t, column + j) = through[j];
       }
     }
   if (!g.dgk && !g.dg) return;
