@@ -1,6 +1,7 @@
 // Optimiser kernels over lists of tensors: one launch serves up to kListSize tensors, a row of blocks each, because a model
 // has many small ones and a launch costs more than their arithmetic.
 #include <algorithm>
+#include <array>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/nn/optim/kernels.h>
