@@ -166,7 +166,8 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   } else {
     (per_channel ? r.gk : r.g) = row_major(options.g, gate);
   }
-  if (options.g_gamma.defined()) {
+  r.g_gamma = row_major(options.g_gamma, state);
+  if (r.g_gamma.defined() && r.g_gamma.numel() != sequences.count * query.size(-2)) {
     r.g_gamma = empty({sequences.count, query.size(-2)}, {state, query.device()});
     copy_data(r.g_gamma, options.g_gamma);
   }
@@ -222,7 +223,7 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   grads.k = wanted(1, r.k);
   grads.v = wanted(2, r.v);
   if (!per_channel) grads.g = wanted(3, r.g);
-  grads.g_gamma = wanted(4, r.g_gamma);
+  if (node.needs_grad(4)) grads.g_gamma = empty({r.sequences, r.heads}, r.g_gamma.options());
   if (node.needs_grad(5) || (per_channel && node.needs_grad(3))) grads.gk = empty_like(r.gk);
   grads.gv = wanted(6, r.gv);
   if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
@@ -308,8 +309,8 @@ std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key,
 }
 
 Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& key, const Tensor& value,
-                       const RecurrentOptions& options) {
-  if (autograd::any_requires_grad({&state, &query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv}))
+                       const RecurrentOptions& options, const Tensor& out) {
+  if (autograd::any_requires_grad({&state, &query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &out}))
     throw AutogradError("recurrent_step_: is not recorded: an argument requires a gradient; use recurrent, or a NoGradGuard");
   if (options.initial_state.defined())
     throw ValueError("recurrent_step_: initial_state is given, but the sequences start from state");
@@ -321,7 +322,16 @@ Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& k
     fail<ShapeError>("recurrent_step_: state is {}: expected a row-major [sequences, heads, K, V]", state.shape());
   if (state.dtype() != state_dtype(query))
     fail<DTypeError>("recurrent_step_: state is {}: expected {} with query {}", state.dtype(), state_dtype(query), query.dtype());
-  Tensor o = empty(output_shape(query, value), query.options());
+  Tensor o = out;
+  if (out.defined()) {
+    check_same_device("recurrent_step_", {{"query", &query}, {"out", &out}});
+    if (!(out.shape() == output_shape(query, value)) || !out.is_contiguous())
+      fail<ShapeError>("recurrent_step_: out is {}: expected a row-major {}", out.shape(), output_shape(query, value));
+    if (out.dtype() != query.dtype()) fail<DTypeError>("recurrent_step_: out is {}, query is {}", out.dtype(), query.dtype());
+    out.storage()->bump_version();
+  } else {
+    o = empty(output_shape(query, value), query.options());
+  }
   GLADE_DISPATCH(query.device(), recurrent_forward, canonical(query, key, value, from_state, sequences), o, state);
   state.storage()->bump_version();
   return o;

@@ -18,15 +18,15 @@ enum class Algorithm { automatic, recurrent, chunk };
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
-  Tensor g;                                ///< [B, T, H], one a head, or [B, T, H, K]
-  Tensor g_gamma;                          ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
-  Tensor gk;                               ///< [B, T, H, K]
-  Tensor gv;                               ///< [B, T, H, V]
-  std::optional<double> softmax_scale;     ///< K^-1/2 where not given
-  Tensor initial_state;                    ///< [N, H, K, V] or [H, K, V]; zeros where undefined
-  bool reverse = false;                    ///< every sequence from its last token to its first
-  Tensor cu_seqlens;                       ///< int32 or int64 [N + 1], on either device: packed sequences
-  std::int64_t checkpoint_interval = 128;  ///< the recurrent backward keeps one state in so many tokens
+  Tensor g;                                    ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g_gamma;                              ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
+  Tensor gk;                                   ///< [B, T, H, K]
+  Tensor gv;                                   ///< [B, T, H, V]
+  std::optional<double> softmax_scale;         ///< K^-1/2 where not given
+  Tensor initial_state;                        ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                        ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                           ///< int32 or int64 [N + 1], on either device: packed sequences
+  std::int64_t checkpoint_interval = 128;      ///< the recurrent backward keeps one state in so many tokens
   Algorithm algorithm = Algorithm::automatic;  ///< ValueError for chunk where it cannot be used
 };
 
@@ -53,9 +53,10 @@ std::pair<Tensor, Tensor> lightning_attn(const Tensor& query, const Tensor& key,
                                          std::int64_t num_layers, const RecurrentOptions& options = {});
 
 /// Generation, a token or a few at a time: recurrent from `state`, a row-major [N, H, K, V] in float32 (float64 for
-/// float64), which is overwritten with the final state. Returns the output. Not recorded: AutogradError where recording
-/// is on and an argument requires a gradient. ValueError where options.initial_state is given.
+/// float64), which is overwritten with the final state. Returns the output, which is `out` where that is given (row-major;
+/// nothing is allocated then). Not recorded: AutogradError where recording is on and an argument requires a gradient.
+/// ValueError where options.initial_state is given.
 Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& key, const Tensor& value,
-                       const RecurrentOptions& options = {});
+                       const RecurrentOptions& options = {}, const Tensor& out = {});
 
 }  // namespace glade

@@ -381,6 +381,10 @@ TEST_P(LinearAttention, StepInPlace) {
       options.initial_state = {};
       EXPECT_TRUE(all_close(recurrent_step_(state, x.query, x.key, x.value, options), o, 0, 0));
       EXPECT_TRUE(all_close(state, final_state, 0, 0));
+      copy_data(state, x.options.initial_state);
+      const Tensor out = zeros_like(o);
+      EXPECT_TRUE(recurrent_step_(state, x.query, x.key, x.value, options, out).is_same(out));
+      EXPECT_TRUE(all_close(out, o, 0, 0));
     }
 }
 
@@ -469,6 +473,11 @@ TEST_P(LinearAttention, Errors) {
   EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, -1, 3); }, "layer_idx is -1"));
   EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_step_(x.options.initial_state, x.query, x.key, x.value, x.options); },
                                       "initial_state is given"));
+  RecurrentOptions alone = x.options;
+  alone.initial_state = {};
+  EXPECT_TRUE(throws_with<ShapeError>(
+      [&] { recurrent_step_(x.options.initial_state, x.query, x.key, x.value, alone, zero({2, 6, 2, 5})); },
+      "out is [2, 6, 2, 5]"));
 
   x.query.set_requires_grad();
   const Tensor o = recurrent(x.query, x.key, x.value, x.options).first;
