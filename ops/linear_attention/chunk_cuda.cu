@@ -76,9 +76,10 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0 && dgamma) dgamma[blockIdx.x * a.heads + head] = totals[0];
 }
 
-/// [tokens, heads, size] summed over the query heads of each kv head, into `out` [tokens, kv_heads, size].
+/// [tokens, heads, size] summed over the query heads of each kv head, into `out` [..., kv_heads, size].
 void sum_groups(const Recurrence& r, const Tensor& x, const Tensor& out) {
-  copy_data(out, sum(reshape(x, {r.tokens, r.kv_heads, r.group(), x.size(-1)}), {2}));
+  const std::int64_t size = x.size(-1);
+  copy_data(reshape(out, {r.tokens, r.kv_heads, size}), sum(reshape(x, {r.tokens, r.kv_heads, r.group(), size}), {2}));
 }
 
 }  // namespace
