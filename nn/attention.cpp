@@ -28,6 +28,7 @@ FeatureMap find_feature_map(const std::optional<std::string>& name) {
 std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden_size, double expand, std::int64_t num_heads) {
   if (hidden_size <= 0 || num_heads <= 0)
     fail<ValueError>("{}: hidden_size is {} and num_heads {}, expected positive numbers", layer, hidden_size, num_heads);
+  if (!(expand > 0 && expand <= 1024)) fail<ValueError>("{}: {} is {}, expected a number in (0, 1024]", layer, what, expand);
   const auto size = static_cast<std::int64_t>(static_cast<double>(hidden_size) * expand);
   if (size <= 0 || size % num_heads != 0)
     fail<ValueError>("{}: hidden_size {} times {} {} is {}, expected a positive multiple of {} heads", layer, hidden_size, what,

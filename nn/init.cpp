@@ -1,6 +1,7 @@
 #include <glade/nn/init.h>
 
 #include <cmath>
+#include <utility>
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
@@ -9,6 +10,8 @@
 
 namespace glade::nn::init {
 namespace {
+
+thread_local bool skipping = false;
 
 struct Fans {
   double in, out;
@@ -24,17 +27,23 @@ Fans fans(const Tensor& x, const char* operation) {
 
 }  // namespace
 
+SkipInit::SkipInit() : before_(std::exchange(skipping, true)) {}
+SkipInit::~SkipInit() { skipping = before_; }
+
 const Tensor& constant_(const Tensor& x, double value) {
+  if (skipping) return x;
   NoGradGuard no_grad;
   return fill_(x, value);
 }
 
 const Tensor& uniform_(const Tensor& x, double low, double high, Generator& generator) {
+  if (skipping) return x;
   NoGradGuard no_grad;
   return copy_(x, uniform(x.shape(), low, high, x.options(), generator));
 }
 
 const Tensor& normal_(const Tensor& x, double mean, double deviation, Generator& generator) {
+  if (skipping) return x;
   NoGradGuard no_grad;
   return copy_(x, normal(x.shape(), mean, deviation, x.options(), generator));
 }

@@ -5,6 +5,18 @@
 
 namespace glade::nn::init {
 
+/// Within its scope, on this thread, initialisers leave values as they are: for models that are about to be loaded.
+class SkipInit {
+ public:
+  SkipInit();
+  ~SkipInit();
+  SkipInit(const SkipInit&) = delete;
+  SkipInit& operator=(const SkipInit&) = delete;
+
+ private:
+  bool before_;
+};
+
 const Tensor& constant_(const Tensor& x, double value);
 const Tensor& uniform_(const Tensor& x, double low, double high, Generator& generator = default_generator());
 const Tensor& normal_(const Tensor& x, double mean = 0, double deviation = 1, Generator& generator = default_generator());

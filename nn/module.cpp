@@ -63,6 +63,17 @@ void Module::load_state_dict(const StateDict& state) {
   copy_state(targets, state);
 }
 
+void Module::assign_state_dict(const StateDict& state) {
+  const NamedTensors targets = named_state();
+  check_state("assign_state_dict", targets, state);
+  for (const auto& [name, x] : targets) {
+    const auto entry = state.find(name);
+    if (entry == state.end()) continue;
+    replace_data(x, contiguous_data(to_data(entry->second, x.dtype())));
+    if (x.requires_grad()) x.set_grad({});
+  }
+}
+
 void Module::train(bool mode) {
   training_ = mode;
   for (const auto& [name, module] : modules_) module->train(mode);

@@ -34,6 +34,9 @@ class Module {
   /// Copies `state` into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped and mistyped
   /// entries at once; nothing is changed then. See check_state for what fits.
   void load_state_dict(const StateDict& state);
+  /// The same without copying: the parameters and buffers take the entries' memory and devices, converted where the dtype
+  /// differs, and forget their gradients. Who else holds the entries sees every later change.
+  void assign_state_dict(const StateDict& state);
   /// What state_dict() holds, in the order of registration.
   NamedTensors named_state() const;
   /// The submodules right below this one, in the order of registration.

@@ -134,6 +134,12 @@ void check_places(const std::map<std::string, Entry>& entries, std::size_t size)
 
 }  // namespace
 
+TensorInfos infos_of(const StateDict& state) {
+  TensorInfos infos;
+  for (const auto& [name, x] : state) infos.emplace(name, TensorInfo{x.dtype(), x.shape()});
+  return infos;
+}
+
 /// A file's bytes in memory. Writing to them changes private copies of their pages, not the file.
 class SafetensorsFile::Mapping {
  public:
@@ -248,9 +254,7 @@ void save_safetensors(const std::string& path, const TensorInfos& tensors,
 }
 
 void save_safetensors(const std::string& path, const StateDict& tensors, const std::map<std::string, std::string>& metadata) {
-  TensorInfos infos;
-  for (const auto& [name, x] : tensors) infos.emplace(name, TensorInfo{x.dtype(), x.shape()});
-  save_safetensors(path, infos, [&](const std::string& name) { return tensors.at(name); }, metadata);
+  save_safetensors(path, infos_of(tensors), [&](const std::string& name) { return tensors.at(name); }, metadata);
 }
 
 }  // namespace glade::nn

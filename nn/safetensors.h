@@ -16,6 +16,7 @@ struct TensorInfo {
   Shape shape;
 };
 using TensorInfos = std::map<std::string, TensorInfo>;
+TensorInfos infos_of(const StateDict& state);
 
 /// A file mapped into memory. Its header is checked in full before anything is taken from it: CheckpointError that names
 /// the file, the tensor and the cause.

@@ -10,20 +10,27 @@
 namespace glade::nn::models {
 namespace {
 
+void check_size(const char* name, std::int64_t value) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 28;  // products of two, in bytes, are numbers still
+  if (value <= 0 || value > kLargest) fail<ValueError>("model config: {} is {}, expected 1 to {}", name, value, kLargest);
+}
+
 const CausalLMConfig& checked(const CausalLMConfig& config) {
-  const auto check = [](const char* name, std::int64_t value) {
-    if (value <= 0) fail<ValueError>("model config: {} is {}, expected a positive number", name, value);
-  };
-  check("vocab_size", config.vocab_size);
-  check("hidden_size", config.hidden_size);
-  check("num_hidden_layers", config.num_hidden_layers);
-  check("num_heads", config.num_heads);
-  if (config.intermediate_size) check("intermediate_size", *config.intermediate_size);
+  check_size("vocab_size", config.vocab_size);
+  check_size("hidden_size", config.hidden_size);
+  check_size("num_hidden_layers", config.num_hidden_layers);
+  check_size("num_heads", config.num_heads);
+  if (config.intermediate_size) check_size("intermediate_size", *config.intermediate_size);
+  if (!(config.hidden_ratio > 0 && config.hidden_ratio <= 1024))
+    fail<ValueError>("model config: hidden_ratio is {}, expected a number in (0, 1024]", config.hidden_ratio);
+  if (config.pad_token_id && (*config.pad_token_id < 0 || *config.pad_token_id >= config.vocab_size))
+    fail<ValueError>("model config: pad_token_id is {}, expected a value in [0, {})", *config.pad_token_id, config.vocab_size);
   if (!is_floating(config.dtype)) fail<ValueError>("model config: dtype is {}, expected a floating-point type", config.dtype);
   return config;
 }
 
 AttentionFactory gla_attention(const GLAConfig& config) {
+  check_size("conv_size", config.conv_size);
   GatedLinearAttentionOptions options;
   options.num_heads = config.num_heads;
   options.num_kv_heads = config.num_kv_heads;
@@ -73,7 +80,9 @@ Tensor Block::forward(const Tensor& x, AttentionState* state, const Tensor& cu_s
 }
 
 Decoder::Decoder(const CausalLMConfig& config, const AttentionFactory& attention)
-    : embeddings(config.vocab_size, config.hidden_size), norm(config.hidden_size, config.norm_eps), dtype_(config.dtype) {
+    : embeddings(config.vocab_size, config.hidden_size, config.pad_token_id.value_or(-1)),
+      norm(config.hidden_size, config.norm_eps),
+      dtype_(config.dtype) {
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) layers.emplace_back(config, attention(i));
   register_module("embeddings", embeddings);
   register_module("layers", layers);

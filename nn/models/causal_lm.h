@@ -13,6 +13,7 @@
 #include <glade/nn/embedding.h>
 #include <glade/nn/mlp.h>
 #include <glade/nn/models/config.h>
+#include <glade/nn/models/pretrained.h>
 
 namespace glade::nn::models {
 
@@ -88,6 +89,12 @@ class CausalLM : public Module {
 class GLAForCausalLM : public CausalLM {
  public:
   explicit GLAForCausalLM(const GLAConfig& config);
+
+  /// The published model in a folder; its parameters are float32. On the CPU float32 files are not copied but mapped (see
+  /// SafetensorsFile::read). CheckpointError as for load_pretrained, and where the tensors do not fit the config.
+  static std::unique_ptr<GLAForCausalLM> from_pretrained(const std::string& folder, const PretrainedOptions& options = {});
+  /// Writes a folder that from_pretrained and fla read.
+  void save_pretrained(const std::string& folder, const SavePretrainedOptions& options = {}) const;
 };
 
 class LightningForCausalLM : public CausalLM {

@@ -24,6 +24,7 @@ void visit_common_fields(Config& c, F&& field) {
   field("norm_eps", c.norm_eps);
   field("tie_word_embeddings", c.tie_word_embeddings);
   field("initializer_range", c.initializer_range);
+  field("pad_token_id", c.pad_token_id);
   field("dtype", c.dtype);
   field("expand_k", c.expand_k);
   field("expand_v", c.expand_v);
@@ -42,6 +43,37 @@ void visit_fields(Config& c, F&& field) {
     field("clamp_min", c.clamp_min);
   }
 }
+
+/// Fields of fla's GLAConfig of which glade computes one value only, in JSON.
+constexpr std::pair<const char*, const char*> kFixedFields[] = {
+    {"attn", "null"},    {"attnres_block_size", "null"}, {"hidden_act", "\"swish\""},     {"use_gk", "true"},
+    {"use_gv", "false"}, {"use_l2warp", "false"},        {"quantization_config", "null"},
+};
+
+/// Fields of published configs that do not change what is computed.
+const std::set<std::string> kOtherFields{
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attn_mode",
+    "auto_map",
+    "bos_token_id",
+    "eos_token_id",
+    "fuse_cross_entropy",
+    "fuse_linear_cross_entropy",
+    "fuse_norm",
+    "fuse_swiglu",
+    "id2label",
+    "label2id",
+    "max_position_embeddings",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "sep_token_id",
+    "share_conv_kernel",
+    "transformers_version",
+    "use_cache",
+};
 
 template <class T>
 struct IsOptional : std::false_type {};
@@ -83,34 +115,79 @@ void read(const char* name, const json& value, T& out) {
 }
 
 template <class Config>
-std::string to_json_text(const char* model_type, const Config& config) {
+json to_object(const char* model_type, const Config& config) {
   json object{{"model_type", model_type}};
   visit_fields(config, [&](const char* name, const auto& value) { object[name] = write(value); });
-  return object.dump(2);
+  return object;
 }
 
-template <class Config>
-Config from_json_text(const std::string& model_type, const std::string& text) {
-  const json object = json::parse(text, nullptr, false);
+json parse_object(const std::string& model_type, const std::string& text) {
+  json object = json::parse(text, nullptr, false);
   if (!object.is_object()) fail<ValueError>("model config: expected a JSON object");
   if (const json given = object.value("model_type", json()); given != model_type)
     fail<ValueError>("model config: model_type is {}, expected \"{}\"", given.dump(), model_type);
-  Config config;
-  std::set<std::string> known{"model_type"};
+  object.erase("model_type");
+  return object;
+}
+
+/// Moves the fields that Config has from `object` to `config`.
+template <class Config>
+void take_fields(json& object, Config& config) {
   visit_fields(config, [&](const char* name, auto& value) {
-    known.insert(name);
-    if (object.contains(name)) read(name, object[name], value);
+    const auto given = object.find(name);
+    if (given == object.end()) return;
+    read(name, *given, value);
+    object.erase(given);
   });
-  for (const auto& [name, value] : object.items())
-    if (!known.contains(name)) fail<ValueError>("model config: unknown field '{}' for model_type {}", name, model_type);
-  return config;
+}
+
+void expect_no_fields(const json& object, const char* model_type) {
+  if (!object.empty())
+    fail<ValueError>("model config: unknown field '{}' for model_type {}", object.items().begin().key(), model_type);
 }
 
 }  // namespace
 
-std::string GLAConfig::to_json() const { return to_json_text("gla", *this); }
-GLAConfig GLAConfig::from_json(const std::string& text) { return from_json_text<GLAConfig>("gla", text); }
-std::string LightningConfig::to_json() const { return to_json_text("lightning", *this); }
-LightningConfig LightningConfig::from_json(const std::string& text) { return from_json_text<LightningConfig>("lightning", text); }
+std::string GLAConfig::to_json() const {
+  json object = to_object("gla", *this);
+  for (const auto& [name, value] : other) object[name] = json::parse(value);
+  return object.dump(2);
+}
+
+GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& defaults) {
+  GLAConfig config = defaults;
+  json object = parse_object("gla", text);
+  if (const auto dtype = object.find("torch_dtype"); dtype != object.end()) {  // its name before transformers 4.56
+    object.emplace("dtype", *dtype);
+    object.erase("torch_dtype");
+  }
+  if (const auto dtype = object.find("dtype"); dtype != object.end() && dtype->is_null()) object.erase(dtype);
+  take_fields(object, config);
+  for (const auto& [name, value] : kFixedFields) {
+    const auto given = object.find(name);
+    if (given == object.end()) continue;
+    if (*given != json::parse(value))
+      fail<ValueError>("model config: {} is {}, but glade computes {} only", name, given->dump(), value);
+    object.erase(given);
+  }
+  for (const std::string& name : kOtherFields) {
+    const auto given = object.find(name);
+    if (given == object.end()) continue;
+    config.other[name] = given->dump();
+    object.erase(given);
+  }
+  expect_no_fields(object, "gla");
+  return config;
+}
+
+std::string LightningConfig::to_json() const { return to_object("lightning", *this).dump(2); }
+
+LightningConfig LightningConfig::from_json(const std::string& text) {
+  LightningConfig config;
+  json object = parse_object("lightning", text);
+  take_fields(object, config);
+  expect_no_fields(object, "lightning");
+  return config;
+}
 
 }  // namespace glade::nn::models

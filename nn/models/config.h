@@ -1,6 +1,7 @@
 #pragma once
 // The shapes of the language models, and their JSON form.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -16,8 +17,9 @@ struct CausalLMConfig {
   double hidden_ratio = 4;                        ///< of the MLP; see GatedMLP::default_intermediate_size
   std::optional<std::int64_t> intermediate_size;  ///< of the MLP, instead of hidden_ratio
   double norm_eps = 1e-6;
-  bool tie_word_embeddings = false;  ///< the head's weight is the embedding's
-  double initializer_range = 0.02;   ///< deviation of the weights at first
+  bool tie_word_embeddings = false;          ///< the head's weight is the embedding's
+  double initializer_range = 0.02;           ///< deviation of the weights at first
+  std::optional<std::int64_t> pad_token_id;  ///< the token whose embedding gets no gradient
   /// The dtype of activations. With bfloat16 the parameters stay float32 and are cast where they are used; norms, states
   /// and losses are computed in float32.
   DType dtype = DType::float32;
@@ -34,11 +36,15 @@ struct GLAConfig : CausalLMConfig {
   bool use_output_gate = true;
   bool elementwise_affine = true;
   std::optional<double> clamp_min;
+  /// Fields of published configs that do not change what is computed (eos_token_id, fuse_norm, ...), as JSON by name.
+  std::map<std::string, std::string> other;
 
   std::string to_json() const;
-  /// Absent fields keep their defaults. ValueError, naming the field, for unknown fields and values of a wrong type, or
-  /// where `text` is not JSON or says another model_type than "gla".
-  static GLAConfig from_json(const std::string& text);
+  /// Reads what to_json() wrote or the config.json of a published model. Absent fields are as in `defaults`. ValueError,
+  /// naming the field, for unknown fields, values of a wrong type and values that cannot be honoured (like softmax layers
+  /// in `attn`), or where `text` is not JSON or says another model_type than "gla".
+  static GLAConfig from_json(const std::string& text, const GLAConfig& defaults);
+  static GLAConfig from_json(const std::string& text) { return from_json(text, GLAConfig()); }
 };
 
 struct LightningConfig : CausalLMConfig {

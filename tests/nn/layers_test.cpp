@@ -229,6 +229,9 @@ TEST(Init, FillsWithTheStatedDistributions) {
 TEST(Init, IsTheSameForASeed) {
   Generator a(5), b(5);
   EXPECT_TRUE(all_close(init::normal_(empty({10}), 0, 1, a), init::normal_(empty({10}), 0, 1, b), 0, 0));
+  const init::SkipInit skip;
+  EXPECT_TRUE(all_close(init::normal_(ones({10}), 0, 1, a), ones({10}), 0, 0));
+  EXPECT_EQ(a.state(), b.state());
 }
 
 }  // namespace

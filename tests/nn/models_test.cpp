@@ -218,6 +218,10 @@ TEST(Config, GoesThroughJson) {
   EXPECT_EQ(read.clamp_min, -3);
   EXPECT_EQ(read.dtype, DType::bfloat16);
   EXPECT_FALSE(GLAConfig::from_json(small_gla().to_json()).clamp_min.has_value());
+  const std::string published = R"({"model_type": "gla", "torch_dtype": "bfloat16", "eos_token_id": [2, 5], "attn": null})";
+  EXPECT_EQ(GLAConfig::from_json(published).dtype, DType::bfloat16);
+  EXPECT_EQ(GLAConfig::from_json(GLAConfig::from_json(published).to_json()).other.at("eos_token_id"), "[2,5]");
+  EXPECT_EQ(GLAConfig::from_json(published, config).num_kv_heads, 2);
   EXPECT_EQ(LightningConfig::from_json(R"({"model_type": "lightning", "num_heads": 8})").num_heads, 8);
 }
 
@@ -226,7 +230,8 @@ TEST(Config, NamesWhatItCannotRead) {
   EXPECT_TRUE(throws_with<ValueError>(read("nonsense"), "JSON object"));
   EXPECT_TRUE(throws_with<ValueError>(read("{}"), "model_type is null"));
   EXPECT_TRUE(throws_with<ValueError>(read(R"({"model_type": "lightning"})"), "expected \"gla\""));
-  EXPECT_TRUE(throws_with<ValueError>(read(R"({"model_type": "gla", "attn": {}})"), "unknown field 'attn'"));
+  EXPECT_TRUE(throws_with<ValueError>(read(R"({"model_type": "gla", "attn": {}})"), "attn is {}, but glade computes null only"));
+  EXPECT_TRUE(throws_with<ValueError>(read(R"({"model_type": "gla", "rope": 1})"), "unknown field 'rope'"));
   EXPECT_TRUE(
       throws_with<ValueError>(read(R"({"model_type": "gla", "num_heads": 2.5})"), "num_heads is 2.5, expected an integer"));
   EXPECT_TRUE(throws_with<ValueError>(read(R"({"model_type": "gla", "dtype": "int4"})"), "int4"));

@@ -95,6 +95,22 @@ TEST(Module, LoadConvertsFloatingTypes) {
   EXPECT_TRUE(all_close(target.first.weight, source.first.weight, 0, 0));
 }
 
+TEST(Module, AssignTakesTheMemoryItIsGiven) {
+  Outer source, model;
+  StateDict state = copy_of(source.state_dict());
+  state.erase("tied.weight");
+  state.at("shift") = to_data(state.at("shift"), DType::float64);
+  sum(model.first(ones({2, 3}))).backward();
+  model.assign_state_dict(state);
+  EXPECT_EQ(model.first.weight.raw_data(), state.at("first.weight").raw_data());
+  EXPECT_EQ(model.tied.weight.raw_data(), state.at("first.weight").raw_data());
+  EXPECT_EQ(model.shift.dtype(), DType::float32);
+  EXPECT_FALSE(model.first.weight.grad().defined());
+  EXPECT_TRUE(all_close(model.first(ones({2, 3})), source.first(ones({2, 3})), 0, 0));
+  state.erase("shift");
+  EXPECT_TRUE(throws_with<ValueError>([&] { model.assign_state_dict(state); }, "missing shift"));
+}
+
 TEST(Module, SharedParameterNeedsOneOfItsNames) {
   Outer source, target;
   StateDict state = source.state_dict();

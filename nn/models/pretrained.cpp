@@ -1,0 +1,246 @@
+#include <glade/nn/models/pretrained.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <glade/core/format.h>
+#include <glade/nn/init.h>
+#include <glade/nn/models/causal_lm.h>
+#include <glade/nn/output_file.h>
+
+namespace glade::nn::models {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+/// Of fla's GLAConfig, where they are others than glade's.
+GLAConfig published_defaults() {
+  GLAConfig config;
+  config.vocab_size = 32000;
+  config.hidden_size = 2048;
+  config.num_hidden_layers = 24;
+  return config;
+}
+
+// ---- names ---------------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kNorm = ".g_norm.weight";
+constexpr std::string_view kFusedNorm = ".g_norm_swish_gate.weight";  // fla's name where norm and gate are one module
+
+std::string with_suffix(const std::string& name, std::string_view suffix, std::string_view replacement) {
+  return name.substr(0, name.size() - suffix.size()) + std::string(replacement);
+}
+
+std::string from_published_name(const std::string& name) {
+  return name.ends_with(kFusedNorm) ? with_suffix(name, kFusedNorm, kNorm) : name;
+}
+
+std::string to_published_name(const std::string& name, const GLAConfig& config) {
+  const auto fuse_norm = config.other.find("fuse_norm");
+  const bool fused = config.use_output_gate && (fuse_norm == config.other.end() || fuse_norm->second == "true");
+  return fused && name.ends_with(kNorm) ? with_suffix(name, kNorm, kFusedNorm) : name;
+}
+
+// fla stores the weights [D, W] of short convolutions as [D, 1, W].
+bool is_convolution(const std::string& name) { return name.ends_with("_conv1d.weight"); }
+
+Shape from_published_shape(const std::string& name, const Shape& shape) {
+  return is_convolution(name) && shape.ndim() == 3 && shape[1] == 1 ? Shape{shape[0], shape[2]} : shape;
+}
+
+Shape to_published_shape(const std::string& name, const Shape& shape) {
+  return is_convolution(name) && shape.ndim() == 2 ? Shape{shape[0], 1, shape[1]} : shape;
+}
+
+Tensor reshaped(const Tensor& x, const Shape& shape) {
+  const Tensor rows = contiguous_data(x);
+  return rows.as_strided(shape, shape.contiguous_strides(), rows.offset());
+}
+
+// ---- files ---------------------------------------------------------------------------------------------------------
+
+std::string read_text(const std::string& path) {
+  constexpr std::uintmax_t kLongest = 100'000'000;
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error) fail<CheckpointError>("{}: cannot be read: {}", path, error.message());
+  if (size > kLongest) fail<CheckpointError>("{}: has {} bytes, expected at most {}", path, size, kLongest);
+  std::string text(size, '\0');
+  if (!std::ifstream(path, std::ios::binary).read(text.data(), static_cast<std::streamsize>(size)))
+    fail<CheckpointError>("{}: cannot be read", path);
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  OutputFile output(path);
+  output.write(text.data(), text.size());
+  output.commit();
+}
+
+/// The file of every tensor, by the index.
+std::map<std::string, std::string> read_index(const std::string& path) {
+  const json index = json::parse(read_text(path), nullptr, false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
+    fail<CheckpointError>("{}: expected a JSON object with an object 'weight_map'", path);
+  std::map<std::string, std::string> files;
+  for (const auto& [name, value] : index["weight_map"].items()) {
+    const std::string file = value.is_string() ? value.get<std::string>() : "";
+    if (file.empty() || file.find('/') != std::string::npos)
+      fail<CheckpointError>("{}: {}: {} is not the name of a file beside it", path, name, value.dump());
+    files.emplace(name, file);
+  }
+  return files;
+}
+
+StateDict read_shards(const fs::path& folder) {
+  const std::string index = folder / kIndex;
+  const std::map<std::string, std::string> files = read_index(index);
+  std::map<std::string, SafetensorsFile> shards;
+  for (const auto& [name, file] : files)
+    if (!shards.contains(file)) shards.emplace(file, SafetensorsFile(folder / file));
+  for (const auto& [file, shard] : shards)
+    for (const auto& [name, info] : shard.tensors())
+      if (const auto entry = files.find(name); entry == files.end() || entry->second != file)
+        fail<CheckpointError>("{}: {} is in {}, but not listed there", index, name, file);
+  StateDict state;
+  for (const auto& [name, file] : files) state.emplace(name, shards.at(file).read(name));
+  return state;
+}
+
+StateDict read_weights(const fs::path& folder) {
+  if (fs::exists(folder / kWeights)) return SafetensorsFile(folder / kWeights).read_all();
+  if (fs::exists(folder / kIndex)) return read_shards(folder);
+  fail<CheckpointError>("{}: has neither {} nor {}", folder.string(), kWeights, kIndex);
+}
+
+GLAConfig read_config(const std::string& path) {
+  const std::string text = read_text(path);
+  try {
+    return GLAConfig::from_json(text, published_defaults());
+  } catch (const ValueError& error) {
+    fail<CheckpointError>("{}: {}", path, error.what());
+  }
+}
+
+/// The sizes that decide how much a model takes, before one is made.
+void check_sizes(const std::string& folder, const Pretrained& pretrained) {
+  const auto embeddings = pretrained.state.find("model.embeddings.weight");
+  const Shape expected{pretrained.config.vocab_size, pretrained.config.hidden_size};
+  if (embeddings == pretrained.state.end()) fail<CheckpointError>("{}: missing model.embeddings.weight", folder);
+  if (!(embeddings->second.shape() == expected))
+    fail<CheckpointError>("{}: model.embeddings.weight is {}, but {} says {}", folder, embeddings->second.shape(), kConfig,
+                          expected);
+  if (pretrained.config.num_hidden_layers > static_cast<std::int64_t>(pretrained.state.size()))
+    fail<CheckpointError>("{}: {} tensors for {} layers", folder, pretrained.state.size(), pretrained.config.num_hidden_layers);
+}
+
+std::int64_t size_in_bytes(const TensorInfo& info) {
+  return info.shape.numel() * static_cast<std::int64_t>(dtype_size(info.dtype));
+}
+
+/// The tensors of each file.
+std::vector<TensorInfos> split(const TensorInfos& tensors, std::int64_t max_bytes) {
+  std::vector<TensorInfos> shards(1);
+  std::int64_t bytes = 0;
+  for (const auto& [name, info] : tensors) {
+    if (!shards.back().empty() && bytes + size_in_bytes(info) > max_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().emplace(name, info);
+    bytes += size_in_bytes(info);
+  }
+  return shards;
+}
+
+}  // namespace
+
+Pretrained load_pretrained(const std::string& folder) {
+  Pretrained result;
+  result.config = read_config(fs::path(folder) / kConfig);
+  for (const auto& [name, x] : read_weights(folder))
+    if (!result.state.emplace(from_published_name(name), reshaped(x, from_published_shape(name, x.shape()))).second)
+      fail<CheckpointError>("{}: {} is there under two names", folder, from_published_name(name));
+  if (result.config.tie_word_embeddings) result.state.erase("lm_head.weight");  // which some files hold nevertheless
+  return result;
+}
+
+void save_pretrained(const std::string& folder, const GLAConfig& config, const TensorInfos& tensors,
+                     const std::function<Tensor(const std::string& name)>& read, const SavePretrainedOptions& options) {
+  if (options.dtype && !is_floating(*options.dtype))
+    fail<ValueError>("save_pretrained: dtype is {}, expected a floating-point type", *options.dtype);
+  if (options.max_shard_bytes <= 0)
+    fail<ValueError>("save_pretrained: max_shard_bytes is {}, expected a positive number", options.max_shard_bytes);
+  const fs::path path(folder);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail<CheckpointError>("{}: cannot be created: {}", folder, error.message());
+
+  std::map<std::string, std::string> names;  // glade's by the published ones
+  TensorInfos published;
+  for (const auto& [name, info] : tensors) {
+    if (config.tie_word_embeddings && name == "lm_head.weight") continue;
+    const DType dtype = options.dtype && is_floating(info.dtype) ? *options.dtype : info.dtype;
+    const std::string published_name = to_published_name(name, config);
+    published.emplace(published_name, TensorInfo{dtype, to_published_shape(name, info.shape)});
+    names.emplace(published_name, name);
+  }
+  const auto read_published = [&](const std::string& name) {
+    const auto& [dtype, shape] = published.at(name);
+    return reshaped(to_data(read(names.at(name)), dtype), shape);
+  };
+
+  const std::vector<TensorInfos> shards = split(published, options.max_shard_bytes);
+  const bool sharded = shards.size() > 1;
+  json weight_map = json::object();
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = sharded ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()) : kWeights;
+    save_safetensors(path / file, shards[i], read_published, {{"format", "pt"}});
+    for (const auto& [name, info] : shards[i]) weight_map[name] = file;
+  }
+  if (sharded) {
+    std::int64_t bytes = 0;
+    for (const auto& [name, info] : published) bytes += size_in_bytes(info);
+    write_text(path / kIndex, json{{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}}.dump(2));
+  }
+  GLAConfig described = config;
+  described.other.try_emplace("architectures", R"(["GLAForCausalLM"])");
+  write_text(path / kConfig, described.to_json());
+  fs::remove(path / (sharded ? kWeights : kIndex), error);  // of another model that was here before
+}
+
+void save_pretrained(const std::string& folder, const GLAConfig& config, const StateDict& state,
+                     const SavePretrainedOptions& options) {
+  save_pretrained(folder, config, infos_of(state), [&](const std::string& name) { return state.at(name); }, options);
+}
+
+std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& folder, const PretrainedOptions& options) {
+  Pretrained pretrained = load_pretrained(folder);
+  check_sizes(folder, pretrained);
+  if (options.dtype) pretrained.config.dtype = *options.dtype;
+  const init::SkipInit skip;
+  try {
+    auto model = std::make_unique<GLAForCausalLM>(pretrained.config);
+    check_state("tensors", model->named_state(), pretrained.state);
+    for (auto& [name, x] : pretrained.state) x = to_data(to_data(x, options.device), DType::float32);
+    model->assign_state_dict(pretrained.state);
+    return model;
+  } catch (const ValueError& error) {
+    fail<CheckpointError>("{}: {}", folder, error.what());
+  }
+}
+
+void GLAForCausalLM::save_pretrained(const std::string& folder, const SavePretrainedOptions& options) const {
+  models::save_pretrained(folder, GLAConfig::from_json(config_json()), state_dict(), options);
+}
+
+}  // namespace glade::nn::models
