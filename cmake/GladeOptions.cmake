@@ -31,13 +31,12 @@ endif()
 
 # Common options of every target of the project. No errno and no traps from math functions, or loops with them cannot be
 # vectorised; NaN and infinity keep their meaning. -Wrestrict is wrong about std::string in GCC 12 (PR 105651).
-# C++20 for CUDA is a plain flag: CMake 3.25 does not know that nvcc has it.
 function(glade_target_options target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -fno-math-errno -fno-trapping-math>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_MARCH}>>:-march=${GLADE_MARCH}>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GLADE_WERROR}>>:-Werror>
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${GLADE_WERROR}>>:-Werror=all-warnings>)
   if(GLADE_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${GLADE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
