@@ -33,6 +33,7 @@ struct RecurrenceReference {
   Values o, final_state;
   Values query, key, value, g, g_gamma, gk, gv,
       initial_state;  ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
+  double g_gamma_terms = 0;  ///< the norm of the terms, one a step, that add up to the gradient of g_gamma
 
   const Values& gradient(std::size_t input) const {
     const Values* all[] = {&query, &key, &value, &g, &g_gamma, &gk, &gv, &initial_state};
@@ -104,6 +105,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
         if (!grad_final_state.empty()) dS[e] = grad_final_state[final_at + e];
       for (std::size_t p = L; p-- > 0;) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
+        double step = 0;
         for (std::int64_t i = 0; i < K; ++i)
           for (std::int64_t j = 0; j < V; ++j) {
             const double D = decay(row, i, j), out = grad_o.empty() ? 0 : grad_o[row * V + j];
@@ -116,9 +118,11 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
             if (!g.empty()) y.g[channel_g ? row * K + i : row] += log;
             if (!gk.empty()) y.gk[row * K + i] += log;
             if (!gv.empty()) y.gv[row * V + j] += log;
-            if (!gamma.empty()) y.g_gamma[gamma_at] += log;
+            step += log;
             d *= D;
           }
+        if (!gamma.empty()) y.g_gamma[gamma_at] += step;
+        y.g_gamma_terms = std::hypot(y.g_gamma_terms, step);
       }
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) y.initial_state[state_at + e] += dS[e];
