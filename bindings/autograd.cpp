@@ -116,7 +116,7 @@ void bind_autograd(py::module_& module) {
              "remove_hook. AutogradError where the tensor requires no gradient.");
   def_method("remove_hook", &Tensor::remove_hook, arg("key"), "Removes the hook that register_hook returned the key of.");
 
-  py::module_ tape = module.def_submodule("_autograd");
+  py::module_ tape = public_submodule(module, "_autograd", "glade.autograd");
   tape.def("grad", gradients_of, arg("outputs"), arg("inputs"), arg("gradients") = py::none(), py::kw_only(),
            arg("retain_graph") = false, arg("create_graph") = false, arg("allow_unused") = false, Unlocked(),
            "The gradients of sum(outputs[i] * gradients[i]) with respect to `inputs`, a list, without touching any .grad. "

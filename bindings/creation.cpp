@@ -69,6 +69,24 @@ void def_like(py::module_& module, const char* name, F make, const char* doc) {
       arg("x"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false, doc);
 }
 
+Generator& generator_or_default(Generator* generator) { return generator != nullptr ? *generator : default_generator(); }
+
+/// A factory of random tensors of a shape, with parameters of the distribution.
+template <class F, class... Parameter>
+void def_random(py::module_& module, const char* name, const char* doc, F make, const Parameter&... parameter) {
+  module.def(name, make, arg("shape"), parameter..., py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
+             arg("generator") = py::none(), Unlocked(), doc);
+}
+
+py::tuple state_of(const Generator& generator) {
+  const Generator::State state = generator.state();
+  return py::make_tuple(state.seed, state.offset);
+}
+
+void set_state(Generator& generator, std::pair<std::uint64_t, std::uint64_t> state) {
+  generator.set_state({state.first, state.second});
+}
+
 Tensor arange_over(Scalar start, const std::optional<Scalar>& stop, Scalar step, const std::optional<DType>& dtype,
                    const Device& device) {
   const Scalar from = stop ? start : Scalar(0), to = stop.value_or(start);
@@ -135,39 +153,34 @@ void bind_creation(py::module_& module) {
   module.def(
       "eye", [](std::int64_t n, DType dtype, const Device& device) { return eye(n, {dtype, device}); }, arg("n"), py::kw_only(),
       arg("dtype") = DType::float32, arg("device") = kCPU, "The identity matrix [n, n].");
-  module.def(
-      "uniform",
-      [](const Shape& shape, double low, double high, DType dtype, const Device& device) {
-        return uniform(shape, low, high, {dtype, device});
+  def_random(
+      module, "uniform", "Random numbers, uniform in [low, high).",
+      [](const Shape& shape, double low, double high, DType dtype, const Device& device, Generator* generator) {
+        return uniform(shape, low, high, {dtype, device}, generator_or_default(generator));
       },
-      arg("shape"), arg("low") = 0.0, arg("high") = 1.0, py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
-      Unlocked(), "Random numbers, uniform in [low, high).");
-  module.def(
-      "normal",
-      [](const Shape& shape, double mean, double deviation, DType dtype, const Device& device) {
-        return normal(shape, mean, deviation, {dtype, device});
+      arg("low") = 0.0, arg("high") = 1.0);
+  def_random(
+      module, "normal", "Random numbers, normal with the given mean and standard deviation.",
+      [](const Shape& shape, double mean, double deviation, DType dtype, const Device& device, Generator* generator) {
+        return normal(shape, mean, deviation, {dtype, device}, generator_or_default(generator));
       },
-      arg("shape"), arg("mean") = 0.0, arg("deviation") = 1.0, py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
-      Unlocked(), "Random numbers, normal with the given mean and standard deviation.");
-  module.def(
-      "bernoulli",
-      [](const Shape& shape, double p, DType dtype, const Device& device) { return bernoulli(shape, p, {dtype, device}); },
-      arg("shape"), arg("p"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU, Unlocked(),
-      "1 with probability p, else 0. ValueError for p outside [0, 1].");
-  module.def(
-      "manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"),
-      "Seeds the generator of all random numbers, on every device.");
-  module.def(
-      "get_rng_state",
-      [] {
-        const Generator::State state = default_generator().state();
-        return py::make_tuple(state.seed, state.offset);
+      arg("mean") = 0.0, arg("deviation") = 1.0);
+  def_random(
+      module, "bernoulli", "1 with probability p, else 0. ValueError for p outside [0, 1].",
+      [](const Shape& shape, double p, DType dtype, const Device& device, Generator* generator) {
+        return bernoulli(shape, p, {dtype, device}, generator_or_default(generator));
       },
-      "The generator's state, (seed, numbers drawn): give it to set_rng_state to go on from here.");
-  module.def(
-      "set_rng_state",
-      [](std::pair<std::uint64_t, std::uint64_t> state) { default_generator().set_state({state.first, state.second}); },
-      arg("state"), "Sets the generator to a state from get_rng_state.");
+      arg("p"));
+  py::class_<Generator>(
+      module, "Generator",
+      "A source of random numbers: the n-th number of a seed is the same on CPU and GPU. Factories of random tensors take one "
+      "as `generator`; without, they take default_generator().")
+      .def(py::init<std::uint64_t>(), arg("seed") = 0)
+      .def("seed", &Generator::seed, arg("seed"), "Starts again, from another seed.")
+      .def_property("state", state_of, set_state, "(seed, numbers drawn): set it to go on from there.");
+  module.def("default_generator", default_generator, py::return_value_policy::reference,
+             "The generator that is used where none is given.");
+  module.def("manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"), "Seeds the default generator.");
 }
 
 }  // namespace glade::python

@@ -3,6 +3,7 @@
 
 PYBIND11_MODULE(_glade, module) {
   using namespace glade::python;
+  module.attr("__module__") = "glade";  // where classes say that they come from
   module.attr("__version__") = GLADE_VERSION;
   bind_errors(module);
   bind_types(module);
@@ -16,4 +17,9 @@ PYBIND11_MODULE(_glade, module) {
   bind_layers(module);
   bind_linear_attention(module);
   bind_autograd(module);
+  bind_cuda(module);
+  bind_modules(module);
+  bind_models(module);
+  bind_optim(module);
+  bind_checkpoint(module);
 }

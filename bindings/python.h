@@ -91,6 +91,9 @@ std::vector<std::int64_t> integers_from_arguments(const py::args& arguments, con
 /// A Python number as a Scalar; nothing where it is none. NumPy's numbers count.
 std::optional<Scalar> scalar_from(PyObject* object);
 
+/// A submodule whose classes say that they are of the public module `name`.
+py::module_ public_submodule(py::module_& module, const char* private_name, const char* name);
+
 /// A Python object held from C++ code that runs without the interpreter lock.
 class Callback {
  public:
@@ -115,6 +118,11 @@ void bind_shape(py::module_& module);
 void bind_layers(py::module_& module);
 void bind_linear_attention(py::module_& module);
 void bind_autograd(py::module_& module);
+void bind_cuda(py::module_& module);
+void bind_modules(py::module_& module);
+void bind_models(py::module_& module);
+void bind_optim(py::module_& module);
+void bind_checkpoint(py::module_& module);
 
 // Slots of the type Tensor.
 extern PyType_Slot operator_slots[];

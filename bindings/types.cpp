@@ -76,6 +76,12 @@ Shape shape_from_arguments(const py::args& arguments, const char* function) {
   return Shape(integers_from_arguments(arguments, function));
 }
 
+py::module_ public_submodule(py::module_& module, const char* private_name, const char* name) {
+  py::module_ submodule = module.def_submodule(private_name);
+  submodule.attr("__module__") = name;
+  return submodule;
+}
+
 Callback::Callback(py::object object)
     : object_(new py::object(std::move(object)), [](py::object* held) {
         if (!Py_IsInitialized()) return;

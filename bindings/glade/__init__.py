@@ -8,7 +8,7 @@
 """
 
 from glade._glade import *
-from glade._glade import __version__
+from glade._glade import __version__, _tensor_from_bytes
 from glade._attention import gla_attention, recurrent_attention
-from glade import autograd
+from glade import autograd, cuda, nn, optim
 from glade.autograd import enable_grad, is_grad_enabled, no_grad

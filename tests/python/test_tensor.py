@@ -62,9 +62,9 @@ def test_factories(device):
 def test_random_numbers_follow_the_seed(device):
     glade.manual_seed(5)
     first = glade.randn(4, 4, device=device)
-    state = glade.get_rng_state()
+    state = glade.default_generator().state
     second = glade.rand(100, device=device)
-    glade.set_rng_state(state)
+    glade.default_generator().state = state
     assert second.tolist() == glade.rand(100, device=device).tolist()
     glade.manual_seed(5)
     assert first.tolist() == glade.randn(4, 4, device=device).tolist()
@@ -72,6 +72,8 @@ def test_random_numbers_follow_the_seed(device):
     normal = glade.normal((10000,), 3, 2, device=device)
     assert abs(normal.mean().item() - 3) < 0.1 and abs(normal.var().item() - 4) < 0.2
     assert set(glade.bernoulli((100,), 0.5, device=device).tolist()) == {0.0, 1.0}
+    generator = glade.Generator(5)
+    assert glade.normal((4, 4), device=device, generator=generator).tolist() == first.tolist()
     assert 2 <= glade.uniform((100,), 2, 3, device=device).min().item()
 
 

@@ -1,0 +1,26 @@
+"""CUDA devices: whether there are any, their memory, their streams."""
+
+import contextlib
+
+from glade._glade._cuda import (
+    Stream,
+    _StreamGuard,
+    current_stream,
+    device_count,
+    empty_cache,
+    is_available,
+    is_built,
+    memory_stats,
+    reset_peak_memory_stats,
+    synchronize,
+)
+
+
+@contextlib.contextmanager
+def stream(stream):
+    """Makes `stream` this thread's current stream inside: `with glade.cuda.stream(s):`."""
+    guard = _StreamGuard(stream)
+    try:
+        yield stream
+    finally:
+        del guard

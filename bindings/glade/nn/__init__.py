@@ -1,0 +1,45 @@
+"""Modules: layers, containers, initialisers, models.
+
+>>> import glade
+>>> from glade import nn
+>>> class Classifier(nn.Module):
+...     def __init__(self):
+...         super().__init__()
+...         self.hidden = nn.Linear(2, 16)
+...         self.output = nn.Linear(16, 3)
+...         self.scale = nn.Parameter(glade.ones(3))
+...     def forward(self, x):
+...         return self.output(self.hidden(x).tanh()) * self.scale
+>>> model = Classifier()
+>>> [name for name, _ in model.named_parameters()]
+['scale', 'hidden.weight', 'hidden.bias', 'output.weight', 'output.bias']
+>>> model(glade.zeros(5, 2)).shape
+(5, 3)
+"""
+
+from glade._glade import as_tensor as _as_tensor
+from glade._glade._nn import (
+    AttentionState,
+    Dropout,
+    Embedding,
+    GatedLinearAttention,
+    GatedMLP,
+    LayerNorm,
+    LightningAttention,
+    Linear,
+    LinearAttention,
+    Module,
+    RMSNorm,
+    ShortConvolution,
+    UnaryModule,
+)
+from glade.nn import init, models
+from glade.nn._containers import ModuleList, Sequential
+
+
+def Parameter(data, requires_grad=True):
+    """A tensor over `data` (anything glade.as_tensor takes) that a module it is set on takes for a parameter.
+
+    DTypeError for data that are not floating-point.
+    """
+    return _as_tensor(data).detach().requires_grad_(requires_grad)

@@ -1,0 +1,65 @@
+"""Modules made of modules."""
+
+from glade._glade._nn import Module
+
+
+class ModuleList(Module):
+    """Modules in a list, named "0", "1", ..., whose parameters are found."""
+
+    def __init__(self, modules=()):
+        super().__init__()
+        self._items = []
+        for module in modules:
+            self.append(module)
+
+    def append(self, module):
+        """Adds a module at the end and returns the list. TypeError for anything else."""
+        if not isinstance(module, Module):
+            raise TypeError(f"ModuleList: expected a module, got {type(module).__name__}")
+        setattr(self, str(len(self._items)), module)
+        self._items.append(module)
+        return self
+
+    def __len__(self):
+        return len(self._items)
+
+    def __getitem__(self, index):
+        return self._items[index]
+
+    def __iter__(self):
+        return iter(self._items)
+
+
+class Sequential(Module):
+    """Applies its parts one after the other: modules, named "0", "1", ..., and functions, which hold nothing.
+
+    >>> import glade
+    >>> from glade import nn
+    >>> model = nn.Sequential(nn.Linear(2, 16), glade.tanh, nn.Linear(16, 1))
+    >>> model(glade.zeros(4, 2)).shape
+    (4, 1)
+    """
+
+    def __init__(self, *parts):
+        super().__init__()
+        self._parts = parts
+        for i, part in enumerate(parts):
+            if isinstance(part, Module):
+                setattr(self, str(i), part)
+            elif not callable(part):
+                raise TypeError(f"Sequential: expected modules and functions, got {type(part).__name__}")
+
+    def forward(self, x):
+        """The last part's result."""
+        for part in self._parts:
+            x = part(x)
+        return x
+
+    def __len__(self):
+        return len(self._parts)
+
+    def __getitem__(self, index):
+        return self._parts[index]
+
+    def __iter__(self):
+        return iter(self._parts)

@@ -1,0 +1,10 @@
+"""Initialisers: fill a tensor in place, unrecorded, and return it."""
+
+from glade._glade._nn.init import (
+    constant_,
+    kaiming_uniform_,
+    normal_,
+    uniform_,
+    xavier_normal_,
+    xavier_uniform_,
+)

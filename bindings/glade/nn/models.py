@@ -1,0 +1,33 @@
+"""Language models of linear attention.
+
+>>> import glade
+>>> from glade.nn import models
+>>> model = models.GLAForCausalLM(hidden_size=64, num_hidden_layers=2, num_heads=2)
+>>> prompt = glade.tensor([list(b"In the beginning")])
+>>> model.generate(prompt, 10, temperature=0).shape
+(1, 26)
+"""
+
+import json
+
+from glade._glade._models import (
+    AttentionStates,
+    Block,
+    CausalLM,
+    Decoder,
+    GLAForCausalLM,
+    LightningForCausalLM,
+    from_json as _from_json,
+)
+
+
+def from_config(config):
+    """The model that a configuration describes: a dict, as CausalLM.config gives it. ValueError for an unknown model_type."""
+    return _from_json(json.dumps(config))
+
+
+def from_checkpoint(checkpoint):
+    """The model in a checkpoint of a language model, as glade.load gives it, with its values."""
+    model = from_config(checkpoint.config)
+    model.load_state_dict(checkpoint.model)
+    return model

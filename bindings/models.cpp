@@ -1,0 +1,127 @@
+// glade.nn.models: the language models.
+#include <glade/nn/models/causal_lm.h>
+
+#include "python.h"
+
+PYBIND11_MAKE_OPAQUE(glade::nn::models::AttentionStates)
+
+namespace glade::python {
+
+namespace {
+
+using namespace nn;
+using namespace nn::models;
+using py::arg;
+
+/// A config's fields, given as arguments, as JSON.
+std::string to_json(const char* model_type, const py::kwargs& fields) {
+  py::dict plain;
+  plain["model_type"] = model_type;
+  for (const auto& [name, value] : fields) {
+    const bool is_dtype = name.cast<std::string>() == "dtype" && !py::isinstance<py::str>(value);
+    plain[name] = is_dtype ? py::object(value.attr("name")) : py::reinterpret_borrow<py::object>(value);
+  }
+  return py::str(py::module_::import("json").attr("dumps")(plain));
+}
+
+Tensor generate(const CausalLM& self, const Tensor& prompt, std::int64_t max_new_tokens, double temperature, std::int64_t top_k,
+                double top_p, std::uint64_t seed, const std::optional<py::function>& on_tokens) {
+  GenerateOptions options{max_new_tokens, temperature, top_k, top_p, seed};
+  const Callback callback(on_tokens ? py::object(*on_tokens) : py::none());
+  options.on_tokens = [&callback](std::span<const std::int64_t> tokens) {
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (!callback.get().is_none()) callback.get()(std::vector<std::int64_t>(tokens.begin(), tokens.end()));
+  };
+  const py::gil_scoped_release unlocked;
+  return self.generate(prompt, options);
+}
+
+template <class Model, class Config>
+void def_model(py::module_& module, const char* name, const char* model_type, const char* doc) {
+  py::class_<Model, CausalLM>(module, name, doc).def(py::init([model_type](const py::kwargs& fields) {
+    return std::make_unique<Model>(Config::from_json(to_json(model_type, fields)));
+  }));
+}
+
+}  // namespace
+
+void bind_models(py::module_& module) {
+  py::module_ models = public_submodule(module, "_models", "glade.nn.models");
+  py::class_<AttentionStates>(models, "AttentionStates",
+                              "What a model remembers of the tokens so far: a state a layer, none at first.")
+      .def(py::init<>())
+      .def("__len__", [](const AttentionStates& states) { return states.size(); })
+      .def(
+          "__getitem__",
+          [](AttentionStates& states, std::size_t i) -> AttentionState& {
+            if (i >= states.size()) throw py::index_error();
+            return states[i];
+          },
+          py::return_value_policy::reference_internal);
+
+  py::class_<ModuleList<Block>, Module>(models, "Blocks", "The layers of a model.")
+      .def("__len__", &ModuleList<Block>::size)
+      .def(
+          "__getitem__",
+          [](ModuleList<Block>& blocks, std::size_t i) -> Block& {
+            if (i >= blocks.size()) throw py::index_error();
+            return blocks[i];
+          },
+          py::return_value_policy::reference_internal);
+  py::class_<Block, Module>(models, "Block", "x + attn(attn_norm(x)), then x + mlp(mlp_norm(x)).");
+  py::class_<Decoder, Module>(models, "Decoder", "Everything of a model below its head.");
+
+  py::class_<CausalLM, Module>(models, "CausalLM",
+                               "A language model: an embedding, pre-norm blocks of attention and MLP, a norm and a head.")
+      .def(
+          "forward",
+          [](const CausalLM& self, const Tensor& ids, AttentionStates* states, const std::optional<Tensor>& cu_seqlens) {
+            return self.forward(ids, states, or_undefined(cu_seqlens));
+          },
+          arg("ids"), arg("states") = py::none(), arg("cu_seqlens") = py::none(), Unlocked(),
+          "Logits [B, T, vocab_size] of ids [B, T] (int64 or int32). `states`, where given, is what came before ids, and becomes "
+          "what came up to their "
+          "end. With cu_seqlens [N + 1] B is 1, and ids holds N sequences in a row.")
+      .def(
+          "loss",
+          [](const CausalLM& self, const Tensor& ids, const Tensor& targets, const std::optional<Tensor>& cu_seqlens) {
+            return self.loss(ids, targets, or_undefined(cu_seqlens));
+          },
+          arg("ids"), arg("targets"), arg("cu_seqlens") = py::none(), Unlocked(),
+          "The mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.")
+      .def("generate", generate, arg("prompt"), arg("max_new_tokens") = 100, py::kw_only(), arg("temperature") = 1.0,
+           arg("top_k") = 0, arg("top_p") = 1.0, arg("seed") = 0, arg("on_tokens") = py::none(),
+           "prompt [B, T >= 1] (int64) continued: [B, T + max_new_tokens], in memory that does not depend on the "
+           "length.\n\ntemperature 0 takes the "
+           "likeliest token; top_k > 0 draws among so many likeliest tokens, top_p < 1 among the likeliest that together reach "
+           "that probability. "
+           "on_tokens is called with a list of each row's token as soon as it is drawn. Ctrl-C ends it between tokens. "
+           "ValueError for options out of "
+           "their domain.")
+      .def_property_readonly("config_json", &CausalLM::config_json, "The configuration as JSON, as checkpoints keep it.")
+      .def_property_readonly(
+          "config", [](const CausalLM& self) { return py::module_::import("json").attr("loads")(self.config_json()); },
+          "The configuration, a dict; from_config makes the same model of it.");
+
+  def_model<GLAForCausalLM, GLAConfig>(
+      models, "GLAForCausalLM", "gla",
+      "A model of gated linear attention (arXiv 2312.06635).\n\nKeyword arguments, with fla's names: vocab_size=256, "
+      "hidden_size=256, "
+      "num_hidden_layers=4, num_heads=4, num_kv_heads=None, expand_k=0.5, expand_v=1.0, feature_map=None, use_short_conv=False, "
+      "conv_size=4, "
+      "use_output_gate=True, elementwise_affine=True, clamp_min=None, hidden_ratio=4, intermediate_size=None, norm_eps=1e-6, "
+      "tie_word_embeddings=False, initializer_range=0.02, dtype=\"float32\" (of activations). ValueError, naming it, for an "
+      "unknown or mistyped one.");
+  def_model<LightningForCausalLM, LightningConfig>(
+      models, "LightningForCausalLM", "lightning",
+      "A model of lightning attention (arXiv 2401.04658).\n\nKeyword arguments: vocab_size=256, hidden_size=256, "
+      "num_hidden_layers=4, num_heads=4, "
+      "expand_k=1.0, expand_v=1.0, use_output_gate=True, hidden_ratio=4, intermediate_size=None, norm_eps=1e-6, "
+      "tie_word_embeddings=False, "
+      "initializer_range=0.02, dtype=\"float32\" (of activations). ValueError, naming it, for an unknown or mistyped one.");
+  models.def("from_json", make_causal_lm, arg("config"),
+             "The model that a configuration's JSON describes. ValueError for an unknown model_type.");
+}
+
+}  // namespace glade::python

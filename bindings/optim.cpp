@@ -1,0 +1,132 @@
+// glade.optim: optimisers, learning-rate schedules, gradient clipping.
+#include <pybind11/functional.h>
+
+#include <glade/nn/optim/adamw.h>
+#include <glade/nn/optim/clip.h>
+#include <glade/nn/optim/schedule.h>
+#include <glade/nn/optim/sgd.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using namespace nn;
+using namespace nn::optim;
+using py::arg;
+
+/// (name, tensor) pairs as they are, and tensors under their numbers, from `first` on.
+NamedTensors named_tensors(const py::handle& parameters, std::size_t first = 0) {
+  NamedTensors result;
+  for (const py::handle item : parameters) {
+    if (is_tensor(item.ptr())) result.emplace_back(std::to_string(first + result.size()), tensor_of(item.ptr()));
+    else result.push_back(item.cast<NamedTensors::value_type>());
+  }
+  return result;
+}
+
+bool are_groups(const py::sequence& parameters) { return !parameters.empty() && py::isinstance<py::dict>(parameters[0]); }
+
+std::vector<ParameterGroup> groups_from(const py::sequence& groups, double lr, double weight_decay) {
+  std::vector<ParameterGroup> result;
+  std::size_t count = 0;
+  for (const py::handle item : groups) {
+    const auto group = item.cast<py::dict>();
+    for (const auto& [key, value] : group) {
+      const std::string name = py::str(key);
+      if (name != "params" && name != "lr" && name != "weight_decay")
+        throw ValueError("optimizer: a group has the key '" + name + "', expected params, lr and weight_decay");
+    }
+    const auto number = [&](const char* key, double otherwise) {
+      return group.contains(key) ? group[key].cast<double>() : otherwise;
+    };
+    result.push_back({named_tensors(group["params"], count), number("lr", lr), number("weight_decay", weight_decay)});
+    count += result.back().parameters.size();
+  }
+  return result;
+}
+
+template <class Optimizer, class Options>
+std::unique_ptr<Optimizer> make_optimizer(const py::iterable& parameters, const Options& options) {
+  const py::list list(parameters);
+  if (are_groups(list)) return std::make_unique<Optimizer>(groups_from(list, options.lr, options.weight_decay), options);
+  return std::make_unique<Optimizer>(named_tensors(list), options);
+}
+
+constexpr const char* kParameters =
+    "\n\n`params` are a module's named_parameters(), tensors, or groups: dicts with params and, for the group alone, lr and "
+    "weight_decay. ValueError "
+    "for no parameters, one given twice, or a bad lr or weight_decay; DTypeError, DeviceError for parameters that are not "
+    "floating-point or are on several "
+    "devices.";
+
+}  // namespace
+
+void bind_optim(py::module_& module) {
+  py::module_ optimizers = public_submodule(module, "_optim", "glade.optim");
+  py::class_<ParameterGroup>(optimizers, "ParameterGroup", "Parameters that share a learning rate and a weight decay.")
+      .def_readonly("params", &ParameterGroup::parameters, "(name, tensor) pairs.")
+      .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
+      .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.");
+  py::class_<Optimizer>(optimizers, "Optimizer", "What the optimisers have in common.")
+      .def("step", &Optimizer::step, Unlocked(),
+           "Changes the parameters by their gradients; those without one are left alone. ValueError where a parameter was moved "
+           "or converted since the "
+           "optimiser was made.")
+      .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
+      .def_property_readonly(
+          "groups", [](Optimizer& self) -> std::vector<ParameterGroup>& { return self.groups(); },
+          py::return_value_policy::reference_internal, "The groups, whose lr and weight_decay can be set.")
+      .def_property(
+          "lr", [](Optimizer& self) { return self.groups().front().lr; }, &Optimizer::set_lr,
+          "The learning rate of the first group; setting it sets that of all.")
+      .def("state_dict", &Optimizer::state_dict,
+           "What the optimiser remembers between steps, by name; not the settings of the groups.")
+      .def("load_state_dict", &Optimizer::load_state_dict, arg("state"),
+           "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
+
+  const std::string adamw_doc =
+      std::string(
+          "Adam with decoupled weight decay (arXiv 1711.05101); without groups it decays matrices (two dimensions or more) "
+          "alone.") +
+      kParameters;
+  py::class_<AdamW, Optimizer>(optimizers, "AdamW", adamw_doc.c_str())
+      .def(py::init(
+               [](const py::iterable& parameters, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
+                 return make_optimizer<AdamW>(parameters, AdamWOptions{lr, betas.first, betas.second, eps, weight_decay});
+               }),
+           arg("params"), arg("lr") = AdamWOptions{}.lr, py::kw_only(),
+           arg("betas") = std::pair(AdamWOptions{}.beta1, AdamWOptions{}.beta2), arg("eps") = AdamWOptions{}.eps,
+           arg("weight_decay") = AdamWOptions{}.weight_decay);
+  const std::string sgd_doc =
+      std::string("buffer = momentum * buffer + gradient + weight_decay * parameter; parameter -= lr * buffer.") + kParameters;
+  py::class_<SGD, Optimizer>(optimizers, "SGD", sgd_doc.c_str())
+      .def(py::init([](const py::iterable& parameters, double lr, double momentum, double weight_decay) {
+             return make_optimizer<SGD>(parameters, SGDOptions{lr, momentum, weight_decay});
+           }),
+           arg("params"), arg("lr") = SGDOptions{}.lr, py::kw_only(), arg("momentum") = SGDOptions{}.momentum,
+           arg("weight_decay") = SGDOptions{}.weight_decay);
+
+  optimizers.def("constant_lr", constant_lr, "A schedule that is always 1.");
+  optimizers.def("warmup_cosine_lr", warmup_cosine_lr, arg("warmup"), arg("total"), arg("final_factor") = 0.1,
+                 "A schedule that rises in equal steps to 1 over `warmup` steps, then falls to final_factor along half a cosine "
+                 "until step `total`, and "
+                 "stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].");
+  py::class_<LRScheduler>(optimizers, "LRScheduler",
+                          "Sets an optimiser's learning rates to their initial ones times schedule(step): at once for step 0, "
+                          "and after every optimiser "
+                          "step by step(). A schedule is any function from the step, counted from 0, to a factor.")
+      .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())
+      .def("step", &LRScheduler::step, "Goes on to the next step.")
+      .def_property_readonly("factor", &LRScheduler::factor, "The factor in use.")
+      .def("state_dict", &LRScheduler::state_dict, "The number of steps taken, as \"step\".")
+      .def("load_state_dict", &LRScheduler::load_state_dict, arg("state"),
+           "Goes to the step of a state_dict. ValueError where it does not fit.");
+  optimizers.def("clip_grad_norm_", clip_grad_norm_, arg("parameters"), arg("max_norm"), Unlocked(),
+                 "Scales the gradients of the parameters together so that their norm is at most max_norm, and returns the norm "
+                 "before, a float64 scalar on "
+                 "their device. ValueError for a max_norm that is not positive.");
+}
+
+}  // namespace glade::python
