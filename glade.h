@@ -25,6 +25,7 @@
 #include <glade/nn/mlp.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/models/config.h>
+#include <glade/nn/models/generate.h>
 #include <glade/nn/models/pretrained.h>
 #include <glade/nn/module.h>
 #include <glade/nn/norm.h>

@@ -3,22 +3,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include <glade/core/generator.h>
 #include <glade/nn/attention.h>
 #include <glade/nn/containers.h>
 #include <glade/nn/embedding.h>
 #include <glade/nn/mlp.h>
 #include <glade/nn/models/config.h>
+#include <glade/nn/models/generate.h>
 #include <glade/nn/models/pretrained.h>
 
 namespace glade::nn::models {
-
-/// One state a layer; empty before the first token.
-using AttentionStates = std::vector<AttentionState>;
 
 /// Makes the attention of a layer.
 using AttentionFactory = std::function<std::unique_ptr<LinearAttention>(std::int64_t layer_idx)>;
@@ -49,19 +45,6 @@ class Decoder : public Module {
   DType dtype_;
 };
 
-struct GenerateOptions {
-  std::int64_t max_new_tokens = 100;
-  double temperature = 1;  ///< 0: always the likeliest token
-  std::int64_t top_k = 0;  ///< only among so many likeliest tokens; 0: all
-  double top_p = 1;        ///< only among the likeliest tokens that together reach this probability
-  std::uint64_t seed = 0;
-  /// Called with each row's token as soon as it is drawn.
-  std::function<void(std::span<const std::int64_t>)> on_tokens = nullptr;
-};
-
-/// One token a row of logits [B, vocab], drawn as `options` say with random numbers from `generator`.
-std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& options, Generator& generator);
-
 class CausalLM : public Module {
  public:
   /// ids [B, T] (int64 or int32) -> logits [B, T, vocab_size] in the config's dtype. `states`, where given, is what came
@@ -69,8 +52,16 @@ class CausalLM : public Module {
   Tensor forward(const Tensor& ids, AttentionStates* states = nullptr, const Tensor& cu_seqlens = {}) const;
   /// Mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.
   Tensor loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens = {}) const;
-  /// prompt [B, T >= 1] (int64) -> [B, T + max_new_tokens]. Reads the prompt once, then takes one recurrent step a token,
-  /// in memory that does not depend on the length.
+  /// The tokens that come after each of the prompts, which may differ in length, up to max_new_tokens or a stop token, which
+  /// is included. Reads the prompts once, packed into one sequence, then takes one recurrent step a token, in memory that does
+  /// not depend on the length. `conversations`, where given, is what came before the prompts, one each (none: nothing), and
+  /// then what came up to the end of the result; the prompt of one that has begun may be empty. IndexError for tokens
+  /// outside the vocabulary.
+  std::vector<std::vector<std::int64_t>> generate(const std::vector<std::vector<std::int64_t>>& prompts,
+                                                  const GenerateOptions& options = {},
+                                                  std::vector<Conversation>* conversations = nullptr) const;
+  /// The same for prompts of one length: prompt [B, T >= 1] (int64) -> [B, T + max_new_tokens]. The places after a stop token
+  /// repeat it.
   Tensor generate(const Tensor& prompt, const GenerateOptions& options = {}) const;
 
   /// The config as JSON, from which make_causal_lm makes the same model.

@@ -1,18 +1,23 @@
-// Drawing tokens from a model.
+#include <glade/nn/models/generate.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
+#include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::nn::models {
 namespace {
+
+using Tokens = std::vector<std::int64_t>;
 
 void check_options(const GenerateOptions& options) {
   if (options.max_new_tokens < 0) fail<ValueError>("generate: max_new_tokens is {}, expected at least 0", options.max_new_tokens);
@@ -21,11 +26,14 @@ void check_options(const GenerateOptions& options) {
   if (options.top_k < 0) fail<ValueError>("generate: top_k is {}, expected at least 0", options.top_k);
   if (!(options.top_p > 0 && options.top_p <= 1))
     fail<ValueError>("generate: top_p is {}, expected a value in (0, 1]", options.top_p);
+  if (!(options.repetition_penalty > 0) || !std::isfinite(options.repetition_penalty))
+    fail<ValueError>("generate: repetition_penalty is {}, expected a positive finite number", options.repetition_penalty);
 }
 
 /// The token at which the summed probabilities of the candidates, likeliest first, pass `fraction` of their total.
 std::int64_t draw(std::span<const double> logits, const GenerateOptions& options, double fraction) {
-  std::vector<std::int64_t> order(logits.size());
+  if (options.temperature == 0) return std::ranges::max_element(logits) - logits.begin();
+  Tokens order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
   if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < order.size()) order.resize(options.top_k);
@@ -45,6 +53,157 @@ std::int64_t draw(std::span<const double> logits, const GenerateOptions& options
   return order[count - 1];
 }
 
+std::vector<double> draw_fractions(std::int64_t rows, Generator& generator) {
+  return uniform({rows}, 0, 1, {DType::float64, kCPU}, generator).to_vector<double>();
+}
+
+/// The tensors that have a row for every sequence, by name.
+std::vector<std::pair<std::string, Tensor*>> parts(Conversation& conversation) {
+  std::vector<std::pair<std::string, Tensor*>> result{{"logits", &conversation.logits}};
+  for (std::size_t i = 0; i < conversation.states.size(); ++i) {
+    AttentionState& state = conversation.states[i];
+    const std::string layer = "layers." + std::to_string(i);
+    result.insert(result.end(), {{layer + ".recurrent", &state.recurrent},
+                                 {layer + ".q_conv", &state.q_conv},
+                                 {layer + ".k_conv", &state.k_conv},
+                                 {layer + ".v_conv", &state.v_conv}});
+  }
+  return result;
+}
+
+/// Conversations that are continued together: rows of one batch, until they end.
+class Batch {
+ public:
+  Batch(const CausalLM& model, std::vector<Conversation>& all) : model_(model), all_(all) {}
+
+  /// Reads the prompts, those of fresh conversations and of others apart, and makes a batch of all.
+  void read(const std::vector<Tokens>& prompts) {
+    std::vector<std::size_t> fresh, begun, all;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      all.push_back(i);
+      if (!prompts[i].empty()) (all_[i].length == 0 ? fresh : begun).push_back(i);
+    }
+    if (!fresh.empty()) read(prompts, fresh);
+    if (!begun.empty()) read(prompts, begun);
+    gather(all);
+  }
+
+  /// The conversations that have not ended.
+  const std::vector<std::size_t>& rows() const { return rows_; }
+
+  /// A token for each of rows(). `fractions` are for all conversations, so that no draw depends on who has ended.
+  Tokens draw_tokens(const GenerateOptions& options, const std::vector<double>& fractions) const {
+    if (options.temperature == 0 && options.repetition_penalty == 1) return argmax(batch_.logits, -1).to_vector<std::int64_t>();
+    std::vector<double> values = batch_.logits.to_vector<double>();
+    const std::size_t classes = values.size() / rows_.size();
+    Tokens tokens;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const std::span logits = std::span(values).subspan(i * classes, classes);
+      const bool* seen = all_[rows_[i]].seen.data<bool>();
+      for (std::size_t j = 0; j < classes; ++j)
+        if (seen[j]) logits[j] *= logits[j] > 0 ? 1 / options.repetition_penalty : options.repetition_penalty;
+      tokens.push_back(draw(logits, options, fractions[rows_[i]]));
+    }
+    return tokens;
+  }
+
+  /// Reads a token for each of rows().
+  void step(const Tokens& tokens) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) note(all_[rows_[i]], tokens[i]);
+    const Tensor ids = Tensor::from_vector(tokens, {static_cast<std::int64_t>(tokens.size()), 1}, device());
+    batch_.logits = model_.lm_head(select(model_.model.forward(ids, &batch_.states, {}), 1, -1));
+  }
+
+  /// Goes on without the rows that have ended, which go back into their conversations.
+  void drop(const std::vector<bool>& ended) {
+    Tokens kept;
+    std::vector<std::size_t> rows;
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+      if (ended[i]) scatter(i);
+      else kept.push_back(static_cast<std::int64_t>(i)), rows.push_back(rows_[i]);
+    }
+    if (rows.size() == rows_.size()) return;
+    rows_ = rows;
+    for (const auto& [name, x] : parts(batch_))
+      if (x->defined()) *x = index_select(*x, 0, Tensor::from_vector(kept, device()));
+  }
+
+ private:
+  Device device() const { return model_.model.embeddings.weight.device(); }
+
+  static void note(Conversation& conversation, std::int64_t token) {
+    ++conversation.length;
+    conversation.seen.data<bool>()[token] = true;
+  }
+
+  void read(const std::vector<Tokens>& prompts, const std::vector<std::size_t>& rows) {
+    Tokens ids, boundaries{0}, last;
+    for (const std::size_t row : rows) {
+      if (!all_[row].seen.defined()) all_[row].seen = zeros({model_.model.embeddings.weight.size(0)}, {DType::boolean, kCPU});
+      for (const std::int64_t token : prompts[row]) note(all_[row], token);
+      ids.insert(ids.end(), prompts[row].begin(), prompts[row].end());
+      boundaries.push_back(static_cast<std::int64_t>(ids.size()));
+      last.push_back(boundaries.back() - 1);
+    }
+    gather(rows);
+    const Tensor packed = Tensor::from_vector(ids, {1, boundaries.back()}, device());
+    const Tensor hidden = model_.model.forward(packed, &batch_.states, Tensor::from_vector(boundaries));
+    batch_.logits = model_.lm_head(index_select(select(hidden, 0, 0), 0, Tensor::from_vector(last, device())));
+    for (std::size_t i = 0; i < rows.size(); ++i) scatter(i);
+  }
+
+  /// Makes the batch of these conversations.
+  void gather(const std::vector<std::size_t>& rows) {
+    rows_ = rows;
+    batch_ = all_[rows[0]];  // for the number of layers
+    const auto joined = parts(batch_);
+    std::vector<Tensors> columns(joined.size());
+    for (const std::size_t row : rows) {
+      const auto own = parts(all_[row]);
+      for (std::size_t k = 0; k < own.size(); ++k) columns[k].push_back(*own[k].second);
+    }
+    for (std::size_t k = 0; k < joined.size(); ++k)
+      if (columns[k][0].defined()) *joined[k].second = cat(columns[k], 0);
+  }
+
+  /// Puts row i of the batch into its conversation.
+  void scatter(std::size_t i) {
+    Conversation& conversation = all_[rows_[i]];
+    conversation.states.resize(batch_.states.size());
+    const auto joined = parts(batch_), own = parts(conversation);
+    const auto at = static_cast<std::int64_t>(i);
+    for (std::size_t k = 0; k < joined.size(); ++k)
+      if (const Tensor& x = *joined[k].second; x.defined()) *own[k].second = clone(slice(x, 0, at, at + 1));
+  }
+
+  const CausalLM& model_;
+  std::vector<Conversation>& all_;
+  std::vector<std::size_t> rows_;
+  Conversation batch_;  ///< of all rows_
+};
+
+void check_prompts(const std::vector<Tokens>& prompts, const std::vector<Conversation>& conversations, const CausalLM& model) {
+  if (prompts.size() != conversations.size())
+    fail<ValueError>("generate: {} prompts for {} conversations", prompts.size(), conversations.size());
+  const std::int64_t classes = model.model.embeddings.weight.size(0);
+  const std::size_t layers = model.model.layers.size();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty() && conversations[i].length == 0) fail<ValueError>("generate: prompt {} is empty", i);
+    if (conversations[i].length > 0 && conversations[i].states.size() != layers)
+      fail<ValueError>("generate: conversation {} has {} layers, expected {}", i, conversations[i].states.size(), layers);
+    for (const std::int64_t token : prompts[i])
+      if (token < 0 || token >= classes) fail<IndexError>("generate: token {} in prompt {}, expected [0, {})", token, i, classes);
+  }
+}
+
+StateDict state_of(const Conversation& conversation) {
+  Conversation copy = conversation;
+  StateDict state{{"seen", conversation.seen}};
+  for (const auto& [name, x] : parts(copy))
+    if (x->defined()) state.emplace(name, *x);
+  return state;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& options, Generator& generator) {
@@ -52,13 +211,45 @@ std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& op
   if (logits.ndim() != 2 || logits.numel() == 0)
     fail<ShapeError>("sample: logits is {}, expected [batch, vocabulary]", logits.shape());
   if (options.temperature == 0) return argmax(logits, -1).to_vector<std::int64_t>();
-  const auto rows = static_cast<std::size_t>(logits.size(0)), classes = static_cast<std::size_t>(logits.size(1));
-  const std::vector<double> values = logits.to_vector<double>();
-  const std::vector<double> fractions = uniform({logits.size(0)}, 0, 1, {DType::float64, kCPU}, generator).to_vector<double>();
-  std::vector<std::int64_t> tokens;
-  for (std::size_t i = 0; i < rows; ++i)
+  const auto classes = static_cast<std::size_t>(logits.size(1));
+  const std::vector<double> values = logits.to_vector<double>(), fractions = draw_fractions(logits.size(0), generator);
+  Tokens tokens;
+  for (std::size_t i = 0; i < fractions.size(); ++i)
     tokens.push_back(draw(std::span(values).subspan(i * classes, classes), options, fractions[i]));
   return tokens;
+}
+
+std::vector<Tokens> CausalLM::generate(const std::vector<Tokens>& prompts, const GenerateOptions& options,
+                                       std::vector<Conversation>* conversations) const {
+  check_options(options);
+  std::vector<Conversation> fresh(conversations == nullptr || conversations->empty() ? prompts.size() : 0);
+  if (conversations != nullptr && conversations->empty()) *conversations = fresh;
+  std::vector<Conversation>& all = conversations != nullptr ? *conversations : fresh;
+  check_prompts(prompts, all, *this);
+  std::vector<Tokens> result(prompts.size());
+  if (prompts.empty()) return result;
+
+  NoGradGuard no_grad;
+  Generator generator(options.seed);
+  Batch batch(*this, all);
+  batch.read(prompts);
+  for (std::int64_t t = 0; t < options.max_new_tokens && !batch.rows().empty(); ++t) {
+    const Tokens tokens = batch.draw_tokens(options, draw_fractions(static_cast<std::int64_t>(prompts.size()), generator));
+    Tokens shown(prompts.size(), -1);
+    std::vector<bool> ended;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::size_t row = batch.rows()[i];
+      result[row].push_back(tokens[i]);
+      shown[row] = tokens[i];
+      ended.push_back(t + 1 == options.max_new_tokens || std::ranges::count(options.stop_tokens, tokens[i]) > 0);
+    }
+    if (options.on_tokens) options.on_tokens(shown);
+    const bool all_ended = std::ranges::count(ended, false) == 0;
+    if (all_ended && conversations == nullptr) break;  // nobody wants the states after these tokens
+    batch.step(tokens);
+    batch.drop(ended);
+  }
+  return result;
 }
 
 Tensor CausalLM::generate(const Tensor& prompt, const GenerateOptions& options) const {
@@ -66,21 +257,45 @@ Tensor CausalLM::generate(const Tensor& prompt, const GenerateOptions& options) 
   if (prompt.ndim() != 2 || prompt.numel() == 0)
     fail<ShapeError>("generate: prompt is {}, expected [batch, tokens], not empty", prompt.shape());
   if (prompt.dtype() != DType::int64) fail<DTypeError>("generate: prompt is {}, expected int64", prompt.dtype());
-  NoGradGuard no_grad;
-  Generator generator(options.seed);
-  const std::int64_t batch = prompt.size(0), length = prompt.size(1), total = length + options.max_new_tokens;
-  const Tensor ids = empty({batch, total}, {DType::int64, kCPU});
-  copy_data(slice(ids, 1, 0, length), prompt);
-  AttentionStates states;
-  Tensor next = prompt;
-  for (std::int64_t t = length; t < total; ++t) {
-    const Tensor hidden = model.forward(next, &states, {});
-    const std::vector<std::int64_t> tokens = sample(lm_head(select(hidden, 1, -1)), options, generator);
-    next = Tensor::from_vector(tokens, {batch, 1}, prompt.device());
-    copy_data(slice(ids, 1, t, t + 1), next);
-    if (options.on_tokens) options.on_tokens(tokens);
+  const std::vector<std::int64_t> values = prompt.to_vector<std::int64_t>();
+  std::vector<Tokens> prompts;
+  for (auto row = values.begin(); row != values.end(); row += prompt.size(1)) prompts.emplace_back(row, row + prompt.size(1));
+  const std::vector<Tokens> added = generate(prompts, options);
+  Tokens ids;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].insert(prompts[i].end(), added[i].begin(), added[i].end());
+    prompts[i].resize(static_cast<std::size_t>(prompt.size(1) + options.max_new_tokens), prompts[i].back());
+    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end());
   }
-  return to_data(ids, prompt.device());
+  return Tensor::from_vector(ids, {prompt.size(0), prompt.size(1) + options.max_new_tokens}, prompt.device());
+}
+
+void save_conversation(const std::string& path, const Conversation& conversation, const CausalLM& model) {
+  if (conversation.length == 0) fail<ValueError>("save_conversation: the conversation has not begun");
+  Checkpoint checkpoint;
+  checkpoint.step = conversation.length;
+  checkpoint.config = model.config_json();
+  checkpoint.data = state_of(conversation);
+  save_checkpoint(path, checkpoint);
+}
+
+Conversation load_conversation(const std::string& path, const CausalLM& model) {
+  const Checkpoint checkpoint = load_checkpoint(path);
+  if (checkpoint.config != model.config_json()) fail<CheckpointError>("{}: the config is that of another model", path);
+  if (checkpoint.step <= 0) fail<CheckpointError>("{}: a conversation of {} tokens", path, checkpoint.step);
+  std::vector<Conversation> conversation(1);  // any, for the shapes
+  model.generate({{0}}, {.max_new_tokens = 0}, &conversation);
+  const StateDict expected = state_of(conversation[0]);
+  try {
+    check_state("/data", {expected.begin(), expected.end()}, checkpoint.data);
+  } catch (const ValueError& error) {
+    fail<CheckpointError>("{}: {}", path, error.what());
+  }
+  for (const auto& [name, x] : parts(conversation[0]))
+    if (x->defined()) *x = to_data(to_data(checkpoint.data.at(name), x->dtype()), x->device());
+  conversation[0].seen = checkpoint.data.at("seen");
+  conversation[0].length = checkpoint.step;
+  return conversation[0];
 }
 
 }  // namespace glade::nn::models

@@ -1,0 +1,175 @@
+// Generation: prompts of different lengths, stop tokens, the penalty on repetition, and conversations that go on later.
+#include <glade/nn/checkpoint.h>
+#include <glade/nn/models/causal_lm.h>
+#include <glade/ops/elementwise/elementwise.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/testing.h"
+
+namespace glade::nn::models {
+namespace {
+
+using namespace testing_support;
+namespace fs = std::filesystem;
+using Tokens = std::vector<std::int64_t>;
+
+GLAConfig convolving_gla() {
+  GLAConfig config;
+  config.vocab_size = 17;
+  config.hidden_size = 16;
+  config.num_hidden_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.expand_k = 1;
+  config.intermediate_size = 24;
+  config.use_short_conv = true;
+  config.initializer_range = 0.3;  // so that tokens matter from the start
+  return config;
+}
+
+class Generation : public DeviceTest {
+ protected:
+  std::vector<std::unique_ptr<CausalLM>> models() const {
+    std::vector<std::unique_ptr<CausalLM>> result;
+    result.push_back(std::make_unique<GLAForCausalLM>(convolving_gla()));
+    LightningConfig lightning;
+    static_cast<CausalLMConfig&>(lightning) = convolving_gla();
+    result.push_back(std::make_unique<LightningForCausalLM>(lightning));
+    for (auto& model : result) model->to(device());
+    return result;
+  }
+};
+
+const std::vector<Tokens> kPrompts{{3, 1, 4, 1, 5}, {9}, {2, 6, 5, 3, 5, 8, 9, 7}};
+const GenerateOptions kGreedy{.max_new_tokens = 6, .temperature = 0};
+
+TEST_P(Generation, PromptsOfDifferentLengthsDoNotDisturbEachOther) {
+  for (const auto& model : models()) {
+    const std::vector<Tokens> together = model->generate(kPrompts, kGreedy);
+    for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+      EXPECT_EQ(together[i].size(), 6u);
+      EXPECT_EQ(together[i], model->generate({kPrompts[i]}, kGreedy)[0]) << i;
+    }
+  }
+}
+
+TEST_P(Generation, StopTokensEndSequencesOneByOne) {
+  for (const auto& model : models()) {
+    const std::vector<Tokens> whole = model->generate(kPrompts, kGreedy);
+    GenerateOptions options = kGreedy;
+    options.stop_tokens = {whole[0][1], whole[2][3]};
+    std::vector<Tokens> shown;
+    options.on_tokens = [&](std::span<const std::int64_t> tokens) { shown.emplace_back(tokens.begin(), tokens.end()); };
+    std::vector<Conversation> conversations;
+    const std::vector<Tokens> stopped = model->generate(kPrompts, options, &conversations);
+    for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+      Tokens expected;
+      for (const std::int64_t token : whole[i]) {
+        expected.push_back(token);
+        if (token == options.stop_tokens[0] || token == options.stop_tokens[1]) break;
+      }
+      EXPECT_EQ(stopped[i], expected);
+      EXPECT_EQ(conversations[i].length, static_cast<std::int64_t>(kPrompts[i].size() + expected.size()));
+      for (std::size_t t = 0; t < shown.size(); ++t) EXPECT_EQ(shown[t][i], t < expected.size() ? expected[t] : -1);
+      // What comes after does not depend on when the others ended.
+      Tokens all = kPrompts[i];
+      all.insert(all.end(), expected.begin(), expected.end());
+      std::vector<Conversation> one{conversations[i]};
+      EXPECT_EQ(model->generate({{}}, kGreedy, &one), model->generate({all}, kGreedy));
+    }
+  }
+}
+
+TEST_P(Generation, TensorsRepeatTheStopToken) {
+  const auto model = std::move(models()[0]);
+  const Tensor prompt = Tensor::from_vector<std::int64_t>({3, 1, 4}, {1, 3}, device());
+  const Tokens free = model->generate(prompt, kGreedy).to_vector<std::int64_t>();
+  GenerateOptions options = kGreedy;
+  options.stop_tokens = {free[3]};
+  EXPECT_EQ(model->generate(prompt, options).to_vector<std::int64_t>(),
+            (Tokens{3, 1, 4, free[3], free[3], free[3], free[3], free[3], free[3]}));
+}
+
+TEST_P(Generation, ConversationsGoOnAsIfReadAtOnce) {
+  for (const auto& model : models()) {
+    std::vector<Conversation> conversations;
+    model->generate({kPrompts[0], kPrompts[1]}, {.max_new_tokens = 0}, &conversations);  // reads, no more
+    conversations.emplace_back();
+    const std::vector<Tokens> result = model->generate({kPrompts[1], {}, kPrompts[2]}, kGreedy, &conversations);
+    Tokens both = kPrompts[0];
+    both.insert(both.end(), kPrompts[1].begin(), kPrompts[1].end());
+    EXPECT_EQ(result, model->generate({both, kPrompts[1], kPrompts[2]}, kGreedy));
+  }
+}
+
+TEST_P(Generation, SavedConversationsGoOnTheSame) {
+  const std::string path = fs::path(::testing::TempDir()) / ("glade_conversation_" + std::to_string(::getpid()) + ".h5");
+  const auto all = models();
+  for (const auto& model : all) {
+    std::vector<Conversation> conversations;
+    model->generate({kPrompts[0]}, kGreedy, &conversations);
+    save_conversation(path, conversations[0], *model);
+    std::vector<Conversation> restored{load_conversation(path, *model)};
+    EXPECT_EQ(restored[0].length, 11);
+    EXPECT_EQ(restored[0].logits.device(), device());
+    const GenerateOptions options{.max_new_tokens = 8, .repetition_penalty = 1.5};
+    EXPECT_EQ(model->generate({{7}}, options, &restored), model->generate({{7}}, options, &conversations));
+  }
+  const auto load = [&] { load_conversation(path, *all[0]); };
+  EXPECT_TRUE(throws_with<CheckpointError>(load, path + ": the config is that of another model"));
+  Checkpoint damaged = load_checkpoint(path);
+  damaged.config = all[0]->config_json();
+  save_checkpoint(path, damaged);
+  EXPECT_TRUE(throws_with<CheckpointError>(load, path + ": /data: missing layers.0.k_conv"));
+  damaged.step = 0;
+  save_checkpoint(path, damaged);
+  EXPECT_TRUE(throws_with<CheckpointError>(load, "a conversation of 0 tokens"));
+  std::ofstream(path) << "nonsense";
+  EXPECT_TRUE(throws_with<CheckpointError>(load, path));
+  fs::remove(path);
+  EXPECT_TRUE(throws_with<ValueError>([&] { save_conversation(path, {}, *all[0]); }, "has not begun"));
+}
+
+TEST_P(Generation, SeedsDecide) {
+  const auto model = std::move(models()[0]);
+  const auto run = [&](std::uint64_t seed) { return model->generate(kPrompts, {.max_new_tokens = 20, .seed = seed}); };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+}
+
+TEST_P(Generation, ThePenaltyScalesLogits) {
+  for (const auto& model : models()) {
+    std::vector<Conversation> conversations;
+    model->generate({{3, 8}}, {.max_new_tokens = 0}, &conversations);
+    std::vector<double> logits = conversations[0].logits.to_vector<double>();
+    for (const int token : {3, 8}) logits[token] *= logits[token] > 0 ? 1 / 1.3 : 1.3;
+    const Tensor penalised = Tensor::from_vector(logits, {1, 17});
+    for (const double temperature : {0.0, 1.0}) {
+      Generator generator(5);
+      const GenerateOptions options{.max_new_tokens = 1, .temperature = temperature, .repetition_penalty = 1.3, .seed = 5};
+      EXPECT_EQ(model->generate({{3, 8}}, options)[0], sample(penalised, {.temperature = temperature}, generator));
+    }
+  }
+}
+
+TEST_P(Generation, RefusesBadInput) {
+  const auto model = std::move(models()[0]);
+  EXPECT_TRUE(model->generate(std::vector<Tokens>{}).empty());
+  EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}, {}}); }, "prompt 1 is empty"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { model->generate({{1, 17}}); }, "token 17 in prompt 0, expected [0, 17)"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { model->generate({{-1}}); }, "token -1"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}}, {.repetition_penalty = 0}); }, "repetition_penalty is 0"));
+  std::vector<Conversation> conversations(2);
+  EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}}, {}, &conversations); }, "1 prompts for 2 conversations"));
+  conversations.resize(1);
+  conversations[0].length = 4;
+  EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}}, {}, &conversations); }, "has 0 layers, expected 2"));
+}
+GLADE_DEVICE_TESTS(Generation);
+
+}  // namespace
+}  // namespace glade::nn::models
