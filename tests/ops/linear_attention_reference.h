@@ -33,7 +33,7 @@ struct RecurrenceReference {
   Values o, final_state;
   Values query, key, value, g, g_gamma, gk, gv,
       initial_state;  ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
-  double g_gamma_terms = 0;  ///< the norm of the terms, one a step, that add up to the gradient of g_gamma
+  Values g_gamma_terms;  ///< sums of the magnitudes of the terms, one a step, that add up to the gradient of g_gamma
 
   const Values& gradient(std::size_t input) const {
     const Values* all[] = {&query, &key, &value, &g, &g_gamma, &gk, &gv, &initial_state};
@@ -67,6 +67,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
   y.value = zeros(x.value.numel());
   y.g.assign(g.size(), 0);
   y.g_gamma.assign(gamma.size(), 0);
+  y.g_gamma_terms.assign(gamma.size(), 0);
   y.gk.assign(gk.size(), 0);
   y.gv.assign(gv.size(), 0);
   y.initial_state.assign(initial.size(), 0);
@@ -121,8 +122,9 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
             step += log;
             d *= D;
           }
-        if (!gamma.empty()) y.g_gamma[gamma_at] += step;
-        y.g_gamma_terms = std::hypot(y.g_gamma_terms, step);
+        if (gamma.empty()) continue;
+        y.g_gamma[gamma_at] += step;
+        y.g_gamma_terms[gamma_at] += std::abs(step);
       }
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) y.initial_state[state_at + e] += dS[e];
