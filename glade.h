@@ -16,10 +16,12 @@
 #include <glade/core/tensor.h>
 #include <glade/nn/attention.h>
 #include <glade/nn/checkpoint.h>
+#include <glade/nn/checkpoint_saver.h>
 #include <glade/nn/containers.h>
 #include <glade/nn/convolution.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
+#include <glade/nn/hdf5_file.h>
 #include <glade/nn/init.h>
 #include <glade/nn/linear.h>
 #include <glade/nn/mlp.h>

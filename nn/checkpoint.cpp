@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <ctime>
 #include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include <glade/core/format.h>
-#include <glade/nn/hdf5.h>
+#include <glade/nn/hdf5/writer.h>
+#include <glade/nn/models/causal_lm.h>
 
 namespace glade::nn {
 namespace {
@@ -27,18 +30,22 @@ std::string utc_now() {
   return text;
 }
 
-bool same_view(const Tensor& a, const Tensor& b) {
-  return a.raw_data() == b.raw_data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
+void check_name(const std::string& path, const std::string& group, const std::string& name) {
+  const auto is_bad = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 127; };
+  if (name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string::npos ||
+      std::ranges::any_of(name, is_bad))
+    fail<CheckpointError>("{}: {}: '{}' cannot be stored under this name", path, group, name);
 }
 
-void write_group(hdf5::File& file, const std::string& group, const StateDict& state, const CheckpointOptions& options) {
+void write_group(hdf5::Writer& file, const std::string& group, const StateDict& state, const CheckpointOptions& options) {
   file.create_group(group);
   std::map<const void*, std::pair<Tensor, std::string>> written;  // by address
   for (const auto& [name, x] : state) {
+    check_name(file.path(), group, name);
     std::string path = group + '/' + name;
     std::ranges::replace(path, '.', '/');
     const auto [first, is_new] = written.try_emplace(x.raw_data(), x, path);
-    if (!is_new && x.numel() > 0 && same_view(first->second.first, x)) file.link(first->second.second, path);
+    if (!is_new && x.numel() > 0 && is_same_view(first->second.first, x)) file.link(first->second.second, path);
     else file.write(path, x, options.compression, options.checksums);
   }
 }
@@ -62,15 +69,41 @@ std::map<std::string, Generator::State> from_state(const std::string& path, cons
   return random;
 }
 
+/// Errors of check_state, as one of the checkpoint's file.
+void check_part(const Checkpoint& checkpoint, const std::string& group, const NamedTensors& targets, const TensorInfos& state) {
+  try {
+    check_state('/' + group, targets, state);
+  } catch (const ValueError& error) {
+    fail<CheckpointError>("{}: {}", checkpoint.path, error.what());
+  }
+}
+
+/// A language model of other settings may have weights of the same shapes.
+void check_config(const Checkpoint& checkpoint, const Module& model) {
+  const auto* language_model = dynamic_cast<const models::CausalLM*>(&model);
+  if (language_model == nullptr || checkpoint.config.empty()) return;
+  const auto given = nlohmann::json::parse(checkpoint.config, nullptr, false);
+  const auto expected = nlohmann::json::parse(language_model->config_json());
+  if (!given.is_object()) fail<CheckpointError>("{}: attribute config is no JSON object", checkpoint.path);
+  std::vector<std::string> differences;
+  for (const auto& [name, value] : expected.items())
+    if (const auto found = given.find(name); name != "dtype" && found != given.end() && *found != value)
+      differences.push_back(fmt::format("{} is {}, expected {}", name, found->dump(), value.dump()));
+  if (!differences.empty()) fail<CheckpointError>("{}: holds another model: {}", checkpoint.path, fmt::join(differences, ", "));
+}
+
 }  // namespace
 
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options) {
   if (options.compression < 0 || options.compression > 9)
     fail<ValueError>("save_checkpoint: compression is {}, expected 0 to 9", options.compression);
+  // The limit of HDF5 for what is stored with the object.
+  if (checkpoint.config.size() > 60000)
+    fail<ValueError>("save_checkpoint: config has {} bytes, more than 60000", checkpoint.config.size());
   std::lock_guard lock(hdf5_mutex());
   const hdf5::QuietErrors quiet;
   OutputFile output(path);
-  hdf5::File file = hdf5::File::create(output);
+  hdf5::Writer file(output);
   file.write_attribute("format", "glade");
   file.write_attribute("format_version", kFormatVersion);
   file.write_attribute("step", checkpoint.step);
@@ -86,36 +119,74 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
   output.commit();
 }
 
-Checkpoint load_checkpoint(const std::string& path) {
-  std::lock_guard lock(hdf5_mutex());
-  const hdf5::QuietErrors quiet;
-  const hdf5::File file = hdf5::File::open(path);
-  if (!file.has_attribute("format") || file.string_attribute("format") != "glade")
-    fail<CheckpointError>("{}: not a glade checkpoint", path);
-  if (const std::int64_t version = file.integer_attribute("format_version"); version != kFormatVersion)
+CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {
+  if (file_.string_attribute("format") != "glade") fail<CheckpointError>("{}: not a glade checkpoint", path);
+  const auto require = [&](auto attribute, const char* name) {
+    if (!attribute) fail<CheckpointError>("{}: attribute {} is missing", path, name);
+    return *attribute;
+  };
+  const auto integer = [&](const char* name) { return require(file_.integer_attribute(name), name); };
+  const auto string = [&](const char* name) { return require(file_.string_attribute(name), name); };
+  if (const std::int64_t version = integer("format_version"); version != kFormatVersion)
     fail<CheckpointError>("{}: format version {}, this library reads version {}", path, version, kFormatVersion);
-  Checkpoint checkpoint;
-  checkpoint.path = path;
-  checkpoint.step = file.integer_attribute("step");
-  checkpoint.config = file.string_attribute("config");
-  checkpoint.created = file.string_attribute("created");
-  checkpoint.library_version = file.string_attribute("library_version");
-  checkpoint.model = file.read_group("/model");
-  checkpoint.optimizer = file.read_group("/optimizer");
-  checkpoint.scheduler = file.read_group("/scheduler");
-  checkpoint.data = file.read_group("/data");
-  checkpoint.random = from_state(path, file.read_group("/random"));
+  header_.path = path;
+  header_.step = integer("step");
+  header_.config = string("config");
+  header_.created = string("created");
+  header_.library_version = string("library_version");
+  header_.data = file_.load("data");
+  header_.random = from_state(path, file_.load("random"));
+}
+
+void CheckpointFile::verify() const {
+  for (const HDF5Entry& entry : file_.entries())
+    if (entry.first_name == entry.name || !entry.problem.empty()) file_.verify(entry.name);
+}
+
+void CheckpointFile::restore(Module& model, optim::Optimizer* optimizer, optim::LRScheduler* scheduler) const {
+  struct Part {
+    const char* group;
+    NamedTensors targets;
+  };
+  std::vector<Part> parts{{"model", model.named_state()}};
+  if (optimizer != nullptr) parts.push_back({"optimizer", optimizer->named_state()});
+  if (scheduler != nullptr) parts.push_back({"scheduler", scheduler->named_state()});
+
+  std::set<std::string> first_names;
+  for (const Part& part : parts) {
+    TensorInfos info;
+    for (const auto& [name, entry] : file_.select(part.group)) {
+      info.emplace(name, TensorInfo{entry->dtype, entry->shape});
+      first_names.insert(entry->first_name);
+    }
+    check_part(header_, part.group, part.targets, info);
+  }
+  check_config(header_, model);
+  for (const std::string& name : first_names) file_.verify(name);
+
+  for (const Part& part : parts) {
+    std::map<std::string, const HDF5Entry*> entries;
+    for (const auto& [name, entry] : file_.select(part.group)) entries.emplace(name, entry);
+    for (const auto& [name, target] : part.targets)
+      if (const auto found = entries.find(name); found != entries.end()) file_.read_into(found->second->name, target);
+  }
+}
+
+Checkpoint CheckpointFile::load() const {
+  Checkpoint checkpoint = header_;
+  checkpoint.model = file_.load("model");
+  checkpoint.optimizer = file_.load("optimizer");
+  checkpoint.scheduler = file_.load("scheduler");
   return checkpoint;
 }
 
+Checkpoint load_checkpoint(const std::string& path) { return CheckpointFile(path).load(); }
+
 void restore(const Checkpoint& checkpoint, Module& model, optim::Optimizer* optimizer, optim::LRScheduler* scheduler) {
-  try {
-    check_state("/model", model.named_state(), checkpoint.model);
-    if (optimizer != nullptr) check_state("/optimizer", optimizer->named_state(), checkpoint.optimizer);
-    if (scheduler != nullptr) check_state("/scheduler", scheduler->named_state(), checkpoint.scheduler);
-  } catch (const ValueError& error) {
-    fail<CheckpointError>("{}: {}", checkpoint.path, error.what());
-  }
+  check_part(checkpoint, "model", model.named_state(), infos_of(checkpoint.model));
+  if (optimizer != nullptr) check_part(checkpoint, "optimizer", optimizer->named_state(), infos_of(checkpoint.optimizer));
+  if (scheduler != nullptr) check_part(checkpoint, "scheduler", scheduler->named_state(), infos_of(checkpoint.scheduler));
+  check_config(checkpoint, model);
   model.load_state_dict(checkpoint.model);
   if (optimizer != nullptr) optimizer->load_state_dict(checkpoint.optimizer);
   if (scheduler != nullptr) scheduler->load_state_dict(checkpoint.scheduler);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <glade/core/generator.h>
+#include <glade/nn/hdf5_file.h>
 #include <glade/nn/module.h>
 #include <glade/nn/optim/optimizer.h>
 #include <glade/nn/optim/schedule.h>
@@ -28,15 +29,40 @@ struct CheckpointOptions {
 
 /// Writes the file anew: to a temporary file in the same folder, which is synced and then renamed, so that at any instant
 /// `path` is the old file or the new one, whole. Tensors that are the same are stored once. CheckpointError that names
-/// the file, the entry and the cause; the previous file stays, and nothing else.
+/// the file, the entry and the cause; the previous file stays, and nothing else. See CheckpointSaver for saving in the
+/// background and keeping several files.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options = {});
 
-/// Reads a file that save_checkpoint wrote; tensors on the CPU. CheckpointError that names the file, the entry and the
-/// cause: missing, not HDF5, truncated, damaged, no glade checkpoint, another format version.
+/// A checkpoint open for reading, whose tensors go from the file to where they belong.
+class CheckpointFile {
+ public:
+  /// CheckpointError that names the file, the entry and the cause: missing, not HDF5, truncated, damaged, no glade
+  /// checkpoint, another format version.
+  explicit CheckpointFile(const std::string& path);
+
+  /// Everything but the tensors of model, optimizer and scheduler.
+  const Checkpoint& header() const { return header_; }
+  /// The file, for single tensors and parts of the model: file().load("model", options).
+  const HDF5File& file() const { return file_; }
+
+  /// Reads the file and checks all checksums.
+  void verify() const;
+  /// Copies the values into a model and, where given, the optimiser and the schedule, with at most one tensor in memory
+  /// besides. Names, shapes, types, the configuration of a models::CausalLM (but for its dtype) and checksums are checked
+  /// first: CheckpointError that lists all entries that do not fit, and nothing is changed.
+  void restore(Module& model, optim::Optimizer* optimizer = nullptr, optim::LRScheduler* scheduler = nullptr) const;
+  /// Everything, with tensors on the CPU.
+  Checkpoint load() const;
+
+ private:
+  HDF5File file_;
+  Checkpoint header_;
+};
+
+/// CheckpointFile(path).load()
 Checkpoint load_checkpoint(const std::string& path);
 
-/// Copies a checkpoint's values into a model and, where given, the optimiser and the schedule. Everything is checked
-/// first: CheckpointError that lists all entries that do not fit, and nothing is changed.
+/// As CheckpointFile::restore, from memory.
 void restore(const Checkpoint& checkpoint, Module& model, optim::Optimizer* optimizer = nullptr,
              optim::LRScheduler* scheduler = nullptr);
 

@@ -57,15 +57,15 @@ StateDict Module::state_dict() const {
   return result;
 }
 
-void Module::load_state_dict(const StateDict& state) {
+void Module::load_state_dict(const StateDict& state, bool strict) {
   const NamedTensors targets = named_state();
-  check_state("load_state_dict", targets, state);
+  check_state("load_state_dict", targets, infos_of(state), strict);
   copy_state(targets, state);
 }
 
 void Module::assign_state_dict(const StateDict& state) {
   const NamedTensors targets = named_state();
-  check_state("assign_state_dict", targets, state);
+  check_state("assign_state_dict", targets, infos_of(state));
   for (const auto& [name, x] : targets) {
     const auto entry = state.find(name);
     if (entry == state.end()) continue;

@@ -32,8 +32,9 @@ class Module {
   /// Every parameter and buffer, a shared one under each of its names. The values are the module's own, not copies.
   StateDict state_dict() const;
   /// Copies `state` into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped and mistyped
-  /// entries at once; nothing is changed then. See check_state for what fits.
-  void load_state_dict(const StateDict& state);
+  /// entries at once; nothing is changed then. See check_state for what fits; without `strict`, entries may be missing or
+  /// unexpected.
+  void load_state_dict(const StateDict& state, bool strict = true);
   /// The same without copying: the parameters and buffers take the entries' memory and devices, converted where the dtype
   /// differs, and forget their gradients. Who else holds the entries sees every later change.
   void assign_state_dict(const StateDict& state);

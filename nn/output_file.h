@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-#include <glade/nn/hdf5_api.h>
+#include <glade/nn/hdf5/api.h>
 
 namespace glade::nn {
 

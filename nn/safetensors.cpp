@@ -134,12 +134,6 @@ void check_places(const std::map<std::string, Entry>& entries, std::size_t size)
 
 }  // namespace
 
-TensorInfos infos_of(const StateDict& state) {
-  TensorInfos infos;
-  for (const auto& [name, x] : state) infos.emplace(name, TensorInfo{x.dtype(), x.shape()});
-  return infos;
-}
-
 /// A file's bytes in memory. Writing to them changes private copies of their pages, not the file.
 class SafetensorsFile::Mapping {
  public:

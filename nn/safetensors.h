@@ -10,14 +10,6 @@
 
 namespace glade::nn {
 
-/// What a tensor is, without its values.
-struct TensorInfo {
-  DType dtype = DType::float32;
-  Shape shape;
-};
-using TensorInfos = std::map<std::string, TensorInfo>;
-TensorInfos infos_of(const StateDict& state);
-
 /// A file mapped into memory. Its header is checked in full before anything is taken from it: CheckpointError that names
 /// the file, the tensor and the cause.
 class SafetensorsFile {

@@ -14,10 +14,20 @@ using StateDict = std::map<std::string, Tensor>;
 /// Parameters and the like in a fixed order, by the same names.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
+/// What a tensor is, without its values.
+struct TensorInfo {
+  DType dtype = DType::float32;
+  Shape shape;
+};
+using TensorInfos = std::map<std::string, TensorInfo>;
+TensorInfos infos_of(const StateDict& state);
+
 /// ValueError, naming `what` and listing all missing, unexpected, mis-shaped and mistyped entries at once, unless `state`
 /// fits `targets`. Floating-point entries fit any floating-point target, others only their own dtype. A tensor with
-/// several names in `targets` needs only one of them in `state`.
-void check_state(const std::string& what, const NamedTensors& targets, const StateDict& state);
+/// several names in `targets` needs only one of them in `state`. Without `strict`, entries may be missing or unexpected.
+void check_state(const std::string& what, const NamedTensors& targets, const TensorInfos& state, bool strict = true);
+/// Whether both are the same elements of the same memory, as tied parameters are.
+bool is_same_view(const Tensor& a, const Tensor& b);
 /// Copies the entries of `state`, which must fit, into the tensors of `targets`.
 void copy_state(const NamedTensors& targets, const StateDict& state);
 

@@ -230,7 +230,7 @@ std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::strin
   const init::SkipInit skip;
   try {
     auto model = std::make_unique<GLAForCausalLM>(pretrained.config);
-    check_state("tensors", model->named_state(), pretrained.state);
+    check_state("tensors", model->named_state(), infos_of(pretrained.state));
     for (auto& [name, x] : pretrained.state) x = to_data(to_data(x, options.device), DType::float32);
     model->assign_state_dict(pretrained.state);
     return model;

@@ -46,7 +46,7 @@ void Optimizer::set_lr(double lr) {
 StateDict Optimizer::state_dict() const { return {state_.begin(), state_.end()}; }
 
 void Optimizer::load_state_dict(const StateDict& state) {
-  check_state(fmt::format("{}: load_state_dict", name_), state_, state);
+  check_state(fmt::format("{}: load_state_dict", name_), state_, infos_of(state));
   copy_state(state_, state);
 }
 

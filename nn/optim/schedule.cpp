@@ -40,7 +40,7 @@ double LRScheduler::factor() const { return schedule_(step_.item<std::int64_t>()
 StateDict LRScheduler::state_dict() const { return {{"step", step_}}; }
 
 void LRScheduler::load_state_dict(const StateDict& state) {
-  check_state("LRScheduler: load_state_dict", named_state(), state);
+  check_state("LRScheduler: load_state_dict", named_state(), infos_of(state));
   copy_state(named_state(), state);
   apply();
 }

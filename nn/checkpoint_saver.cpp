@@ -1,0 +1,127 @@
+#include <glade/nn/checkpoint_saver.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include <glade/core/format.h>
+
+namespace glade::nn {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string numbered_path(const std::string& path, std::int64_t step) {
+  const fs::path p(path);
+  return (p.parent_path() / fmt::format("{}-{:08}{}", p.stem().string(), step, p.extension().string())).string();
+}
+
+struct NumberedFile {
+  std::int64_t step;
+  std::string path;
+};
+
+/// The files that numbered_path names, by step.
+std::vector<NumberedFile> numbered_files(const std::string& path) {
+  const fs::path p(path), folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
+  const std::string prefix = p.stem().string() + '-', extension = p.extension().string();
+  std::vector<NumberedFile> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(extension) || name.size() <= prefix.size() + extension.size()) continue;
+    const char *begin = name.data() + prefix.size(), *end = name.data() + name.size() - extension.size();
+    std::int64_t step = 0;
+    const auto [rest, status] = std::from_chars(begin, end, step);
+    if (status == std::errc() && rest == end && *begin != '-') files.push_back({step, (p.parent_path() / name).string()});
+  }
+  std::ranges::sort(files, {}, &NumberedFile::step);
+  return files;
+}
+
+void remove_old(const std::string& path, std::int64_t step, int keep) {
+  std::vector<NumberedFile> files = numbered_files(path);
+  std::erase_if(files, [&](const NumberedFile& file) { return file.step > step; });
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < files.size(); ++i) {
+    std::error_code error;
+    fs::remove(files[i].path, error);
+    if (error) fail<CheckpointError>("{}: cannot be removed: {}", files[i].path, error.message());
+  }
+}
+
+/// A copy in host memory, in which tensors that share their memory still do.
+StateDict snapshot(const StateDict& state) {
+  StateDict copies;
+  std::map<const void*, std::pair<Tensor, Tensor>> by_address;  // the original and its copy
+  for (const auto& [name, x] : state) {
+    const auto [known, is_new] = by_address.try_emplace(x.raw_data(), x, Tensor());
+    if (!is_new && is_same_view(known->second.first, x)) {
+      copies.emplace(name, known->second.second);
+      continue;
+    }
+    Tensor copy = empty(x.shape(), {x.dtype(), kCPU});
+    copy_data(copy, x);
+    if (is_new) known->second.second = copy;
+    copies.emplace(name, copy);
+  }
+  return copies;
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOptions& options)
+    : path_(std::move(path)), keep_(keep), options_(options) {
+  if (keep < 0) fail<ValueError>("CheckpointSaver: keep is {}, expected 0 or more", keep);
+}
+
+void CheckpointSaver::save(const Checkpoint& checkpoint) {
+  wait();
+  Checkpoint copy = checkpoint;
+  for (StateDict* state : {&copy.model, &copy.optimizer, &copy.scheduler, &copy.data}) *state = snapshot(*state);
+  pending_ = std::async(std::launch::async, [copy = std::move(copy), path = path_, keep = keep_, options = options_] {
+    if (keep == 0) {
+      save_checkpoint(path, copy, options);
+    } else {
+      save_checkpoint(numbered_path(path, copy.step), copy, options);
+      remove_old(path, copy.step, keep);
+    }
+  });
+}
+
+void CheckpointSaver::check() {
+  if (pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) pending_.get();
+}
+
+void CheckpointSaver::wait() {
+  if (pending_.valid()) pending_.get();
+}
+
+std::optional<CheckpointFile> open_newest_checkpoint(const std::string& path,
+                                                     const std::function<void(const std::string&)>& warn) {
+  std::vector<std::string> candidates;
+  for (const NumberedFile& file : numbered_files(path)) candidates.push_back(file.path);
+  if (std::error_code error; fs::exists(path, error)) candidates.push_back(path);
+
+  std::vector<CheckpointFile> files;
+  std::string last_error;
+  const auto try_or_warn = [&](const auto& f) {
+    try {
+      f();
+      return true;
+    } catch (const CheckpointError& error) {
+      last_error = error.what();
+      if (warn) warn(last_error);
+      return false;
+    }
+  };
+  for (const std::string& candidate : candidates) try_or_warn([&] { files.emplace_back(candidate); });
+  std::ranges::stable_sort(files, std::ranges::greater(), [](const CheckpointFile& file) { return file.header().step; });
+  for (CheckpointFile& file : files)
+    if (try_or_warn([&] { file.verify(); })) return std::move(file);
+  if (!candidates.empty()) fail<CheckpointError>("{}: no checkpoint is whole; of the last one: {}", path, last_error);
+  return std::nullopt;
+}
+
+}  // namespace glade::nn

@@ -1,0 +1,276 @@
+#include <glade/nn/hdf5/dataset.h>
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <limits>
+
+#include <glade/core/format.h>
+#include <glade/core/parallel.h>
+#include <glade/nn/hdf5/fletcher32.h>
+
+namespace glade::nn::hdf5 {
+namespace {
+
+constexpr std::uint64_t kBestCompression = 1100;  // deflate reaches 1032 : 1
+
+enum LayoutClass { kCompact = 0, kContiguous = 1, kChunked = 2 };
+
+std::vector<Filter> parse_filters(ByteView message) {
+  Cursor cursor(message, "a filter pipeline");
+  const int version = cursor.u8();
+  if (version != 1 && version != 2) fail<CheckpointError>("filter pipelines have version {}, which is not supported", version);
+  const int count = cursor.u8();
+  if (version == 1) cursor.skip(6);
+  std::vector<Filter> filters;
+  for (int i = 0; i < count; ++i) {
+    const std::uint16_t kind = cursor.u16();
+    const std::size_t name_size = version == 1 || kind >= 256 ? cursor.u16() : 0;
+    cursor.skip(2);
+    const std::size_t parameters = cursor.u16();
+    cursor.skip(version == 1 ? (name_size + 7) / 8 * 8 : name_size);
+    Filter filter{kind, 0};
+    for (std::size_t p = 0; p < parameters; ++p) {
+      const std::uint32_t value = cursor.u32();
+      if (p == 0) filter.parameter = value;
+    }
+    if (version == 1 && parameters % 2 == 1) cursor.skip(4);
+    if (kind != Filter::deflate && kind != Filter::shuffle && kind != Filter::fletcher32)
+      fail<CheckpointError>("its filter {} is not supported", kind);
+    filters.push_back(filter);
+  }
+  return filters;
+}
+
+/// Values one after the other, cut into pieces so that they are read in parallel.
+void add_contiguous(Dataset& dataset, std::uint64_t address, std::uint64_t bytes) {
+  constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+  const std::uint64_t numel = bytes / dataset.type.size, piece = kPiece / dataset.type.size;
+  dataset.extent = {static_cast<std::int64_t>(numel)};
+  dataset.chunk_shape = {static_cast<std::int64_t>(piece)};
+  for (std::uint64_t at = 0; at < bytes; at += kPiece) dataset.chunks.push_back({address + at, std::min(kPiece, bytes - at), 0});
+}
+
+/// The chunk's size must be one that its filters could have left of `bytes`.
+void check_chunk(const Dataset& dataset, const Chunk& chunk, std::uint64_t bytes) {
+  bool compressed = false;
+  for (std::size_t i = 0; i < dataset.filters.size(); ++i) {
+    if ((chunk.skipped_filters >> i & 1) != 0) continue;
+    compressed |= dataset.filters[i].kind == Filter::deflate;
+    if (dataset.filters[i].kind == Filter::fletcher32) bytes += 4;
+  }
+  if (compressed ? chunk.size < bytes / kBestCompression : chunk.size != bytes)
+    fail<CheckpointError>("damaged: a chunk of {} bytes takes {} in the file", bytes, chunk.size);
+}
+
+/// Undoes the filters of chunks, in memory that is kept from one to the next.
+class Decoder {
+ public:
+  /// The chunk's `bytes` bytes as they were before the filters.
+  ByteView decode(const Source& source, const Dataset& dataset, const Chunk& chunk, std::uint64_t bytes) {
+    data_.resize(chunk.size);
+    source.read(chunk.address, data_);
+    std::size_t size = data_.size();
+    for (std::size_t i = dataset.filters.size(); i-- > 0;) {
+      if ((chunk.skipped_filters >> i & 1) != 0) continue;
+      switch (dataset.filters[i].kind) {
+        case Filter::fletcher32: size = check_sum(size); break;
+        case Filter::deflate: size = inflate(size, bytes + overhead_before(dataset, chunk, i)); break;
+        case Filter::shuffle: unshuffle(size, dataset.filters[i].parameter); break;
+      }
+    }
+    if (size != bytes) fail<CheckpointError>("damaged: a chunk has {} bytes, expected {}", size, bytes);
+    return ByteView(data_).first(size);
+  }
+
+ private:
+  /// The checksums that were part of filter i's input.
+  static std::size_t overhead_before(const Dataset& dataset, const Chunk& chunk, std::size_t i) {
+    std::size_t overhead = 0;
+    for (std::size_t j = 0; j < i; ++j)
+      if ((chunk.skipped_filters >> j & 1) == 0 && dataset.filters[j].kind == Filter::fletcher32) overhead += 4;
+    return overhead;
+  }
+
+  std::size_t check_sum(std::size_t size) const {
+    const ByteView bytes = ByteView(data_).first(size);
+    if (size < 4 || fletcher32(bytes.first(size - 4)) != little_endian(bytes.last(4)))
+      fail<CheckpointError>("damaged: the checksum of its values does not match");
+    return size - 4;
+  }
+
+  std::size_t inflate(std::size_t size, std::size_t expected) {
+    other_.resize(expected);
+    uLongf n = expected;
+    if (::uncompress(other_.data(), &n, data_.data(), size) != Z_OK)
+      fail<CheckpointError>("damaged: its values cannot be decompressed");
+    data_.swap(other_);
+    return n;
+  }
+
+  void unshuffle(std::size_t size, std::size_t element) {
+    if (element <= 1 || size < element) return;
+    const std::size_t n = size / element;
+    other_.resize(std::max(other_.size(), size));
+    for (std::size_t b = 0; b < element; ++b)
+      for (std::size_t i = 0; i < n; ++i) other_[i * element + b] = data_[b * n + i];
+    std::copy(data_.begin() + static_cast<std::ptrdiff_t>(n * element), data_.begin() + static_cast<std::ptrdiff_t>(size),
+              other_.begin() + static_cast<std::ptrdiff_t>(n * element));
+    data_.swap(other_);
+  }
+
+  Bytes data_, other_;
+};
+
+/// A stored number: with its sign extended, or its bits where it is floating-point.
+std::uint64_t stored_number(const ElementType& type, const std::uint8_t* at) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < type.size; ++i) value = value << 8 | at[type.big_endian ? i : type.size - 1 - i];
+  const auto unused = static_cast<int>(64 - 8 * type.size);
+  if (is_integral(type.dtype) && type.is_signed)
+    value = static_cast<std::uint64_t>(static_cast<std::int64_t>(value << unused) >> unused);
+  return value;
+}
+
+/// Fails for values that the dtype does not hold.
+void check_range_of(const ElementType& type, ByteView values) {
+  if (type.dtype == DType::boolean && std::ranges::any_of(values, [](std::uint8_t v) { return v > 1; }))
+    fail<CheckpointError>("holds values that are no bools");
+  if (type.dtype == DType::int64 && type.size == 8 && !type.is_signed)
+    for (std::size_t i = 0; i < values.size(); i += 8)
+      if (stored_number(type, values.data() + i) > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        fail<CheckpointError>("holds unsigned values that are too large for int64");
+}
+
+/// `values` as elements of the dtype, to out[first...].
+void convert(const ElementType& type, ByteView values, std::size_t first, void* out) {
+  const std::size_t width = dtype_size(type.dtype);
+  auto* to = static_cast<std::uint8_t*>(out) + first * width;
+  if (type.direct()) {
+    std::copy(values.begin(), values.end(), to);
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); i += type.size, to += width) {
+    const std::uint64_t value = stored_number(type, values.data() + i);
+    std::memcpy(to, &value, width);
+  }
+}
+
+/// Stores the part of a chunk that lies within the dataset, run by run.
+void store_chunk(const Dataset& dataset, std::size_t index, ByteView values, void* out) {
+  const Shape &extent = dataset.extent, &chunk = dataset.chunk_shape;
+  const Shape grid = chunk_grid(extent, chunk), strides = extent.contiguous_strides(), chunk_strides = chunk.contiguous_strides();
+  const int ndim = extent.ndim();
+  Shape origin = extent, counts = extent;  // the part's first element and its size
+  for (int d = ndim - 1; d >= 0; --d) {
+    origin[d] = static_cast<std::int64_t>(index) % grid[d] * chunk[d];
+    counts[d] = std::min(chunk[d], extent[d] - origin[d]);
+    index /= static_cast<std::size_t>(grid[d]);
+  }
+  // Dimensions that the chunk covers go into the run.
+  int outer = ndim;
+  std::int64_t run = 1;
+  while (outer > 0) {
+    --outer;
+    run *= counts[outer];
+    if (chunk[outer] != extent[outer]) break;
+  }
+  std::int64_t runs = 1;
+  for (int d = 0; d < outer; ++d) runs *= counts[d];
+  for (std::int64_t r = 0; r < runs; ++r) {
+    std::int64_t from = 0, to = 0, rest = r;
+    for (int d = ndim - 1; d >= 0; --d) {
+      const std::int64_t at = d < outer ? rest % counts[d] : 0;
+      if (d < outer) rest /= counts[d];
+      from += at * chunk_strides[d];
+      to += (origin[d] + at) * strides[d];
+    }
+    const ByteView part =
+        values.subspan(static_cast<std::size_t>(from) * dataset.type.size, static_cast<std::size_t>(run) * dataset.type.size);
+    check_range_of(dataset.type, part);
+    if (out != nullptr) convert(dataset.type, part, static_cast<std::size_t>(to), out);
+  }
+}
+
+}  // namespace
+
+std::uint64_t Dataset::stored_bytes() const {
+  std::uint64_t total = compact.size();
+  for (const Chunk& chunk : chunks) total += chunk.size;
+  return total;
+}
+
+Dataset open_dataset(Source& source, const Messages& object) {
+  if (find(object, MessageType::external_files) != nullptr) fail<CheckpointError>("its data lie outside of the file");
+  Dataset dataset;
+  dataset.type = parse_element_type(require(object, MessageType::datatype, "element type"));
+  const Extent extent = parse_dataspace(require(object, MessageType::dataspace, "shape"));
+  dataset.shape = extent.shape;
+  if (find(object, MessageType::filters) != nullptr)
+    dataset.filters = parse_filters(require(object, MessageType::filters, "filter pipeline"));
+  const std::uint64_t bytes = static_cast<std::uint64_t>(dataset.shape.numel()) * dataset.type.size;
+  if (bytes == 0) return dataset;
+
+  const ByteView layout = require(object, MessageType::layout, "layout");
+  Cursor cursor(layout, "a layout");
+  const int version = cursor.u8(), kind = cursor.u8();
+  if (version < 3 || version > 5) fail<CheckpointError>("layout version {} is not supported", version);
+  switch (kind) {
+    case kCompact: {
+      const std::size_t size = cursor.u16();
+      const ByteView values = cursor.take(size);
+      if (values.size() < bytes) fail<CheckpointError>("damaged: it holds {} bytes, its shape needs {}", values.size(), bytes);
+      dataset.compact.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(bytes));
+      return dataset;
+    }
+    case kContiguous: {
+      const std::uint64_t address = cursor.u64(), size = cursor.u64();
+      if (address == kUndefined || size < bytes) fail<CheckpointError>("incomplete: its values were never written");
+      source.check_range(address, bytes);
+      dataset.filters.clear();
+      add_contiguous(dataset, address, bytes);
+      return dataset;
+    }
+    case kChunked: read_chunk_index(source, dataset, layout, extent.max_shape); break;
+    default: fail<CheckpointError>("its data lie outside of the file");  // a virtual dataset
+  }
+  const std::uint64_t chunk_bytes = dataset.type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
+  std::uint64_t total = 0;
+  for (const Chunk& chunk : dataset.chunks) {
+    if (chunk.address == kUndefined || chunk.size == 0)
+      fail<CheckpointError>("incomplete: some of its values were never written");
+    source.check_range(chunk.address, chunk.size);
+    source.check_range(0, total += chunk.size);  // chunks upon each other would make much out of a small file
+    check_chunk(dataset, chunk, chunk_bytes);
+  }
+  return dataset;
+}
+
+void read_values(const Source& source, const Dataset& dataset, void* out) {
+  if (!dataset.compact.empty()) {
+    check_range_of(dataset.type, dataset.compact);
+    if (out != nullptr) convert(dataset.type, dataset.compact, 0, out);
+    return;
+  }
+  std::atomic_flag failed;
+  std::exception_ptr error;
+  const std::uint64_t chunk_bytes = dataset.type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
+  parallel_for(static_cast<std::int64_t>(dataset.chunks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    try {
+      Decoder decoder;
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end) && !failed.test(); ++i) {
+        const Chunk& chunk = dataset.chunks[i];
+        const ByteView values = decoder.decode(source, dataset, chunk, dataset.filters.empty() ? chunk.size : chunk_bytes);
+        store_chunk(dataset, i, values, out);
+      }
+    } catch (...) {
+      if (!failed.test_and_set()) error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace glade::nn::hdf5
