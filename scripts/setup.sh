@@ -7,7 +7,7 @@ source "$(dirname "$0")/common.sh"
 
 packages=(
   cmake ninja-build g++ ccache pkg-config                  # build
-  libopenblas-openmp-dev libhdf5-dev                       # matrix products, checkpoint files
+  libopenblas-openmp-dev libhdf5-dev zlib1g-dev                       # matrix products, checkpoint files
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
   libgtest-dev libbenchmark-dev                            # tests, benchmarks
   python3 python3-venv python3-dev                         # the Python package, the formatter, the linter
