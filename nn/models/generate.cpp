@@ -287,7 +287,7 @@ Conversation load_conversation(const std::string& path, const CausalLM& model) {
   model.generate({{0}}, {.max_new_tokens = 0}, &conversation);
   const StateDict expected = state_of(conversation[0]);
   try {
-    check_state("/data", {expected.begin(), expected.end()}, checkpoint.data);
+    check_state("/data", {expected.begin(), expected.end()}, infos_of(checkpoint.data));
   } catch (const ValueError& error) {
     fail<CheckpointError>("{}: {}", path, error.what());
   }
