@@ -1,6 +1,10 @@
 // glade.nn.models: the language models.
 #include <glade/nn/models/causal_lm.h>
 
+#include <pybind11/stl/filesystem.h>
+
+#include <variant>
+
 #include "python.h"
 
 PYBIND11_MAKE_OPAQUE(glade::nn::models::AttentionStates)
@@ -24,22 +28,51 @@ std::string to_json(const char* model_type, const py::kwargs& fields) {
   return py::str(py::module_::import("json").attr("dumps")(plain));
 }
 
-Tensor generate(const CausalLM& self, const Tensor& prompt, std::int64_t max_new_tokens, double temperature, std::int64_t top_k,
-                double top_p, std::uint64_t seed, const std::optional<py::function>& on_tokens) {
-  GenerateOptions options{max_new_tokens, temperature, top_k, top_p, seed};
+using Tokens = std::vector<std::int64_t>;
+
+py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector<Tokens>>& prompt, std::int64_t max_new_tokens,
+                    double temperature, std::int64_t top_k, double top_p, double repetition_penalty, const Tokens& stop_tokens,
+                    std::uint64_t seed, const std::optional<py::function>& on_tokens,
+                    std::optional<py::list> conversations) {
   const Callback callback(on_tokens ? py::object(*on_tokens) : py::none());
-  options.on_tokens = [&callback](std::span<const std::int64_t> tokens) {
+  const auto show = [&callback](std::span<const std::int64_t> tokens) {
     const py::gil_scoped_acquire locked;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (!callback.get().is_none()) callback.get()(std::vector<std::int64_t>(tokens.begin(), tokens.end()));
+    if (!callback.get().is_none()) callback.get()(Tokens(tokens.begin(), tokens.end()));
   };
-  const py::gil_scoped_release unlocked;
-  return self.generate(prompt, options);
+  const GenerateOptions options{.max_new_tokens = max_new_tokens,
+                                .temperature = temperature,
+                                .top_k = top_k,
+                                .top_p = top_p,
+                                .repetition_penalty = repetition_penalty,
+                                .stop_tokens = stop_tokens,
+                                .seed = seed,
+                                .on_tokens = show};
+  if (const auto* tensor = std::get_if<Tensor>(&prompt)) {
+    if (conversations) throw py::type_error("generate: conversations go with prompts in lists, not with a tensor");
+    const auto run = [&] {
+      const py::gil_scoped_release unlocked;
+      return self.generate(*tensor, options);
+    };
+    return py::cast(run());
+  }
+  std::vector<Conversation> states;
+  if (conversations) states = conversations->cast<std::vector<Conversation>>();
+  const auto run = [&] {
+    const py::gil_scoped_release unlocked;
+    return self.generate(std::get<1>(prompt), options, conversations ? &states : nullptr);
+  };
+  const std::vector<Tokens> tokens = run();
+  if (conversations) {
+    while (conversations->size() < states.size()) conversations->append(Conversation());
+    for (std::size_t i = 0; i < states.size(); ++i) (*conversations)[i].cast<Conversation&>() = states[i];
+  }
+  return py::cast(tokens);
 }
 
 template <class Model, class Config>
-void def_model(py::module_& module, const char* name, const char* model_type, const char* doc) {
-  py::class_<Model, CausalLM>(module, name, doc).def(py::init([model_type](const py::kwargs& fields) {
+auto def_model(py::module_& module, const char* name, const char* model_type, const char* doc) {
+  return py::class_<Model, CausalLM>(module, name, doc).def(py::init([model_type](const py::kwargs& fields) {
     return std::make_unique<Model>(Config::from_json(to_json(model_type, fields)));
   }));
 }
@@ -90,19 +123,39 @@ void bind_models(py::module_& module) {
           },
           arg("ids"), arg("targets"), arg("cu_seqlens") = py::none(), Unlocked(),
           "The mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.")
-      .def("generate", generate, arg("prompt"), arg("max_new_tokens") = 100, py::kw_only(), arg("temperature") = 1.0,
-           arg("top_k") = 0, arg("top_p") = 1.0, arg("seed") = 0, arg("on_tokens") = py::none(),
-           "prompt [B, T >= 1] (int64) continued: [B, T + max_new_tokens], in memory that does not depend on the "
-           "length.\n\ntemperature 0 takes the "
-           "likeliest token; top_k > 0 draws among so many likeliest tokens, top_p < 1 among the likeliest that together reach "
-           "that probability. "
-           "on_tokens is called with a list of each row's token as soon as it is drawn. Ctrl-C ends it between tokens. "
-           "ValueError for options out of "
-           "their domain.")
+      .def(
+          "generate", generate, arg("prompt"), arg("max_new_tokens") = 100, py::kw_only(), arg("temperature") = 1.0,
+          arg("top_k") = 0, arg("top_p") = 1.0, arg("repetition_penalty") = 1.0, arg("stop_tokens") = Tokens{}, arg("seed") = 0,
+          arg("on_tokens") = py::none(), arg("conversations") = py::none(),
+          "prompt [B, T >= 1] (int64) continued: [B, T + max_new_tokens], where the places after a stop token repeat it. Or, for "
+          "a list of prompts, lists of tokens that may differ in length, a list of what comes after each.\n\n"
+          "temperature 0 takes the likeliest token; top_k > 0 draws among so many likeliest tokens, top_p < 1 among the "
+          "likeliest that together reach that probability; repetition_penalty > 1 makes tokens that occurred less likely "
+          "(arXiv 1909.05858). on_tokens is called with a list of each row's token as soon as it is drawn, -1 for those that "
+          "have ended. conversations, a list of a Conversation for each prompt, or an empty one that is then filled, is what "
+          "came before the prompts and then what came up to the end of the result. Ctrl-C ends it between tokens. ValueError "
+          "for options out of their domain, IndexError for tokens outside the vocabulary.")
       .def_property_readonly("config_json", &CausalLM::config_json, "The configuration as JSON, as checkpoints keep it.")
       .def_property_readonly(
           "config", [](const CausalLM& self) { return py::module_::import("json").attr("loads")(self.config_json()); },
           "The configuration, a dict; from_config makes the same model of it.");
+
+  py::class_<Conversation>(models, "Conversation",
+                           "Where a sequence stands: all that a model needs to go on with it, of a size that does not depend on "
+                           "its length.")
+      .def(py::init<>())
+      .def("__len__", [](const Conversation& self) { return self.length; })
+      .def(
+          "save",
+          [](const Conversation& self, const std::filesystem::path& path, const CausalLM& model) {
+            save_conversation(path, self, model);
+          },
+          arg("path"), arg("model"), Unlocked(), "Writes an HDF5 file, with the model's configuration.")
+      .def_static(
+          "load", [](const std::filesystem::path& path, const CausalLM& model) { return load_conversation(path, model); },
+          arg("path"), arg("model"), Unlocked(),
+          "Reads what save wrote, for a model of the same configuration, to its device. CheckpointError for damaged files and "
+          "those of other models.");
 
   def_model<GLAForCausalLM, GLAConfig>(
       models, "GLAForCausalLM", "gla",
@@ -112,7 +165,24 @@ void bind_models(py::module_& module) {
       "conv_size=4, "
       "use_output_gate=True, elementwise_affine=True, clamp_min=None, hidden_ratio=4, intermediate_size=None, norm_eps=1e-6, "
       "tie_word_embeddings=False, initializer_range=0.02, dtype=\"float32\" (of activations). ValueError, naming it, for an "
-      "unknown or mistyped one.");
+      "unknown or mistyped one.")
+      .def_static(
+          "from_pretrained",
+          [](const std::filesystem::path& folder, Device device, std::optional<DType> dtype) {
+            return GLAForCausalLM::from_pretrained(folder, {device, dtype});
+          },
+          arg("folder"), py::kw_only(), arg("device") = kCPU, arg("dtype") = py::none(), Unlocked(),
+          "The published model in a folder (config.json and safetensors files, as fla writes them). Its parameters are float32; "
+          "dtype is that of activations, by default the config's. CheckpointError, naming the file and the cause, for damaged "
+          "folders and configs that glade cannot honour.")
+      .def(
+          "save_pretrained",
+          [](const GLAForCausalLM& self, const std::filesystem::path& folder, std::optional<DType> dtype,
+             std::int64_t max_shard_bytes) { self.save_pretrained(folder, {dtype, max_shard_bytes}); },
+          arg("folder"), py::kw_only(), arg("dtype") = py::none(),
+          arg("max_shard_bytes") = SavePretrainedOptions().max_shard_bytes, Unlocked(),
+          "Writes a folder that from_pretrained and fla read; dtype is that of the tensors in the files, by default as they "
+          "are.");
   def_model<LightningForCausalLM, LightningConfig>(
       models, "LightningForCausalLM", "lightning",
       "A model of lightning attention (arXiv 2401.04658).\n\nKeyword arguments: vocab_size=256, hidden_size=256, "

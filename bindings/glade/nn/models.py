@@ -14,6 +14,7 @@ from glade._glade._models import (
     AttentionStates,
     Block,
     CausalLM,
+    Conversation,
     Decoder,
     GLAForCausalLM,
     LightningForCausalLM,
