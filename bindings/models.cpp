@@ -32,8 +32,7 @@ using Tokens = std::vector<std::int64_t>;
 
 py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector<Tokens>>& prompt, std::int64_t max_new_tokens,
                     double temperature, std::int64_t top_k, double top_p, double repetition_penalty, const Tokens& stop_tokens,
-                    std::uint64_t seed, const std::optional<py::function>& on_tokens,
-                    std::optional<py::list> conversations) {
+                    std::uint64_t seed, const std::optional<py::function>& on_tokens, std::optional<py::list> conversations) {
   const Callback callback(on_tokens ? py::object(*on_tokens) : py::none());
   const auto show = [&callback](std::span<const std::int64_t> tokens) {
     const py::gil_scoped_acquire locked;
