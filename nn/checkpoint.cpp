@@ -164,6 +164,10 @@ void CheckpointFile::restore(Module& model, optim::Optimizer* optimizer, optim::
   check_config(header_, model);
   for (const std::string& name : first_names) file_.verify(name);
 
+  if (scheduler != nullptr) {  // which sets the learning rates, too
+    scheduler->load_state_dict(file_.load("scheduler"));
+    parts.pop_back();
+  }
   for (const Part& part : parts) {
     std::map<std::string, const HDF5Entry*> entries;
     for (const auto& [name, entry] : file_.select(part.group)) entries.emplace(name, entry);
