@@ -161,7 +161,7 @@ void launch(const R& reducer, const ReduceGeometry& g, const Tensor& input, cons
   const In* x = static_cast<const In*>(input.raw_data());
   auto* y = static_cast<typename R::Out*>(result.raw_data());
   const std::int64_t wanted =
-      std::int64_t{4096} * multiprocessor_count(device);  // twice the threads that fit: the last ones overlap
+      std::int64_t{2048} * multiprocessor_count(device);  // the threads that fit: more would only add states to merge
   if (g.inner > 1) {
     constexpr int W = std::min(kWidth<In>, 8);
     const bool vectors = g.inner % W == 0 && reinterpret_cast<std::uintptr_t>(x) % (W * sizeof(In)) == 0;
