@@ -124,10 +124,9 @@ void bind_module(py::module_& module) {
       .def("state_dict", &Module::state_dict,
            "Every parameter and buffer by dotted name, a shared one under each of its names. The values share the module's "
            "memory.")
-      .def("load_state_dict", &Module::load_state_dict, arg("state"), Unlocked(),
+      .def("load_state_dict", &Module::load_state_dict, arg("state"), arg("strict") = true, Unlocked(),
            "Copies a state_dict's values into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped "
-           "and mistyped "
-           "entries at once; nothing is changed then.")
+           "and mistyped entries at once; nothing is changed then. Unless `strict`, missing and unexpected ones are no error.")
       .def_property_readonly("training", &Module::training, "Whether the module is in training mode.")
       .def(
           "train",
