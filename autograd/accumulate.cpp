@@ -22,7 +22,8 @@ bool is_sole_owner(const Tensor& x) { return x.shared_impl().use_count() == 1 &&
 Tensors AccumulateGrad::backward(Tensors gradients) {
   Tensor& gradient = gradients[0];
   if (!(gradient.shape() == leaf_->shape) || gradient.dtype() != leaf_->dtype)
-    fail<AutogradError>("backward: a leaf of {} {} got a gradient of {} {}", leaf_->dtype, leaf_->shape, gradient.dtype(), gradient.shape());
+    fail<AutogradError>("backward: a leaf of {} {} got a gradient of {} {}", leaf_->dtype, leaf_->shape, gradient.dtype(),
+                        gradient.shape());
   std::lock_guard lock(mutex_);
   Tensor& grad = leaf_->autograd->grad;
   if (GradMode::enabled()) {  // the gradient is itself on the tape

@@ -95,7 +95,8 @@ class Pass {
 
   void visit(Node* node, Tensors gradients) {
     if (node->released())
-      fail<AutogradError>("backward of {}: what it saved was freed by an earlier backward; pass retain_graph to keep it", node->name());
+      fail<AutogradError>("backward of {}: what it saved was freed by an earlier backward; pass retain_graph to keep it",
+                          node->name());
     Tensors results;
     {
       RunScope scope(node, create_graph_);
@@ -142,11 +143,12 @@ void seed(Pass& pass, const char* operation, const Tensors& outputs, const Tenso
     Tensor gradient = gradients.empty() ? Tensor{} : gradients[i];
     if (!gradient.defined()) {
       if (y.numel() != 1)
-        fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i, y.shape());
+        fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i,
+                            y.shape());
       gradient = ones_like(y);
     } else if (!(gradient.shape() == y.shape()) || gradient.dtype() != y.dtype() || !(gradient.device() == y.device())) {
-      fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(), y.device(),
-                          gradient.dtype(), gradient.shape(), gradient.device());
+      fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(),
+                          y.device(), gradient.dtype(), gradient.shape(), gradient.device());
     }
     pass.start(y, std::move(gradient));
   }

@@ -49,8 +49,9 @@ struct Function {
     for (Tensor& y : outputs)
       for (const Tensor& x : inputs)
         if (y.is_same(x)) y = x.detach();
-    record("Function", outputs, inputs,
-           [context = std::move(context)](const Node&, const Tensors& gradients) mutable { return Derived::backward(context, gradients); });
+    record("Function", outputs, inputs, [context = std::move(context)](const Node&, const Tensors& gradients) mutable {
+      return Derived::backward(context, gradients);
+    });
     return outputs;
   }
 };

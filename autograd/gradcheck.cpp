@@ -12,7 +12,8 @@ namespace {
 /// Fixed weights in [-1, 1], different for each output and element, so that errors do not cancel.
 Tensor weights_like(const Tensor& y, std::size_t output) {
   std::vector<double> weights(static_cast<std::size_t>(y.numel()));
-  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = std::cos(1.7 * static_cast<double>(i) + 0.9 * static_cast<double>(output) + 0.3);
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    weights[i] = std::cos(1.7 * static_cast<double>(i) + 0.9 * static_cast<double>(output) + 0.3);
   return Tensor::from_vector(weights, y.shape(), y.device());
 }
 
@@ -67,7 +68,8 @@ bool gradcheck(const std::function<Tensors(const Tensors&)>& function, const Ten
       const double numeric = (shifted(values[j] + options.step) - shifted(values[j] - options.step)) / (2 * options.step);
       copy_data(x, Tensor::from_vector(values, x.shape()));
       if (!(std::abs(numeric - slopes[j]) <= options.absolute + options.relative * std::abs(numeric)))
-        fail<AutogradError>("gradcheck: input {}, element {}: central difference {:.10g}, backward {:.10g}", i, j, numeric, slopes[j]);
+        fail<AutogradError>("gradcheck: input {}, element {}: central difference {:.10g}, backward {:.10g}", i, j, numeric,
+                            slopes[j]);
     }
   }
   return true;

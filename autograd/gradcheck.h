@@ -7,8 +7,8 @@
 namespace glade::autograd {
 
 struct GradcheckOptions {
-  double step = 1e-6;       ///< of the central difference
-  double absolute = 1e-7;   ///< |numeric - analytic| <= absolute + relative * |numeric|
+  double step = 1e-6;      ///< of the central difference
+  double absolute = 1e-7;  ///< |numeric - analytic| <= absolute + relative * |numeric|
   double relative = 1e-5;
 };
 

@@ -69,7 +69,8 @@ void own_output(const std::shared_ptr<Node>& node, Tensor& output, std::uint32_t
 
 }  // namespace
 
-void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tensor*> inputs, std::initializer_list<Tensor*> outputs) {
+void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tensor*> inputs,
+            std::initializer_list<Tensor*> outputs) {
   std::vector<Edge> edges;
   edges.reserve(inputs.size());
   for (const Tensor* x : inputs) edges.push_back(gradient_edge(*x));
@@ -101,8 +102,9 @@ Tensor SavedTensor::get() const {
   if (!tensor_.defined()) return {};
   const std::shared_ptr<Node> node = current_node();
   if (tensor_.storage()->version() != version_)
-    fail<AutogradError>("backward of {}: a tensor of shape {} that it needs was changed in place after it was saved (version {} then, {} now)",
-                        node ? node->name() : "an operation", tensor_.shape(), version_, tensor_.storage()->version());
+    fail<AutogradError>(
+        "backward of {}: a tensor of shape {} that it needs was changed in place after it was saved (version {} then, {} now)",
+        node ? node->name() : "an operation", tensor_.shape(), version_, tensor_.storage()->version());
   if (!is_output_ || !node) return tensor_;
   Tensor x = tensor_.detach();
   own_output(node, x, output_);

@@ -79,8 +79,8 @@ struct AutogradSlot {
   Tensor grad;
   std::shared_ptr<autograd::Node> grad_fn;  ///< the operation that made the tensor; null for leaves
   std::uint32_t output_index = 0;
-  std::weak_ptr<autograd::Node> accumulator;  ///< of a leaf
-  std::mutex mutex;                           ///< guards it: threads may share leaves
+  std::weak_ptr<autograd::Node> accumulator;      ///< of a leaf
+  std::mutex mutex;                               ///< guards it: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
 };
 
@@ -134,7 +134,8 @@ class FunctionNode final : public Node {
 };
 
 /// Makes `node` the maker of `outputs` (in order) with the inputs' gradient edges.
-void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tensor*> inputs, std::initializer_list<Tensor*> outputs);
+void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tensor*> inputs,
+            std::initializer_list<Tensor*> outputs);
 void attach(const std::shared_ptr<Node>& node, const Tensors& inputs, Tensors& outputs);
 
 /// Records that `output` was computed from `inputs`; does nothing where none of them requires a gradient or recording

@@ -21,8 +21,10 @@ bool Tensor::requires_grad() const { return impl_->autograd && impl_->autograd->
 bool Tensor::is_leaf() const { return !impl_->autograd || !impl_->autograd->grad_fn; }
 
 Tensor& Tensor::set_requires_grad(bool value) {
-  if (value && !is_floating(dtype())) fail<DTypeError>("set_requires_grad: only floating-point tensors have gradients, not {}", dtype());
-  if (!is_leaf()) fail<AutogradError>("set_requires_grad: the tensor is the result of {}; detach it first", impl_->autograd->grad_fn->name());
+  if (value && !is_floating(dtype()))
+    fail<DTypeError>("set_requires_grad: only floating-point tensors have gradients, not {}", dtype());
+  if (!is_leaf())
+    fail<AutogradError>("set_requires_grad: the tensor is the result of {}; detach it first", impl_->autograd->grad_fn->name());
   if (value || impl_->autograd) slot_of(*this).requires_grad = value;
   return *this;
 }
@@ -31,8 +33,8 @@ Tensor Tensor::grad() const { return impl_->autograd ? impl_->autograd->grad : T
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && (!(grad.shape() == shape()) || grad.dtype() != dtype() || !(grad.device() == device())))
-    fail<ShapeError>("set_grad: a tensor of {} {} on {} cannot have a gradient of {} {} on {}", dtype(), shape(), device(), grad.dtype(),
-                     grad.shape(), grad.device());
+    fail<ShapeError>("set_grad: a tensor of {} {} on {} cannot have a gradient of {} {} on {}", dtype(), shape(), device(),
+                     grad.dtype(), grad.shape(), grad.device());
   if (grad.defined() || impl_->autograd) slot_of(*this).grad = grad;
 }
 

@@ -11,8 +11,8 @@ struct Description {
   std::string_view name;
   std::size_t size;
 };
-constexpr std::array<Description, 8> kDescriptions{{{"float64", 8}, {"float32", 4}, {"bfloat16", 2}, {"float16", 2},
-                                                    {"int64", 8}, {"int32", 4}, {"uint8", 1}, {"bool", 1}}};
+constexpr std::array<Description, 8> kDescriptions{
+    {{"float64", 8}, {"float32", 4}, {"bfloat16", 2}, {"float16", 2}, {"int64", 8}, {"int32", 4}, {"uint8", 1}, {"bool", 1}}};
 const Description& describe(DType dtype) { return kDescriptions[static_cast<std::size_t>(dtype)]; }
 }  // namespace
 

@@ -41,7 +41,9 @@ constexpr DType dtype_of() {
 }
 
 template <class T>
-struct TypeTag { using type = T; };
+struct TypeTag {
+  using type = T;
+};
 
 namespace detail {
 [[noreturn]] void throw_dtype(const char* expected, DType given);
@@ -88,7 +90,7 @@ class Scalar {
   template <class T>
     requires std::is_arithmetic_v<T>
   Scalar(T value)  // NOLINT(google-explicit-constructor): literals stand for scalars
-      : kind_(std::is_same_v<T, bool>         ? DType::boolean
+      : kind_(std::is_same_v<T, bool>       ? DType::boolean
               : std::is_floating_point_v<T> ? DType::float32
                                             : DType::int64),
         real_(static_cast<double>(value)),
@@ -99,7 +101,8 @@ class Scalar {
   template <class T>
   T to() const {
     if constexpr (std::is_same_v<T, bool>) return kind_ == DType::float32 ? real_ != 0 : integer_ != 0;
-    else if constexpr (std::is_integral_v<T>) return static_cast<T>(kind_ == DType::float32 ? static_cast<std::int64_t>(real_) : integer_);
+    else if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(kind_ == DType::float32 ? static_cast<std::int64_t>(real_) : integer_);
     else if constexpr (std::is_same_v<T, double>) return real_;
     else return T(static_cast<float>(real_));
   }

@@ -83,11 +83,17 @@ struct float16 {
 
 /// The type in which values of T are computed: float for the 16-bit types, T itself otherwise.
 template <class T>
-struct ComputeType { using type = T; };
+struct ComputeType {
+  using type = T;
+};
 template <>
-struct ComputeType<bfloat16> { using type = float; };
+struct ComputeType<bfloat16> {
+  using type = float;
+};
 template <>
-struct ComputeType<float16> { using type = float; };
+struct ComputeType<float16> {
+  using type = float;
+};
 template <class T>
 using compute_t = typename ComputeType<T>::type;
 

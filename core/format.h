@@ -1,7 +1,7 @@
 #pragma once
 // fmt for glade's own types, and fail<ErrorType>(...). For .cpp and .cu files only: public headers do not need fmt.
 #if defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
-#define FMT_USE_CONSTEXPR 1  // which fmt 9 turns off for nvcc, and then fails to compile
+#define FMT_USE_CONSTEXPR 1     // which fmt 9 turns off for nvcc, and then fails to compile
 #pragma nv_diag_suppress 20208  // double for long double
 #endif
 #include <fmt/format.h>
@@ -26,7 +26,9 @@ struct fmt::formatter<glade::DType> : fmt::formatter<std::string_view> {
 };
 template <>
 struct fmt::formatter<glade::Device> : fmt::formatter<std::string> {
-  auto format(const glade::Device& device, format_context& ctx) const { return formatter<std::string>::format(device.name(), ctx); }
+  auto format(const glade::Device& device, format_context& ctx) const {
+    return formatter<std::string>::format(device.name(), ctx);
+  }
 };
 
 namespace glade {

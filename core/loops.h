@@ -10,11 +10,11 @@ namespace glade {
 
 template <int N>
 struct LoopPlan {
-  int ndim = 0;                  ///< after merging; at least 1
+  int ndim = 0;  ///< after merging; at least 1
   std::int64_t numel = 0;
-  std::int64_t shape[kMaxDims];  ///< dimension 0 is the innermost
+  std::int64_t shape[kMaxDims];       ///< dimension 0 is the innermost
   std::int64_t strides[N][kMaxDims];  ///< in elements
-  bool contiguous = false;       ///< one dimension, all strides 1
+  bool contiguous = false;            ///< one dimension, all strides 1
 };
 
 namespace detail {

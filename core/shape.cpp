@@ -58,7 +58,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* operation) {
 }
 
 int normalize_dim(std::int64_t dim, int ndim, const char* operation) {
-  if (dim < -ndim || dim >= ndim) fail<IndexError>("{}: dimension {} is out of range for a tensor of {} dimensions", operation, dim, ndim);
+  if (dim < -ndim || dim >= ndim)
+    fail<IndexError>("{}: dimension {} is out of range for a tensor of {} dimensions", operation, dim, ndim);
   return static_cast<int>(dim < 0 ? dim + ndim : dim);
 }
 

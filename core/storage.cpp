@@ -7,7 +7,9 @@
 namespace glade {
 
 Storage::Storage(std::size_t bytes, Device device)
-    : data_(device.is_cpu() ? detail::cpu_allocate(bytes) : detail::cuda_allocate(bytes, device.index)), bytes_(bytes), device_(device) {}
+    : data_(device.is_cpu() ? detail::cpu_allocate(bytes) : detail::cuda_allocate(bytes, device.index)),
+      bytes_(bytes),
+      device_(device) {}
 
 Storage::Storage(void* data, std::size_t bytes, Device device, std::function<void()> release)
     : data_(data), bytes_(bytes), device_(device), release_(release ? std::move(release) : [] {}) {}

@@ -25,7 +25,8 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
   std::size_t bytes = dtype_size(dtype);
   for (const std::int64_t size : shape) {
     if (size < 0) fail<ShapeError>("empty: the shape {} has a negative size", shape);
-    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) fail<OutOfMemoryError>("a tensor of shape {} is too large", shape);
+    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes))
+      fail<OutOfMemoryError>("a tensor of shape {} is too large", shape);
   }
   return bytes;
 }
@@ -89,8 +90,7 @@ T Tensor::item() const {
   return to_vector<T>()[0];
 }
 
-#define GLADE_INSTANTIATE(T)                                                                  \
-  template Tensor Tensor::from_vector<T>(const std::vector<T>&, const Shape&, Device);
+#define GLADE_INSTANTIATE(T) template Tensor Tensor::from_vector<T>(const std::vector<T>&, const Shape&, Device);
 GLADE_INSTANTIATE(double)
 GLADE_INSTANTIATE(float)
 GLADE_INSTANTIATE(bfloat16)
@@ -100,8 +100,8 @@ GLADE_INSTANTIATE(std::int32_t)
 GLADE_INSTANTIATE(std::uint8_t)
 GLADE_INSTANTIATE(bool)
 #undef GLADE_INSTANTIATE
-#define GLADE_INSTANTIATE(T)              \
-  template T Tensor::item<T>() const;     \
+#define GLADE_INSTANTIATE(T)          \
+  template T Tensor::item<T>() const; \
   template std::vector<T> Tensor::to_vector<T>() const;
 GLADE_INSTANTIATE(double)
 GLADE_INSTANTIATE(float)

@@ -37,7 +37,7 @@ struct TensorImpl {
   Strides strides;          ///< in elements; a broadcast dimension has stride 0
   std::int64_t offset = 0;  ///< of the first element, in elements
   DType dtype = DType::float32;
-  bool contiguous = true;   ///< row-major without gaps
+  bool contiguous = true;  ///< row-major without gaps
   std::unique_ptr<AutogradSlot> autograd;
 
   TensorImpl();

@@ -53,7 +53,7 @@ template <int Width, int Unroll, class F, class Out, class... In>
 __global__ void __launch_bounds__(kThreads) contiguous_kernel(std::int64_t n, F f, Out* out, const In*... in) {
   const std::int64_t vectors = n / Width;
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads * Unroll + threadIdx.x;
-  auto body = [&](Vector<In, Width>... loaded[[maybe_unused]]) {
+  auto body = [&](Vector<In, Width>... loaded [[maybe_unused]]) {
     Vector<Out, Width> result;
 #pragma unroll
     for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
@@ -125,8 +125,8 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     offsets.shape[d] = FastDivisor(static_cast<std::uint32_t>(plan.shape[d]));
     for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d];
   }
-  strided_kernel<<<blocks_for(plan.numel, kThreads), kThreads, 0, stream(device)>>>(static_cast<std::uint32_t>(plan.numel), offsets,
-                                                                                    f, out, in...);
+  strided_kernel<<<blocks_for(plan.numel, kThreads), kThreads, 0, stream(device)>>>(static_cast<std::uint32_t>(plan.numel),
+                                                                                    offsets, f, out, in...);
   GLADE_CUDA_LAUNCHED();
 }
 

@@ -88,13 +88,14 @@ Tensor apply(const char* name, Unary op, const Tensor& operand) {
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), unary, op, y, x);
   if (!autograd::any_requires_grad({&x})) return y;
-  autograd::record(name, y, {&x}, [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node&, const Tensor& gradient) {
-    const Tensor at = saved.get();
-    if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
-    Tensor result = empty_like(at);
-    GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
-    return Tensors{result};
-  });
+  autograd::record(name, y, {&x},
+                   [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node&, const Tensor& gradient) {
+                     const Tensor at = saved.get();
+                     if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
+                     Tensor result = empty_like(at);
+                     GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
+                     return Tensors{result};
+                   });
   return y;
 }
 
@@ -122,13 +123,14 @@ Tensor apply(const char* name, Binary op, const Tensor& first, const Tensor& sec
   auto [a, b, out] = prepare(name, first, second, real);
   GLADE_DISPATCH(out.device(), binary, op, out, a, b);
   if (!autograd::any_requires_grad({&a, &b})) return out;
-  autograd::record(name, out, {&a, &b}, [backward, a = SavedTensor(a), b = SavedTensor(b)](const Node& node, const Tensor& gradient) {
-    const Tensor x = a.get(), y = b.get();
-    Tensors gradients = backward(node, gradient, x, y);
-    if (gradients[0].defined()) gradients[0] = sum_to(gradients[0], x.shape());
-    if (gradients[1].defined()) gradients[1] = sum_to(gradients[1], y.shape());
-    return gradients;
-  });
+  autograd::record(name, out, {&a, &b},
+                   [backward, a = SavedTensor(a), b = SavedTensor(b)](const Node& node, const Tensor& gradient) {
+                     const Tensor x = a.get(), y = b.get();
+                     Tensors gradients = backward(node, gradient, x, y);
+                     if (gradients[0].defined()) gradients[0] = sum_to(gradients[0], x.shape());
+                     if (gradients[1].defined()) gradients[1] = sum_to(gradients[1], y.shape());
+                     return gradients;
+                   });
   return out;
 }
 
@@ -191,28 +193,31 @@ Tensor add(const Tensor& a, const Tensor& b) { return apply_linear("add", Binary
 Tensor subtract(const Tensor& a, const Tensor& b) { return apply_linear("subtract", Binary::subtract, a, b); }
 
 Tensor multiply(const Tensor& a, const Tensor& b) {
-  return apply("multiply", Binary::multiply, a, b, false, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
-    return Tensors{node.needs_grad(0) ? gradient * y : Tensor{}, node.needs_grad(1) ? gradient * x : Tensor{}};
-  });
+  return apply("multiply", Binary::multiply, a, b, false,
+               [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+                 return Tensors{node.needs_grad(0) ? gradient * y : Tensor{}, node.needs_grad(1) ? gradient * x : Tensor{}};
+               });
 }
 
 Tensor divide(const Tensor& a, const Tensor& b) {
-  return apply("divide", Binary::divide, a, b, true, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
-    const Tensor over = gradient / y;
-    return Tensors{over, node.needs_grad(1) ? -(over * (x / y)) : Tensor{}};
-  });
+  return apply("divide", Binary::divide, a, b, true,
+               [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+                 const Tensor over = gradient / y;
+                 return Tensors{over, node.needs_grad(1) ? -(over * (x / y)) : Tensor{}};
+               });
 }
 
 Tensor power(const Tensor& a, const Tensor& b) {
-  return apply("power", Binary::power, a, b, true, [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
-    Tensors gradients(2);
-    if (node.needs_grad(0)) gradients[0] = gradient * y * power(x, y - 1);
-    if (node.needs_grad(1)) {
-      const Tensor zero = scalar_like(x, 0.0);
-      gradients[1] = where(equal(x, zero), zero, gradient * power(x, y) * log(x));
-    }
-    return gradients;
-  });
+  return apply("power", Binary::power, a, b, true,
+               [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+                 Tensors gradients(2);
+                 if (node.needs_grad(0)) gradients[0] = gradient * y * power(x, y - 1);
+                 if (node.needs_grad(1)) {
+                   const Tensor zero = scalar_like(x, 0.0);
+                   gradients[1] = where(equal(x, zero), zero, gradient * power(x, y) * log(x));
+                 }
+                 return gradients;
+               });
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
@@ -227,13 +232,16 @@ Tensor add(const Tensor& a, Scalar b) {
 }
 Tensor subtract(const Tensor& a, Scalar b) { return add(a, b.negated()); }
 Tensor subtract(Scalar a, const Tensor& b) {
-  return apply("subtract", WithScalar::reverse_subtract, b, a, false, false, [](const Tensor& gradient, const Tensor&) { return -gradient; });
+  return apply("subtract", WithScalar::reverse_subtract, b, a, false, false,
+               [](const Tensor& gradient, const Tensor&) { return -gradient; });
 }
 Tensor multiply(const Tensor& a, Scalar b) {
-  return apply("multiply", WithScalar::multiply, a, b, false, false, [b](const Tensor& gradient, const Tensor&) { return gradient * b; });
+  return apply("multiply", WithScalar::multiply, a, b, false, false,
+               [b](const Tensor& gradient, const Tensor&) { return gradient * b; });
 }
 Tensor divide(const Tensor& a, Scalar b) {
-  return apply("divide", WithScalar::divide, a, b, true, false, [b](const Tensor& gradient, const Tensor&) { return gradient / b; });
+  return apply("divide", WithScalar::divide, a, b, true, false,
+               [b](const Tensor& gradient, const Tensor&) { return gradient / b; });
 }
 Tensor divide(Scalar a, const Tensor& b) {
   return apply("divide", WithScalar::reverse_divide, b, a, true, true,
@@ -270,14 +278,15 @@ Tensor where(const Tensor& condition, const Tensor& first, const Tensor& second)
   const Tensor a = to(first, dtype), b = to(second, dtype);
   Tensor out = empty(shape, {dtype, a.device()});
   GLADE_DISPATCH(out.device(), where, out, condition, a, b);
-  autograd::record("where", out, {&a, &b},
-                   [condition = SavedTensor(condition), a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
-                     const Tensor zero = scalar_like(gradient, 0.0), chosen = condition.get();
-                     Tensors gradients(2);
-                     if (node.needs_grad(0)) gradients[0] = sum_to(where(chosen, gradient, zero), a_shape);
-                     if (node.needs_grad(1)) gradients[1] = sum_to(where(chosen, zero, gradient), b_shape);
-                     return gradients;
-                   });
+  autograd::record(
+      "where", out, {&a, &b},
+      [condition = SavedTensor(condition), a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
+        const Tensor zero = scalar_like(gradient, 0.0), chosen = condition.get();
+        Tensors gradients(2);
+        if (node.needs_grad(0)) gradients[0] = sum_to(where(chosen, gradient, zero), a_shape);
+        if (node.needs_grad(1)) gradients[1] = sum_to(where(chosen, zero, gradient), b_shape);
+        return gradients;
+      });
   return out;
 }
 
@@ -297,7 +306,9 @@ Tensor logsigmoid(const Tensor& x) { return apply("logsigmoid", Unary::logsigmoi
 Tensor softplus(const Tensor& x) { return apply("softplus", Unary::softplus, x); }
 Tensor relu(const Tensor& x) { return apply("relu", Unary::relu, x); }
 Tensor silu(const Tensor& x) { return apply("silu", Unary::silu, x); }
-Tensor gelu(const Tensor& x, GeluForm form) { return apply("gelu", form == GeluForm::erf ? Unary::gelu_erf : Unary::gelu_tanh, x); }
+Tensor gelu(const Tensor& x, GeluForm form) {
+  return apply("gelu", form == GeluForm::erf ? Unary::gelu_erf : Unary::gelu_tanh, x);
+}
 
 Tensor clamp(const Tensor& operand, Scalar low, Scalar high) {
   check_defined("clamp", operand);
@@ -317,7 +328,8 @@ Tensor to(const Tensor& x, DType dtype) {
   check_defined("to", x);
   if (dtype == x.dtype()) return x;
   Tensor y = to_data(x, dtype);
-  autograd::record("to", y, {&x}, [from = x.dtype()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
+  autograd::record("to", y, {&x},
+                   [from = x.dtype()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
   return y;
 }
 
@@ -325,7 +337,8 @@ Tensor to(const Tensor& x, Device device) {
   check_defined("to", x);
   if (device == x.device()) return x;
   Tensor y = to_data(x, device);
-  autograd::record("to", y, {&x}, [from = x.device()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
+  autograd::record("to", y, {&x},
+                   [from = x.device()](const Node&, const Tensor& gradient) { return Tensors{to(gradient, from)}; });
   return y;
 }
 

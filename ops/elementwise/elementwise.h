@@ -61,7 +61,7 @@ Tensor square(const Tensor& x);
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
 Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);       ///< 1 / sqrt(x)
+Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
 Tensor reciprocal(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
@@ -70,7 +70,7 @@ Tensor sigmoid(const Tensor& x);
 Tensor logsigmoid(const Tensor& x);  ///< log(sigmoid(x)), without overflow
 Tensor softplus(const Tensor& x);    ///< log(1 + e^x), without overflow
 Tensor relu(const Tensor& x);
-Tensor silu(const Tensor& x);        ///< x sigmoid(x)
+Tensor silu(const Tensor& x);  ///< x sigmoid(x)
 enum class GeluForm { erf, tanh };
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::erf);
 /// x limited to [low, high]; ValueError where low > high.

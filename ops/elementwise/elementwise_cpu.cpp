@@ -4,32 +4,19 @@
 namespace glade::cpu {
 
 namespace {
-constexpr Launcher launcher{[](const auto& plan, const auto& body, auto* out, const auto*... in) { elementwise(plan, body, out, in...); }};
-}
+constexpr Launcher launcher{
+    [](const auto& plan, const auto& body, auto* out, const auto*... in) { elementwise(plan, body, out, in...); }};
+}  // namespace
 
-void unary(Unary op, const Tensor& out, const Tensor& x) {
-  launcher.unary(op, out, x);
-}
+void unary(Unary op, const Tensor& out, const Tensor& x) { launcher.unary(op, out, x); }
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved) {
   launcher.unary_backward(op, out, gradient, saved);
 }
-void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) {
-  launcher.binary(op, out, a, b);
-}
-void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number) {
-  launcher.with_scalar(op, out, x, number);
-}
-void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b) {
-  launcher.compare(op, out, a, b);
-}
-void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high) {
-  launcher.clamp(out, x, low, high);
-}
-void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha) {
-  launcher.add_scaled(out, x, y, alpha);
-}
-void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) {
-  launcher.where(out, condition, a, b);
-}
+void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.binary(op, out, a, b); }
+void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number) { launcher.with_scalar(op, out, x, number); }
+void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.compare(op, out, a, b); }
+void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high) { launcher.clamp(out, x, low, high); }
+void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha) { launcher.add_scaled(out, x, y, alpha); }
+void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) { launcher.where(out, condition, a, b); }
 
 }  // namespace glade::cpu

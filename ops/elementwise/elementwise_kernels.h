@@ -5,7 +5,24 @@
 namespace glade {
 
 enum class Unary {
-  negative, abs, square, relu, exp, log, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, logsigmoid, softplus, silu, gelu_erf, gelu_tanh
+  negative,
+  abs,
+  square,
+  relu,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  sin,
+  cos,
+  tanh,
+  sigmoid,
+  logsigmoid,
+  softplus,
+  silu,
+  gelu_erf,
+  gelu_tanh
 };
 enum class Binary { add, subtract, multiply, maximum, minimum, divide, power };
 enum class WithScalar { add, reverse_subtract, multiply, divide, reverse_divide, power };

@@ -2,8 +2,6 @@
 
 namespace glade::cuda {
 
-void unary(Unary op, const Tensor& out, const Tensor& x) {
-  launcher(out).unary(op, out, x);
-}
+void unary(Unary op, const Tensor& out, const Tensor& x) { launcher(out).unary(op, out, x); }
 
 }  // namespace glade::cuda

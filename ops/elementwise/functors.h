@@ -9,100 +9,208 @@ namespace glade::functors {
 /// where saves_output(op), see elementwise.cpp).
 struct Negative {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return -x; }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T) { return T(-1); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return -x;
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T) {
+    return T(-1);
+  }
 };
 struct Abs {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
     if constexpr (std::is_unsigned_v<T>) return x;
     else return x < 0 ? -x : x;
   }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return T((x > 0) - (x < 0)); }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return T((x > 0) - (x < 0));
+  }
 };
 struct Square {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x * x; }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return 2 * x; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x * x;
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return 2 * x;
+  }
 };
 struct Relu {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x > 0 || x != x ? x : T(0); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return T(y > 0); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x > 0 || x != x ? x : T(0);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return T(y > 0);
+  }
 };
 struct Exp {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::exp(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return y; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::exp(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return y;
+  }
 };
 struct Log {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::log(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return 1 / x; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::log(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return 1 / x;
+  }
 };
 struct Sqrt {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::sqrt(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return T(0.5) / y; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::sqrt(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return T(0.5) / y;
+  }
 };
 struct Rsqrt {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return 1 / math::sqrt(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return T(-0.5) * y * y * y; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return 1 / math::sqrt(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return T(-0.5) * y * y * y;
+  }
 };
 struct Reciprocal {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return 1 / x; }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return -y * y; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return 1 / x;
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return -y * y;
+  }
 };
 struct Sin {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::sin(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return math::cos(x); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::sin(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return math::cos(x);
+  }
 };
 struct Cos {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::cos(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return -math::sin(x); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::cos(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return -math::sin(x);
+  }
 };
 struct Tanh {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::tanh(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return 1 - y * y; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::tanh(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return 1 - y * y;
+  }
 };
 struct Sigmoid {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::sigmoid(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T y) { return y * (1 - y); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::sigmoid(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T y) {
+    return y * (1 - y);
+  }
 };
 struct Logsigmoid {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::logsigmoid(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return math::sigmoid(-x); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::logsigmoid(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return math::sigmoid(-x);
+  }
 };
 struct Softplus {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::softplus(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return math::sigmoid(x); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::softplus(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return math::sigmoid(x);
+  }
 };
 struct Silu {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return math::silu(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) { return math::silu_derivative(x); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return math::silu(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
+    return math::silu_derivative(x);
+  }
 };
 struct GeluErf {  // x Phi(x), arXiv 1606.08415
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T phi(T x) { return T(0.5) * (1 + math::erf(x * T(0.70710678118654752))); }
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x * phi(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) {
+  template <class T>
+  static GLADE_HOST_DEVICE T phi(T x) {
+    return T(0.5) * (1 + math::erf(x * T(0.70710678118654752)));
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x * phi(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
     return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
   }
 };
 struct GeluTanh {  // x (1 + tanh(u)) / 2, an approximation of the above, as x sigmoid(2 u): exact for large negative x
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T gate(T x) { return math::sigmoid(T(2 * 0.79788456080286536) * (x + T(0.044715) * x * x * x)); }
-  template <class T> static GLADE_HOST_DEVICE T value(T x) { return x * gate(x); }
-  template <class T> static GLADE_HOST_DEVICE T derivative(T x) {
+  template <class T>
+  static GLADE_HOST_DEVICE T gate(T x) {
+    return math::sigmoid(T(2 * 0.79788456080286536) * (x + T(0.044715) * x * x * x));
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x * gate(x);
+  }
+  template <class T>
+  static GLADE_HOST_DEVICE T derivative(T x) {
     const T s = gate(x);
     return s + x * s * (1 - s) * T(2 * 0.79788456080286536) * (1 + T(3 * 0.044715) * x * x);
   }
@@ -135,39 +243,66 @@ void visit(Unary op, F&& f) {
 
 struct Add {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a + b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a + b;
+  }
 };
 struct Subtract {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a - b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a - b;
+  }
 };
 struct ReverseSubtract {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return b - a; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return b - a;
+  }
 };
 struct Multiply {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a * b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a * b;
+  }
 };
 struct Maximum {  // NaN wins: it fails a >= b, and b != b finds it in b
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a > b || a != a ? a : b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a > b || a != a ? a : b;
+  }
 };
 struct Minimum {
   static constexpr bool takes_integers = true;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a < b || a != a ? a : b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a < b || a != a ? a : b;
+  }
 };
 struct Divide {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return a / b; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return a / b;
+  }
 };
 struct ReverseDivide {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return b / a; }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return b / a;
+  }
 };
 struct Power {
   static constexpr bool takes_integers = false;
-  template <class T> static GLADE_HOST_DEVICE T value(T a, T b) { return math::pow(a, b); }
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return math::pow(a, b);
+  }
 };
 
 /// Calls f with the functor of an operation on two tensors.
@@ -198,16 +333,28 @@ void visit(WithScalar op, F&& f) {
 }
 
 struct Equal {
-  template <class T> static GLADE_HOST_DEVICE bool value(T a, T b) { return a == b; }
+  template <class T>
+  static GLADE_HOST_DEVICE bool value(T a, T b) {
+    return a == b;
+  }
 };
 struct NotEqual {
-  template <class T> static GLADE_HOST_DEVICE bool value(T a, T b) { return a != b; }
+  template <class T>
+  static GLADE_HOST_DEVICE bool value(T a, T b) {
+    return a != b;
+  }
 };
 struct Less {
-  template <class T> static GLADE_HOST_DEVICE bool value(T a, T b) { return a < b; }
+  template <class T>
+  static GLADE_HOST_DEVICE bool value(T a, T b) {
+    return a < b;
+  }
 };
 struct LessEqual {
-  template <class T> static GLADE_HOST_DEVICE bool value(T a, T b) { return a <= b; }
+  template <class T>
+  static GLADE_HOST_DEVICE bool value(T a, T b) {
+    return a <= b;
+  }
 };
 
 template <class F>
@@ -234,7 +381,9 @@ struct UnaryBackwardBody {
 };
 template <class Op, class T>
 struct BinaryBody {
-  GLADE_HOST_DEVICE T operator()(T a, T b) const { return T(Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b))); }
+  GLADE_HOST_DEVICE T operator()(T a, T b) const {
+    return T(Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b)));
+  }
 };
 template <class Op, class T>
 struct WithScalarBody {
@@ -243,7 +392,9 @@ struct WithScalarBody {
 };
 template <class Op, class T>
 struct ComparisonBody {
-  GLADE_HOST_DEVICE bool operator()(T a, T b) const { return Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b)); }
+  GLADE_HOST_DEVICE bool operator()(T a, T b) const {
+    return Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b));
+  }
 };
 template <class T>
 struct ClampBody {
@@ -256,7 +407,9 @@ struct ClampBody {
 template <class T>
 struct AddScaledBody {
   compute_t<T> alpha;
-  GLADE_HOST_DEVICE T operator()(T x, T y) const { return T(static_cast<compute_t<T>>(x) + alpha * static_cast<compute_t<T>>(y)); }
+  GLADE_HOST_DEVICE T operator()(T x, T y) const {
+    return T(static_cast<compute_t<T>>(x) + alpha * static_cast<compute_t<T>>(y));
+  }
 };
 template <class T>
 struct WhereBody {

@@ -10,7 +10,8 @@ template <bool takes_integers, class F>
 void visit_numbers(DType dtype, F&& f) {
   if constexpr (takes_integers) {
     visit_all(dtype, [&](auto tag) {
-      if constexpr (std::is_same_v<typename decltype(tag)::type, bool>) detail::throw_dtype("a tensor of numbers", DType::boolean);
+      if constexpr (std::is_same_v<typename decltype(tag)::type, bool>)
+        detail::throw_dtype("a tensor of numbers", DType::boolean);
       else f(tag);
     });
   } else {
@@ -55,7 +56,8 @@ struct Launcher {
       using Op = decltype(functor);
       visit_numbers<Op::takes_integers>(out.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
-        run(plan_loop(out.shape(), out, x), functors::WithScalarBody<Op, T>{number.to<compute_t<T>>()}, out.data<T>(), x.data<T>());
+        run(plan_loop(out.shape(), out, x), functors::WithScalarBody<Op, T>{number.to<compute_t<T>>()}, out.data<T>(),
+            x.data<T>());
       });
     });
   }
@@ -63,27 +65,30 @@ struct Launcher {
     functors::visit(op, [&](auto functor) {
       visit_all(a.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
-        run(plan_loop(out.shape(), out, a, b), functors::ComparisonBody<decltype(functor), T>{}, out.data<bool>(), a.data<T>(), b.data<T>());
+        run(plan_loop(out.shape(), out, a, b), functors::ComparisonBody<decltype(functor), T>{}, out.data<bool>(), a.data<T>(),
+            b.data<T>());
       });
     });
   }
   void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high) const {
     visit_numbers<true>(out.dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;
-      run(plan_loop(out.shape(), out, x), functors::ClampBody<T>{low.to<compute_t<T>>(), high.to<compute_t<T>>()}, out.data<T>(), x.data<T>());
+      run(plan_loop(out.shape(), out, x), functors::ClampBody<T>{low.to<compute_t<T>>(), high.to<compute_t<T>>()}, out.data<T>(),
+          x.data<T>());
     });
   }
   void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha) const {
     visit_numbers<true>(out.dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;
-      run(plan_loop(out.shape(), out, x, y), functors::AddScaledBody<T>{alpha.to<compute_t<T>>()}, out.data<T>(), x.data<T>(), y.data<T>());
+      run(plan_loop(out.shape(), out, x, y), functors::AddScaledBody<T>{alpha.to<compute_t<T>>()}, out.data<T>(), x.data<T>(),
+          y.data<T>());
     });
   }
   void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) const {
     auto select = [&](auto bits) {  // by element size: values are only moved
       using T = decltype(bits);
-      run(plan_loop(out.shape(), out, condition, a, b), functors::WhereBody<T>{}, static_cast<T*>(out.raw_data()), condition.data<bool>(),
-          static_cast<const T*>(a.raw_data()), static_cast<const T*>(b.raw_data()));
+      run(plan_loop(out.shape(), out, condition, a, b), functors::WhereBody<T>{}, static_cast<T*>(out.raw_data()),
+          condition.data<bool>(), static_cast<const T*>(a.raw_data()), static_cast<const T*>(b.raw_data()));
     };
     switch (dtype_size(out.dtype())) {
       case 1: return select(std::uint8_t{});

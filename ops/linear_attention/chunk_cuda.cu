@@ -94,7 +94,8 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
   chunk::outputs(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
 }
 
-void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tensor& grad_final_state,
+                    const RecurrenceGradients& grads) {
   const Device device = r.q.device();
   DeviceGuard guard(device);
   const cudaStream_t on = stream(device);

@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments a, Gra
 #pragma unroll
     for (int j = 0; j < kTile / kShare; j += 8) {
       const uint4 s = *reinterpret_cast<const uint4*>(tiles.state.at(thread / kShare, thread % kShare * (kTile / kShare) + j));
-      const uint4 d = *reinterpret_cast<const uint4*>(tiles.grad_state.at(thread / kShare, thread % kShare * (kTile / kShare) + j));
+      const uint4 d =
+          *reinterpret_cast<const uint4*>(tiles.grad_state.at(thread / kShare, thread % kShare * (kTile / kShare) + j));
       const std::uint32_t sx[4] = {s.x, s.y, s.z, s.w}, dx[4] = {d.x, d.y, d.z, d.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -148,13 +149,15 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments a, Gra
     for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        const float2 x = unpack(*reinterpret_cast<const std::uint32_t*>(factor.at(Fragment<kTile>::row(i), Fragment<kTile>::column(m, i))));
+        const float2 x =
+            unpack(*reinterpret_cast<const std::uint32_t*>(factor.at(Fragment<kTile>::row(i), Fragment<kTile>::column(m, i))));
         balance.x[m][i] += sign * x.x * inner.x[m][i];
         balance.x[m][i + 1] += sign * x.y * inner.x[m][i + 1];
       }
   };
   add_to_balance(shared.q, 1);
-  if (kPerChannel && safe) inner.each([&](float& value, int t, int channel) { value *= __expf(gates.at(t, channel) - gates.middle(channel)); });
+  if (kPerChannel && safe)
+    inner.each([&](float& value, int t, int channel) { value *= __expf(gates.at(t, channel) - gates.middle(channel)); });
   dq.each([&](float& value, int t, int channel) { value *= a.scale * __expf(gates.at(t, channel)); });
 #pragma unroll
   for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
@@ -176,7 +179,8 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments a, Gra
     inner.each([&](float& value, int j, int channel) { value = after.b.at(j, channel); });
   }
   add_to_balance(shared.k, -1);
-  if (kPerChannel && safe) inner.each([&](float& value, int j, int channel) { value *= __expf(gates.middle(channel) - gates.at(j, channel)); });
+  if (kPerChannel && safe)
+    inner.each([&](float& value, int j, int channel) { value *= __expf(gates.middle(channel) - gates.at(j, channel)); });
   dk.each([&](float& value, int j, int channel) { value *= __expf(gates.end(channel) - gates.at(j, channel)); });
   __syncthreads();  // the last reads of `after` and of the tiles
 

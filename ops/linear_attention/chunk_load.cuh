@@ -101,7 +101,8 @@ __device__ void copy_async(Tile<Columns>& tile, F&& address) {
 }
 /// Head `head` of a [tokens, heads, size] tensor, from column first_column on.
 template <int Columns>
-__device__ void copy_rows(Tile<Columns>& tile, const bf16* x, const Chunk& chunk, int heads, int head, int size, int first_column) {
+__device__ void copy_rows(Tile<Columns>& tile, const bf16* x, const Chunk& chunk, int heads, int head, int size,
+                          int first_column) {
   copy_async(tile, [&](int r, int c) {
     return r < chunk.count && first_column + c < size ? x + (chunk.token(r) * heads + head) * size + first_column + c : nullptr;
   });
@@ -110,7 +111,8 @@ __device__ void copy_rows(Tile<Columns>& tile, const bf16* x, const Chunk& chunk
 template <int Columns>
 __device__ void copy_state(Tile<Columns>& tile, const bf16* state, int K, int V, int first_row, int first_column) {
   copy_async(tile, [&](int r, int c) {
-    return first_row + r < K && first_column + c < V ? state + static_cast<std::int64_t>(first_row + r) * V + first_column + c : nullptr;
+    return first_row + r < K && first_column + c < V ? state + static_cast<std::int64_t>(first_row + r) * V + first_column + c
+                                                     : nullptr;
   });
 }
 /// Waits for this thread's copies.
@@ -143,7 +145,9 @@ struct GateRows<false> {
     if (t >= chunk.count) return;
     if (a.g_gamma) step = __ldg(a.g_gamma + n * a.heads + head);
     const std::int64_t at = chunk.token(t) * a.heads + head;
-    if (a.g) step += a.wide_gates ? __ldg(static_cast<const float*>(a.g) + at) : __bfloat162float(__ldg(static_cast<const bf16*>(a.g) + at));
+    if (a.g)
+      step +=
+          a.wide_gates ? __ldg(static_cast<const float*>(a.g) + at) : __bfloat162float(__ldg(static_cast<const bf16*>(a.g) + at));
   }
 };
 
@@ -151,21 +155,24 @@ template <>
 struct GateRows<true> {
   float2 step[kSteps];
   __device__ void load(const Arguments& a, const Chunk& chunk, std::int64_t n, int head, int first_channel) {
-    const int first = static_cast<int>(threadIdx.x) / 32 * kSteps, channel = first_channel + static_cast<int>(threadIdx.x) % 32 * 2;
+    const int first = static_cast<int>(threadIdx.x) / 32 * kSteps,
+              channel = first_channel + static_cast<int>(threadIdx.x) % 32 * 2;
     const bool inside = channel < a.K;
     auto at = [&](int s) { return (chunk.token(first + s) * a.heads + head) * a.K + channel; };
     if (a.wide_gates) {
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         step[s] = make_float2(0, 0);
-        if (inside && first + s < chunk.count) step[s] = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(a.gk) + at(s)));
+        if (inside && first + s < chunk.count)
+          step[s] = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(a.gk) + at(s)));
       }
     } else {
       std::uint32_t pairs[kSteps];
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         pairs[s] = 0;
-        if (inside && first + s < chunk.count) pairs[s] = __ldg(reinterpret_cast<const std::uint32_t*>(static_cast<const bf16*>(a.gk) + at(s)));
+        if (inside && first + s < chunk.count)
+          pairs[s] = __ldg(reinterpret_cast<const std::uint32_t*>(static_cast<const bf16*>(a.gk) + at(s)));
       }
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) step[s] = unpack(pairs[s]);

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments a, Outpu
   Fragment<kTile> scores;
   Fragment<kValues> result;
   auto keeps = [](int row, int column) { return kForValues ? row <= column : row >= column; };
-  copy_rows(shared.values, kForValues ? o.grad_o : a.v, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head, a.V, first_v);
+  copy_rows(shared.values, kForValues ? o.grad_o : a.v, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head,
+            a.V, first_v);
   for (int first_k = 0; first_k < a.K; first_k += kTile) {
     copy_state(shared.state, border, a.K, a.V, first_k, first_v);
     Rows<kTile> x, y;
@@ -76,7 +77,8 @@ __global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments a, Outpu
   // The gradients of states carry the scale already; of the two terms of o, neither does.
   scores.each([&](float& value, int row, int column) {
     float weight = a.scale;
-    if constexpr (!kPerChannel) weight *= __expf(kForValues ? gates.at(column, 0) - gates.at(row, 0) : gates.at(row, 0) - gates.at(column, 0));
+    if constexpr (!kPerChannel)
+      weight *= __expf(kForValues ? gates.at(column, 0) - gates.at(row, 0) : gates.at(row, 0) - gates.at(column, 0));
     value = keeps(row, column) ? value * weight : 0.f;
   });
   result.each([&](float& value, int row, int) {

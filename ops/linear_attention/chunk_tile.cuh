@@ -56,7 +56,9 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-__device__ inline float2 unpack(std::uint32_t pair) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair)); }
+__device__ inline float2 unpack(std::uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
 
 /// Writes a product into a tile, as an operand of the next one.
 template <int N>

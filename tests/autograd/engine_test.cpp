@@ -217,7 +217,8 @@ struct WrongShape : autograd::Function<WrongShape> {
 
 TEST(Gradcheck, FindsWrongDerivatives) {
   const Tensor x = random_leaf({4});
-  EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::gradcheck([](const Tensors& in) { return Wrong::apply(in); }, {x}); }, "element 0"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::gradcheck([](const Tensors& in) { return Wrong::apply(in); }, {x}); },
+                                         "element 0"));
   EXPECT_TRUE(throws_with<AutogradError>([&] { sum(WrongShape::apply({x})[0]).backward(); }, "got a gradient of float64 [1]"));
 }
 

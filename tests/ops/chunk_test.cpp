@@ -40,12 +40,14 @@ struct Twin {
 };
 
 void check(const Case& c, double tolerance = 5e-3) {
-  SCOPED_TRACE(::testing::Message() << "B" << c.B << " T" << c.T << " H" << c.H << " group" << c.group << " K" << c.K << " V" << c.V << " g" << c.g
-                                    << " gamma" << c.g_gamma << " gk" << c.gk << " reverse" << c.reverse << " strength" << c.strength);
+  SCOPED_TRACE(::testing::Message() << "B" << c.B << " T" << c.T << " H" << c.H << " group" << c.group << " K" << c.K << " V"
+                                    << c.V << " g" << c.g << " gamma" << c.g_gamma << " gk" << c.gk << " reverse" << c.reverse
+                                    << " strength" << c.strength);
   const auto count = c.cu_seqlens.empty() ? c.B : static_cast<std::int64_t>(c.cu_seqlens.size()) - 1;
   const DType gate = c.wide_gates ? DType::float32 : DType::bfloat16;
   auto decay = [&](const Shape& shape) { return Twin(abs(random_tensor(shape)) * -c.strength, gate); };
-  const Twin q(random_tensor({c.B, c.T, c.H, c.K}), DType::bfloat16), k(random_tensor({c.B, c.T, c.H / c.group, c.K}), DType::bfloat16),
+  const Twin q(random_tensor({c.B, c.T, c.H, c.K}), DType::bfloat16),
+      k(random_tensor({c.B, c.T, c.H / c.group, c.K}), DType::bfloat16),
       v(random_tensor({c.B, c.T, c.H / c.group, c.V}), DType::bfloat16);
   Twin g, g_gamma, gk, state;
   RecurrentOptions on_gpu, on_cpu;
@@ -53,7 +55,8 @@ void check(const Case& c, double tolerance = 5e-3) {
   if (c.g) g = decay({c.B, c.T, c.H}), inputs.push_back({"g", &g});
   if (c.g_gamma) g_gamma = Twin(abs(random_tensor({c.H})) * -c.strength, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
   if (c.gk) gk = decay({c.B, c.T, c.H, c.K}), inputs.push_back({"gk", &gk});
-  if (c.initial_state) state = Twin(random_tensor({count, c.H, c.K, c.V}), DType::float32), inputs.push_back({"initial_state", &state});
+  if (c.initial_state)
+    state = Twin(random_tensor({count, c.H, c.K, c.V}), DType::float32), inputs.push_back({"initial_state", &state});
   on_gpu.g = g.gpu, on_gpu.g_gamma = g_gamma.gpu, on_gpu.gk = gk.gpu, on_gpu.initial_state = state.gpu;
   on_cpu.g = g.cpu, on_cpu.g_gamma = g_gamma.cpu, on_cpu.gk = gk.cpu, on_cpu.initial_state = state.cpu;
   on_gpu.reverse = on_cpu.reverse = c.reverse;
@@ -79,7 +82,8 @@ void check(const Case& c, double tolerance = 5e-3) {
   // The gradient of g_gamma is the sum over all steps of that of a gate a head: terms of both signs, which its error is
   // relative to. Each is a product of three factors rounded to bfloat16.
   const Tensor steps = sum(abs(on_cpu.g.grad()), {0, 1});
-  for (const double ratio : (abs(g_gamma.cpu.grad() - to(to(g_gamma.gpu.grad(), kCPU), DType::float64)) / steps).to_vector<double>())
+  for (const double ratio :
+       (abs(g_gamma.cpu.grad() - to(to(g_gamma.gpu.grad(), kCPU), DType::float64)) / steps).to_vector<double>())
     EXPECT_LE(ratio, 3 * 0x1p-8) << "gradient of g_gamma";
 }
 
@@ -111,7 +115,14 @@ TEST_F(Chunk, GroupedHeads) {
 TEST_F(Chunk, PackedSequences) {
   for (const bool reverse : {false, true})
     for (const bool gk : {false, true})
-      check({.B = 1, .T = 333, .K = 128, .g = true, .g_gamma = true, .gk = gk, .reverse = reverse, .cu_seqlens = {0, 5, 5, 69, 133, 300, 333}});
+      check({.B = 1,
+             .T = 333,
+             .K = 128,
+             .g = true,
+             .g_gamma = true,
+             .gk = gk,
+             .reverse = reverse,
+             .cu_seqlens = {0, 5, 5, 69, 133, 300, 333}});
 }
 
 TEST_F(Chunk, WideGates) {
@@ -127,7 +138,8 @@ TEST_F(Chunk, StrongGates) {
 TEST_F(Chunk, GatesThatForgetEverything) {
   for (const float gate : {-20.f, -1e4f, -INFINITY}) {
     const Shape shape{1, 100, 1, 64};
-    const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), k = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
+    const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
+                 k = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
                  v = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad();
     RecurrentOptions options;
     options.gk = full(shape, gate, {DType::float32, kCUDA}).set_requires_grad();
@@ -146,7 +158,8 @@ TEST_F(Chunk, GatesThatForgetEverything) {
 
 TEST_F(Chunk, IsDeterministic) {
   const Shape shape{2, 300, 4, 128};
-  const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
+  const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
+               gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
   RecurrentOptions options;
   options.gk = gk;
   options.algorithm = Algorithm::chunk;

@@ -63,13 +63,15 @@ Tensor apply_reference(const Tensor& x, const std::function<double(double)>& f) 
 
 TEST_P(Elementwise, UnaryValues) {
   // One rounding of the result in 16 bits; 4 ulp in float32.
-  const std::pair<DType, double> dtypes[] = {{DType::float64, 1e-14}, {DType::float32, 5e-7}, {DType::bfloat16, 4e-3}, {DType::float16, 5e-4}};
+  const std::pair<DType, double> dtypes[] = {
+      {DType::float64, 1e-14}, {DType::float32, 5e-7}, {DType::bfloat16, 4e-3}, {DType::float16, 5e-4}};
   for (const UnaryCase& test : kUnary) {
     for (const auto& [dtype, tolerance] : dtypes) {
       const Tensor x = unary_input(test, {7, 33}, device(), dtype);
       const Tensor y = test.operation(x);
       EXPECT_EQ(y.dtype(), dtype);
-      EXPECT_TRUE(all_close(y, apply_reference(x, test.reference), tolerance, tolerance * 0.2)) << test.name << " " << dtype_name(dtype);
+      EXPECT_TRUE(all_close(y, apply_reference(x, test.reference), tolerance, tolerance * 0.2))
+          << test.name << " " << dtype_name(dtype);
     }
   }
 }
@@ -77,7 +79,8 @@ TEST_P(Elementwise, UnaryValues) {
 TEST_P(Elementwise, UnaryOfViewsScalarsAndNothing) {
   for (const UnaryCase& test : kUnary) {
     const Tensor x = unary_input(test, {6, 10}, device());
-    for (const Tensor& view : {transpose(x, 0, 1), slice(x, 1, 1, 9, 3), expand(select(x, 0, 2), {4, 10}), slice(x, 0, 0, 0), select(select(x, 0, 1), 0, 3)})
+    for (const Tensor& view : {transpose(x, 0, 1), slice(x, 1, 1, 9, 3), expand(select(x, 0, 2), {4, 10}), slice(x, 0, 0, 0),
+                               select(select(x, 0, 1), 0, 3)})
       EXPECT_TRUE(all_close(test.operation(view), apply_reference(view, test.reference), 1e-14, 1e-15)) << test.name;
   }
 }
@@ -104,7 +107,9 @@ TEST_P(Elementwise, FusedDerivativeEqualsRecordedOne) {
 TEST_P(Elementwise, ExtremeArguments) {
   const float inf = INFINITY;
   const Tensor x = Tensor::from_vector<float>({-inf, -1e4f, -90.f, 0.f, 90.f, 1e4f, inf, NAN}, device());
-  const auto equals = [](const Tensor& y, const std::vector<float>& expected) { return all_close(y, Tensor::from_vector(expected), 1e-6, 1e-30); };
+  const auto equals = [](const Tensor& y, const std::vector<float>& expected) {
+    return all_close(y, Tensor::from_vector(expected), 1e-6, 1e-30);
+  };
   EXPECT_TRUE(equals(exp(x), {0, 0, 8.194013e-40f, 1, inf, inf, inf, NAN}));
   EXPECT_TRUE(equals(sigmoid(x), {0, 0, 8.194013e-40f, 0.5, 1, 1, 1, NAN}));
   EXPECT_TRUE(equals(logsigmoid(x), {-inf, -1e4f, -90, -0.6931472f, 0, 0, 0, NAN}));
@@ -158,8 +163,9 @@ double element(const std::vector<double>& values, const Shape& shape, const Shap
 }
 
 TEST_P(Elementwise, BinaryValuesWithBroadcasting) {
-  const std::pair<Shape, Shape> shapes[] = {{{5, 7}, {5, 7}},       {{5, 7}, {7}},          {{5, 1}, {5, 7}},  {{1, 7}, {5, 1}},
-                                            {{2, 1, 3, 1}, {4, 1, 6}}, {{}, {3, 2}},           {{0, 3}, {1, 3}}, {{2, 3, 4, 5}, {3, 1, 5}}};
+  const std::pair<Shape, Shape> shapes[] = {
+      {{5, 7}, {5, 7}},          {{5, 7}, {7}}, {{5, 1}, {5, 7}}, {{1, 7}, {5, 1}},
+      {{2, 1, 3, 1}, {4, 1, 6}}, {{}, {3, 2}},  {{0, 3}, {1, 3}}, {{2, 3, 4, 5}, {3, 1, 5}}};
   for (const BinaryCase& test : kBinary) {
     for (const auto& [a_shape, b_shape] : shapes) {
       const Tensor a = positive(a_shape, device()), b = positive(b_shape, device());
@@ -168,16 +174,19 @@ TEST_P(Elementwise, BinaryValuesWithBroadcasting) {
       std::vector<double> expected(static_cast<std::size_t>(shape.numel()));
       const auto av = a.to_vector<double>(), bv = b.to_vector<double>();
       for (std::size_t i = 0; i < expected.size(); ++i)
-        expected[i] = test.reference(element(av, a_shape, shape, static_cast<std::int64_t>(i)), element(bv, b_shape, shape, static_cast<std::int64_t>(i)));
+        expected[i] = test.reference(element(av, a_shape, shape, static_cast<std::int64_t>(i)),
+                                     element(bv, b_shape, shape, static_cast<std::int64_t>(i)));
       EXPECT_TRUE(all_close(y, Tensor::from_vector(expected, shape), 1e-14, 0)) << test.name << a_shape.str() << b_shape.str();
     }
   }
 }
 
 TEST_P(Elementwise, BinaryDTypes) {
-  for (const DType a_type : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32, DType::uint8}) {
+  for (const DType a_type :
+       {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32, DType::uint8}) {
     for (const DType b_type : {DType::float32, DType::bfloat16, DType::int64, DType::uint8}) {
-      const Tensor a = to_data(Tensor::from_vector<float>({1, 2, 3, 100}), a_type), b = to_data(Tensor::from_vector<float>({5, 2, 1, 2}), b_type);
+      const Tensor a = to_data(Tensor::from_vector<float>({1, 2, 3, 100}), a_type),
+                   b = to_data(Tensor::from_vector<float>({5, 2, 1, 2}), b_type);
       const Tensor x = to_data(a, device()), y = to_data(b, device());
       EXPECT_EQ((x + y).dtype(), promote(a_type, b_type));
       EXPECT_EQ((x + y).to_vector<double>(), (std::vector<double>{6, 4, 4, 102}));
@@ -241,7 +250,8 @@ TEST_P(Elementwise, Where) {
 }
 
 TEST_P(Elementwise, TiesShareTheGradient) {
-  const Tensor a = ones({3}, {DType::float64, device()}).set_requires_grad(), b = ones({3}, {DType::float64, device()}).set_requires_grad();
+  const Tensor a = ones({3}, {DType::float64, device()}).set_requires_grad(),
+               b = ones({3}, {DType::float64, device()}).set_requires_grad();
   sum(maximum(a, b)).backward();
   EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0.5, 0.5, 0.5}));
   EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{0.5, 0.5, 0.5}));
@@ -320,7 +330,9 @@ TEST(Math, Float32FunctionsAreWithinFourUlp) {
   EXPECT_LT(worst(-10, 10, math::tanh, std::tanh), 4);
   EXPECT_LT(worst(-0.5f, 0.5f, math::tanh, std::tanh), 4);
   EXPECT_LT(worst(-80, 80, math::sigmoid<float>, [](double x) { return 1 / (1 + std::exp(-x)); }), 4);
-  EXPECT_LT(worst(-80, 80, math::softplus<float>, [](double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }), 4);
+  EXPECT_LT(worst(-80, 80, math::softplus<float>,
+                  [](double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }),
+            4);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ struct RecurrenceArguments {
 struct RecurrenceReference {
   Values o, final_state;
   Values query, key, value, g, g_gamma, gk, gv,
-      initial_state;  ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
+      initial_state;     ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
   Values g_gamma_terms;  ///< sums of the magnitudes of the terms, one a step, that add up to the gradient of g_gamma
 
   const Values& gradient(std::size_t input) const {

@@ -32,7 +32,8 @@ inline std::string device_test_name(const ::testing::TestParamInfo<DeviceType>& 
   INSTANTIATE_TEST_SUITE_P(Devices, suite, ::glade::testing_support::device_values(), ::glade::testing_support::device_test_name)
 
 /// Normal random numbers, fresh for every call of the process but the same from run to run.
-inline Tensor random_tensor(const Shape& shape, Device device = kCPU, DType dtype = DType::float64, double mean = 0, double deviation = 1) {
+inline Tensor random_tensor(const Shape& shape, Device device = kCPU, DType dtype = DType::float64, double mean = 0,
+                            double deviation = 1) {
   static std::mt19937_64 engine(20240607);
   std::normal_distribution<double> normal(mean, deviation);
   std::vector<double> values(static_cast<std::size_t>(shape.numel()));
@@ -46,7 +47,8 @@ inline Tensor random_leaf(const Shape& shape, Device device = kCPU, double mean 
 
 /// Shapes equal and |a - b| <= absolute + relative * |b| in every element, computed in float64; NaN equals NaN.
 inline ::testing::AssertionResult all_close(const Tensor& a, const Tensor& b, double relative = 1e-12, double absolute = 1e-12) {
-  if (!(a.shape() == b.shape())) return ::testing::AssertionFailure() << "shapes " << a.shape().str() << " and " << b.shape().str();
+  if (!(a.shape() == b.shape()))
+    return ::testing::AssertionFailure() << "shapes " << a.shape().str() << " and " << b.shape().str();
   const auto x = a.to_vector<double>(), y = b.to_vector<double>();
   for (std::size_t i = 0; i < x.size(); ++i) {
     const bool same = (std::isnan(x[i]) && std::isnan(y[i])) || x[i] == y[i];
