@@ -4,6 +4,7 @@
 #
 #   scripts/test.sh -R matmul           only the test programs whose name contains "matmul"
 #   GLADE_SKIP_SANITIZE=1 ...           without the second round
+#   GLADE_SKIP_LINT=1 ...               without the linter
 #   GLADE_CMAKE_OPTIONS="-DX=Y ..." ... more options for CMake
 source "$(dirname "$0")/common.sh"
 read -ra cmake_options <<<"${GLADE_CMAKE_OPTIONS:-}"
@@ -28,7 +29,7 @@ step "Configure (release)" cmake --preset release -DGLADE_PYTHON=$python "${cmak
 step "Build (release)" cmake --build --preset release
 if [ -x .venv/bin/clang-format ]; then
   check "Formatter" scripts/format.sh --check
-  check "Linter" scripts/lint.sh
+  [ -n "${GLADE_SKIP_LINT:-}" ] || check "Linter" scripts/lint.sh
 fi
 check "Tests (release)" run_tests release build
 if [ $python = ON ]; then
