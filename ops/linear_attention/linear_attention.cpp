@@ -186,21 +186,12 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   return r;
 }
 
-/// Why the chunk form cannot compute r; null where it can.
-const char* chunk_obstacle(const Recurrence& r) {
-  if (r.q.is_cpu()) return "tensors on the CPU";
-  if (r.gv.defined()) return "gv";
-  if (r.q.dtype() != DType::bfloat16) return "dtypes other than bfloat16";
-  if (r.K % 8 != 0 || r.V % 8 != 0) return "head sizes that are not multiples of 8";
-  return r.sequences > 65535 ? "more than 65535 sequences" : nullptr;
-}
-
 bool use_chunk(Algorithm algorithm, const Recurrence& r) {
-  constexpr std::int64_t kShortest = 64;  // a chunk
-  if (algorithm == Algorithm::recurrent) return false;
-  const char* obstacle = chunk_obstacle(r);
-  if (algorithm == Algorithm::chunk && obstacle) fail<ValueError>("recurrent: algorithm chunk does not take {}", obstacle);
-  return !obstacle && (algorithm == Algorithm::chunk || r.length >= kShortest);
+  const RecurrenceShape shape = RecurrenceShape::of(r);
+  if (algorithm == Algorithm::automatic) algorithm = pick_algorithm(shape);
+  if (algorithm != Algorithm::chunk) return false;
+  if (const char* obstacle = chunk_obstacle(shape)) fail<ValueError>("recurrent: algorithm chunk does not take {}", obstacle);
+  return true;
 }
 
 Shape output_shape(const Tensor& query, const Tensor& value) {
@@ -229,7 +220,7 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
-  if (use_chunk(options.algorithm, r)) GLADE_DISPATCH_CUDA(chunk_backward, r, grad_o, grad_state, grads);
+  if (options.algorithm == Algorithm::chunk) GLADE_DISPATCH_CUDA(chunk_backward, r, grad_o, grad_state, grads);
   else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
 
   auto as_input = [](const Tensor& grad, const Tensor& input) { return grad.defined() ? to_data(grad, input.dtype()) : grad; };
@@ -247,11 +238,25 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
 
 }  // namespace
 
+const char* chunk_obstacle(const RecurrenceShape& shape) {
+  if (shape.device.is_cpu()) return "tensors on the CPU";
+  if (shape.value_gate) return "gv";
+  if (shape.dtype != DType::bfloat16) return "dtypes other than bfloat16";
+  if (shape.K % 8 != 0 || shape.V % 8 != 0) return "head sizes that are not multiples of 8";
+  return shape.sequences > 65535 ? "more than 65535 sequences" : nullptr;
+}
+
+Algorithm pick_algorithm(const RecurrenceShape& shape) {
+  constexpr std::int64_t kShortest = 64;  // a chunk
+  return chunk_obstacle(shape) || shape.length < kShortest ? Algorithm::recurrent : Algorithm::chunk;
+}
+
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
   const Recurrence r = canonical(query, key, value, options, sequences);
-  const bool chunk = use_chunk(options.algorithm, r);
+  const bool chunk = use_chunk(options.algorithm, r),
+             backward_chunk = options.backward_algorithm ? use_chunk(*options.backward_algorithm, r) : chunk;
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   if (chunk) GLADE_DISPATCH_CUDA(chunk_forward, r, o, final_state);
@@ -263,7 +268,7 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   settings.softmax_scale = options.softmax_scale;
   settings.reverse = options.reverse;
   settings.checkpoint_interval = options.checkpoint_interval;
-  settings.algorithm = options.algorithm;
+  settings.algorithm = backward_chunk ? Algorithm::chunk : Algorithm::recurrent;
   autograd::record(
       "recurrent", {&o, &final_state},
       {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},

@@ -18,16 +18,17 @@ enum class Algorithm { automatic, recurrent, chunk };
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
-  Tensor g;                                    ///< [B, T, H], one a head, or [B, T, H, K]
-  Tensor g_gamma;                              ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
-  Tensor gk;                                   ///< [B, T, H, K]
-  Tensor gv;                                   ///< [B, T, H, V]
-  std::optional<double> softmax_scale;         ///< K^-1/2 where not given
-  Tensor initial_state;                        ///< [N, H, K, V] or [H, K, V]; zeros where undefined
-  bool reverse = false;                        ///< every sequence from its last token to its first
-  Tensor cu_seqlens;                           ///< int32 or int64 [N + 1], on either device: packed sequences
-  std::int64_t checkpoint_interval = 128;      ///< the recurrent backward keeps one state in so many tokens
-  Algorithm algorithm = Algorithm::automatic;  ///< ValueError for chunk where it cannot be used
+  Tensor g;                                          ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g_gamma;                                    ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
+  Tensor gk;                                         ///< [B, T, H, K]
+  Tensor gv;                                         ///< [B, T, H, V]
+  std::optional<double> softmax_scale;               ///< K^-1/2 where not given
+  Tensor initial_state;                              ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                              ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                                 ///< int32 or int64 [N + 1], on either device: packed sequences
+  std::int64_t checkpoint_interval = 128;            ///< the recurrent backward keeps one state in so many tokens
+  Algorithm algorithm = Algorithm::automatic;        ///< ValueError for chunk where it cannot be used
+  std::optional<Algorithm> backward_algorithm = {};  ///< of the backward pass; `algorithm` where not given
 };
 
 /// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final

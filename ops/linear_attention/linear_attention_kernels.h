@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <glade/core/tensor.h>
+#include <glade/ops/linear_attention/linear_attention.h>
 
 namespace glade {
 
@@ -30,6 +31,24 @@ struct RecurrenceGradients {
   Tensor q, k, v, g, gk, gv, g_gamma, initial_state;
 };
 
+/// What decides which kernels can compute a recurrence, and which do it fastest.
+struct RecurrenceShape {
+  Device device;
+  DType dtype;                     ///< of query, key and value
+  std::int64_t sequences, length;  ///< length: of the longest sequence
+  std::int64_t heads, kv_heads, K, V;
+  bool key_gate, value_gate;  ///< a gate a key channel, a gate a value channel
+
+  static RecurrenceShape of(const Recurrence& r) {
+    return {r.q.device(), r.q.dtype(), r.sequences, r.length, r.heads, r.kv_heads, r.K, r.V, r.gk.defined(), r.gv.defined()};
+  }
+};
+
+/// Why the chunk form cannot compute such a recurrence; null where it can.
+const char* chunk_obstacle(const RecurrenceShape& shape);
+/// What Algorithm::automatic means for it.
+Algorithm pick_algorithm(const RecurrenceShape& shape);
+
 namespace cpu {
 /// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state.
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
@@ -42,7 +61,7 @@ namespace cuda {
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
-/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against.
+/// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against.
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
 }  // namespace cuda
