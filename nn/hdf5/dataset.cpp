@@ -15,7 +15,8 @@
 namespace glade::nn::hdf5 {
 namespace {
 
-constexpr std::uint64_t kBestCompression = 1100;  // deflate reaches 1032 : 1
+constexpr std::uint64_t kBestCompression = 1100;               // deflate reaches 1032 : 1
+constexpr std::uint64_t kGrainBytes = std::uint64_t{1} << 20;  // that are worth a thread
 
 enum LayoutClass { kCompact = 0, kContiguous = 1, kChunked = 2 };
 
@@ -258,7 +259,8 @@ void read_values(const Source& source, const Dataset& dataset, void* out) {
   std::atomic_flag failed;
   std::exception_ptr error;
   const std::uint64_t chunk_bytes = dataset.type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
-  parallel_for(static_cast<std::int64_t>(dataset.chunks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+  const auto grain = static_cast<std::int64_t>(kGrainBytes / std::clamp<std::uint64_t>(chunk_bytes, 1, kGrainBytes));
+  parallel_for(static_cast<std::int64_t>(dataset.chunks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
     try {
       Decoder decoder;
       for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end) && !failed.test(); ++i) {
