@@ -71,6 +71,9 @@ class Training {
   double done() const;
   bool finished() const;
 
+  /// The checkpoint that --resume asks for.
+  static std::optional<nn::CheckpointFile> open_resumed(const lm::Options& options);
+
   const lm::Options options_;
   const Device device_;
   const lm::Defaults& defaults_;
@@ -81,8 +84,17 @@ class Training {
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::LRScheduler> scheduler_;
   std::optional<lm::Progress> progress_;
-  std::int64_t step_ = 0;
+  std::optional<nn::CheckpointSaver> saver_;
+  std::int64_t step_ = 0, seed_ = 0;
 };
+
+std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options) {
+  if (options.resume.empty()) return std::nullopt;
+  if (options.resume != "auto") return nn::CheckpointFile(options.resume);
+  return nn::open_newest_checkpoint(options.save, [](const std::string& error) {
+    fmt::print(stderr, "train_lm: passing over a damaged checkpoint: {}\n", error);
+  });
+}
 
 Training::Training(const lm::Options& options)
     : options_(options),
@@ -93,10 +105,10 @@ Training::Training(const lm::Options& options)
       steps_(options.steps.value_or(defaults_.steps)),
       text_(options.data, seq_len_, device_),
       validation_(text_.validation_batches(sequences_)) {
-  std::optional<nn::Checkpoint> resumed;
-  if (!options.resume.empty()) resumed = nn::load_checkpoint(options.resume);
+  const std::optional<nn::CheckpointFile> resumed = open_resumed(options);
+  const nn::Checkpoint* header = resumed ? &resumed->header() : nullptr;
   manual_seed(options.seed);
-  model_ = make_model(options, defaults_, resumed ? &*resumed : nullptr);
+  model_ = make_model(options, defaults_, header);
   model_->to(device_);
   optimizer_.emplace(model_->named_parameters(),
                      optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
@@ -108,11 +120,18 @@ Training::Training(const lm::Options& options)
       step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(steps_ - warmup));
     return by_steps(step);
   });
+  seed_ = static_cast<std::int64_t>(options.seed);
   if (resumed) {
-    nn::restore(*resumed, *model_, &*optimizer_, &*scheduler_);
-    default_generator().set_state(resumed->random["default"]);
-    step_ = resumed->step;
+    if (!header->random.contains("default") || !header->data.contains("seed"))
+      throw CheckpointError(
+          fmt::format("{}: not written by train_lm: it has no random state or no seed of the data", header->path));
+    seed_ = header->data.at("seed").item<std::int64_t>();
+    resumed->restore(*model_, &*optimizer_, &*scheduler_);
+    default_generator().set_state(header->random.at("default"));
+    step_ = header->step;
+    fmt::print("resuming from {} after step {}\n", header->path, step_);
   }
+  if (!options.save.empty()) saver_.emplace(options.save, options.keep);
 
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
@@ -127,12 +146,14 @@ int Training::run() {
   const auto every = [this](std::int64_t interval) { return interval > 0 && step_ % interval == 0; };
   while (!finished() && lm::interrupted() == 0) {
     step();
+    if (saver_) saver_->check();
     if (every(options_.eval_every) && !finished()) validate();
     if (every(options_.save_every) && !finished()) save();
   }
   const int signal = lm::interrupted();
   if (signal == 0) validate();
   save();
+  if (saver_) saver_->wait();
   fmt::print("{} after step {}, {:.1f} s\n", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds());
   return signal == 0 ? 0 : 128 + signal;
 }
@@ -140,7 +161,7 @@ int Training::run() {
 bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 && step_ >= options_.stop_at); }
 
 void Training::step() {
-  const lm::Batch batch = text_.training_batch(sequences_, options_.seed, step_);
+  const lm::Batch batch = text_.training_batch(sequences_, static_cast<std::uint64_t>(seed_), step_);
   const Tensor loss = model_->loss(batch.inputs, batch.targets);
   loss.backward();
   if (options_.grad_clip > 0) optim::clip_grad_norm_(model_->parameters(), options_.grad_clip);
@@ -168,7 +189,7 @@ void Training::validate() {
 
 void Training::save() {
   progress_->flush();  // stops at a loss that is not finite, before the last good checkpoint is replaced
-  if (options_.save.empty()) return;
+  if (!saver_) return;
   nn::Checkpoint checkpoint;
   checkpoint.step = step_;
   checkpoint.config = model_->config_json();
@@ -176,7 +197,8 @@ void Training::save() {
   checkpoint.optimizer = optimizer_->state_dict();
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
-  nn::save_checkpoint(options_.save, checkpoint);
+  checkpoint.data["seed"] = full({}, seed_, {DType::int64, kCPU});  // with the step, that is the position in the data
+  saver_->save(checkpoint);
 }
 
 double Training::done() const {

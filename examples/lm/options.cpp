@@ -41,7 +41,10 @@ void add_options(CLI::App& app, Options& o) {
   number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
   app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
   number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
-  app.add_option("--resume", o.resume, "Checkpoint to go on from; give the same options as before")->type_name("FILE.h5");
+  number("--keep", o.keep, "Checkpoints to keep, with their step in the name; 0: one, under its own name");
+  app.add_option("--resume", o.resume,
+                 "Checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
+      ->type_name("FILE.h5|auto");
   app.add_option("--log", o.log, "CSV file for the loss of every step; --resume appends to it")->type_name("FILE.csv");
   app.add_option("--seed", o.seed, "Of the weights and the order of the data")->capture_default_str();
 }
@@ -58,6 +61,7 @@ void check_outputs(const Options& o) {
       if (fs::exists(path) && fs::exists(file) && fs::equivalent(path, file))
         throw UsageError(fmt::format("{} {}: that is a file of --data", option, path));
   }
+  if (o.resume == "auto" && o.save.empty()) throw UsageError("--resume auto needs --save");
   if (o.save_every > 0 && o.save.empty()) throw UsageError("--save-every needs --save");
 }
 

@@ -19,6 +19,7 @@ struct Options {
   double lr = 3e-3, weight_decay = 0.1, grad_clip = 1;
   std::int64_t warmup = 50, stop_at = 0, eval_every = 250, save_every = 0;
   std::uint64_t seed = 0;
+  int keep = 0;
 };
 
 /// For options that are not given, by device.

@@ -1,4 +1,4 @@
-// The example programs train_lm and generate, run as a person would run them.
+// The example programs train_lm, generate and inspect_checkpoint, run as a person would run them.
 #include <map>
 
 #include "support/process.h"
@@ -9,6 +9,7 @@ namespace {
 
 const std::string kTrain = GLADE_EXAMPLES "/train_lm --layers 1 --hidden 32 --heads 2 --seq-len 32 --batch 4 --warmup 5 ";
 const std::string kGenerate = GLADE_EXAMPLES "/generate --device cpu ";
+const std::string kInspect = GLADE_EXAMPLES "/inspect_checkpoint ";
 
 class LanguageModel : public FolderTest {
  protected:
@@ -65,15 +66,52 @@ TEST_F(LanguageModel, SameSeedGivesTheSameLosses) {
 class Resume : public LanguageModel, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(Resume, GoesOnAsIfNeverStopped) {
-  const std::string run = kTrain + "--device cpu --data text.txt --steps 50 --model " + GetParam();
-  ASSERT_EQ(run_shell(run + " --log whole.csv").exit_code, 0);
-  ASSERT_EQ(run_shell(run + " --log parts.csv --stop-at 25 --save half.h5").exit_code, 0);
-  EXPECT_EQ(losses("parts.csv").size(), 25u);
-  const ProcessResult resumed = run_shell(run + " --log parts.csv --resume half.h5");
-  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 30 --model " + GetParam();
+  ASSERT_EQ(run_shell(run + " --log whole.csv --save whole.h5").exit_code, 0);
+  for (const char* stop : {"--stop-at 1", "--stop-at 18 --save-every 4", ""}) {
+    const ProcessResult part = run_shell(run + " --log parts.csv --save parts.h5 --keep 2 --resume auto " + stop);
+    ASSERT_EQ(part.exit_code, 0) << part.output;
+  }
+  EXPECT_EQ(losses("whole.csv").size(), 30u);
   EXPECT_EQ(losses("whole.csv"), losses("parts.csv"));
+  const ProcessResult difference = run_shell(kInspect + "--diff whole.h5 parts-00000030.h5");
+  EXPECT_EQ(difference.exit_code, 0) << difference.output;
+  EXPECT_EQ(difference.output, "");
+  EXPECT_EQ(run_shell(kInspect + "--diff whole.h5 parts-00000018.h5").exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists("parts-00000016.h5"));
 }
 INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
+
+TEST_F(LanguageModel, ResumesFromTheNewestGoodCheckpoint) {
+  const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 --keep 2 --resume auto ";
+  ASSERT_EQ(run_shell(run + "--steps 6 --save-every 2").exit_code, 0);
+  std::filesystem::resize_file("model-00000006.h5", 5000);
+  const ProcessResult resumed = run_shell(run + "--steps 8");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("passing over a damaged checkpoint: model-00000006.h5: truncated"), std::string::npos)
+      << resumed.output;
+  EXPECT_NE(resumed.output.find("resuming from model-00000004.h5 after step 4"), std::string::npos) << resumed.output;
+  EXPECT_TRUE(std::filesystem::exists("model-00000008.h5"));
+}
+
+TEST_F(LanguageModel, CheckpointsAreShownAndCompared) {
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 2 --save a.h5").exit_code, 0);
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 3 --save b.h5").exit_code, 0);
+  const ProcessResult table = run_shell(kInspect + "a.h5"), json = run_shell(kInspect + "a.h5 --json"),
+                      difference = run_shell(kInspect + "--diff a.h5 b.h5");
+  EXPECT_EQ(table.exit_code, 0) << table.output;
+  for (const char* line :
+       {"format: \"glade\"\n", "step: 2\n", "\"hidden_size\":32", "model/lm_head/weight ", " float32 ", "[256, 32]"})
+    EXPECT_NE(table.output.find(line), std::string::npos) << line << " in " << table.output;
+  EXPECT_EQ(json.exit_code, 0) << json.output;
+  for (const char* part : {"\"step\": 2,", "\"hidden_size\": 32,", "\"name\": \"model/lm_head/weight\","})
+    EXPECT_NE(json.output.find(part), std::string::npos) << part << " in " << json.output;
+  EXPECT_EQ(difference.exit_code, 1);
+  EXPECT_NE(difference.output.find("step: 2 and 3\n"), std::string::npos) << difference.output;
+  EXPECT_NE(difference.output.find("model/lm_head/weight: 8192 of 8192 values differ, by up to "), std::string::npos)
+      << difference.output;
+  EXPECT_EQ(run_shell(kInspect + "--diff a.h5 a.h5").output, "");
+}
 
 TEST_F(LanguageModel, InterruptSavesAndResumes) {
   const std::string run = kTrain + "--device cpu --data text.txt --steps 100000 --log log.csv ";
@@ -118,6 +156,7 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {run + "--minutes 1", 2, "--minutes"},
            {kTrain + "--data text.txt --device banana", 2, "banana"},
            {run + "--save-every 5", 2, "--save-every needs --save"},
+           {run + "--resume auto", 2, "--resume auto needs --save"},
            {run + "--save nowhere/model.h5", 2, "there is no folder"},
            {run + "--save text.txt", 2, "--data"},
            {run + "--log ./text.txt", 2, "--data"},
@@ -127,6 +166,8 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {kGenerate, 2, "--checkpoint"},
            {kGenerate + "--checkpoint missing.h5", 1, "missing.h5"},
            {kGenerate + "--checkpoint text.txt", 1, "text.txt"},
+           {kInspect, 2, "give a file"},
+           {kInspect + "text.txt", 1, "text.txt: not an HDF5 file"},
        })
     expect_refused(bad);
   EXPECT_EQ(read_file("text.txt").substr(0, 7), "Line 0:");
