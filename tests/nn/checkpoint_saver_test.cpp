@@ -1,0 +1,208 @@
+// Saving in the background, keeping several checkpoints, and runs that are killed while they save.
+#include <glade/nn/checkpoint_saver.h>
+#include <glade/ops/random/random.h>
+
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <random>
+#include <thread>
+
+#include "support/process.h"
+#include "support/testing.h"
+
+extern char** environ;
+
+namespace glade::nn {
+namespace {
+
+using namespace testing_support;
+namespace fs = std::filesystem;
+
+using SaverTest = FolderTest;
+
+Checkpoint checkpoint_of(std::int64_t step) {
+  Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.model["x"] = full({100, 7}, step);
+  return checkpoint;
+}
+
+std::vector<std::string> files() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(".")) names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+void damage(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto size = static_cast<std::streamoff>(fs::file_size(path));
+  file.seekp(size - 1000);  // within the values
+  file << "damage";
+}
+
+/// The newest checkpoint's step, or -1; what was passed over goes to `warnings`.
+std::int64_t newest_step(std::vector<std::string>* warnings = nullptr) {
+  const auto newest = open_newest_checkpoint("m.h5", [&](const std::string& message) {
+    if (warnings != nullptr) warnings->push_back(message);
+  });
+  return newest ? newest->header().step : -1;
+}
+
+TEST_F(SaverTest, SavesACopyOfTheMoment) {
+  CheckpointSaver saver("m.h5");
+  Checkpoint checkpoint = checkpoint_of(1);
+  const Tensor x = checkpoint.model.at("x");
+  checkpoint.model["tied"] = x.detach();
+  saver.save(checkpoint);
+  fill_data(x, 99);  // training goes on
+  saver.wait();
+  const HDF5File file("m.h5");
+  EXPECT_EQ(file.read("model/x").to_vector<float>(), std::vector<float>(700, 1));
+  EXPECT_EQ(file.entries().back().first_name, "model/tied");
+  saver.check();
+}
+
+TEST_F(SaverTest, KeepsTheLastOnes) {
+  CheckpointSaver saver("m.h5", 2);
+  for (const int step : {5, 10, 15}) saver.save(checkpoint_of(step));
+  saver.wait();
+  EXPECT_EQ(files(), (std::vector<std::string>{"m-00000010.h5", "m-00000015.h5"}));
+  EXPECT_EQ(newest_step(), 15);
+  // A run that went back leaves the later files alone, and its own are not counted with them.
+  saver.save(checkpoint_of(12));
+  saver.save(checkpoint_of(13));
+  saver.wait();
+  EXPECT_EQ(files(), (std::vector<std::string>{"m-00000012.h5", "m-00000013.h5", "m-00000015.h5"}));
+  EXPECT_TRUE(throws_with<ValueError>([] { CheckpointSaver("m.h5", -1); }, "keep is -1"));
+}
+
+TEST_F(SaverTest, FindsTheNewestGoodOne) {
+  EXPECT_EQ(newest_step(), -1);
+  CheckpointSaver saver("m.h5", 5);
+  for (const int step : {1, 2, 3}) saver.save(checkpoint_of(step));
+  saver.wait();
+  save_checkpoint("m.h5", checkpoint_of(2));
+  std::ofstream("m-notanumber.h5") << "x";
+  std::ofstream("m--4.h5") << "x";
+  EXPECT_EQ(newest_step(), 3);
+  damage("m-00000003.h5");
+  std::vector<std::string> warnings;
+  EXPECT_EQ(newest_step(&warnings), 2);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("m-00000003.h5: model/x: damaged"), std::string::npos) << warnings[0];
+  for (const char* path : {"m-00000001.h5", "m-00000002.h5", "m.h5"}) std::ofstream(path) << "not HDF5";
+  EXPECT_TRUE(throws_with<CheckpointError>([] { newest_step(); }, "m.h5: no checkpoint is whole; of the last one: "));
+}
+
+TEST_F(SaverTest, ErrorsSurfaceAtTheNextStep) {
+  CheckpointSaver saver("folder/m.h5");
+  saver.save(checkpoint_of(1));
+  const auto check_until_it_throws = [&] {
+    for (int i = 0; i < 1000; ++i) {
+      saver.check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  EXPECT_TRUE(throws_with<CheckpointError>(check_until_it_throws, "No such file or directory"));
+  saver.check();  // once
+  fs::create_directory("folder");
+  saver.save(checkpoint_of(2));
+  saver.wait();
+  // The folder goes while training goes on.
+  fs::remove_all("folder");
+  saver.save(checkpoint_of(3));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { saver.save(checkpoint_of(4)); }, "folder/m.h5"));
+}
+
+TEST_F(SaverTest, AFullDiskLeavesTheOlderFiles) {
+  fs::create_directory("disk");
+  if (::mount("none", "disk", "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "only root may mount a small disk";
+  const auto unmount = [](const char* path) { ::umount(path); };
+  const std::unique_ptr<const char, decltype(unmount)> mounted("disk", unmount);
+  CheckpointSaver saver("disk/m.h5", 100);
+  std::int64_t step = 0;
+  const auto save_until_it_throws = [&] {
+    for (; step < 100; ++step) {
+      saver.save(checkpoint_of(step));
+      saver.wait();
+    }
+  };
+  EXPECT_TRUE(throws_with<CheckpointError>(save_until_it_throws, "No space left on device"));
+  EXPECT_GT(step, 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator("disk"), {}), step);
+  for (std::int64_t s = 0; s < step; ++s)
+    EXPECT_EQ(load_checkpoint("disk/m-0000000" + std::to_string(s) + ".h5").model.at("x").to_vector<float>()[0],
+              static_cast<float>(s));
+}
+
+TEST_F(SaverTest, AReaderAlwaysSeesAWholeFile) {
+  save_checkpoint("m.h5", checkpoint_of(0));
+  std::jthread writer([](const std::stop_token& stop) {
+    for (std::int64_t step = 1; !stop.stop_requested(); ++step) save_checkpoint("m.h5", checkpoint_of(step));
+  });
+  std::int64_t last = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Checkpoint loaded = load_checkpoint("m.h5");
+    EXPECT_GE(loaded.step, last);
+    last = loaded.step;
+    EXPECT_EQ(loaded.model.at("x").to_vector<float>(), std::vector<float>(700, static_cast<float>(last)));
+  }
+}
+
+/// Runs save_forever for a random time, and kills it. Returns the last step that it said was safe, or `before`.
+std::int64_t run_and_kill(const char* keep, std::int64_t before, std::mt19937& engine) {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  const char* arguments[] = {GLADE_SAVE_FOREVER, "m.h5", keep, nullptr};
+  pid_t child = 0;
+  EXPECT_EQ(::posix_spawn(&child, arguments[0], &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+
+  // Mostly during its second save or the third, at times before the first.
+  std::int64_t step = before, safe = before;
+  if (engine() % 8 != 0 && ::read(ends[0], &step, sizeof step) == sizeof step) safe = step;
+  std::this_thread::sleep_for(std::chrono::microseconds(engine() % 5000));
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it ended by itself";
+  while (::read(ends[0], &step, sizeof step) == sizeof step) safe = step;
+  ::close(ends[0]);
+  return safe;
+}
+
+TEST_F(SaverTest, KillingARunLosesNothingThatWasSaved) {
+  std::mt19937 engine(std::random_device{}());
+  for (const char* keep : {"0", "3"}) {
+    std::int64_t safe = -1;
+    for (int i = 0; i < 100; ++i) {
+      safe = run_and_kill(keep, safe, engine);
+      std::vector<std::string> warnings;
+      const auto newest = open_newest_checkpoint("m.h5", [&](const std::string& message) { warnings.push_back(message); });
+      ASSERT_EQ(warnings, std::vector<std::string>{});
+      if (!newest) {
+        ASSERT_LT(safe, 0);
+        continue;
+      }
+      const Checkpoint loaded = newest->load();
+      ASSERT_TRUE(loaded.step == safe || loaded.step == safe + 1 || safe < 0) << loaded.step << " after " << safe;
+      safe = loaded.step;
+      for (const char* name : {"x", "y"})
+        for (const auto value : loaded.model.at(name).to_vector<std::int64_t>()) ASSERT_EQ(value, loaded.step);
+    }
+    EXPECT_GT(safe, 50);
+    EXPECT_LE(files().size(), 5u);  // and at most one temporary file is left
+    for (const std::string& name : files()) fs::remove(name);
+  }
+}
+
+}  // namespace
+}  // namespace glade::nn
