@@ -29,6 +29,22 @@ if(GLADE_CPU_ARCH STREQUAL "auto")
   endif()
 endif()
 
+# Sources named *_avx2.cpp and *_avx512.cpp are compiled for these instruction sets, whatever GLADE_CPU_ARCH is: what is in
+# them runs only where the processor has them. Other processors than x86-64 do without.
+function(glade_instruction_sets sources)
+  set(arch_avx2 x86-64-v3)
+  set(arch_avx512 x86-64-v4)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(FILTER ${sources} EXCLUDE REGEX "_(avx2|avx512)\\.cpp$")
+  endif()
+  foreach(source ${${sources}})
+    if(source MATCHES "_(avx2|avx512)\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-march=${arch_${CMAKE_MATCH_1}}")
+    endif()
+  endforeach()
+  set(${sources} ${${sources}} PARENT_SCOPE)
+endfunction()
+
 # Common options of every target of the project. No errno and no traps from math functions, or loops with them cannot be
 # vectorised; NaN and infinity keep their meaning. -Wrestrict is wrong about std::string in GCC 12 (PR 105651).
 function(glade_target_options target)

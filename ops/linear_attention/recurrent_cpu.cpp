@@ -1,0 +1,187 @@
+// The gated linear recurrence on the CPU, token by token. Rows of some tokens are staged (converted to the compute type, gates
+// turned into decays) and the state is stepped over them in blocks of values (simd_kernels.h): forward with the values along
+// the vector lanes, so that an output is no sum over lanes; backward with the keys along them, as three of its four sums are
+// over values. Backward keeps the state before every checkpoint_interval tokens and recomputes those in between.
+#include <glade/ops/linear_attention/staging_cpu.h>
+
+namespace glade::cpu {
+
+namespace {
+
+/// What one head reads in some tokens, and the columns of its values that a task takes.
+template <class T>
+class Staging {
+  using F = compute_t<T>;
+
+ public:
+  Staging(const Recurrence& r, std::int64_t tokens)
+      : r_(r), q_(tokens, r.K), k_(tokens, r.K), a_(tokens, r.K), v_(tokens, r.V), b_(tokens, r.V), grad_o_(tokens, r.V) {}
+
+  /// Stages `count` tokens of head h from `position` on.
+  StagedSteps<F> load(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position, std::int64_t count,
+                      Columns columns, const Tensor& grad_o) {
+    const auto exponentials = simd_kernels<F>().exponentials;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t token = sequence.token(position + i), row = token * r_.heads + h,
+                         kv_row = token * r_.kv_heads + h / r_.group(), values = row * r_.V + columns.begin;
+      load_row<T>(r_.q, row * r_.K, r_.K, q_[i], static_cast<F>(r_.scale));
+      load_row<T>(r_.k, kv_row * r_.K, r_.K, k_[i]);
+      load_row<T>(r_.v, kv_row * r_.V + columns.begin, columns.size(), v_[i]);
+      load_gates<T>(r_.gk, row * r_.K, r_.K, head_gate<T, F>(r_, n, h, token), a_[i]);
+      exponentials(r_.K, a_[i]);
+      if (r_.gv.defined()) {
+        load_gates<T>(r_.gv, values, columns.size(), F{0}, b_[i]);
+        exponentials(columns.size(), b_[i]);
+      }
+      if (grad_o.defined()) load_row<T>(grad_o, values, columns.size(), grad_o_[i]);
+    }
+    return {q_[0], k_[0], a_[0], v_[0], r_.gv.defined() ? b_[0] : nullptr, grad_o_[0], count, k_.row(), v_.row()};
+  }
+
+ private:
+  const Recurrence& r_;
+  Rows<F> q_, k_, a_, v_, b_, grad_o_;
+};
+
+template <class T>
+void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  using F = compute_t<T>;
+  constexpr std::int64_t kStagedTokens = 64;
+  const std::int64_t capacity = std::clamp<std::int64_t>(r.length, 1, kStagedTokens);
+  const Parts<F> parts(r.sequences * r.heads, r.V);
+  parallel_for(parts.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
+    Staging<T> staging(r, capacity);
+    Rows<F> state(r.K, r.V), out(capacity, r.V);
+    for (std::int64_t task = first; task < last; ++task) {
+      const std::int64_t head = task / parts.parts, n = head / r.heads, h = head % r.heads;
+      const Columns columns = parts.columns(task % parts.parts);
+      const Sequence sequence(r, n);
+      load_state(initial_state<F>(r, n, h), r, columns, state);
+      for (std::int64_t position = 0; position < sequence.length; position += capacity) {
+        const std::int64_t count = std::min(capacity, sequence.length - position);
+        const StagedSteps<F> tokens = staging.load(sequence, n, h, position, count, columns, {});
+        simd_kernels<F>().forward_steps(tokens, r.K, padded(columns.size(), kLine<F>), state[0], state.row(), out[0]);
+        for (std::int64_t i = 0; i < count; ++i)
+          store_row<T>(out[i], columns.size(), o, (sequence.token(position + i) * r.heads + h) * r.V + columns.begin);
+      }
+      store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
+    }
+  });
+}
+
+/// One sequence and the heads that share keys and values, backwards.
+template <class T>
+class BackwardTask {
+  using F = compute_t<T>;
+
+ public:
+  BackwardTask(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
+      : r_(r),
+        grad_o_(grad_o),
+        grad_final_state_(grad_final_state),
+        interval_(std::clamp<std::int64_t>(r.length, 1, r.checkpoint_interval)),
+        rows_(padded(r.V, kColumns)),
+        staging_(r, interval_),
+        borders_((r.length + interval_ - 1) / interval_ * r.group() * rows_, r.K),
+        history_((interval_ + 1) * kColumns, r.K),
+        dS_(r.group() * rows_, r.K),
+        dq_(interval_, r.K),
+        dk_(interval_, r.K),
+        da_(interval_, r.K),
+        dv_(interval_, r.V),
+        db_(interval_, r.V) {}
+
+  void run(std::int64_t n, std::int64_t kv_head, Columns columns, const RecurrenceGradients& grads) {
+    const Sequence sequence(r_, n);
+    const std::int64_t first_head = kv_head * r_.group(), segments = (sequence.length + interval_ - 1) / interval_;
+    std::vector<double> dgamma(static_cast<std::size_t>(r_.group()), 0.0);
+    dS_.clear();
+    for (std::int64_t j = 0; j < r_.group(); ++j) {
+      compute_borders(sequence, n, first_head + j, j, segments, columns);
+      if (grad_final_state_.defined())
+        load_transposed_state(state_of(grad_final_state_, n, first_head + j), r_, columns, dS_, j * rows_);
+    }
+    for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
+      const std::int64_t position = segment * interval_, count = std::min(interval_, sequence.length - position);
+      dk_.clear();
+      dv_.clear();
+      for (std::int64_t j = 0; j < r_.group(); ++j) {
+        const std::int64_t h = first_head + j;
+        const StagedSteps<F> tokens = staging_.load(sequence, n, h, position, count, columns, grad_o_);
+        dq_.clear();
+        da_.clear();
+        const StepGradients<F> sums{dq_[0], dk_[0], da_[0], dv_[0], db_[0]};
+        for (std::int64_t v = 0; v < columns.size(); v += kColumns)
+          simd_kernels<F>().backward_steps(tokens, v, borders_[(segment * r_.group() + j) * rows_ + v], history_[0],
+                                           dS_[j * rows_ + v], sums);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t row = sequence.token(position + i) * r_.heads + h;
+          F total = 0;
+#pragma omp simd reduction(+ : total)
+          for (std::int64_t k = 0; k < r_.K; ++k) total += da_[i][k];
+          dgamma[static_cast<std::size_t>(j)] += total;
+          store_row<T>(dq_[i], r_.K, grads.q, row * r_.K, static_cast<F>(r_.scale));
+          store_row<T>(da_[i], r_.K, grads.gk, row * r_.K);
+          store_row<T>(&total, 1, grads.g, row);
+          store_row<T>(db_[i], columns.size(), grads.gv, row * r_.V + columns.begin);
+        }
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t row = sequence.token(position + i) * r_.kv_heads + kv_head;
+        store_row<T>(dk_[i], r_.K, grads.k, row * r_.K);
+        store_row<T>(dv_[i], columns.size(), grads.v, row * r_.V + columns.begin);
+      }
+    }
+    for (std::int64_t j = 0; j < r_.group(); ++j) {
+      const std::int64_t head = first_head + j;
+      if (grads.initial_state.defined())
+        store_transposed_state(dS_, j * rows_, r_, columns, state_of(grads.initial_state, n, head));
+      if (grads.g_gamma.defined())
+        grads.g_gamma.data<F>()[n * r_.heads + head] = static_cast<F>(dgamma[static_cast<std::size_t>(j)]);
+    }
+  }
+
+ private:
+  F* state_of(const Tensor& x, std::int64_t n, std::int64_t h) const { return x.data<F>() + (n * r_.heads + h) * r_.K * r_.V; }
+
+  /// The states before every segment of head h, number j of the task.
+  void compute_borders(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t j, std::int64_t segments,
+                       Columns columns) {
+    if (segments == 0) return;
+    load_transposed_state(initial_state<F>(r_, n, h), r_, columns, borders_, j * rows_);
+    for (std::int64_t segment = 0; segment + 1 < segments; ++segment) {
+      const StagedSteps<F> tokens = staging_.load(sequence, n, h, segment * interval_, interval_, columns, {});
+      F* next = borders_[((segment + 1) * r_.group() + j) * rows_];
+      std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * borders_.row(), next);
+      for (std::int64_t v = 0; v < columns.size(); v += kColumns) simd_kernels<F>().advance(tokens, v, next + v * borders_.row());
+    }
+  }
+
+  const Recurrence& r_;
+  const Tensor& grad_o_;
+  const Tensor& grad_final_state_;
+  std::int64_t interval_, rows_;
+  Staging<T> staging_;
+  Rows<F> borders_;                 // [segment][head of the task][value]: states
+  Rows<F> history_;                 // [token][kColumns]: states of one block of columns
+  Rows<F> dS_;                      // [head of the task][value]
+  Rows<F> dq_, dk_, da_, dv_, db_;  // gradients of the staged tokens
+};
+
+template <class T>
+void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  for_each_part<compute_t<T>>(r, grads, [&] { return BackwardTask<T>(r, grad_o, grad_final_state); });
+}
+
+}  // namespace
+
+void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { forward<T>(r, o, final_state); });
+}
+
+void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const RecurrenceGradients& grads) {
+  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { backward<T>(r, grad_o, grad_final_state, grads); });
+}
+
+}  // namespace glade::cpu
