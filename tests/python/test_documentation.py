@@ -1,0 +1,60 @@
+"""Everything public has a docstring, and the examples in docstrings and guides run."""
+
+import doctest
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import glade
+
+ROOT = Path(__file__).parents[2]
+MODULES = ["glade", "glade.autograd", "glade.cuda", "glade.nn", "glade.nn.init", "glade.nn.models", "glade.nn._containers", "glade.optim", "glade.typing"]
+
+
+def public(owner):
+    return {name: value for name, value in vars(owner).items() if not name.startswith("_") and not inspect.ismodule(value)}
+
+
+def documented_things():
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        yield module_name, module
+        for name, value in public(module).items():
+            if isinstance(value, glade.DType) or not getattr(value, "__module__", "").startswith("glade"):
+                continue
+            yield f"{module_name}.{name}", value
+            if inspect.isclass(value):
+                for member, item in public(value).items():
+                    if not isinstance(item, glade.DType):
+                        yield f"{module_name}.{name}.{member}", item
+
+
+def own_words(thing):
+    """The docstring without the signatures that pybind11 puts in front."""
+    return re.sub(r"^(\d+\. )?\w+\(.*\) -> .*$|^Overloaded function\.$", "", inspect.getdoc(thing) or "", flags=re.MULTILINE).strip()
+
+
+def test_everything_public_has_a_docstring():
+    exceptions = {"glade.typing.ArrayLike", "glade.typing.SupportsDLPack"}
+    silent = sorted({name for name, thing in documented_things() if name not in exceptions and len(own_words(thing)) < 5})
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name):
+    glade.manual_seed(0)
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("guide", ["docs/python.md"])
+def test_guides(guide, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / guide).read_text()
+    blocks = [part.split("```")[0] for part in source.split("```python\n")[1:]]
+    assert blocks
+    names = {}
+    for block in blocks:  # in order, like a reader would type them
+        exec(compile(block, guide, "exec"), names)  # noqa: S102
