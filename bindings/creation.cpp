@@ -98,6 +98,13 @@ Tensor arange_over(Scalar start, const std::optional<Scalar>& stop, Scalar step,
 }  // namespace
 
 void bind_creation(py::module_& module) {
+  py::class_<Generator>(
+      module, "Generator",
+      "A source of random numbers: the n-th number of a seed is the same on CPU and GPU. Factories of random tensors take one "
+      "as `generator`; without, they take default_generator().")
+      .def(py::init<std::uint64_t>(), arg("seed") = 0)
+      .def("seed", &Generator::seed, arg("seed"), "Starts again, from another seed.")
+      .def_property("state", state_of, set_state, "(seed, numbers drawn): set it to go on from there.");
   module.def(
       "tensor", make_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
       arg("requires_grad") = false,
@@ -171,13 +178,6 @@ void bind_creation(py::module_& module) {
         return bernoulli(shape, p, {dtype, device}, generator_or_default(generator));
       },
       arg("p"));
-  py::class_<Generator>(
-      module, "Generator",
-      "A source of random numbers: the n-th number of a seed is the same on CPU and GPU. Factories of random tensors take one "
-      "as `generator`; without, they take default_generator().")
-      .def(py::init<std::uint64_t>(), arg("seed") = 0)
-      .def("seed", &Generator::seed, arg("seed"), "Starts again, from another seed.")
-      .def_property("state", state_of, set_state, "(seed, numbers drawn): set it to go on from there.");
   module.def("default_generator", default_generator, py::return_value_policy::reference,
              "The generator that is used where none is given.");
   module.def("manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"), "Seeds the default generator.");

@@ -92,6 +92,7 @@ void bind_models(py::module_& module) {
           },
           py::return_value_policy::reference_internal);
 
+  py::class_<Block, Module>(models, "Block", "x + attn(attn_norm(x)), then x + mlp(mlp_norm(x)).");
   py::class_<ModuleList<Block>, Module>(models, "Blocks", "The layers of a model.")
       .def("__len__", &ModuleList<Block>::size)
       .def(
@@ -101,7 +102,6 @@ void bind_models(py::module_& module) {
             return blocks[i];
           },
           py::return_value_policy::reference_internal);
-  py::class_<Block, Module>(models, "Block", "x + attn(attn_norm(x)), then x + mlp(mlp_norm(x)).");
   py::class_<Decoder, Module>(models, "Decoder", "Everything of a model below its head.");
 
   py::class_<CausalLM, Module>(models, "CausalLM",

@@ -1,6 +1,7 @@
 """The tape: gradients, when they are recorded, and derivatives written in Python."""
 
 import contextlib
+from typing import Any
 
 from glade._glade import Tensor, zeros
 from glade._glade._autograd import (
@@ -16,18 +17,20 @@ __all__ = ["Context", "Function", "enable_grad", "grad", "gradcheck", "gradgradc
 
 
 class _GradMode(contextlib.ContextDecorator):
-    def __init__(self):
-        self._previous = []
+    _enabled: bool
 
-    def __enter__(self):
+    def __init__(self) -> None:
+        self._previous: list[bool] = []
+
+    def __enter__(self) -> "_GradMode":
         self._previous.append(is_grad_enabled())
         _set_grad_enabled(self._enabled)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         _set_grad_enabled(self._previous.pop())
 
-    def _recreate_cm(self):  # a decorated function may call itself, or run on several threads
+    def _recreate_cm(self) -> "_GradMode":  # a decorated function may call itself, or run on several threads
         return type(self)()
 
 
@@ -46,12 +49,12 @@ class enable_grad(_GradMode):
 class Context:
     """What Function.forward hands to Function.backward: saved tensors, and any attributes set on it."""
 
-    def __init__(self, needs_input_grad):
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad  #: for each argument of forward, whether it is a tensor with a gradient
-        self.saved_tensors = ()  #: inside backward, what save_for_backward was given
+        self.saved_tensors: tuple[Tensor, ...] = ()  #: inside backward, what save_for_backward was given
 
-    def save_for_backward(self, *tensors):
-        """Keeps tensors, arguments or results of forward or others, for backward. Each may be called once."""
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keeps tensors, arguments or results of forward or others, for backward. To be called once."""
         self._to_save = tensors
 
 
@@ -80,17 +83,17 @@ class Function:
     """
 
     @staticmethod
-    def forward(ctx, *args):
+    def forward(ctx: Any, *args: Any) -> Any:
         """Computes the result from any arguments."""
         raise NotImplementedError
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         """Gives the gradients of forward's arguments from those of its results."""
         raise NotImplementedError
 
     @classmethod
-    def apply(cls, *args):
+    def apply(cls, *args: Any) -> Any:
         """Runs forward and puts backward on the tape."""
         ctx = Context(tuple(isinstance(a, Tensor) and a.requires_grad for a in args))
         with no_grad():
@@ -102,7 +105,7 @@ class Function:
         zeros_like = [(y.shape, y.dtype, y.device) for y in outputs]
         are_tensors = [isinstance(a, Tensor) for a in args]
 
-        def backward(saved_tensors, gradients):
+        def backward(saved_tensors: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
             gradients = [
                 zeros(shape, dtype=dtype, device=device) if g is None else g
                 for g, (shape, dtype, device) in zip(gradients, zeros_like)

@@ -1,6 +1,7 @@
 """CUDA devices: whether there are any, their memory, their streams."""
 
 import contextlib
+from collections.abc import Iterator
 
 from glade._glade._cuda import (
     Stream,
@@ -15,9 +16,14 @@ from glade._glade._cuda import (
     synchronize,
 )
 
+__all__ = [
+    "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "memory_stats", "reset_peak_memory_stats", "stream",
+    "synchronize",
+]  # fmt: skip
+
 
 @contextlib.contextmanager
-def stream(stream):
+def stream(stream: Stream) -> Iterator[Stream]:
     """Makes `stream` this thread's current stream inside: `with glade.cuda.stream(s):`."""
     guard = _StreamGuard(stream)
     try:

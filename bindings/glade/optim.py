@@ -22,3 +22,5 @@ from glade._glade._optim import (
     constant_lr,
     warmup_cosine_lr,
 )
+
+__all__ = ["SGD", "AdamW", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "warmup_cosine_lr"]

@@ -1,8 +1,9 @@
 """Types for annotations."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol, Union, runtime_checkable
 
-from glade._glade import Tensor
+from glade._glade import Device, DType, Tensor
 
 
 @runtime_checkable
@@ -16,3 +17,9 @@ class SupportsDLPack(Protocol):
 
 #: A tensor, a NumPy array, or any array with DLPack.
 ArrayLike = Union[Tensor, SupportsDLPack]
+#: An element type: glade's, NumPy's, or its name.
+DTypeLike = Union[DType, str, type, Any]
+#: A device or its name.
+DeviceLike = Union[Device, str]
+#: The sizes of a tensor's dimensions.
+Shape = Union[int, Sequence[int]]

@@ -17,7 +17,9 @@
 (5, 3)
 """
 
-from glade._glade import as_tensor as _as_tensor
+from typing import Any
+
+from glade._glade import Tensor as _Tensor, as_tensor as _as_tensor
 from glade._glade._nn import (
     AttentionState,
     Dropout,
@@ -36,8 +38,13 @@ from glade._glade._nn import (
 from glade.nn import init, models
 from glade.nn._containers import ModuleList, Sequential
 
+__all__ = [
+    "AttentionState", "Dropout", "Embedding", "GatedLinearAttention", "GatedMLP", "LayerNorm", "LightningAttention", "Linear", "LinearAttention",
+    "Module", "ModuleList", "Parameter", "RMSNorm", "Sequential", "ShortConvolution", "UnaryModule", "init", "models",
+]  # fmt: skip
 
-def Parameter(data, requires_grad=True):
+
+def Parameter(data: Any, requires_grad: bool = True) -> _Tensor:
     """A tensor over `data` (anything glade.as_tensor takes) that a module it is set on takes for a parameter.
 
     DTypeError for data that are not floating-point.

@@ -1,18 +1,22 @@
 """Modules made of modules."""
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from glade._glade import Tensor
 from glade._glade._nn import Module
 
 
 class ModuleList(Module):
     """Modules in a list, named "0", "1", ..., whose parameters are found."""
 
-    def __init__(self, modules=()):
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
-        self._items = []
+        self._items: list[Module] = []
         for module in modules:
             self.append(module)
 
-    def append(self, module):
+    def append(self, module: Module) -> "ModuleList":
         """Adds a module at the end and returns the list. TypeError for anything else."""
         if not isinstance(module, Module):
             raise TypeError(f"ModuleList: expected a module, got {type(module).__name__}")
@@ -20,13 +24,13 @@ class ModuleList(Module):
         self._items.append(module)
         return self
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self._items[index]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
 
 
@@ -40,7 +44,7 @@ class Sequential(Module):
     (4, 1)
     """
 
-    def __init__(self, *parts):
+    def __init__(self, *parts: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self._parts = parts
         for i, part in enumerate(parts):
@@ -49,17 +53,17 @@ class Sequential(Module):
             elif not callable(part):
                 raise TypeError(f"Sequential: expected modules and functions, got {type(part).__name__}")
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """The last part's result."""
         for part in self._parts:
             x = part(x)
         return x
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._parts)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self._parts[index]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._parts)

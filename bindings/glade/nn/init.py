@@ -8,3 +8,5 @@ from glade._glade._nn.init import (
     xavier_normal_,
     xavier_uniform_,
 )
+
+__all__ = ["constant_", "kaiming_uniform_", "normal_", "uniform_", "xavier_normal_", "xavier_uniform_"]

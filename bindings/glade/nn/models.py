@@ -9,7 +9,9 @@
 """
 
 import json
+from typing import Any
 
+from glade._glade import Checkpoint
 from glade._glade._models import (
     AttentionStates,
     Block,
@@ -21,13 +23,15 @@ from glade._glade._models import (
     from_json as _from_json,
 )
 
+__all__ = ["AttentionStates", "Block", "CausalLM", "Decoder", "GLAForCausalLM", "LightningForCausalLM", "from_checkpoint", "from_config"]
 
-def from_config(config):
+
+def from_config(config: dict[str, Any]) -> CausalLM:
     """The model that a configuration describes: a dict, as CausalLM.config gives it. ValueError for an unknown model_type."""
     return _from_json(json.dumps(config))
 
 
-def from_checkpoint(checkpoint):
+def from_checkpoint(checkpoint: Checkpoint) -> CausalLM:
     """The model in a checkpoint of a language model, as glade.load gives it, with its values."""
     model = from_config(checkpoint.config)
     model.load_state_dict(checkpoint.model)
