@@ -10,6 +10,7 @@
 #include <glade/core/error.h>
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
+#include <glade/core/graph.h>
 #include <glade/core/shape.h>
 #include <glade/core/storage.h>
 #include <glade/core/stream.h>

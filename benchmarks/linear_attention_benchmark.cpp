@@ -100,25 +100,20 @@ void generate(benchmark::State& state, std::int64_t batch) {
   const int steps = static_cast<int>(std::max<std::int64_t>(states, 64));
   cuda::synchronize();
 
-  const StreamGuard guard(Stream::create());
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  benchmarks::check(cudaStreamBeginCapture(benchmarks::stream(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < steps; ++i)
-    recurrent_step_(rotation[static_cast<std::size_t>(i) % rotation.size()], x.query, x.key, x.value, x.options, out);
-  benchmarks::check(cudaStreamEndCapture(benchmarks::stream(), &graph));
-  benchmarks::check(cudaGraphInstantiate(&executable, graph, 0));
-  benchmarks::check(cudaGraphLaunch(executable, benchmarks::stream()));
+  cuda::Graph graph;
+  graph.capture([&] {
+    for (int i = 0; i < steps; ++i)
+      recurrent_step_(rotation[static_cast<std::size_t>(i) % rotation.size()], x.query, x.key, x.value, x.options, out);
+  });
+  graph.replay();
 
   benchmarks::Stopwatch stopwatch;
   for (auto _ : state) {
     stopwatch.start();
-    benchmarks::check(cudaGraphLaunch(executable, benchmarks::stream()));
+    graph.replay();
     state.SetIterationTime(stopwatch.stop() / steps);
   }
   state.counters["B/s"] = benchmark::Counter(2.0 * static_cast<double>(bytes), benchmark::Counter::kIsIterationInvariantRate);
-  benchmarks::check(cudaGraphExecDestroy(executable));
-  benchmarks::check(cudaGraphDestroy(graph));
 }
 #endif
 

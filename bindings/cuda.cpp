@@ -1,4 +1,7 @@
-// glade.cuda: the devices, their memory and streams.
+// glade.cuda: the devices, their memory, streams and graphs.
+#include <map>
+
+#include <glade/core/graph.h>
 #include <glade/core/stream.h>
 
 #include "python.h"
@@ -9,13 +12,9 @@ namespace {
 
 using py::arg;
 
-py::dict memory_stats(int device) {
+std::map<std::string, std::size_t> memory_stats(int device) {
   const cuda::MemoryStats stats = cuda::memory_stats(device);
-  py::dict result;
-  result["allocated"] = stats.allocated;
-  result["peak_allocated"] = stats.peak_allocated;
-  result["reserved"] = stats.reserved;
-  return result;
+  return {{"allocated", stats.allocated}, {"peak_allocated", stats.peak_allocated}, {"reserved", stats.reserved}};
 }
 
 }  // namespace
@@ -47,6 +46,39 @@ void bind_cuda(py::module_& module) {
       .def("wait", &Stream::wait, arg("other"), "Lets work queued from now on wait for what is queued on `other` now.");
   devices.def("current_stream", &current_stream, arg("device") = 0, "This thread's stream of the device.");
   py::class_<StreamGuard>(devices, "_StreamGuard").def(py::init<Stream>());
+
+  py::class_<cuda::Graph>(
+      devices, "Graph",
+      "A recording of work on a GPU, which replay() runs again at the price of one launch:\n\n"
+      "    graph = glade.cuda.Graph()\n"
+      "    with graph:            # records, runs nothing\n"
+      "        y = f(x)\n"
+      "    x[:] = new_values      # in the same memory\n"
+      "    graph.replay()         # now y holds f(new_values)\n\n"
+      "Every replay reads and writes the memory that the capture saw, and numbers of the host (a scale, the branch of an if) are "
+      "those of the capture. The graph keeps all memory that was allocated or let go of inside; other tensors that it reads must "
+      "live as long as it is replayed. A capture belongs to its thread. CudaError for what cannot be captured: reading values, "
+      "copies between the GPU and memory that is not pinned, waiting, random numbers, the steps of optimisers. Run what is "
+      "captured once before.")
+      .def(py::init<int>(), arg("device") = 0, "An empty graph. DeviceError without a GPU.")
+      .def(
+          "__enter__",
+          [](const py::object& self) {
+            self.cast<cuda::Graph&>().begin_capture();
+            return self;
+          },
+          "Begins to record, in place of what was recorded before.")
+      .def(
+          "__exit__",
+          [](cuda::Graph& self, const py::object& type, const py::object&, const py::object&) {
+            if (type.is_none()) self.end_capture();
+            else self.abandon_capture();
+          },
+          arg("type"), arg("value"), arg("traceback"), "Ends the recording; after an exception the graph is empty.")
+      .def_property_readonly("is_captured", &cuda::Graph::is_captured, "Whether there is something to replay.")
+      .def("replay", &cuda::Graph::replay, Unlocked(),
+           "Queues the recorded work on this thread's current stream. CudaError for an empty graph.");
+  devices.def("is_capturing", &cuda::is_capturing, "Whether this thread is recording a graph.");
 }
 
 }  // namespace glade::python

@@ -1,6 +1,7 @@
 // DLPack, the array API standard's way to hand memory from one library to another, in its first and its versioned form.
 #include <memory>
 
+#include <glade/core/graph.h>
 #include <glade/core/stream.h>
 
 #include "dlpack.h"
@@ -58,7 +59,7 @@ struct Lent {
 
 void take_back(Lent* lent) {
   try {  // the memory may be reused when the other library's work on it is done
-    if (lent->stream) current_stream(lent->stream->device).wait(*lent->stream);
+    if (lent->stream && !cuda::is_capturing()) current_stream(lent->stream->device).wait(*lent->stream);
   } catch (const Error&) {  // at the end of the process CUDA may be gone before us
   }
   delete lent;
@@ -154,7 +155,8 @@ Tensor borrow(Managed* managed) {
     return empty(shape, options);
   }
   auto release = [managed, device = options.device] {
-    if (device.is_cuda()) {  // the owner may reuse the memory on the default stream, when our work on it is done
+    if (device.is_cuda() &&
+        !cuda::is_capturing()) {  // the owner may reuse the memory on the default stream, when our work on it is done
       const Stream ours = current_stream(device.index);
       if (ours.handle != nullptr) Stream{device.index, nullptr}.wait(ours);
     }

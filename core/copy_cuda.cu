@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <glade/core/cuda/loops.cuh>
+#include <glade/core/graph.h>
 
 namespace glade::cuda {
 
@@ -169,6 +170,10 @@ void fill(const Tensor& dst, Scalar value) {
 }
 
 void copy_bytes(void* dst, Device dst_device, const void* src, Device src_device, std::size_t bytes, bool asynchronous) {
+  if (!asynchronous)
+    check_not_capturing(
+        "a copy between the GPU and memory of the host that is not pinned (item, tolist, printing, tensors of numbers)",
+        "the host would have to wait; copy before the capture or after a replay");
   const Stream queue = current_stream(dst_device.is_cuda() ? dst_device.index : src_device.index);
   DeviceGuard guard({DeviceType::cuda, queue.device});
   const auto handle = static_cast<cudaStream_t>(queue.handle);

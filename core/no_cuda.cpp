@@ -4,6 +4,7 @@
 #include <glade/core/allocator.h>
 #include <glade/core/device.h>
 #include <glade/core/dispatch.h>
+#include <glade/core/graph.h>
 #include <glade/core/stream.h>
 
 namespace glade {
@@ -27,6 +28,16 @@ void synchronize(int) { detail::throw_no_cuda(); }
 MemoryStats memory_stats(int) { detail::throw_no_cuda(); }
 void reset_peak_memory_stats(int) { detail::throw_no_cuda(); }
 void empty_cache(int) { detail::throw_no_cuda(); }
+
+Graph::Graph(int) : device_(0) { detail::throw_no_cuda(); }
+void Graph::capture(const std::function<void()>&) {}
+void Graph::begin_capture() {}
+void Graph::end_capture() {}
+void Graph::abandon_capture() noexcept {}
+bool Graph::is_captured() const { return false; }
+void Graph::replay() {}
+bool is_capturing() { return false; }
+void check_not_capturing(std::string_view, std::string_view) {}
 
 }  // namespace cuda
 

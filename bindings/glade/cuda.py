@@ -1,9 +1,10 @@
-"""CUDA devices: whether there are any, their memory, their streams."""
+"""CUDA devices: whether there are any, their memory, streams, and graphs."""
 
 import contextlib
 from collections.abc import Iterator
 
 from glade._glade._cuda import (
+    Graph,
     Stream,
     _StreamGuard,
     current_stream,
@@ -11,14 +12,15 @@ from glade._glade._cuda import (
     empty_cache,
     is_available,
     is_built,
+    is_capturing,
     memory_stats,
     reset_peak_memory_stats,
     synchronize,
 )
 
 __all__ = [
-    "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "memory_stats", "reset_peak_memory_stats", "stream",
-    "synchronize",
+    "Graph", "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "is_capturing", "memory_stats",
+    "reset_peak_memory_stats", "stream", "synchronize",
 ]  # fmt: skip
 
 

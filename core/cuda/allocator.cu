@@ -9,13 +9,19 @@
 #include <unordered_map>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/graph_memory.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 
-namespace glade {
+namespace glade::cuda {
 
 namespace {
 
-// A device's default pool, made to keep freed memory, and what is allocated from it.
+thread_local GraphMemory* recorded_memory = nullptr;
+
+}  // namespace
+
+// A device's default pool, made to keep freed memory, what is allocated from it, and which of that belongs to graphs.
 class Pool {
  public:
   explicit Pool(int device) : device_(device) {}
@@ -23,6 +29,8 @@ class Pool {
   // Before the first use: the device is not touched earlier.
   void open() {
     std::call_once(opened_, [this] {
+      DeviceGuard guard({DeviceType::cuda, device_});
+      GLADE_CUDA(cudaStreamCreateWithFlags(&aside_, cudaStreamNonBlocking));
       GLADE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device_));
       std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
       GLADE_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &threshold));
@@ -30,42 +38,62 @@ class Pool {
   }
 
   void* allocate(std::size_t bytes) {
-    cuda::DeviceGuard guard({DeviceType::cuda, device_});
+    DeviceGuard guard({DeviceType::cuda, device_});
     const cudaStream_t stream = cuda::stream({DeviceType::cuda, device_});
-    void* data = nullptr;
-    cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
-    if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      release_unused();
-      code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
-    }
-    if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      fail_out_of_memory(bytes);
-    }
-    cuda::check(code, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
+    GraphMemory* const graph = recorded();
+    void* const data = graph != nullptr ? allocate_in(*graph, bytes, stream) : from_driver(bytes, stream);
     std::lock_guard lock(mutex_);
     allocated_ += bytes;
     peak_ = std::max(peak_, allocated_);
-    if (stream != nullptr) streams_.emplace(data, stream);
+    if (graph == nullptr && stream != nullptr) streams_.emplace(data, stream);
     return data;
   }
 
-  // In the order of the current stream, once the stream of the allocation has come as far as it is queued now.
+  // In the order of the current stream, once the stream of the allocation has come as far as it is queued now; memory of a
+  // graph stays there.
   void free(void* data, std::size_t bytes) {
+    const Stream current = current_stream(device_);
+    const auto current_handle = static_cast<cudaStream_t>(current.handle);
     Stream allocated_on{device_, nullptr};
     {
       std::lock_guard lock(mutex_);
       allocated_ -= bytes;
+      if (const auto owner = owners_.find(data); owner != owners_.end()) return let_go(*owner->second, data, current_handle);
       if (const auto entry = streams_.extract(data)) allocated_on.handle = entry.mapped();
+      if (GraphMemory* const graph = recorded()) {
+        const auto stream = static_cast<cudaStream_t>(allocated_on.handle);
+        graph->users_.insert(stream);
+        return add(*graph, data, {bytes, stream, false});
+      }
     }
-    cuda::DeviceGuard guard({DeviceType::cuda, device_});
-    const Stream current = current_stream(device_);
+    DeviceGuard guard({DeviceType::cuda, device_});
     current.wait(allocated_on);
-    GLADE_CUDA(cudaFreeAsync(data, static_cast<cudaStream_t>(current.handle)));
+    GLADE_CUDA(cudaFreeAsync(data, current_handle));
   }
 
-  cuda::MemoryStats stats() const {
+  // At the end of a graph.
+  void release(GraphMemory& graph) {
+    DeviceGuard guard({DeviceType::cuda, device_});
+    for (const cudaStream_t stream : graph.users_) Stream{device_, aside_}.wait({device_, stream});
+    std::lock_guard lock(mutex_);
+    for (const auto& [data, block] : graph.blocks_) {
+      owners_.erase(data);
+      if (block.held) streams_.emplace(data, aside_);
+      else GLADE_CUDA(cudaFreeAsync(data, aside_));
+    }
+  }
+
+  void end_reuse(GraphMemory& graph) {
+    std::lock_guard lock(mutex_);
+    graph.reusable_.clear();
+  }
+
+  void add_user(GraphMemory& graph, cudaStream_t stream) {
+    std::lock_guard lock(mutex_);
+    graph.users_.insert(stream);
+  }
+
+  MemoryStats stats() const {
     std::uint64_t reserved = 0;
     GLADE_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
     std::lock_guard lock(mutex_);
@@ -78,11 +106,66 @@ class Pool {
   }
 
   void release_unused() {
-    cuda::synchronize(device_);  // memory whose free is still queued counts as used
+    if (!is_capturing()) synchronize(device_);  // memory whose free is still queued counts as used
     GLADE_CUDA(cudaMemPoolTrimTo(pool_, 0));
   }
 
  private:
+  // The graph that the calling thread records on this device.
+  GraphMemory* recorded() const {
+    return recorded_memory != nullptr && recorded_memory->device_ == device_ ? recorded_memory : nullptr;
+  }
+
+  void* from_driver(std::size_t bytes, cudaStream_t stream) {
+    void* data = nullptr;
+    cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      release_unused();
+      code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
+    }
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail_out_of_memory(bytes);
+    }
+    check(code, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
+    return data;
+  }
+
+  void* allocate_in(GraphMemory& graph, std::size_t bytes, cudaStream_t stream) {
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = graph.reusable_.lower_bound({stream, bytes});
+      if (found != graph.reusable_.end() && found->first.first == stream && found->first.second <= bytes + bytes / 4) {
+        void* const data = found->second;
+        graph.reusable_.erase(found);
+        graph.blocks_.at(data).held = true;
+        return data;
+      }
+    }
+    // On a stream that records nothing, and ready before anything can be replayed.
+    void* const data = from_driver(bytes, aside_);
+    GLADE_CUDA(cudaStreamSynchronize(aside_));
+    std::lock_guard lock(mutex_);
+    add(graph, data, {bytes, stream, true});
+    return data;
+  }
+
+  // These two with the mutex locked.
+  void add(GraphMemory& graph, void* data, const GraphMemory::Block& block) {
+    graph.blocks_.emplace(data, block);
+    owners_.emplace(data, &graph);
+  }
+
+  void let_go(GraphMemory& graph, void* data, cudaStream_t stream) {
+    GraphMemory::Block& block = graph.blocks_.at(data);
+    block.held = false;
+    GraphMemory* const recording = recorded();
+    if (recording == nullptr) graph.users_.insert(stream);
+    else if (recording != &graph) recording->kept_.insert(graph.weak_from_this().lock());
+    else if (stream == block.stream) graph.reusable_.emplace(std::pair(stream, block.bytes), data);
+  }
+
   [[noreturn]] void fail_out_of_memory(std::size_t bytes) const {
     std::size_t available = 0, total = 0;
     GLADE_CUDA(cudaMemGetInfo(&available, &total));
@@ -100,16 +183,20 @@ class Pool {
   mutable std::mutex mutex_;
   std::size_t allocated_ = 0, peak_ = 0;
   std::unordered_map<void*, cudaStream_t> streams_;  // of allocations made on another stream than the default one
+  std::unordered_map<void*, GraphMemory*> owners_;   // of allocations that belong to a graph
+  cudaStream_t aside_ = nullptr;                     // for the memory of graphs; nothing else runs there
 };
+
+namespace {
 
 Pool& pool(int device) {
   // Never destroyed: tensors may be freed after the end of main.
   static std::deque<Pool>& pools = *[] {
     auto* const all = new std::deque<Pool>;
-    for (int i = 0; i < cuda::device_count(); ++i) all->emplace_back(i);
+    for (int i = 0; i < device_count(); ++i) all->emplace_back(i);
     return all;
   }();
-  cuda::check_device(device);
+  check_device(device);
   Pool& found = pools[static_cast<std::size_t>(device)];
   found.open();
   return found;
@@ -117,15 +204,35 @@ Pool& pool(int device) {
 
 }  // namespace
 
+GraphMemory::~GraphMemory() {
+  try {
+    pool(device_).release(*this);
+  } catch (const Error&) {  // at the end of the process the driver may be gone already, and the memory with it
+  }
+}
+
+void GraphMemory::begin() { recorded_memory = this; }
+
+void GraphMemory::end() {
+  recorded_memory = nullptr;
+  pool(device_).end_reuse(*this);
+}
+
+void GraphMemory::used_on(cudaStream_t stream) { pool(device_).add_user(*this, stream); }
+
+}  // namespace glade::cuda
+
+namespace glade {
+
 void* detail::cuda_allocate(std::size_t bytes, int device) {
-  Pool& from = pool(device);
+  cuda::Pool& from = cuda::pool(device);
   return bytes == 0 ? nullptr : from.allocate(bytes);
 }
 
 void detail::cuda_free(void* data, std::size_t bytes, int device) noexcept {
   if (data == nullptr) return;
   try {
-    pool(device).free(data, bytes);
+    cuda::pool(device).free(data, bytes);
   } catch (const Error&) {
     // At the end of the process the driver may be gone already, and the memory with it. Any other failure is that of
     // earlier work, which the next call reports.

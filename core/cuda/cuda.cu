@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 
 namespace glade {
 
@@ -66,6 +67,7 @@ int device_count() {
 
 void synchronize(int device) {
   check_device(device);
+  check_not_capturing("synchronize", "nothing runs that could be waited for");
   DeviceGuard guard({DeviceType::cuda, device});
   GLADE_CUDA(cudaDeviceSynchronize());
 }
@@ -116,6 +118,7 @@ Stream Stream::create(int device) {
 
 void Stream::synchronize() const {
   cuda::check_device(device);
+  cuda::check_not_capturing("Stream::synchronize", "nothing runs that could be waited for");
   cuda::DeviceGuard guard({DeviceType::cuda, device});
   GLADE_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(handle)));
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 
 namespace glade::nn::optim {
 namespace {
@@ -65,6 +66,8 @@ Tensor Optimizer::make_counter(const std::string& name) {
 }
 
 void Optimizer::check_parameters(const Tensors& state) const {
+  if (device_.is_cuda())
+    cuda::check_not_capturing("an optimizer's step", "it counts its steps and reads its learning rate on the host");
   std::size_t i = 0;
   for (const ParameterGroup& group : groups_)
     for (const auto& [name, x] : group.parameters) {

@@ -3,6 +3,7 @@
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 #include <glade/ops/activation/activation_kernels.h>
 #include <glade/ops/elementwise/elementwise.h>
 
@@ -66,6 +67,7 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p is {}, expected a probability in [0, 1]", p);
   if (!is_floating(x.dtype())) fail<DTypeError>("dropout: x is {}, expected a floating-point tensor", x.dtype());
   if (!training || p == 0) return x;
+  if (x.is_cuda()) cuda::check_not_capturing("dropout", "every replay would drop the same elements");
   return masked(x, p, generator.reserve(static_cast<std::uint64_t>(x.numel() + 3) / 4));
 }
 

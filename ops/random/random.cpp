@@ -5,6 +5,7 @@
 
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 #include <glade/ops/random/random_kernels.h>
 
 namespace glade {
@@ -15,9 +16,10 @@ void check_floating(const char* operation, DType dtype) {
   if (!is_floating(dtype)) fail<DTypeError>("{}: dtype is {}: expected a floating-point type", operation, dtype);
 }
 
-/// Takes from the generator what `count` numbers need, a counter for every `per_counter` of them.
-Generator::State reserve(Generator& generator, std::int64_t count, std::int64_t per_counter) {
-  return generator.reserve(static_cast<std::uint64_t>((count + per_counter - 1) / per_counter));
+/// Takes from the generator what x's numbers need, a counter for every `per_counter` of them.
+Generator::State reserve(Generator& generator, const Tensor& x, std::int64_t per_counter) {
+  if (x.is_cuda()) cuda::check_not_capturing("a draw of random numbers", "every replay would draw the same ones");
+  return generator.reserve(static_cast<std::uint64_t>((x.numel() + per_counter - 1) / per_counter));
 }
 
 /// A real number of type float64 takes 64 bits of a counter's 128, any other 32.
@@ -63,7 +65,7 @@ Tensor uniform(const Shape& shape, double low, double high, TensorOptions option
   if (!(low < high) || !std::isfinite(high - low))
     fail<ValueError>("uniform: low is {} and high {}: expected finite low < high", low, high);
   Tensor x = empty(shape, options);
-  const auto state = reserve(generator, x.numel(), reals_per_counter(options.dtype));
+  const auto state = reserve(generator, x, reals_per_counter(options.dtype));
   GLADE_DISPATCH(x.device(), uniform, x, low, high, state);
   return x;
 }
@@ -72,7 +74,7 @@ Tensor normal(const Shape& shape, double mean, double deviation, TensorOptions o
   check_floating("normal", options.dtype);
   if (!(deviation >= 0)) fail<ValueError>("normal: deviation is {}: expected at least 0", deviation);
   Tensor x = empty(shape, options);
-  const auto state = reserve(generator, x.numel(), reals_per_counter(options.dtype));
+  const auto state = reserve(generator, x, reals_per_counter(options.dtype));
   GLADE_DISPATCH(x.device(), normal, x, mean, deviation, state);
   return x;
 }
@@ -80,7 +82,7 @@ Tensor normal(const Shape& shape, double mean, double deviation, TensorOptions o
 Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Generator& generator) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: p is {}: expected a probability in [0, 1]", p);
   Tensor x = empty(shape, options);
-  const auto state = reserve(generator, x.numel(), 4);
+  const auto state = reserve(generator, x, 4);
   GLADE_DISPATCH(x.device(), bernoulli, x, p, state);
   return x;
 }
