@@ -10,8 +10,6 @@ namespace {
 using namespace nn;
 using py::arg;
 
-using RandomState = std::pair<std::uint64_t, std::uint64_t>;
-
 void save(const std::variant<const Module*, StateDict>& model, const py::object& path, const optim::Optimizer* optimizer,
           const optim::LRScheduler* scheduler, std::int64_t step, const std::optional<std::string>& config, const StateDict& data,
           int compression, bool checksums) {

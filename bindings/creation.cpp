@@ -78,14 +78,14 @@ void def_random(py::module_& module, const char* name, const char* doc, F make, 
              arg("generator") = py::none(), Unlocked(), doc);
 }
 
-py::tuple state_of(const Generator& generator) {
+using RandomState = std::pair<std::uint64_t, std::uint64_t>;
+
+RandomState state_of(const Generator& generator) {
   const Generator::State state = generator.state();
-  return py::make_tuple(state.seed, state.offset);
+  return {state.seed, state.offset};
 }
 
-void set_state(Generator& generator, std::pair<std::uint64_t, std::uint64_t> state) {
-  generator.set_state({state.first, state.second});
-}
+void set_state(Generator& generator, RandomState state) { generator.set_state({state.first, state.second}); }
 
 Tensor arange_over(Scalar start, const std::optional<Scalar>& stop, Scalar step, const std::optional<DType>& dtype,
                    const Device& device) {

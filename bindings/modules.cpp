@@ -95,6 +95,15 @@ std::string describe(const py::object& self, const std::string& indent) {
   return text + (children.empty() ? ")" : "\n" + indent + ")");
 }
 
+/// A change of the module, as a method that returns it.
+template <class... Args>
+auto returning_self(void (Module::*change)(Args...)) {
+  return [change](const py::object& self, Args... args) {
+    (self.cast<Module&>().*change)(args...);
+    return self;
+  };
+}
+
 void bind_module(py::module_& module) {
   py::class_<Module>(module, "Module", py::dynamic_attr(),
                      "The base of all layers and models. A class derives from it, makes its parts in __init__ after "
@@ -128,46 +137,18 @@ void bind_module(py::module_& module) {
            "Copies a state_dict's values into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped "
            "and mistyped entries at once; nothing is changed then. Unless `strict`, missing and unexpected ones are no error.")
       .def_property_readonly("training", &Module::training, "Whether the module is in training mode.")
-      .def(
-          "train",
-          [](const py::object& self, bool mode) {
-            self.cast<Module&>().train(mode);
-            return self;
-          },
-          arg("mode") = true, "Sets training mode for this module and all below, and returns the module.")
-      .def(
-          "eval",
-          [](const py::object& self) {
-            self.cast<Module&>().eval();
-            return self;
-          },
-          "Sets evaluation mode for this module and all below, and returns the module.")
-      .def(
-          "to",
-          [](const py::object& self, DType dtype) {
-            self.cast<Module&>().to(dtype);
-            return self;
-          },
-          arg("dtype"),
-          "Moves the parameters, buffers and gradients to a device, or converts the floating-point ones to a dtype, and returns "
-          "the module. The "
-          "tensors stay the same objects. Not between a forward pass and its backward. DTypeError for a dtype that is not "
-          "floating-point.")
-      .def(
-          "to",
-          [](const py::object& self, const Device& device) {
-            self.cast<Module&>().to(device);
-            return self;
-          },
-          arg("device"))
+      .def("train", returning_self(&Module::train), arg("mode") = true,
+           "Sets training mode for this module and all below, and returns the module.")
+      .def("eval", returning_self(&Module::eval), "Sets evaluation mode for this module and all below, and returns the module.")
+      .def("to", returning_self<DType>(&Module::to), arg("dtype"),
+           "Moves the parameters, buffers and gradients to a device, or converts the floating-point ones to a dtype, and returns "
+           "the module. The "
+           "tensors stay the same objects. Not between a forward pass and its backward. DTypeError for a dtype that is not "
+           "floating-point.")
+      .def("to", returning_self<Device>(&Module::to), arg("device"))
       .def("zero_grad", &Module::zero_grad, "Forgets the gradients of all parameters.")
-      .def(
-          "requires_grad_",
-          [](const py::object& self, bool value) {
-            self.cast<Module&>().set_requires_grad(value);
-            return self;
-          },
-          arg("value") = true, "Sets whether gradients are wanted for the parameters, and returns the module.");
+      .def("requires_grad_", returning_self(&Module::set_requires_grad), arg("value") = true,
+           "Sets whether gradients are wanted for the parameters, and returns the module.");
 }
 
 void bind_simple_layers(py::module_& module) {

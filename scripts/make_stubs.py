@@ -27,7 +27,13 @@ IMPORTS = {
     "glade.optim": ("glade._glade._optim", ["LRScheduler", "Optimizer", "ParameterGroup"]),
     "glade.typing": ("glade.typing", ["ArrayLike", "DeviceLike", "DTypeLike", "Shape"]),
 }
-RETURNS_SELF = {("Module", name) for name in ("train", "eval", "to", "requires_grad_")}
+# What pybind11 says of types without parameters.
+BARE = {
+    "object": "Any", "handle": "Any", "Iterable": "Iterable[Any]", "Callable": "Callable[..., Any]", "list": "list[Any]", "tuple": "tuple[Any, ...]",
+    "os.PathLike": "os.PathLike[str]",
+}  # fmt: skip
+RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_")}
+RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
 IGNORED = {"__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """
@@ -85,8 +91,9 @@ def split(parameters):
 def type_text(text):
     text = text.replace("typing.SupportsInt | typing.SupportsIndex", "int").replace("typing.SupportsFloat | typing.SupportsIndex", "float")
     text = re.sub(r"\b(typing|collections\.abc|glade(\.\w+)*)\.(?=[A-Za-z])", "", text)
-    text = re.sub(r"\bIterable\b(?!\[)", "Iterable[Any]", re.sub(r"\bCallable\b(?!\[)", "Callable[..., Any]", text))
-    return re.sub(r"\bobject\b|\bhandle\b", "Any", text)
+    for bare, full in BARE.items():
+        text = re.sub(rf"\b{bare}\b(?!\[)", full, text)
+    return text
 
 
 def parameter(text):
@@ -116,11 +123,10 @@ def function(name, doc, owner=None, static=False):
         parts = split(parameters)
         if owner and not static:
             parts = ["self", *parts[1:]]
-        result = "Self" if (owner, name) in RETURNS_SELF else type_text(result)
+        result = RETURNS.get((owner, name)) or type_text(result)
         arguments = ", ".join(parameter(part) for part in parts)
-        ignore = "  # type: ignore[overload-overlap]" if len(found) > 1 and name in ("where", "to") else ""
         lines += [indent + "@overload"] * (len(found) > 1) + [indent + "@staticmethod"] * static
-        lines.append(f"{indent}def {name}({arguments}) -> {result}: ...{ignore}")
+        lines.append(f"{indent}def {name}({arguments}) -> {result}: ...")
     return lines
 
 
@@ -168,18 +174,16 @@ def module_stub(module):
     text = "\n".join(body)
     if module is _glade:  # which has a `bool` and Tensor.float of its own
         text = re.sub(r"(?<=[:>|] )(int|float|bool)\b|(?<=\[)(int|float|bool)\b|(?<=, )(int|float|bool)(?=[,\]])", lambda m: "builtins." + m[0], text)
-    header = ["# Written by scripts/make_stubs.py.", "import builtins"] if module is _glade else ["# Written by scripts/make_stubs.py."]
+    header = ["# Written by scripts/make_stubs.py."]
     if module is _glade:
-        header += ["from glade._dtype import DType as DType", "__version__: str"]
-    for wanted_from, wanted in [("collections.abc", ["Callable", "Iterable", "Iterator", "Mapping", "Sequence"]), ("typing", ["Any", "Self", "overload"]),
-                                *IMPORTS.values()]:  # fmt: skip
-        used = [n for n in wanted if re.search(rf"\b{n}\b", text) and n not in names]
+        header += ["import builtins", "from glade._dtype import DType as DType", "__version__: str"]
+    if "os." in text:
+        header.append("import os")
+    imports = [("collections.abc", ["Callable", "Iterable", "Iterator", "Mapping", "Sequence"]), ("typing", ["Any", "overload"]), ("typing_extensions", ["Self"])]
+    for source, wanted in [*imports, *IMPORTS.values()]:
+        used = [name for name in wanted if re.search(rf"\b{name}\b", text) and name not in names]
         if used:
-            if "Self" in used:
-                header.append("from typing_extensions import Self")
-                used.remove("Self")
-            if used:
-                header.append(f"from {wanted_from} import {', '.join(used)}")
+            header.append(f"from {source} import {', '.join(used)}")
     return "\n".join(header) + "\n\n" + text + "\n"
 
 

@@ -7,8 +7,8 @@
 [2.0, 4.0, 6.0]
 """
 
+from glade import autograd as autograd, cuda as cuda, nn as nn, optim as optim
+from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
-from glade._glade import __version__, _tensor_from_bytes
-from glade._attention import gla_attention, recurrent_attention
-from glade import autograd, cuda, nn, optim
-from glade.autograd import enable_grad, is_grad_enabled, no_grad
+from glade._glade import __version__ as __version__, _tensor_from_bytes
+from glade.autograd import enable_grad as enable_grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad

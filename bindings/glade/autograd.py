@@ -106,13 +106,13 @@ class Function:
         are_tensors = [isinstance(a, Tensor) for a in args]
 
         def backward(saved_tensors: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-            gradients = [
+            of_results = [
                 zeros(shape, dtype=dtype, device=device) if g is None else g
                 for g, (shape, dtype, device) in zip(gradients, zeros_like)
             ]
             ctx.saved_tensors = saved_tensors
             try:
-                given = cls.backward(ctx, *gradients)
+                given = cls.backward(ctx, *of_results)
             finally:
                 ctx.saved_tensors = ()
             given = given if isinstance(given, (tuple, list)) else (given,)
@@ -120,5 +120,5 @@ class Function:
                 raise TypeError(f"{cls.__name__}.backward: expected {len(args)} gradients, one for each argument of forward, got {len(given)}")
             return [g for g, is_tensor in zip(given, are_tensors) if is_tensor]
 
-        outputs = _record_function([a for a in args if isinstance(a, Tensor)], outputs, list(saved), backward)
-        return outputs[0] if isinstance(result, Tensor) else tuple(outputs)
+        recorded = _record_function([a for a in args if isinstance(a, Tensor)], outputs, list(saved), backward)
+        return recorded[0] if isinstance(result, Tensor) else tuple(recorded)

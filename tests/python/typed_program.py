@@ -54,7 +54,8 @@ def main() -> None:
     assert isinstance(total, float)
     state: dict[str, Tensor] = model.state_dict()
     model.load_state_dict(state)
-    output, final = glade.recurrent(*[glade.ones(1, 3, 1, 2)] * 3, reverse=True)
+    query = glade.ones(1, 3, 1, 2)
+    output, final = glade.recurrent(query, query, query, reverse=True)
     shape: tuple[int, ...] = output.shape
     y = (1 + -x / 2) @ x.T > 0
     config: dict[str, Any] = nn.models.GLAForCausalLM(hidden_size=32, num_heads=2).config
