@@ -1,63 +1,99 @@
-// generate: continues a text with a model that train_lm made.
+// generate: continues a text with a model that train_lm made or that is published.
 //
 //   generate --checkpoint model.h5 --prompt "In the beginning" --tokens 300 --temperature 0.8
+//   generate --checkpoint gla-1.3B --prompt "In the beginning" --repetition-penalty 1.1
 #include <glade/glade.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "lm/program.h"
+#include "lm/tokenizer.h"
 
 using namespace glade;
+using nn::models::CausalLM;
+using nn::models::Conversation;
 
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt = "\n", device = "auto";
+  std::string checkpoint, prompt = "\n", tokenizer = "auto", conversation, algorithm = "auto", device = "auto";
   nn::models::GenerateOptions sampling;
 };
 
+const std::map<std::string, Algorithm> kAlgorithms{
+    {"auto", Algorithm::automatic}, {"recurrent", Algorithm::recurrent}, {"chunk", Algorithm::chunk}};
+
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("--checkpoint", o.checkpoint, "What train_lm saved")->required()->type_name("FILE.h5");
+  app.add_option("--checkpoint", o.checkpoint, "What train_lm saved, or the folder of a published model")
+      ->required()
+      ->type_name("FILE.h5|FOLDER");
   app.add_option("--prompt", o.prompt, "The text to continue")->type_name("TEXT");
-  app.add_option("--tokens", o.sampling.max_new_tokens, "Bytes to add")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--temperature", o.sampling.temperature, "0: always the likeliest byte")
+  app.add_option("--tokenizer", o.tokenizer,
+                 "How text becomes tokens: bytes, ids (text is their numbers), a SentencePiece model, or auto: the one in the "
+                 "folder, bytes for a file")
+      ->capture_default_str();
+  app.add_option("--conversation", o.conversation, "Goes on where this file ends, and adds to it; made where it is missing")
+      ->type_name("FILE.h5");
+  app.add_option("--tokens", o.sampling.max_new_tokens, "Tokens to add")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--stop", o.sampling.stop_tokens, "Numbers of tokens to stop after, besides the tokenizer's own");
+  app.add_option("--temperature", o.sampling.temperature, "0: always the likeliest token")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--top-k", o.sampling.top_k, "Only among so many likeliest bytes; 0: all")
+  app.add_option("--top-k", o.sampling.top_k, "Only among so many likeliest tokens; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--top-p", o.sampling.top_p, "Only among the likeliest bytes that together reach this probability")
+  app.add_option("--top-p", o.sampling.top_p, "Only among the likeliest tokens that together reach this probability")
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
+  app.add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred become less likely")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--seed", o.sampling.seed, "Of the drawing")->capture_default_str();
+  app.add_option("--algorithm", o.algorithm, "That reads the prompt: auto, recurrent or chunk")
+      ->check(CLI::IsMember(kAlgorithms))
+      ->capture_default_str();
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
 }
 
-std::unique_ptr<nn::models::CausalLM> load_model(const std::string& path) try {
-  const nn::Checkpoint checkpoint = nn::load_checkpoint(path);
-  auto model = nn::models::make_causal_lm(checkpoint.config);
-  nn::restore(checkpoint, *model);
+std::unique_ptr<CausalLM> load_model(const std::string& path, Device device) try {
+  if (std::filesystem::is_directory(path)) return nn::models::GLAForCausalLM::from_pretrained(path, {.device = device});
+  const nn::CheckpointFile file(path);
+  auto model = nn::models::make_causal_lm(file.header().config);
+  file.restore(*model);
+  model->to(device);
   return model;
 } catch (const ValueError& error) {
   throw CheckpointError(path + ": " + error.what());
 }
 
-int generate(Options& o) {
-  if (o.prompt.empty()) throw lm::UsageError("--prompt is empty: give at least one character");
-  const Device device = Device::parse(o.device);
-  const auto model = load_model(o.checkpoint);
-  model->to(device);
-  model->eval();
+void show(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
 
-  std::fputs(o.prompt.c_str(), stdout);
-  o.sampling.on_tokens = [](std::span<const std::int64_t> tokens) {
-    std::putchar(static_cast<int>(tokens[0]));
-    std::fflush(stdout);
-  };
-  const std::vector<std::uint8_t> bytes(o.prompt.begin(), o.prompt.end());
-  const Tensor prompt = Tensor::from_vector(bytes, {1, static_cast<std::int64_t>(bytes.size())}, device);
-  model->generate(to(prompt, DType::int64), o.sampling);
+int generate(Options& o) {
+  const bool goes_on = !o.conversation.empty() && std::filesystem::exists(o.conversation);
+  if (o.prompt.empty() && !goes_on) throw lm::UsageError("--prompt is empty: give at least one character");
+  const auto model = load_model(o.checkpoint, Device::parse(o.device));
+  model->set_algorithm(kAlgorithms.at(o.algorithm));
+  model->eval();
+  const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.checkpoint);
+  const lm::Tokens prompt = tokenizer->encode(o.prompt), stop_tokens = tokenizer->stop_tokens();
+  o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), stop_tokens.begin(), stop_tokens.end());
+
+  lm::TextStream text(*tokenizer, prompt);
+  show(tokenizer->decode(prompt));
+  o.sampling.on_tokens = [&](std::span<const std::int64_t> tokens) { show(text.add(tokens[0])); };
+  if (o.conversation.empty()) {
+    model->generate({prompt}, o.sampling);
+  } else {
+    std::vector<Conversation> conversations(1);
+    if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, *model);
+    model->generate({prompt}, o.sampling, &conversations);
+    nn::models::save_conversation(o.conversation, conversations[0], *model);
+  }
   std::putchar('\n');
   return 0;
 }
@@ -65,7 +101,7 @@ int generate(Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Continues a text with a language model that train_lm made.", "generate");
+  CLI::App app("Continues a text with a language model that train_lm made or that is published.", "generate");
   Options options;
   add_options(app, options);
   return lm::run(app, argc, argv, [&] { return generate(options); });

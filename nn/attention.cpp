@@ -1,10 +1,10 @@
 #include <glade/nn/attention.h>
 
+#include <cmath>
 #include <limits>
 
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::nn {
@@ -29,10 +29,12 @@ std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden
   if (hidden_size <= 0 || num_heads <= 0)
     fail<ValueError>("{}: hidden_size is {} and num_heads {}, expected positive numbers", layer, hidden_size, num_heads);
   if (!(expand > 0 && expand <= 1024)) fail<ValueError>("{}: {} is {}, expected a number in (0, 1024]", layer, what, expand);
-  const auto size = static_cast<std::int64_t>(static_cast<double>(hidden_size) * expand);
-  if (size <= 0 || size % num_heads != 0)
+  const double product = static_cast<double>(hidden_size) * expand;
+  const auto size = static_cast<std::int64_t>(std::round(product));
+  const bool is_whole = std::abs(product - static_cast<double>(size)) <= 1e-9 * product;  // but for rounding
+  if (!is_whole || size <= 0 || size % num_heads != 0)
     fail<ValueError>("{}: hidden_size {} times {} {} is {}, expected a positive multiple of {} heads", layer, hidden_size, what,
-                     expand, size, num_heads);
+                     expand, product, num_heads);
   return size;
 }
 
@@ -46,6 +48,14 @@ Tensor finish_heads(const Tensor& o, const Tensor& x, const RMSNorm& norm, const
 }
 
 }  // namespace
+
+RecurrentOptions LinearAttention::recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const {
+  RecurrentOptions options;
+  options.cu_seqlens = cu_seqlens;
+  options.algorithm = state != nullptr && x.size(1) == 1 ? Algorithm::recurrent : algorithm;
+  if (state != nullptr) options.initial_state = state->recurrent;
+  return options;
+}
 
 struct GatedLinearAttention::Sizes {
   std::int64_t key, value, kv_heads, shared_key, shared_value;
@@ -111,10 +121,8 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   gk = split_heads(gk, num_kv_heads_);
   if (num_kv_heads_ != num_heads_) gk = repeat_interleave(gk, num_heads_ / num_kv_heads_, 2);
 
-  RecurrentOptions options;
+  RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.gk = gk;
-  options.cu_seqlens = cu_seqlens;
-  if (state != nullptr) options.initial_state = state->recurrent;
   const auto [o, final_state] =
       recurrent(split_heads(q, num_heads_), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
@@ -142,11 +150,9 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
 }
 
 Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  RecurrentOptions options;
-  options.cu_seqlens = cu_seqlens;
-  if (state != nullptr) options.initial_state = state->recurrent;
-  const auto [o, final_state] = lightning_attn(split_heads(silu(q_proj(x)), num_heads_), split_heads(silu(k_proj(x)), num_heads_),
-                                               split_heads(v_proj(x), num_heads_), layer_idx_, num_layers_, options);
+  const auto [o, final_state] =
+      lightning_attn(split_heads(silu(q_proj(x)), num_heads_), split_heads(silu(k_proj(x)), num_heads_),
+                     split_heads(v_proj(x), num_heads_), layer_idx_, num_layers_, recurrence(x, state, cu_seqlens));
   if (state != nullptr) state->recurrent = final_state;
   return o_proj(finish_heads(o, x, g_norm, g_proj));
 }

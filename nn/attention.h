@@ -7,6 +7,7 @@
 #include <glade/nn/convolution.h>
 #include <glade/nn/linear.h>
 #include <glade/nn/norm.h>
+#include <glade/ops/linear_attention/linear_attention.h>
 
 namespace glade::nn {
 
@@ -22,6 +23,13 @@ class LinearAttention : public Module {
   /// `state`, where given, is what came before x and then what came up to its end. With cu_seqlens [N + 1], B is 1 and x
   /// holds N sequences in a row.
   virtual Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {}) const = 0;
+
+  /// How the recurrence is computed. A single token that comes with a state is one recurrent step, whatever this says.
+  Algorithm algorithm = Algorithm::automatic;
+
+ protected:
+  /// The options of the recurrence but for its gates.
+  RecurrentOptions recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const;
 };
 
 struct GatedLinearAttentionOptions {

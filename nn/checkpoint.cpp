@@ -30,20 +30,22 @@ std::string utc_now() {
   return text;
 }
 
-void check_name(const std::string& path, const std::string& group, const std::string& name) {
+/// The name of a tensor's dataset.
+std::string dataset_name(const hdf5::Writer& file, const std::string& group, const std::string& name) {
   const auto is_bad = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 127; };
   if (name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string::npos ||
       std::ranges::any_of(name, is_bad))
-    fail<CheckpointError>("{}: {}: '{}' cannot be stored under this name", path, group, name);
+    fail<CheckpointError>("{}: {}: '{}' cannot be stored under this name", file.path(), group, name);
+  std::string path = group + '/' + name;
+  std::ranges::replace(path, '.', '/');
+  return path;
 }
 
 void write_group(hdf5::Writer& file, const std::string& group, const StateDict& state, const CheckpointOptions& options) {
   file.create_group(group);
   std::map<const void*, std::pair<Tensor, std::string>> written;  // by address
   for (const auto& [name, x] : state) {
-    check_name(file.path(), group, name);
-    std::string path = group + '/' + name;
-    std::ranges::replace(path, '.', '/');
+    const std::string path = dataset_name(file, group, name);
     const auto [first, is_new] = written.try_emplace(x.raw_data(), x, path);
     if (!is_new && x.numel() > 0 && is_same_view(first->second.first, x)) file.link(first->second.second, path);
     else file.write(path, x, options.compression, options.checksums);
@@ -92,9 +94,8 @@ void check_config(const Checkpoint& checkpoint, const Module& model) {
   if (!differences.empty()) fail<CheckpointError>("{}: holds another model: {}", checkpoint.path, fmt::join(differences, ", "));
 }
 
-}  // namespace
-
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options) {
+void save(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
+          const std::function<void(hdf5::Writer&)>& write_model) {
   if (options.compression < 0 || options.compression > 9)
     fail<ValueError>("save_checkpoint: compression is {}, expected 0 to 9", options.compression);
   // The limit of HDF5 for what is stored with the object.
@@ -110,13 +111,28 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
   file.write_attribute("config", checkpoint.config);
   file.write_attribute("created", utc_now());
   file.write_attribute("library_version", GLADE_VERSION);
-  write_group(file, "/model", checkpoint.model, options);
+  write_model(file);
   write_group(file, "/optimizer", checkpoint.optimizer, options);
   write_group(file, "/scheduler", checkpoint.scheduler, options);
   write_group(file, "/data", checkpoint.data, options);
   write_group(file, "/random", to_state(checkpoint.random), options);
   file.close();
   output.commit();
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options) {
+  save(path, checkpoint, options, [&](hdf5::Writer& file) { write_group(file, "/model", checkpoint.model, options); });
+}
+
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
+                     const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options) {
+  save(path, checkpoint, options, [&](hdf5::Writer& file) {
+    file.create_group("/model");
+    for (const std::string& name : model)
+      file.write(dataset_name(file, "/model", name), read(name), options.compression, options.checksums);
+  });
 }
 
 CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {

@@ -1,8 +1,10 @@
 #pragma once
 // Checkpoints: one HDF5 file with everything a training run needs to go on. docs/checkpoint_format.md describes it.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <glade/core/generator.h>
 #include <glade/nn/hdf5_file.h>
@@ -32,6 +34,10 @@ struct CheckpointOptions {
 /// the file, the entry and the cause; the previous file stays, and nothing else. See CheckpointSaver for saving in the
 /// background and keeping several files.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options = {});
+/// The same with a model of which `read` gives the tensors of these names, one at a time, so that it can be larger than the
+/// memory; checkpoint.model is left out.
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
+                     const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options = {});
 
 /// A checkpoint open for reading, whose tensors go from the file to where they belong.
 class CheckpointFile {

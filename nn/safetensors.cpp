@@ -134,47 +134,50 @@ void check_places(const std::map<std::string, Entry>& entries, std::size_t size)
 
 }  // namespace
 
-/// A file's bytes in memory. Writing to them changes private copies of their pages, not the file.
-class SafetensorsFile::Mapping {
+/// A file open for reading.
+class SafetensorsFile::Descriptor {
  public:
-  explicit Mapping(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (descriptor < 0) fail<CheckpointError>("{}: cannot be opened: {}", path, std::strerror(errno));
+  explicit Descriptor(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+    if (descriptor_ < 0) fail<CheckpointError>("{}: cannot be opened: {}", path, std::strerror(errno));
     struct stat status {};
-    if (::fstat(descriptor, &status) == 0 && status.st_size > 0) {
-      size_ = static_cast<std::size_t>(status.st_size);
-      data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
-    }
-    const int error = errno;
-    ::close(descriptor);
-    if (data_ == MAP_FAILED) fail<CheckpointError>("{}: cannot be mapped into memory: {}", path, std::strerror(error));
+    const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
+    if (!is_file) ::close(descriptor_);
+    if (!is_file) fail<CheckpointError>("{}: is not a file", path);
+    size_ = static_cast<std::size_t>(status.st_size);
   }
-  ~Mapping() {
-    if (data_ != nullptr) ::munmap(data_, size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  ~Descriptor() { ::close(descriptor_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
 
-  char* data() const { return static_cast<char*>(data_); }
   std::size_t size() const { return size_; }
 
+  /// `size` bytes from `begin` on, which the file has. They stay while the pointer lives; writing to them changes private
+  /// copies of their pages, not the file.
+  std::shared_ptr<char> map(std::size_t begin, std::size_t size) const {
+    const std::size_t before = begin % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    void* pages =
+        ::mmap(nullptr, before + size, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor_, static_cast<off_t>(begin - before));
+    if (pages == MAP_FAILED) fail<CheckpointError>("cannot be mapped into memory: {}", std::strerror(errno));
+    return {static_cast<char*>(pages) + before, [pages, length = before + size](char*) { ::munmap(pages, length); }};
+  }
+
  private:
-  void* data_ = nullptr;
+  int descriptor_;
   std::size_t size_ = 0;
 };
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>(path)) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(std::make_shared<Descriptor>(path)) {
   std::string place;  // of the complaint, in the file
   try {
-    if (mapping_->size() < kLengthBytes) fail<CheckpointError>("has {} bytes, too few for a safetensors file", mapping_->size());
+    if (file_->size() < kLengthBytes) fail<CheckpointError>("has {} bytes, too few for a safetensors file", file_->size());
     std::uint64_t length = 0;
-    std::memcpy(&length, mapping_->data(), kLengthBytes);
-    const std::size_t rest = mapping_->size() - kLengthBytes;
+    std::memcpy(&length, file_->map(0, kLengthBytes).get(), kLengthBytes);
+    const std::size_t rest = file_->size() - kLengthBytes;
     if (length > kLongestHeader || length > rest)
-      fail<CheckpointError>("not a safetensors file, or truncated: a header of {} bytes in a file of {}", length,
-                            mapping_->size());
+      fail<CheckpointError>("not a safetensors file, or truncated: a header of {} bytes in a file of {}", length, file_->size());
 
-    const json header = parse_header({mapping_->data() + kLengthBytes, length});
+    const auto text = file_->map(0, kLengthBytes + length);
+    const json header = parse_header({text.get() + kLengthBytes, length});
     std::map<std::string, Entry> entries;
     for (const auto& [name, value] : header.items()) {
       place = brief(name) + ": ";
@@ -192,19 +195,22 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
   }
 }
 
-Tensor SafetensorsFile::read(const std::string& name) const {
+Tensor SafetensorsFile::read(const std::string& name) const try {
   const auto info = infos_.find(name);
-  if (info == infos_.end()) fail<CheckpointError>("{}: {} is not in the file", path_, name);
+  if (info == infos_.end()) fail<CheckpointError>("is not in the file");
   const auto& [dtype, shape] = info->second;
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * dtype_size(dtype);
-  char* data = mapping_->data() + begins_.at(name);
-  if (dtype == DType::boolean && std::any_of(data, data + bytes, [](char v) { return v != 0 && v != 1; }))
-    fail<CheckpointError>("{}: {}: holds values that are no bools", path_, name);
-  if (reinterpret_cast<std::uintptr_t>(data) % dtype_size(dtype) == 0)
-    return Tensor::from_blob(data, shape, {dtype, kCPU}, [mapping = mapping_] {});
+  if (bytes == 0) return empty(shape, {dtype, kCPU});
+  const std::shared_ptr<char> data = file_->map(begins_.at(name), bytes);
+  if (dtype == DType::boolean && std::any_of(data.get(), data.get() + bytes, [](char v) { return v != 0 && v != 1; }))
+    fail<CheckpointError>("holds values that are no bools");
+  if (reinterpret_cast<std::uintptr_t>(data.get()) % dtype_size(dtype) == 0)
+    return Tensor::from_blob(data.get(), shape, {dtype, kCPU}, [data] {});
   Tensor copy = empty(shape, {dtype, kCPU});
-  std::memcpy(copy.raw_data(), data, bytes);
+  std::memcpy(copy.raw_data(), data.get(), bytes);
   return copy;
+} catch (const CheckpointError& error) {
+  fail<CheckpointError>("{}: {}: {}", path_, name, error.what());
 }
 
 StateDict SafetensorsFile::read_all() const {

@@ -10,8 +10,8 @@
 
 namespace glade::nn {
 
-/// A file mapped into memory. Its header is checked in full before anything is taken from it: CheckpointError that names
-/// the file, the tensor and the cause.
+/// A file open for reading. Its header is checked in full before anything is taken from it: CheckpointError that names the
+/// file, the tensor and the cause.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -20,21 +20,21 @@ class SafetensorsFile {
   const TensorInfos& tensors() const { return infos_; }
   /// Free text by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// A tensor on the CPU that shows the file's own bytes, without a copy where they are aligned. Writing to it changes no
-  /// file, but the file must not be changed in place while a tensor lives; it may be replaced or deleted. CheckpointError
-  /// where the name is unknown.
+  /// A tensor on the CPU that shows the file's own bytes, mapped into memory, without a copy where they are aligned. Writing
+  /// to it changes no file, but the file must not be changed in place while a tensor lives; it may be replaced or deleted.
+  /// CheckpointError where the name is unknown.
   Tensor read(const std::string& name) const;
   /// All of them.
   StateDict read_all() const;
 
  private:
-  class Mapping;
+  class Descriptor;
 
   std::string path_;
-  std::shared_ptr<const Mapping> mapping_;
+  std::shared_ptr<const Descriptor> file_;
   TensorInfos infos_;
   std::map<std::string, std::string> metadata_;
-  std::map<std::string, std::size_t> begins_;  ///< of the tensors, in the mapping
+  std::map<std::string, std::size_t> begins_;  ///< of the tensors, in the file
 };
 
 /// Writes a file with `tensors`, replacing an older one only when it is whole, as save_checkpoint does. `read` gives the

@@ -1,5 +1,7 @@
 #include "lm/progress.h"
 
+#include "lm/byte_progress.h"
+
 #include <fmt/format.h>
 #include <glade/ops/shape/shape.h>
 #include <unistd.h>
@@ -12,22 +14,8 @@
 #include <stdexcept>
 
 namespace lm {
-namespace {
 
 using std::chrono::duration;
-
-std::string clock_time(double seconds) {
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
-
-std::string bar(double done) {
-  constexpr int width = 24;
-  const auto filled = static_cast<int>(done * width);
-  return fmt::format("[{:#<{}}{:.<{}}]", "", filled, "", width - filled);
-}
-
-}  // namespace
 
 double bits_per_byte(double loss) { return loss / std::log(2.0); }
 

@@ -124,6 +124,10 @@ Tensor CausalLM::loss(const Tensor& ids, const Tensor& targets, const Tensor& cu
   return cross_entropy(forward(ids, nullptr, cu_seqlens), targets);
 }
 
+void CausalLM::set_algorithm(Algorithm algorithm) {
+  for (std::size_t i = 0; i < model.layers.size(); ++i) model.layers[i].attn->algorithm = algorithm;
+}
+
 GLAForCausalLM::GLAForCausalLM(const GLAConfig& config) : CausalLM(config, config.to_json(), gla_attention(config)) {}
 
 LightningForCausalLM::LightningForCausalLM(const LightningConfig& config)

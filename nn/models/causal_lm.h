@@ -64,6 +64,9 @@ class CausalLM : public Module {
   /// repeat it.
   Tensor generate(const Tensor& prompt, const GenerateOptions& options = {}) const;
 
+  /// Sets the algorithm of every layer: how training and the reading of prompts compute the recurrence.
+  void set_algorithm(Algorithm algorithm);
+
   /// The config as JSON, from which make_causal_lm makes the same model.
   const std::string& config_json() const { return config_json_; }
 

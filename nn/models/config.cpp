@@ -58,22 +58,29 @@ const std::set<std::string> kOtherFields{
     "attn_mode",
     "auto_map",
     "bos_token_id",
+    "chunk_size_feed_forward",
     "eos_token_id",
     "fuse_cross_entropy",
     "fuse_linear_cross_entropy",
     "fuse_norm",
     "fuse_swiglu",
     "id2label",
+    "is_encoder_decoder",
     "label2id",
     "max_position_embeddings",
+    "num_labels",
     "output_attentions",
     "output_hidden_states",
+    "problem_type",
     "return_dict",
     "sep_token_id",
     "share_conv_kernel",
     "transformers_version",
     "use_cache",
 };
+
+/// The forms in which fla computes the recurrence, all to the same result.
+const std::set<std::string> kAttentionModes{"\"chunk\"", "\"fused_chunk\"", "\"fused_recurrent\""};
 
 template <class T>
 struct IsOptional : std::false_type {};
@@ -141,6 +148,11 @@ void take_fields(json& object, Config& config) {
   });
 }
 
+/// Says what null means.
+void replace_null(json& object, const char* name, const json& value) {
+  if (const auto given = object.find(name); given != object.end() && given->is_null()) *given = value;
+}
+
 void expect_no_fields(const json& object, const char* model_type) {
   if (!object.empty())
     fail<ValueError>("model config: unknown field '{}' for model_type {}", object.items().begin().key(), model_type);
@@ -161,15 +173,20 @@ GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& default
     object.emplace("dtype", *dtype);
     object.erase("torch_dtype");
   }
-  if (const auto dtype = object.find("dtype"); dtype != object.end() && dtype->is_null()) object.erase(dtype);
+  replace_null(object, "dtype", write(defaults.dtype));
+  replace_null(object, "hidden_ratio", 4);
+  replace_null(object, "elementwise_affine", false);
   take_fields(object, config);
   for (const auto& [name, value] : kFixedFields) {
     const auto given = object.find(name);
     if (given == object.end()) continue;
     if (*given != json::parse(value))
       fail<ValueError>("model config: {} is {}, but glade computes {} only", name, given->dump(), value);
+    config.other[name] = value;
     object.erase(given);
   }
+  if (const auto mode = object.find("attn_mode"); mode != object.end() && !kAttentionModes.contains(mode->dump()))
+    fail<ValueError>("model config: attn_mode is {}, expected one of {}", mode->dump(), fmt::join(kAttentionModes, ", "));
   for (const std::string& name : kOtherFields) {
     const auto given = object.find(name);
     if (given == object.end()) continue;

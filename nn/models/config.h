@@ -36,13 +36,15 @@ struct GLAConfig : CausalLMConfig {
   bool use_output_gate = true;
   bool elementwise_affine = true;
   std::optional<double> clamp_min;
-  /// Fields of published configs that do not change what is computed (eos_token_id, fuse_norm, ...), as JSON by name.
+  /// Fields of published configs that do not change what glade computes (eos_token_id, fuse_norm, attn_mode, ...), as JSON
+  /// by name.
   std::map<std::string, std::string> other;
 
   std::string to_json() const;
-  /// Reads what to_json() wrote or the config.json of a published model. Absent fields are as in `defaults`. ValueError,
-  /// naming the field, for unknown fields, values of a wrong type and values that cannot be honoured (like softmax layers
-  /// in `attn`), or where `text` is not JSON or says another model_type than "gla".
+  /// Reads what to_json() wrote or the config.json of a published model. Absent fields are as in `defaults`; null means what
+  /// it does to fla (a hidden_ratio of 4, no elementwise_affine). ValueError, naming the field, for unknown fields, values of
+  /// a wrong type and values that cannot be honoured (like softmax layers in `attn`), or where `text` is not JSON or says
+  /// another model_type than "gla".
   static GLAConfig from_json(const std::string& text, const GLAConfig& defaults);
   static GLAConfig from_json(const std::string& text) { return from_json(text, GLAConfig()); }
 };

@@ -33,6 +33,7 @@ GLAConfig published_defaults() {
 
 // ---- names ---------------------------------------------------------------------------------------------------------
 
+constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::string_view kNorm = ".g_norm.weight";
 constexpr std::string_view kFusedNorm = ".g_norm_swish_gate.weight";  // fla's name where norm and gate are one module
 
@@ -101,7 +102,8 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return files;
 }
 
-StateDict read_shards(const fs::path& folder) {
+/// The shards that an index lists, which hold what it says.
+std::map<std::string, SafetensorsFile> open_shards(const fs::path& folder) {
   const std::string index = folder / kIndex;
   const std::map<std::string, std::string> files = read_index(index);
   std::map<std::string, SafetensorsFile> shards;
@@ -111,15 +113,17 @@ StateDict read_shards(const fs::path& folder) {
     for (const auto& [name, info] : shard.tensors())
       if (const auto entry = files.find(name); entry == files.end() || entry->second != file)
         fail<CheckpointError>("{}: {} is in {}, but not listed there", index, name, file);
-  StateDict state;
-  for (const auto& [name, file] : files) state.emplace(name, shards.at(file).read(name));
-  return state;
+  for (const auto& [name, file] : files)
+    if (!shards.at(file).tensors().contains(name)) fail<CheckpointError>("{}: {} is not in {}", index, name, file);
+  return shards;
 }
 
-StateDict read_weights(const fs::path& folder) {
-  if (fs::exists(folder / kWeights)) return SafetensorsFile(folder / kWeights).read_all();
-  if (fs::exists(folder / kIndex)) return read_shards(folder);
-  fail<CheckpointError>("{}: has neither {} nor {}", folder.string(), kWeights, kIndex);
+std::map<std::string, SafetensorsFile> open_files(const fs::path& folder) {
+  std::map<std::string, SafetensorsFile> files;
+  if (fs::exists(folder / kWeights)) files.emplace(kWeights, SafetensorsFile(folder / kWeights));
+  else if (fs::exists(folder / kIndex)) files = open_shards(folder);
+  else fail<CheckpointError>("{}: has neither {} nor {}", folder.string(), kWeights, kIndex);
+  return files;
 }
 
 GLAConfig read_config(const std::string& path) {
@@ -132,15 +136,16 @@ GLAConfig read_config(const std::string& path) {
 }
 
 /// The sizes that decide how much a model takes, before one is made.
-void check_sizes(const std::string& folder, const Pretrained& pretrained) {
-  const auto embeddings = pretrained.state.find("model.embeddings.weight");
-  const Shape expected{pretrained.config.vocab_size, pretrained.config.hidden_size};
-  if (embeddings == pretrained.state.end()) fail<CheckpointError>("{}: missing model.embeddings.weight", folder);
-  if (!(embeddings->second.shape() == expected))
-    fail<CheckpointError>("{}: model.embeddings.weight is {}, but {} says {}", folder, embeddings->second.shape(), kConfig,
+void check_sizes(const PretrainedFolder& folder) {
+  const GLAConfig& config = folder.config();
+  const auto embeddings = folder.tensors().find("model.embeddings.weight");
+  const Shape expected{config.vocab_size, config.hidden_size};
+  if (embeddings == folder.tensors().end()) fail<CheckpointError>("{}: missing model.embeddings.weight", folder.path());
+  if (!(embeddings->second.shape == expected))
+    fail<CheckpointError>("{}: model.embeddings.weight is {}, but {} says {}", folder.path(), embeddings->second.shape, kConfig,
                           expected);
-  if (pretrained.config.num_hidden_layers > static_cast<std::int64_t>(pretrained.state.size()))
-    fail<CheckpointError>("{}: {} tensors for {} layers", folder, pretrained.state.size(), pretrained.config.num_hidden_layers);
+  if (config.num_hidden_layers > static_cast<std::int64_t>(folder.tensors().size()))
+    fail<CheckpointError>("{}: {} tensors for {} layers", folder.path(), folder.tensors().size(), config.num_hidden_layers);
 }
 
 std::int64_t size_in_bytes(const TensorInfo& info) {
@@ -164,14 +169,23 @@ std::vector<TensorInfos> split(const TensorInfos& tensors, std::int64_t max_byte
 
 }  // namespace
 
-Pretrained load_pretrained(const std::string& folder) {
-  Pretrained result;
-  result.config = read_config(fs::path(folder) / kConfig);
-  for (const auto& [name, x] : read_weights(folder))
-    if (!result.state.emplace(from_published_name(name), reshaped(x, from_published_shape(name, x.shape()))).second)
-      fail<CheckpointError>("{}: {} is there under two names", folder, from_published_name(name));
-  if (result.config.tie_word_embeddings) result.state.erase("lm_head.weight");  // which some files hold nevertheless
-  return result;
+PretrainedFolder::PretrainedFolder(const std::string& path)
+    : path_(path), config_(read_config(fs::path(path) / kConfig)), files_(open_files(path)) {
+  for (const auto& [file, content] : files_) {
+    for (const auto& [published_name, info] : content.tensors()) {
+      const std::string name = from_published_name(published_name);
+      if (config_.tie_word_embeddings && name == kHead) continue;  // which some files hold nevertheless
+      if (!places_.emplace(name, Place{file, published_name}).second)
+        fail<CheckpointError>("{}: {} is there under two names", path, name);
+      infos_.emplace(name, TensorInfo{info.dtype, from_published_shape(name, info.shape)});
+    }
+  }
+}
+
+Tensor PretrainedFolder::read(const std::string& name) const {
+  const auto place = places_.find(name);
+  if (place == places_.end()) fail<CheckpointError>("{}: {} is not there", path_, name);
+  return reshaped(files_.at(place->second.file).read(place->second.name), infos_.at(name).shape);
 }
 
 void save_pretrained(const std::string& folder, const GLAConfig& config, const TensorInfos& tensors,
@@ -188,7 +202,7 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const T
   std::map<std::string, std::string> names;  // glade's by the published ones
   TensorInfos published;
   for (const auto& [name, info] : tensors) {
-    if (config.tie_word_embeddings && name == "lm_head.weight") continue;
+    if (config.tie_word_embeddings && name == kHead) continue;
     const DType dtype = options.dtype && is_floating(info.dtype) ? *options.dtype : info.dtype;
     const std::string published_name = to_published_name(name, config);
     published.emplace(published_name, TensorInfo{dtype, to_published_shape(name, info.shape)});
@@ -223,19 +237,22 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const S
   save_pretrained(folder, config, infos_of(state), [&](const std::string& name) { return state.at(name); }, options);
 }
 
-std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& folder, const PretrainedOptions& options) {
-  Pretrained pretrained = load_pretrained(folder);
-  check_sizes(folder, pretrained);
-  if (options.dtype) pretrained.config.dtype = *options.dtype;
+std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& path, const PretrainedOptions& options) {
+  const PretrainedFolder folder(path);
+  check_sizes(folder);
+  GLAConfig config = folder.config();
+  if (options.dtype) config.dtype = *options.dtype;
   const init::SkipInit skip;
   try {
-    auto model = std::make_unique<GLAForCausalLM>(pretrained.config);
-    check_state("tensors", model->named_state(), infos_of(pretrained.state));
-    for (auto& [name, x] : pretrained.state) x = to_data(to_data(x, options.device), DType::float32);
-    model->assign_state_dict(pretrained.state);
+    auto model = std::make_unique<GLAForCausalLM>(config);
+    check_state("tensors", model->named_state(), folder.tensors());
+    StateDict state;
+    for (const auto& [name, info] : folder.tensors())
+      state.emplace(name, to_data(to_data(folder.read(name), options.device), DType::float32));
+    model->assign_state_dict(state);
     return model;
   } catch (const ValueError& error) {
-    fail<CheckpointError>("{}: {}", folder, error.what());
+    fail<CheckpointError>("{}: {}", path, error.what());
   }
 }
 

@@ -11,17 +11,32 @@
 
 namespace glade::nn::models {
 
-/// What a folder holds: tensors by glade's names, on the CPU, in the dtypes of the files. They are mapped files; see
-/// SafetensorsFile::read.
-struct Pretrained {
-  GLAConfig config;
-  StateDict state;
-};
+/// A published model's folder, open for reading.
+class PretrainedFolder {
+ public:
+  /// Reads config.json and the headers of model.safetensors or of the shards that model.safetensors.index.json lists.
+  /// CheckpointError that names the file and the cause: missing or damaged files, a config that glade cannot honour,
+  /// tensors that are not where the index says. Whether the tensors fit the config shows when they are loaded into a model.
+  explicit PretrainedFolder(const std::string& path);
 
-/// Reads config.json and model.safetensors or the shards that model.safetensors.index.json lists. CheckpointError that
-/// names the file and the cause: missing or damaged files, a config that glade cannot honour, tensors that are not where
-/// the index says. Whether the tensors fit the config shows when they are loaded into a model.
-Pretrained load_pretrained(const std::string& folder);
+  const std::string& path() const { return path_; }
+  const GLAConfig& config() const { return config_; }
+  /// By glade's names, in the dtypes of the files.
+  const TensorInfos& tensors() const { return infos_; }
+  /// One of them, on the CPU: a part of its file, as SafetensorsFile::read gives it.
+  Tensor read(const std::string& name) const;
+
+ private:
+  struct Place {
+    std::string file, name;  ///< in the file
+  };
+
+  std::string path_;
+  GLAConfig config_;
+  std::map<std::string, SafetensorsFile> files_;
+  std::map<std::string, Place> places_;
+  TensorInfos infos_;
+};
 
 struct PretrainedOptions {
   Device device = kCPU;

@@ -4,6 +4,7 @@
 #include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/optim/adamw.h>
+#include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/shape/shape.h>
 
 #include <unistd.h>
@@ -51,10 +52,28 @@ Tensor targets_of(const Tensor& ids) {
   return cat({slice(ids, 1, 1, ids.size(1)), full({ids.size(0), 1}, -100, ids.options())}, 1);
 }
 
-class PretrainedModels : public DeviceTest {
+/// On every device, by the recurrent form and by the chunk form where that is supported.
+class PretrainedModels : public ::testing::TestWithParam<std::tuple<DeviceType, Algorithm>> {
  protected:
-  std::unique_ptr<GLAForCausalLM> load(const std::string& model) const {
-    return GLAForCausalLM::from_pretrained(data_folder(model), {.device = device()});
+  void SetUp() override {
+    if (device().type == DeviceType::cuda && !cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+    const Tensor x = zeros({1, 64, 1, 8}, {DType::float32, device()});
+    RecurrentOptions options;
+    options.gk = x;
+    options.algorithm = algorithm();
+    try {
+      recurrent(x, x, x, options);
+    } catch (const ValueError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  Device device() const { return Device{std::get<0>(GetParam()), 0}; }
+  Algorithm algorithm() const { return std::get<1>(GetParam()); }
+  std::unique_ptr<GLAForCausalLM> load(const std::string& model, std::optional<DType> dtype = {}) const {
+    auto result = GLAForCausalLM::from_pretrained(data_folder(model), {.device = device(), .dtype = dtype});
+    result->set_algorithm(algorithm());
+    return result;
   }
   Tensor input_ids(const std::string& model) const { return to_data(expected(model).at("input_ids"), device()); }
 };
@@ -65,6 +84,10 @@ TEST_P(PretrainedModels, GiveTheSameLogitsLossAndGradients) {
     const StateDict values = expected(name);
     const Tensor ids = input_ids(name);
     EXPECT_LT(difference(model->forward(ids), values.at("logits")), 1e-5) << name;
+    // A sequence that is read in two parts gives the same logits.
+    AttentionStates states;
+    const Tensor first = model->forward(slice(ids, 1, 0, 65), &states), second = model->forward(slice(ids, 1, 65, 70), &states);
+    EXPECT_LT(difference(cat({first, second}, 1), values.at("logits")), 1e-5) << name;
     const Tensor loss = model->loss(ids, targets_of(ids));
     EXPECT_NEAR(loss.item<double>() / values.at("loss").item<double>(), 1, 1e-6) << name;
     loss.backward();
@@ -111,16 +134,22 @@ TEST_P(PretrainedModels, GenerateTheSameTokens) {
 
 TEST_P(PretrainedModels, ComputeInTheDTypeAskedFor) {
   for (const std::string& name : kModels) {
-    const auto model = GLAForCausalLM::from_pretrained(data_folder(name), {.device = device(), .dtype = DType::bfloat16});
+    const auto model = load(name, DType::bfloat16);
     const Tensor logits = model->forward(input_ids(name));
     EXPECT_EQ(logits.dtype(), DType::bfloat16);
     EXPECT_LT(relative_error(logits, expected(name).at("logits")), 0.02) << name;  // dozens of roundings of 2^-9
   }
 }
-GLADE_DEVICE_TESTS(PretrainedModels);
+std::string parameter_name(const ::testing::TestParamInfo<PretrainedModels::ParamType>& parameters) {
+  const auto& [device, algorithm] = parameters.param;
+  return std::string(device == DeviceType::cpu ? "cpu" : "cuda") + (algorithm == Algorithm::chunk ? "_chunk" : "_recurrent");
+}
+INSTANTIATE_TEST_SUITE_P(Algorithms, PretrainedModels,
+                         ::testing::Combine(device_values(), ::testing::Values(Algorithm::recurrent, Algorithm::chunk)),
+                         parameter_name);
 
 /// A copy of a model's folder, to be changed.
-class PretrainedFolder : public ::testing::Test {
+class PretrainedFolderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::path(::testing::TempDir()) / ("glade_pretrained_" + std::to_string(::getpid()) + "_" +
@@ -172,20 +201,29 @@ class PretrainedFolder : public ::testing::Test {
   return ::testing::AssertionSuccess();
 }
 
+/// All of a folder's tensors, by glade's names.
+StateDict tensors_of(const fs::path& path) {
+  const PretrainedFolder folder(path);
+  StateDict state;
+  for (const auto& [name, info] : folder.tensors()) state.emplace(name, folder.read(name));
+  return state;
+}
+
 StateDict published_tensors(const fs::path& file) { return SafetensorsFile(file).read_all(); }
 
-TEST_F(PretrainedFolder, RoundTripsAreBitExact) {
+TEST_F(PretrainedFolderTest, RoundTripsAreBitExact) {
   for (const std::string& name : kModels) {
     GLAForCausalLM::from_pretrained(data_folder(name))->save_pretrained(folder_ / name);
     EXPECT_TRUE(identical(published_tensors(folder_ / name / "model.safetensors"),
                           published_tensors(data_folder(name) + "/model.safetensors")));
-    const GLAConfig config = load_pretrained(folder_ / name).config, original = load_pretrained(data_folder(name)).config;
-    EXPECT_EQ(config.to_json(), original.to_json());
+    const GLAConfig config = PretrainedFolder(folder_ / name).config();
+    EXPECT_EQ(config.to_json(), PretrainedFolder(data_folder(name)).config().to_json());
     EXPECT_EQ(config.other.at("eos_token_id"), "2");
+    EXPECT_EQ(config.other.at("attn"), "null");
   }
 }
 
-TEST_F(PretrainedFolder, LoadingMapsTheFileAndLeavesItAlone) {
+TEST_F(PretrainedFolderTest, LoadingMapsTheFileAndLeavesItAlone) {
   const std::string before = read("model.safetensors");
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   fs::remove(folder_ / "model.safetensors");
@@ -198,7 +236,7 @@ TEST_F(PretrainedFolder, LoadingMapsTheFileAndLeavesItAlone) {
   EXPECT_TRUE(identical(GLAForCausalLM::from_pretrained(folder_)->state_dict(), model->state_dict()));
 }
 
-TEST_F(PretrainedFolder, ShardsAreWrittenAndRead) {
+TEST_F(PretrainedFolderTest, ShardsAreWrittenAndRead) {
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   model->save_pretrained(folder_, {.max_shard_bytes = 150000});
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
@@ -208,20 +246,20 @@ TEST_F(PretrainedFolder, ShardsAreWrittenAndRead) {
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors.index.json"));
 }
 
-TEST_F(PretrainedFolder, DTypesOfFilesAreKeptOrChosen) {
+TEST_F(PretrainedFolderTest, DTypesOfFilesAreKeptOrChosen) {
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   model->save_pretrained(folder_, {.dtype = DType::bfloat16});
-  const Pretrained rounded = load_pretrained(folder_);
-  EXPECT_EQ(rounded.state.at("lm_head.weight").dtype(), DType::bfloat16);
+  const StateDict rounded = tensors_of(folder_);
+  EXPECT_EQ(rounded.at("lm_head.weight").dtype(), DType::bfloat16);
   const auto again = GLAForCausalLM::from_pretrained(folder_);
   EXPECT_EQ(again->lm_head.weight.dtype(), DType::float32);
   again->save_pretrained(folder_, {.dtype = DType::bfloat16});
-  EXPECT_TRUE(identical(load_pretrained(folder_).state, rounded.state));
+  EXPECT_TRUE(identical(tensors_of(folder_), rounded));
   EXPECT_TRUE(throws_with<ValueError>([&] { model->save_pretrained(folder_, {.dtype = DType::int32}); }, "dtype is int32"));
   EXPECT_TRUE(throws_with<ValueError>([&] { model->save_pretrained(folder_, {.max_shard_bytes = 0}); }, "max_shard_bytes is 0"));
 }
 
-TEST_F(PretrainedFolder, ModelsOfEveryKindRoundTrip) {
+TEST_F(PretrainedFolderTest, ModelsOfEveryKindRoundTrip) {
   GLAConfig tied;
   tied.vocab_size = 20;
   tied.hidden_size = 16;
@@ -247,7 +285,7 @@ TEST_F(PretrainedFolder, ModelsOfEveryKindRoundTrip) {
   }
 }
 
-TEST_F(PretrainedFolder, PaddingTokensGetNoGradient) {
+TEST_F(PretrainedFolderTest, PaddingTokensGetNoGradient) {
   edit_config("\"pad_token_id\": null", "\"pad_token_id\": 2");
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   const Tensor ids = Tensor::from_vector<std::int64_t>({1, 2, 3}, {1, 3});
@@ -257,7 +295,19 @@ TEST_F(PretrainedFolder, PaddingTokensGetNoGradient) {
   EXPECT_FALSE(all_close(select(gradient, 0, 1), zeros({64}), 0, 0));
 }
 
-TEST_F(PretrainedFolder, ConfigsThatCannotBeHonouredAreNamed) {
+TEST_F(PretrainedFolderTest, ConfigsMeanWhatTheyMeanToFla) {
+  edit_config("\"hidden_ratio\": 4", "\"hidden_ratio\": null");
+  EXPECT_EQ(GLAForCausalLM::from_pretrained(folder_)->model.layers[0].mlp.down_proj.weight.size(1),
+            256);  // 8/3 of 64, rounded up
+  edit_config("\"expand_k\": 0.5", "\"expand_k\": 0.50000000000001");
+  EXPECT_TRUE(GLAForCausalLM::from_pretrained(folder_));  // the product is a whole number but for rounding
+  edit_config("\"hidden_size\": 64", "\"hidden_size\": 64, \"torch_dtype\": \"bfloat16\"");
+  EXPECT_EQ(PretrainedFolder(folder_).config().dtype, DType::bfloat16);
+  edit_config("\"elementwise_affine\": true", "\"elementwise_affine\": null");
+  EXPECT_TRUE(refused("unexpected model.layers.0.attn.g_norm.weight"));
+}
+
+TEST_F(PretrainedFolderTest, ConfigsThatCannotBeHonouredAreNamed) {
   const std::string config = read("config.json");
   const auto refuses = [&](const std::string& from, const std::string& to, const std::string& message) {
     write("config.json", config);
@@ -273,6 +323,9 @@ TEST_F(PretrainedFolder, ConfigsThatCannotBeHonouredAreNamed) {
   EXPECT_TRUE(refuses("\"feature_map\": null", "\"feature_map\": \"elu\"", "feature_map is 'elu'"));
   EXPECT_TRUE(refuses("\"use_cache\": true", "\"new_option\": 1", "unknown field 'new_option'"));
   EXPECT_TRUE(refuses("\"hidden_ratio\": 4", "\"hidden_ratio\": 1e300", "hidden_ratio is 1e+300"));
+  EXPECT_TRUE(refuses("\"expand_k\": 0.5", "\"expand_k\": 0.3", "hidden_size 64 times expand_k 0.3 is 19.2"));
+  EXPECT_TRUE(
+      refuses("\"attn_mode\": \"fused_recurrent\"", "\"attn_mode\": \"parallel\"", "attn_mode is \"parallel\", expected one of"));
   EXPECT_TRUE(refuses("\"expand_v\": 1.0", "\"expand_v\": -1e300", "expand_v is -1e+300"));
   EXPECT_TRUE(refuses("\"conv_size\": 4", "\"conv_size\": 0", "conv_size is 0"));
   EXPECT_TRUE(refuses("\"pad_token_id\": null", "\"pad_token_id\": 97", "pad_token_id is 97"));
@@ -281,7 +334,7 @@ TEST_F(PretrainedFolder, ConfigsThatCannotBeHonouredAreNamed) {
   EXPECT_TRUE(refuses("\"vocab_size\": 97", "\"vocab_size\": \"x\"", "vocab_size is \"x\", expected an integer"));
 }
 
-TEST_F(PretrainedFolder, TensorsThatDoNotFitTheConfigAreNamed) {
+TEST_F(PretrainedFolderTest, TensorsThatDoNotFitTheConfigAreNamed) {
   edit_config("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
   EXPECT_TRUE(refused("missing model.layers.2.attn_norm.weight"));
   edit_config("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 100000000");
@@ -297,7 +350,7 @@ TEST_F(PretrainedFolder, TensorsThatDoNotFitTheConfigAreNamed) {
   EXPECT_TRUE(refused("model.layers.0.attn.k_proj.weight is [32, 64], expected [64, 64]"));
 }
 
-TEST_F(PretrainedFolder, BrokenFilesAreNamed) {
+TEST_F(PretrainedFolderTest, BrokenFilesAreNamed) {
   const std::string weights = read("model.safetensors");
   write("model.safetensors", weights.substr(0, 300000));
   EXPECT_TRUE(refused("model.safetensors: lm_head.weight") || refused("the file is truncated"));
@@ -314,7 +367,7 @@ TEST_F(PretrainedFolder, BrokenFilesAreNamed) {
   EXPECT_TRUE(refused("config.json: cannot be read: No such file or directory"));
 }
 
-TEST_F(PretrainedFolder, BrokenShardsAreNamed) {
+TEST_F(PretrainedFolderTest, BrokenShardsAreNamed) {
   const fs::path index = "model.safetensors.index.json", last = "model-00005-of-00005.safetensors";
   GLAForCausalLM::from_pretrained(folder_)->save_pretrained(folder_, {.max_shard_bytes = 150000});
   const std::string good_index = read(index), good_shard = read(last);
@@ -330,7 +383,8 @@ TEST_F(PretrainedFolder, BrokenShardsAreNamed) {
   EXPECT_TRUE(refuses(entry, "\"model.norm.weight\": \"model-00001-of-00005.safetensors\"",
                       "model.norm.weight is in model-00005-of-00005.safetensors, but not listed there"));
   EXPECT_TRUE(refuses(entry, "\"model.norm.bias\": \"model-00005-of-00005.safetensors\"", "but not listed there"));
-  EXPECT_TRUE(refuses(entry, entry + ", \"stray\": \"model-00001-of-00005.safetensors\"", "stray is not in the file"));
+  EXPECT_TRUE(refuses(entry, entry + ", \"stray\": \"model-00001-of-00005.safetensors\"",
+                      "stray is not in model-00001-of-00005.safetensors"));
   EXPECT_TRUE(refuses("\"weight_map\"", "\"map\"", "expected a JSON object with an object 'weight_map'"));
   write(index, good_index);
   write(last, good_shard.substr(0, good_shard.size() - 1));
@@ -339,7 +393,7 @@ TEST_F(PretrainedFolder, BrokenShardsAreNamed) {
   EXPECT_TRUE(refused(last.string() + ": cannot be opened: No such file or directory"));
 }
 
-TEST_F(PretrainedFolder, FoldersThatCannotBeWrittenAreErrors) {
+TEST_F(PretrainedFolderTest, FoldersThatCannotBeWrittenAreErrors) {
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   write("file", "content");
   EXPECT_TRUE(throws_with<CheckpointError>([&] { model->save_pretrained(folder_ / "file"); }, "file: cannot be created"));

@@ -59,6 +59,18 @@ class Safetensors : public ::testing::Test {
   return ::testing::AssertionSuccess();
 }
 
+/// The file that is mapped at this address.
+std::string mapped_file(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    if (at >= begin && at < end) return line.find('/') == std::string::npos ? "" : line.substr(line.find('/'));
+  }
+  return "";
+}
+
 TEST_F(Safetensors, KeepEveryTypeAndShapeBitForBit) {
   StateDict saved;
   for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32,
@@ -96,8 +108,8 @@ TEST_F(Safetensors, AreReadWithoutACopyThatReachesTheFile) {
   Tensor x;
   {
     const SafetensorsFile file(path());
-    EXPECT_EQ(file.read("x").raw_data(), file.read("x").raw_data());
     x = file.read("x");
+    EXPECT_EQ(mapped_file(x.raw_data()), path());
   }
   fs::remove(path());
   write_bytes(before);
@@ -176,7 +188,7 @@ TEST_F(Safetensors, RefuseBadTensors) {
   bytes.back() = 2;
   write_bytes(bytes);
   EXPECT_TRUE(throws_with<CheckpointError>([&] { SafetensorsFile(path()).read("a"); }, "no bools"));
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { SafetensorsFile(path()).read("b"); }, "b is not in the file"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { SafetensorsFile(path()).read("b"); }, "b: is not in the file"));
 }
 
 TEST_F(Safetensors, TruncatedFilesAreErrors) {

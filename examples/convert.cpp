@@ -1,0 +1,113 @@
+// convert: a published model's folder becomes a checkpoint of glade, or the other way, tensor by tensor.
+//
+//   convert gla-1.3B model.h5
+//   convert model.h5 gla-1.3B --dtype bfloat16
+#include <glade/glade.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "lm/byte_progress.h"
+#include "lm/program.h"
+
+using namespace glade;
+using nn::models::GLAConfig;
+using nn::models::PretrainedFolder;
+
+namespace {
+
+struct Options {
+  std::string input, output;
+  std::optional<std::string> dtype;
+  double shard_gigabytes = 5;
+  int compression = 0;
+};
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("input", o.input, "A published model's folder, or a checkpoint")->required()->check(CLI::ExistingPath);
+  app.add_option("output", o.output, "The checkpoint that is made of a folder, or the folder that is made of a checkpoint")
+      ->required();
+  app.add_option("--dtype", o.dtype, "Of the tensors in the folder; else as they are")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  app.add_option("--shard-size", o.shard_gigabytes, "Largest file in the folder, in GB")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--compression", o.compression, "Of the checkpoint: gzip's level, 0 for none")
+      ->check(CLI::Range(0, 9))
+      ->capture_default_str();
+}
+
+std::int64_t size_in_bytes(const nn::TensorInfo& info) {
+  return info.shape.numel() * static_cast<std::int64_t>(dtype_size(info.dtype));
+}
+
+/// Shows progress through `tensors` while `read` gives them.
+class Reader {
+ public:
+  template <class Read>
+  Reader(const nn::TensorInfos& tensors, Read read) : tensors_(tensors), read_(std::move(read)), progress_(total(tensors)) {}
+
+  Tensor operator()(const std::string& name) {
+    progress_.add(std::exchange(last_, size_in_bytes(tensors_.at(name))), name);
+    return read_(name);
+  }
+
+ private:
+  static std::int64_t total(const nn::TensorInfos& tensors) {
+    std::int64_t bytes = 0;
+    for (const auto& [name, info] : tensors) bytes += size_in_bytes(info);
+    return bytes;
+  }
+
+  const nn::TensorInfos& tensors_;
+  std::function<Tensor(const std::string&)> read_;
+  lm::ByteProgress progress_;
+  std::int64_t last_ = 0;
+};
+
+void folder_to_checkpoint(const Options& o) {
+  if (o.dtype) throw lm::UsageError("--dtype is for folders: a checkpoint keeps the types of the folder it is made of");
+  const PretrainedFolder folder(o.input);
+  nn::Checkpoint checkpoint;
+  checkpoint.config = folder.config().to_json();
+  std::vector<std::string> names;
+  for (const auto& [name, info] : folder.tensors()) names.push_back(name);
+  Reader reader(folder.tensors(), [&](const std::string& name) { return folder.read(name); });
+  nn::save_checkpoint(o.output, checkpoint, names, std::ref(reader), {.compression = o.compression});
+}
+
+void checkpoint_to_folder(const Options& o) {
+  const nn::CheckpointFile file(o.input);
+  GLAConfig config;
+  try {
+    config = GLAConfig::from_json(file.header().config);
+  } catch (const ValueError& error) {
+    throw CheckpointError(o.input + ": " + error.what());
+  }
+  nn::TensorInfos tensors;
+  std::map<std::string, std::string> entries;
+  for (const auto& [name, entry] : file.file().select("model")) {
+    tensors.emplace(name, nn::TensorInfo{entry->dtype, entry->shape});
+    entries.emplace(name, entry->name);
+  }
+  nn::models::SavePretrainedOptions options;
+  if (o.dtype) options.dtype = dtype_from_name(*o.dtype);
+  options.max_shard_bytes = static_cast<std::int64_t>(o.shard_gigabytes * 1e9);
+  Reader reader(tensors, [&](const std::string& name) { return file.file().read(entries.at(name)); });
+  nn::models::save_pretrained(o.output, config, tensors, std::ref(reader), options);
+}
+
+int convert(const Options& o) {
+  if (std::filesystem::is_directory(o.input)) folder_to_checkpoint(o);
+  else checkpoint_to_folder(o);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Turns a published GLA model's folder into a checkpoint of glade, or the other way.", "convert");
+  Options options;
+  add_options(app, options);
+  return lm::run(app, argc, argv, [&] { return convert(options); });
+}

@@ -1,0 +1,117 @@
+#include "lm/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#ifdef GLADE_SENTENCEPIECE
+#include <sentencepiece_processor.h>
+#endif
+
+#include "lm/program.h"
+
+namespace lm {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Bytes : public Tokenizer {
+ public:
+  Tokens encode(const std::string& text) const override {
+    Tokens tokens;
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  std::string decode(std::span<const std::int64_t> tokens) const override {
+    std::string text;
+    for (const std::int64_t token : tokens) text.push_back(static_cast<char>(token));
+    return text;
+  }
+};
+
+class Numbers : public Tokenizer {
+ public:
+  Tokens encode(const std::string& text) const override {
+    Tokens tokens;
+    constexpr const char* kSeparators = " ,\n";
+    for (std::size_t at = text.find_first_not_of(kSeparators); at != std::string::npos;
+         at = text.find_first_not_of(kSeparators, at)) {
+      const std::size_t end = std::min(text.find_first_of(kSeparators, at), text.size());
+      std::int64_t token = 0;
+      const auto [rest, error] = std::from_chars(text.data() + at, text.data() + end, token);
+      if (error != std::errc() || rest != text.data() + end)
+        throw UsageError(fmt::format("'{}' is not the number of a token", text.substr(at, end - at)));
+      tokens.push_back(token);
+      at = end;
+    }
+    return tokens;
+  }
+  std::string decode(std::span<const std::int64_t> tokens) const override {
+    std::string text;
+    for (const std::int64_t token : tokens) text += fmt::format("{} ", token);
+    return text;
+  }
+};
+
+#ifdef GLADE_SENTENCEPIECE
+class SentencePiece : public Tokenizer {
+ public:
+  explicit SentencePiece(const std::string& file) {
+    if (const auto status = processor_.Load(file); !status.ok())
+      throw UsageError(fmt::format("{}: is no SentencePiece model: {}", file, status.ToString()));
+  }
+  Tokens encode(const std::string& text) const override {
+    const std::vector<int> ids = processor_.EncodeAsIds(text);
+    return {ids.begin(), ids.end()};
+  }
+  std::string decode(std::span<const std::int64_t> tokens) const override {
+    std::vector<int> ids;
+    for (const std::int64_t token : tokens)  // a model's vocabulary may be padded
+      ids.push_back(token < processor_.GetPieceSize() ? static_cast<int>(token) : processor_.unk_id());
+    return processor_.DecodeIds(ids);
+  }
+  Tokens stop_tokens() const override { return processor_.eos_id() < 0 ? Tokens{} : Tokens{processor_.eos_id()}; }
+
+ private:
+  sentencepiece::SentencePieceProcessor processor_;
+};
+#endif
+
+std::unique_ptr<Tokenizer> open_file(const std::string& file) {
+  if (!fs::is_regular_file(file)) throw UsageError(fmt::format("--tokenizer {}: expected auto, bytes, ids or a file", file));
+  if (file.ends_with(".json"))
+    throw UsageError(
+        fmt::format("{}: this program reads SentencePiece models (tokenizer.model); examples/generate.py reads tokenizer.json, "
+                    "and --tokenizer ids takes its tokens",
+                    file));
+#ifdef GLADE_SENTENCEPIECE
+  return std::make_unique<SentencePiece>(file);
+#else
+  throw UsageError(fmt::format("{}: this program was built without the library sentencepiece, which reads it", file));
+#endif
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model) {
+  if (kind == "ids") return std::make_unique<Numbers>();
+  if (kind == "bytes" || (kind == "auto" && !fs::is_directory(model))) return std::make_unique<Bytes>();
+  if (kind != "auto") return open_file(kind);
+  for (const char* file : {"tokenizer.model", "tokenizer.json"})
+    if (const fs::path path = fs::path(model) / file; fs::exists(path)) return open_file(path);
+  throw UsageError(fmt::format("{} has no tokenizer: give --tokenizer ids, bytes or a file", model));
+}
+
+TextStream::TextStream(const Tokenizer& tokenizer, const Tokens& prompt)
+    : tokenizer_(tokenizer), tokens_(prompt), shown_(tokenizer.decode(prompt).size()) {}
+
+std::string TextStream::add(std::int64_t token) {
+  constexpr std::string_view kIncomplete = "\xef\xbf\xbd";  // U+FFFD, where a character's other bytes are to come
+  tokens_.push_back(token);
+  const std::string text = tokenizer_.decode(tokens_);
+  if (text.size() <= shown_ || text.ends_with(kIncomplete)) return "";
+  return text.substr(std::exchange(shown_, text.size()));
+}
+
+}  // namespace lm

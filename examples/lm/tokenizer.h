@@ -1,0 +1,42 @@
+#pragma once
+// Text as a model's tokens.
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lm {
+
+using Tokens = std::vector<std::int64_t>;
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  /// UsageError for text that is none of its own.
+  virtual Tokens encode(const std::string& text) const = 0;
+  virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
+  /// The tokens that end a text.
+  virtual Tokens stop_tokens() const { return {}; }
+};
+
+/// `kind` is "bytes", "ids" (numbers, separated by spaces or commas), the path of a SentencePiece model, or "auto": what
+/// lies in the folder `model` with the model, bytes where `model` is no folder. UsageError where that is not enough, and
+/// for files that this program cannot read.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model);
+
+/// Gives the text of a growing sequence of tokens piece by piece.
+class TextStream {
+ public:
+  /// Begins after `prompt`, whose text is not given again.
+  TextStream(const Tokenizer& tokenizer, const Tokens& prompt);
+  /// The text that one token more completes; empty in the middle of a character.
+  std::string add(std::int64_t token);
+
+ private:
+  const Tokenizer& tokenizer_;
+  Tokens tokens_;
+  std::size_t shown_;  ///< bytes of the text so far
+};
+
+}  // namespace lm
