@@ -1,0 +1,193 @@
+// The example programs convert and generate on published models, run as a person would run them.
+#include <glade/nn/checkpoint.h>
+#include <glade/nn/models/causal_lm.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "support/process.h"
+#include "support/testing.h"
+
+namespace glade::testing_support {
+namespace {
+
+namespace fs = std::filesystem;
+using nn::models::GLAConfig;
+using nn::models::PretrainedFolder;
+
+const std::string kConvert = GLADE_EXAMPLES "/convert";
+const std::string kGenerate = GLADE_EXAMPLES "/generate --device cpu ";
+const std::string kData = GLADE_TEST_DATA "/";
+
+class PretrainedPrograms : public FolderTest {};
+
+nn::StateDict tensors_of(const std::string& folder) {
+  nn::StateDict state;
+  const PretrainedFolder opened(folder);
+  for (const auto& [name, info] : opened.tensors()) state.emplace(name, opened.read(name));
+  return state;
+}
+
+/// The same names, types, shapes and bits.
+bool identical(const nn::StateDict& a, const nn::StateDict& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.dtype() == y.second.dtype() && x.second.shape() == y.second.shape() &&
+           std::memcmp(x.second.raw_data(), y.second.raw_data(),
+                       static_cast<std::size_t>(x.second.numel()) * dtype_size(x.second.dtype())) == 0;
+  });
+}
+
+void run(const std::string& command) {
+  const ProcessResult result = run_shell(command);
+  EXPECT_EQ(result.exit_code, 0) << command << '\n' << result.output;
+  EXPECT_EQ(result.output, "") << command;
+}
+
+void expect_refused(const std::string& command, int exit_code, const std::string& message) {
+  SCOPED_TRACE(command);
+  const ProcessResult result = run_shell(command);
+  EXPECT_EQ(result.exit_code, exit_code) << result.output;
+  EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
+  EXPECT_EQ(std::ranges::count(result.output, '\n'), 1) << result.output;
+}
+
+TEST_F(PretrainedPrograms, ConvertLosesNothing) {
+  for (const std::string model : {"gla_base", "gla_conv_gqa"}) {
+    nn::models::GLAForCausalLM::from_pretrained(kData + model)->save_pretrained("bfloat16", {.dtype = DType::bfloat16});
+    for (const std::string& folder : {kData + model, std::string("bfloat16")}) {
+      run(kConvert + " " + folder + " model.h5");
+      EXPECT_TRUE(identical(nn::load_checkpoint("model.h5").model, tensors_of(folder)));
+      run(kConvert + " model.h5 again --shard-size 0.0002");
+      EXPECT_TRUE(fs::exists("again/model.safetensors.index.json"));
+      EXPECT_TRUE(identical(tensors_of("again"), tensors_of(folder)));
+      EXPECT_EQ(PretrainedFolder("again").config().to_json(), PretrainedFolder(folder).config().to_json());
+      run(kConvert + " again compressed.h5 --compression 1");
+      EXPECT_TRUE(identical(nn::load_checkpoint("compressed.h5").model, tensors_of(folder)));
+    }
+  }
+  run(kConvert + " " + kData + "gla_base model.h5 && " + kConvert + " model.h5 rounded --dtype bfloat16");
+  EXPECT_EQ(PretrainedFolder("rounded").tensors().at("lm_head.weight").dtype, DType::bfloat16);
+}
+
+/// The most memory that `convert input output` held, in bytes.
+std::int64_t peak_memory(const std::string& input, const std::string& output) {
+  const pid_t process = ::fork();
+  if (process == 0) {
+    ::execl(kConvert.c_str(), kConvert.c_str(), input.c_str(), output.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  std::int64_t peak = 0;  // as last seen: before exec it is the test's own
+  while (::waitpid(process, &status, WNOHANG) == 0) {
+    std::ifstream values("/proc/" + std::to_string(process) + "/status");
+    for (std::string line; std::getline(values, line);)
+      if (line.starts_with("VmHWM:")) peak = std::stoll(line.substr(6)) * 1024;
+    ::usleep(500);
+  }
+  EXPECT_EQ(status, 0);
+  return peak;
+}
+
+TEST_F(PretrainedPrograms, ConvertHoldsAFewTensorsAtATime) {
+  GLAConfig config;
+  config.hidden_size = 512;
+  config.intermediate_size = 4096;
+  config.num_hidden_layers = 1;
+  nn::TensorInfos tensors;
+  const nn::StateDict layer = nn::models::GLAForCausalLM(config).state_dict();
+  config.num_hidden_layers = 5;
+  for (const auto& [name, x] : layer)
+    for (char i = '0'; i < '5'; ++i) {
+      std::string copy = name;
+      if (const auto at = copy.find(".0."); at != std::string::npos && name.starts_with("model.layers")) copy[at + 1] = i;
+      tensors.emplace(copy, nn::TensorInfo{x.dtype(), x.shape()});
+    }
+  constexpr std::int64_t kLargest = 512 * 4096 * 4;
+  nn::models::save_pretrained("large", config, tensors, [&](const std::string& name) { return full(tensors.at(name).shape, 2); });
+  ASSERT_GT(fs::file_size("large/model.safetensors"), 15 * kLargest);
+
+  run(kConvert + " " + kData + "gla_base small.h5");
+  const std::int64_t small = peak_memory("small.h5", "small");
+  const std::int64_t to_checkpoint = peak_memory("large", "large.h5"), to_folder = peak_memory("large.h5", "again");
+  EXPECT_LT(to_checkpoint - small, 2 * kLargest);
+  EXPECT_LT(to_folder - small, 2 * kLargest);
+  EXPECT_EQ(fs::file_size("again/model.safetensors"), fs::file_size("large/model.safetensors"));
+
+  // On a terminal there is a bar.
+  const ProcessResult shown = run_shell("script -qec '" + kConvert + " large large.h5' /dev/null");
+  EXPECT_NE(shown.output.find("GB/s"), std::string::npos) << shown.output;
+}
+
+TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
+  std::ofstream("text.txt") << "text";
+  nn::Checkpoint lightning;
+  lightning.config = nn::models::LightningConfig().to_json();
+  nn::save_checkpoint("lightning.h5", lightning);
+  expect_refused(kConvert + " missing out", 2, "missing");
+  expect_refused(kConvert + " text.txt out", 1, "text.txt: ");
+  expect_refused(kConvert + " lightning.h5 out", 1, "lightning.h5: model config: model_type is \"lightning\", expected \"gla\"");
+  expect_refused(kConvert + " . out.h5", 1, "config.json: cannot be read");
+  expect_refused(kConvert + " " + kData + "gla_base nowhere/out.h5", 1, "nowhere/out.h5");
+  expect_refused(kConvert + " " + kData + "gla_base out.h5 --dtype bfloat16", 2, "--dtype is for folders");
+  expect_refused(kConvert + " " + kData + "gla_base", 2, "output");
+  EXPECT_FALSE(fs::exists("out.h5"));
+  EXPECT_FALSE(fs::exists("out"));
+}
+
+std::string numbers(const std::vector<std::int64_t>& tokens) {
+  std::string text;
+  for (const std::int64_t token : tokens) text += std::to_string(token) + ' ';
+  return text;
+}
+
+TEST_F(PretrainedPrograms, GenerateContinuesFoldersAndCheckpoints) {
+  for (const std::string model : {"gla_base", "gla_conv_gqa"}) {
+    const auto tokens = nn::load_state_dict_hdf5(kData + model + "/expected.h5").at("generated").to_vector<std::int64_t>();
+    const auto first = [&](std::ptrdiff_t n) { return numbers({tokens.begin(), tokens.begin() + n}); };
+    const std::string greedy = kGenerate + "--tokenizer ids --temperature 0 --prompt '" + first(16) + "' ";
+    EXPECT_EQ(run_shell(greedy + "--tokens 24 --checkpoint " + kData + model).output, first(40) + '\n');
+
+    run(kConvert + " " + kData + model + " model.h5");
+    EXPECT_EQ(run_shell(greedy + "--checkpoint model.h5 --tokens 24 --algorithm recurrent").output, first(40) + '\n');
+
+    const auto stop = std::find(tokens.begin() + 16, tokens.end(), tokens[19]) + 1 - tokens.begin();
+    const std::string talk = "--checkpoint model.h5 --conversation talk.h5 ";
+    EXPECT_EQ(run_shell(greedy + talk + "--stop " + std::to_string(tokens[19])).output, first(stop) + '\n');
+    const std::string more = kGenerate + "--tokenizer ids --temperature 0 --prompt '' --tokens " + std::to_string(40 - stop);
+    EXPECT_EQ(run_shell(more + ' ' + talk).output, numbers({tokens.begin() + stop, tokens.end()}) + '\n');
+    fs::remove("talk.h5");
+  }
+}
+
+TEST_F(PretrainedPrograms, GenerateReadsSentencePieceModels) {
+  fs::create_directory("model");
+  for (const char* file : {"gla_base/config.json", "gla_base/model.safetensors", "tokenizer/tokenizer.model"})
+    fs::copy(kData + file, "model");
+  const std::string command = kGenerate + "--checkpoint model --temperature 0 --tokens 12 ";
+  const ProcessResult text = run_shell(command + "--prompt 'the layer reads the state'");
+  if (text.output.find("built without the library sentencepiece") != std::string::npos) GTEST_SKIP() << text.output;
+  const ProcessResult ids = run_shell(
+      command + "--stop 2 --tokenizer ids --prompt '54 71 19 69 3 44 36 72 54 71 42 9 71'");  // Python's package says so
+  EXPECT_EQ(ids.output, "54 71 19 69 3 44 36 72 54 71 42 9 71 13 21 1 33 13 47 69 34 6 44 14 10 \n");
+  EXPECT_EQ(text.output, "the layer reads the stateoritomor dayts t reoned\n");
+  EXPECT_EQ(run_shell(command + "--prompt 'the layer reads the state' --tokenizer model/tokenizer.model").output, text.output);
+}
+
+TEST_F(PretrainedPrograms, GenerateSaysWhichTokenizersItTakes) {
+  std::ofstream("tokenizer.json") << "{}";
+  std::ofstream("text.txt") << "text";
+  const std::string command = kGenerate + "--checkpoint " + kData + "gla_base --prompt x ";
+  expect_refused(command, 2, "gla_base has no tokenizer: give --tokenizer ids, bytes or a file");
+  expect_refused(command + "--tokenizer tokenizer.json", 2, "examples/generate.py reads tokenizer.json");
+  expect_refused(command + "--tokenizer missing", 2, "--tokenizer missing: expected auto, bytes, ids or a file");
+  expect_refused(command + "--tokenizer text.txt", 2, "text.txt: ");
+  expect_refused(command + "--tokenizer ids", 2, "'x' is not the number of a token");
+  expect_refused(command + "--tokenizer bytes", 1, "token 120 in prompt 0, expected [0, 97)");
+  expect_refused(kGenerate + "--checkpoint . --prompt x", 1, "config.json: cannot be read");
+}
+
+}  // namespace
+}  // namespace glade::testing_support
