@@ -44,6 +44,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index.h>
+#include <glade/ops/linear_attention/attention_module.h>
 #include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/loss/loss.h>
 #include <glade/ops/matmul/matmul.h>
@@ -51,3 +52,8 @@
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
+#include <glade/ops/tuning/cache.h>
+#include <glade/ops/tuning/config.h>
+#include <glade/ops/tuning/key.h>
+#include <glade/ops/tuning/operation_module.h>
+#include <glade/ops/tuning/tuner.h>

@@ -1,0 +1,180 @@
+// The files of the persistent cache:
+//     {"format": "glade tuning cache 1", "entries": [{"key": {...}, "cfg": {...}, "milliseconds": 0.12, "losers": [...]}, ...]}
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include <glade/core/format.h>
+#include <glade/ops/tuning/cache.h>
+#include <glade/ops/tuning/file_lock.h>
+
+namespace glade::tuning {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "glade tuning cache 1";
+
+std::string path_of(const std::string& operation) { return (fs::path(cache_folder()) / (operation + ".json")).string(); }
+
+/// The name of an operation is that of its file: it must not lead elsewhere.
+bool is_operation_name(const std::string& name) {
+  return !name.empty() &&
+         std::ranges::all_of(name, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+}
+
+bool is_entry(const Json& entry) {
+  if (!entry.is_object() || !entry.contains("key") || !entry.contains("cfg")) return false;
+  const Json &key = entry["key"], &cfg = entry["cfg"];
+  return key.is_object() && cfg.is_object() && key.contains("operation") && key["operation"].is_string() &&
+         is_operation_name(key["operation"].get<std::string>()) && entry.value("milliseconds", Json(0.0)).is_number() &&
+         entry.value("losers", Json::array()).is_array();
+}
+
+struct Content {
+  Json entries = Json::array();  ///< those that can be used
+  std::string damage;            ///< what is wrong with the file, if anything is
+  bool foreign = false;          ///< a file of something else, which must not be overwritten
+};
+
+Content read(const std::string& path) {
+  Content content;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) content.damage = "it cannot be opened";
+    return content;
+  }
+  const Json file = Json::parse(std::istreambuf_iterator<char>(in), {}, nullptr, false);
+  if (file.is_discarded()) {
+    content.damage = "it is not JSON";
+  } else if (!file.is_object() || !file.contains("format") || file["format"] != kFormat) {
+    content.damage = fmt::format("it is no file of the format '{}'", kFormat);
+    content.foreign = true;
+  } else if (!file.contains("entries") || !file["entries"].is_array()) {
+    content.damage = "it has no entries";
+  } else {
+    for (const Json& entry : file["entries"])
+      if (is_entry(entry)) content.entries.push_back(entry);
+    if (const std::size_t lost = file["entries"].size() - content.entries.size(); lost > 0)
+      content.damage = fmt::format("{} of its entries are damaged", lost);
+  }
+  return content;
+}
+
+Content read_with_warning(const std::string& path) {
+  Content content = read(path);
+  if (!content.damage.empty())
+    detail::warn_once(path, fmt::format("the tuning cache {} is passed over in part or whole: {}", path, content.damage));
+  return content;
+}
+
+/// Gives `path` the content as a whole or not at all. Returns errno, 0 where it worked.
+int replace_file(const std::string& path, const std::string& content) {
+  const std::string temporary = fmt::format("{}.{}", path, getpid());  // one writer a process: the caller holds the lock
+  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) return errno;
+  int error = 0;
+  for (std::size_t done = 0; done < content.size() && error == 0;) {
+    const ssize_t written = ::write(descriptor, content.data() + done, content.size() - done);
+    if (written >= 0) done += static_cast<std::size_t>(written);
+    else if (errno != EINTR) error = errno;
+  }
+  if (error == 0 && fsync(descriptor) != 0) error = errno;
+  if (close(descriptor) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) unlink(temporary.c_str());
+  return error;
+}
+
+std::string file_text(const Json& entries) { return Json{{"format", kFormat}, {"entries", entries}}.dump(1) + '\n'; }
+
+/// Puts the entries into the operation's file, in place of those with the same keys. Throws Error where that fails.
+void merge(const std::string& operation, const Json& entries) {
+  const std::string path = path_of(operation);
+  std::error_code no_folder;  // seen when the lock cannot be had
+  fs::create_directories(cache_folder(), no_folder);
+  const FileLock lock(path + ".lock");
+  if (!lock.held()) fail<Error>("{} cannot be locked: {}", path, std::strerror(errno));
+  Content content = read_with_warning(path);
+  if (content.foreign) fail<Error>("{}: {}", path, content.damage);
+  for (const Json& entry : entries) {
+    const auto same = std::ranges::find_if(content.entries, [&](const Json& old) { return old["key"] == entry["key"]; });
+    if (same != content.entries.end()) *same = entry;
+    else content.entries.push_back(entry);
+  }
+  if (const int error = replace_file(path, file_text(content.entries)))
+    fail<Error>("{} cannot be written: {}", path, std::strerror(error));
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  if (const std::string folder = variable("GLADE_CACHE_DIR"); !folder.empty()) return folder;
+  if (const std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/glade";
+  return variable("HOME") + "/.cache/glade";
+}
+
+std::optional<Stored> find_stored(const Key& key) {
+  const std::string path = path_of(key.operation());
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::nullopt;
+  const Content content = read_with_warning(path);
+  const auto wanted = Json::parse(key.to_json());
+  const auto found = std::ranges::find_if(content.entries, [&](const Json& entry) { return entry["key"] == wanted; });
+  if (found == content.entries.end()) return std::nullopt;
+  return Stored{(*found)["cfg"].dump(), found->value("milliseconds", 0.0), found->value("losers", Json::array()).dump()};
+}
+
+bool store(const Key& key, const Stored& stored) {
+  const Json entry = {{"key", Json::parse(key.to_json())},
+                      {"cfg", Json::parse(stored.cfg)},
+                      {"milliseconds", stored.milliseconds},
+                      {"losers", Json::parse(stored.losers)}};
+  try {
+    merge(key.operation(), Json::array({entry}));
+  } catch (const Error& error) {
+    detail::warn_once(path_of(key.operation()) + " to write",
+                      fmt::format("what was tuned is kept in this process alone: {}", error.what()));
+    return false;
+  }
+  return true;
+}
+
+std::size_t export_cache(const std::string& path) {
+  Json entries = Json::array();
+  std::error_code no_folder;
+  for (const fs::directory_entry& file : fs::directory_iterator(cache_folder(), no_folder))
+    if (file.path().extension() == ".json" && !fs::equivalent(file.path(), path, no_folder))
+      for (const Json& entry : read_with_warning(file.path().string()).entries) entries.push_back(entry);
+  if (const int error = replace_file(path, file_text(entries)))
+    fail<Error>("{} cannot be written: {}", path, std::strerror(error));
+  return entries.size();
+}
+
+std::size_t import_cache(const std::string& path) {
+  const Content content = read(path);
+  if (!fs::exists(path)) fail<ValueError>("{}: there is no such file", path);
+  if (!content.damage.empty()) fail<ValueError>("{}: {}", path, content.damage);
+  std::map<std::string, Json> by_operation;
+  for (const Json& entry : content.entries) by_operation[entry["key"]["operation"].get<std::string>()].push_back(entry);
+  for (const auto& [operation, entries] : by_operation) merge(operation, entries);
+  return content.entries.size();
+}
+
+}  // namespace glade::tuning

@@ -1,0 +1,221 @@
+#include <glade/ops/linear_attention/attention_module.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include <glade/autograd/grad_mode.h>
+
+#include "support/process.h"
+#include "support/testing.h"
+
+using namespace glade;
+using namespace glade::testing_support;
+using tuning::AutotunePolicy;
+using tuning::Pass;
+using tuning::Source;
+
+namespace {
+
+/// In an empty cache folder, with nothing known and the default policy.
+class AttentionModules : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    setenv("GLADE_CACHE_DIR", folder_.c_str(), 1);
+    start_anew();
+  }
+  void TearDown() override {
+    unsetenv("GLADE_CACHE_DIR");
+    start_anew();
+    std::filesystem::remove_all(folder_);
+  }
+  static void start_anew() {
+    tuning::clear_process_cache();
+    tuning::set_autotune_policy(std::nullopt);
+  }
+  Tensor random(const Shape& shape, DType dtype = DType::float64) const { return random_tensor(shape, device(), dtype); }
+  Tensor gate(const Shape& shape) const { return random_tensor(shape, device(), DType::float64, -1, 0.1); }
+
+ private:
+  std::string folder_ = (std::filesystem::temp_directory_path() / ("glade_attention." + std::to_string(getpid()))).string();
+};
+
+TEST_P(AttentionModules, ComputeWhatRecurrentComputes) {
+  const Tensor q = random({2, 9, 4, 5}), k = random({2, 9, 2, 5}), v = random({2, 9, 2, 3}), state = random({2, 4, 5, 3});
+  const Tensor g = gate({2, 9, 4}), g_gamma = gate({4}), gk = gate({2, 9, 4, 5}), gv = gate({2, 9, 4, 3});
+  RecurrentOptions all;
+  all.g = g;
+  all.g_gamma = g_gamma;
+  all.gk = gk;
+  all.gv = gv;
+  all.initial_state = state;
+  all.softmax_scale = 0.5;
+  all.reverse = true;
+  const auto [o, final_state] = recurrent(q, k, v, all);
+  const auto with_state =
+      recurrent_attention(q, k, v, g, g_gamma, gk, gv, state, {}, {.softmax_scale = 0.5, .reverse = true, .return_state = true});
+  EXPECT_TRUE(all_close(with_state.first, o));
+  EXPECT_TRUE(all_close(with_state.second, final_state));
+  const auto output = RecurrentAttention()(q, k, v, g, g_gamma, gk, gv, state, {}, {.softmax_scale = 0.5, .reverse = true});
+  EXPECT_TRUE(all_close(output.first, o));
+  EXPECT_FALSE(output.second.defined());
+
+  all.gk = all.gv = Tensor();
+  const auto gla = gla_attention(q, k, v, g, g_gamma, state, {}, {.softmax_scale = 0.5, .reverse = true, .return_state = true});
+  EXPECT_TRUE(all_close(gla.first, recurrent_gla(q, k, v, all).first));
+  EXPECT_TRUE(all_close(gla.second, recurrent_gla(q, k, v, all).second));
+}
+
+TEST_P(AttentionModules, TakePackedSequences) {
+  const Tensor q = random({12, 4, 5}), k = random({12, 2, 5}), v = random({12, 2, 3});
+  const Tensor cu_seqlens = Tensor::from_vector<std::int64_t>({0, 5, 5, 12});
+  RecurrentOptions options;
+  options.cu_seqlens = cu_seqlens;
+  EXPECT_TRUE(all_close(recurrent_attention(q, k, v, {}, {}, {}, {}, {}, cu_seqlens).first, recurrent(q, k, v, options).first));
+  EXPECT_TRUE(all_close(gla_attention(q, k, v, {}, {}, {}, cu_seqlens).first, recurrent(q, k, v, options).first));
+}
+
+/// The output and the gradients of query, key, value and gate.
+Tensors results(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gk, const AttentionOptions& options = {}) {
+  const Tensor o = recurrent_attention(q, k, v, {}, {}, gk, {}, {}, {}, options).first;
+  Tensors all = autograd::grad({o}, {q, k, v, gk}, {ones_like(o)});
+  all.push_back(o);
+  return all;
+}
+
+TEST_P(AttentionModules, ResultsDoNotDependOnThePolicyBeyondRounding) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
+    start_anew();
+    const Tensor q = random({2, 70, 2, 16}, dtype).set_requires_grad(), k = random({2, 70, 2, 16}, dtype).set_requires_grad(),
+                 v = random({2, 70, 2, 16}, dtype).set_requires_grad(),
+                 gk = to_data(gate({2, 70, 2, 16}), dtype).set_requires_grad();
+    const Tensors expected = results(q, k, v, gk, {.cfg = AttentionConfig{.algorithm = Algorithm::recurrent}});
+    const double rounding = dtype == DType::float64 ? 1e-12 : dtype == DType::float32 ? 1e-5 : 2e-2;
+    // In this order: what autotune finds is what cache_only takes.
+    for (const AutotunePolicy policy : {AutotunePolicy::heuristic, AutotunePolicy::autotune, AutotunePolicy::cache_only}) {
+      tuning::set_autotune_policy(policy);
+      const Tensors got = results(q, k, v, gk);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_LE(relative_error(got[i], expected[i]), rounding) << tuning::autotune_policy_name(policy) << ' ' << i;
+    }
+  }
+}
+
+TEST_P(AttentionModules, EveryCandidateIsRight) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      AttentionProblem p;
+      p.device = device();
+      p.dtype = dtype;
+      p.pass = pass;
+      p.sequences = 3;
+      p.length = 130;
+      p.heads = 4;
+      p.kv_heads = 2;
+      p.K = 16;
+      p.V = 24;
+      p.gk = true;
+      const tuning::TuningResult result = RecurrentAttention().tune(p, {.warmup = 1, .repeats = 2});
+      EXPECT_GE(result.trials.size(), pass == Pass::forward ? 1u : 2u);
+      for (const tuning::Trial& trial : result.trials) EXPECT_EQ(trial.refused, "") << trial.cfg;
+      EXPECT_EQ(RecurrentAttention().choose(p).source, Source::process_cache);
+      EXPECT_EQ(GLAttention().choose(p).source, Source::heuristic) << "each operation has a cache of its own";
+    }
+  }
+}
+
+TEST_P(AttentionModules, TuneEveryKindOfGate) {
+  for (int gates = 0; gates < 16; ++gates)
+    for (const bool packed : {false, true}) {
+      AttentionProblem p;
+      p.device = device();
+      p.pass = Pass::backward;
+      p.length = 5;
+      p.sequences = 2;
+      p.K = p.V = 8;
+      p.g = gates & 1;
+      p.g_gamma = gates & 2;
+      p.gk = gates & 4;
+      p.gv = gates & 8;
+      p.packed = packed;
+      const RecurrentAttention module;
+      const auto [options, inputs] = [&] {
+        Generator generator;
+        return std::pair(module.heuristic_cfg(p), module.sample(p, generator));
+      }();
+      const Tensors results = module.run(p, options, inputs);
+      EXPECT_TRUE(results[0].requires_grad()) << gates;
+      RecurrentOptions arguments;
+      arguments.g = inputs[3];
+      arguments.gk = inputs[4];
+      arguments.gv = inputs[5];
+      arguments.g_gamma = inputs[6];
+      arguments.cu_seqlens = inputs[7];
+      // What is sampled for a problem is a case of that problem.
+      EXPECT_EQ(module.key_of(AttentionProblem::of(inputs[0], inputs[1], inputs[2], arguments, Pass::backward)),
+                module.key_of(p));
+    }
+}
+
+TEST_P(AttentionModules, EachPassHasItsOwnChoice) {
+  const Tensor q = random({1, 8, 1, 8}).set_requires_grad();
+  tuning::set_autotune_policy(AutotunePolicy::autotune);
+  {
+    const NoGradGuard no_grad;
+    recurrent_attention(q, q, q);
+  }
+  const AttentionProblem forward = AttentionProblem::of(q, q, q, {}, Pass::forward);
+  AttentionProblem backward = forward;
+  backward.pass = Pass::backward;
+  tuning::set_autotune_policy(AutotunePolicy::heuristic);
+  EXPECT_EQ(RecurrentAttention().choose(forward).source, Source::process_cache);
+  EXPECT_EQ(RecurrentAttention().choose(backward).source, Source::heuristic);
+  tuning::set_autotune_policy(AutotunePolicy::autotune);
+  recurrent_attention(q, q, q);
+  EXPECT_EQ(RecurrentAttention().choose(backward).source, Source::process_cache);
+}
+
+TEST_P(AttentionModules, RefuseWhatCannotBe) {
+  const Tensor q = random({1, 8, 1, 8});
+  auto with = [&](const AttentionConfig& cfg) {
+    return [&q, cfg] { recurrent_attention(q, q, q, {}, {}, {}, q, {}, {}, {.cfg = cfg}); };
+  };
+  EXPECT_TRUE(
+      throws_with<ValueError>(with({.algorithm = Algorithm::chunk}), "recurrent_attention: cfg: algorithm chunk does not take"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.checkpoint_interval = 0}), "checkpoint_interval is 0"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.chunk_size = 128}), "chunk_size is 128"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.sub_chunk_size = 16}), "sub_chunk_size is 16"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.value_block = 7}), "value_block is 7"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.warps = 3}), "warps is 3"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.stages = 9}), "stages is 9"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.sequence_split = -1}), "sequence_split is -1"));
+  const Platform other = device().is_cpu() ? Platform::cuda : Platform::cpu,
+                 same = device().is_cpu() ? Platform::cpu : Platform::cuda;
+  EXPECT_TRUE(throws_with<DeviceError>([&] { gla_attention(q, q, q, {}, {}, {}, {}, {.platform = other}); },
+                                       "gla_attention: platform is " + std::string(device().is_cpu() ? "cuda" : "cpu")));
+  EXPECT_NO_THROW(gla_attention(q, q, q, {}, {}, {}, {}, {.platform = same}));
+  // Arguments that recurrent() refuses are refused with its words.
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_attention({}, q, q); }, "query is undefined"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent_attention(random({8, 8}), q, q); }, "query is"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent_attention(q, random({1, 8, 3, 8}), q); }, "recurrent: "));
+}
+
+TEST_P(AttentionModules, AKnownChoiceCostsLessThanAMicrosecond) {
+  const Tensor q = random({2, 64, 4, 16}, DType::float32);
+  const RecurrentAttention module;
+  const RecurrentOptions arguments;
+  double best = INFINITY;  // nanoseconds a call; the least of many, as other programs run beside
+  for (int batch = 0; batch < 50; ++batch) {
+    constexpr int kCalls = 200;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) module.choose(AttentionProblem::of(q, q, q, arguments, Pass::forward));
+    best = std::min(best, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls);
+  }
+  RecordProperty("nanoseconds", static_cast<int>(best));
+  EXPECT_LT(best, 1000);
+}
+
+GLADE_DEVICE_TESTS(AttentionModules);
+
+}  // namespace
