@@ -220,7 +220,7 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
-  if (options.algorithm == Algorithm::chunk) GLADE_DISPATCH_CUDA(chunk_backward, r, grad_o, grad_state, grads);
+  if (options.algorithm == Algorithm::chunk) GLADE_DISPATCH(query.device(), chunk_backward, r, grad_o, grad_state, grads);
   else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
 
   auto as_input = [](const Tensor& grad, const Tensor& input) { return grad.defined() ? to_data(grad, input.dtype()) : grad; };
@@ -239,8 +239,8 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
 }  // namespace
 
 const char* chunk_obstacle(const RecurrenceShape& shape) {
-  if (shape.device.is_cpu()) return "tensors on the CPU";
   if (shape.value_gate) return "gv";
+  if (shape.device.is_cpu()) return nullptr;
   if (shape.dtype != DType::bfloat16) return "dtypes other than bfloat16";
   if (shape.K % 8 != 0 || shape.V % 8 != 0) return "head sizes that are not multiples of 8";
   return shape.sequences > 65535 ? "more than 65535 sequences" : nullptr;
@@ -259,7 +259,7 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
              backward_chunk = options.backward_algorithm ? use_chunk(*options.backward_algorithm, r) : chunk;
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
-  if (chunk) GLADE_DISPATCH_CUDA(chunk_forward, r, o, final_state);
+  if (chunk) GLADE_DISPATCH(query.device(), chunk_forward, r, o, final_state);
   else GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
 
   const std::array<SavedTensor, 9> saved{

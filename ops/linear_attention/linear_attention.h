@@ -10,9 +10,9 @@
 
 namespace glade {
 
-/// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes 64 steps at a time on the
-/// tensor cores: on CUDA, in bfloat16, without gv, for K and V that are multiples of 8. `automatic` takes chunk where it can
-/// and the sequences are long enough for it to pay.
+/// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes up to 64 steps at a time
+/// as matrix products: without gv; on the CPU otherwise everything, on CUDA bfloat16 for K and V that are multiples of 8.
+/// `automatic` takes chunk where it can and the sequences are long enough for it to pay.
 enum class Algorithm { automatic, recurrent, chunk };
 
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or

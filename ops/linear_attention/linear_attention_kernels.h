@@ -55,6 +55,9 @@ void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final
 /// From the gradients of o (q's dtype, may be undefined) and final_state (state dtype, may be undefined).
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
+/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against.
+void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
 }  // namespace cpu
 
 namespace cuda {

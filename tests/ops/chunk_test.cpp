@@ -183,12 +183,5 @@ TEST_F(Chunk, AutomaticTakesWhatChunkCannotDo) {
   EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, options); }, "head sizes that are not multiples of 8"));
 }
 
-TEST(ChunkOnTheCpu, IsRefused) {
-  const Tensor x = random_tensor({1, 100, 1, 32});
-  RecurrentOptions options;
-  options.algorithm = Algorithm::chunk;
-  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, options); }, "algorithm chunk does not take tensors on the CPU"));
-}
-
 }  // namespace
 }  // namespace glade

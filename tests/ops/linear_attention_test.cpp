@@ -88,25 +88,29 @@ struct Tolerance {
                                            : forward) {}
 };
 
-/// Output, final state and all gradients against the reference.
-void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_output = true, bool from_state = true) {
-  SCOPED_TRACE(what + " " + std::string(dtype_name(x.query.dtype())));
+/// What can compute x to the tolerances of its dtype. On CUDA the chunk form takes bfloat16 alone: chunk_test.
+std::vector<Algorithm> algorithms(const RecurrenceArguments& x) {
+  if (x.options.gv.defined() || x.query.device().is_cuda()) return {Algorithm::recurrent};
+  return {Algorithm::recurrent, Algorithm::chunk};
+}
+
+/// Output, final state and all gradients of one algorithm against the reference.
+void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const RecurrenceReference& expected, const Tensor& grad_o,
+                    const Tensor& grad_state) {
+  SCOPED_TRACE(algorithm == Algorithm::chunk ? "chunk" : "recurrent");
   const Tolerance tolerance(x.query.dtype());
   for (auto& [name, tensor] : x.named())
-    if (tensor->defined()) tensor->set_requires_grad();
+    if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
+  x.options.algorithm = algorithm;
   const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
-  const Tensor grad_o = random_tensor(o.shape(), o.device(), o.dtype());
-  const Tensor grad_state = random_tensor(final_state.shape(), o.device(), final_state.dtype());
-  const RecurrenceReference expected = recurrence_reference(x, from_output ? grad_o.to_vector<double>() : Values(),
-                                                            from_state ? grad_state.to_vector<double>() : Values());
   EXPECT_EQ(o.dtype(), x.query.dtype());
   EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
   EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.forward) << "output";
   EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), std::min(tolerance.forward, 2e-6))
       << "final state";
   Tensors outputs, gradients;
-  if (from_output) outputs.push_back(o), gradients.push_back(grad_o);
-  if (from_state) outputs.push_back(final_state), gradients.push_back(grad_state);
+  if (grad_o.defined()) outputs.push_back(o), gradients.push_back(grad_o);
+  if (grad_state.defined()) outputs.push_back(final_state), gradients.push_back(grad_state);
   autograd::backward(outputs, gradients);
   const auto named = x.named();
   for (std::size_t i = 0; i < named.size(); ++i) {
@@ -126,6 +130,21 @@ void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_o
     for (std::size_t head = 0; head < actual.size(); ++head)
       EXPECT_LE(std::abs(actual[head] - expected.g_gamma[head]), bound * expected.g_gamma_terms[head]) << "gradient of g_gamma";
   }
+}
+
+/// The same for all algorithms, with random gradients of the output, the final state, or both.
+void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_output = true, bool from_state = true) {
+  SCOPED_TRACE(what + " " + std::string(dtype_name(x.query.dtype())));
+  const DType dtype = x.query.dtype(), state = dtype == DType::float64 ? DType::float64 : DType::float32;
+  Shape outputs = x.query.shape();
+  outputs[outputs.ndim() - 1] = x.value.size(-1);
+  const std::int64_t N = x.options.cu_seqlens.defined() ? x.options.cu_seqlens.numel() - 1 : x.query.size(0);
+  Tensor grad_o, grad_state;
+  if (from_output) grad_o = random_tensor(outputs, x.query.device(), dtype);
+  if (from_state) grad_state = random_tensor({N, x.query.size(-2), x.query.size(-1), x.value.size(-1)}, x.query.device(), state);
+  const RecurrenceReference expected = recurrence_reference(x, from_output ? grad_o.to_vector<double>() : Values(),
+                                                            from_state ? grad_state.to_vector<double>() : Values());
+  for (const Algorithm algorithm : algorithms(x)) expect_matches(x, algorithm, expected, grad_o, grad_state);
 }
 
 void expect_matches(const Spec& s, Device device, DType dtype = DType::float64) {
@@ -486,6 +505,10 @@ TEST_P(LinearAttention, Errors) {
   EXPECT_TRUE(throws_with<ShapeError>(
       [&] { recurrent_step_(x.options.initial_state, x.query, x.key, x.value, alone, zero({2, 6, 2, 5})); },
       "out is [2, 6, 2, 5]"));
+
+  x.options.algorithm = Algorithm::chunk;
+  EXPECT_TRUE(throws_with<ValueError>(call(x), "algorithm chunk does not take gv"));
+  x.options.algorithm = Algorithm::automatic;
 
   x.query.set_requires_grad();
   const Tensor o = recurrent(x.query, x.key, x.value, x.options).first;
