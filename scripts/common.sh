@@ -34,6 +34,6 @@ step() {
 
 # C++ and CUDA sources of the project.
 sources() {
-  find core autograd ops nn bindings examples benchmarks tests -type f \
+  find core autograd ops nn bindings examples tools benchmarks tests -type f \
     \( -name '*.h' -o -name '*.cpp' -o -name '*.cuh' -o -name '*.cu' \) -print | sort
 }

@@ -3,7 +3,7 @@
 # examples, or over the files given. Needs a configured build/.
 source "$(dirname "$0")/common.sh"
 files=("$@")
-[ $# -gt 0 ] || mapfile -t files < <(sources | grep -E '^(core|autograd|ops|nn|examples)/.*\.cpp$')
+[ $# -gt 0 ] || mapfile -t files < <(sources | grep -E '^(core|autograd|ops|nn|examples|tools)/.*\.cpp$')
 
 # GCC's omp.h, alone (beside it lie intrinsics that clang cannot read), and without the attribute clang does not know.
 mkdir -p build/lint

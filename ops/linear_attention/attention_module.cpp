@@ -131,7 +131,8 @@ Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator)
   if (p.pass == Pass::backward)
     for (Tensor& x : inputs)
       if (x.defined()) x.set_requires_grad();
-  inputs.push_back(p.g_gamma ? lightning_g_gamma(p.heads, 1, 8, p.device) : Tensor());
+  inputs.push_back(p.g_gamma ? lightning_g_gamma(p.heads, 1, 8, p.device, p.dtype == DType::float64 ? p.dtype : DType::float32)
+                             : Tensor());
   inputs.push_back(p.packed ? arange(0, T + 1, p.length) : Tensor());
   return inputs;
 }

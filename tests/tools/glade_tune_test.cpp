@@ -1,0 +1,93 @@
+// The command glade-tune, as a person runs it.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "support/process.h"
+
+using namespace glade::testing_support;
+namespace fs = std::filesystem;
+
+namespace {
+
+class GladeTune : public FolderTest {
+ protected:
+  static ProcessResult run(const std::string& arguments) {
+    return run_shell("GLADE_CACHE_DIR=cache " GLADE_TUNE " --device cpu --warmup 1 --repeats 2 " + arguments);
+  }
+};
+
+TEST_F(GladeTune, TunesShapesAndPrintsATable) {
+  const ProcessResult result = run("--shape B2_T8_H4_G2_K16_V8 --gates gk none --csv rows.csv");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  for (const char* part :
+       {"recurrent_attention B2_T8_H4_G2_K16_V8 gk float32 forward", "gk float32 backward", "none float32 forward", "candidate",
+        "of floor", "  best", "  heuristic", "is within 10% of the best in "})
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
+  EXPECT_EQ(result.output.find("\x1b["), std::string::npos) << "a progress bar without a terminal";
+  const std::string cache = read_file("cache/recurrent_attention.json"), rows = read_file("rows.csv");
+  EXPECT_NE(cache.find("\"gates\": \"gk\""), std::string::npos) << cache;
+  EXPECT_NE(rows.find("recurrent_attention,B2_T8_H4_G2_K16_V8 none float32 backward,\"{\"\"algorithm\"\":\"\"recurrent\"\""),
+            std::string::npos)
+      << rows;
+}
+
+TEST_F(GladeTune, TunesTheShapesOfAFile) {
+  std::ofstream("shapes.txt") << "# a comment\nB1_T4_H1_K8_V8 g+g_gamma float64 packed  # another\n\nB1_T4_H1_K8_V8\n";
+  const ProcessResult result = run("--shapes shapes.txt --pass forward --operation gla_attention");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("gla_attention B1_T4_H1_K8_V8 g+g_gamma float64 packed forward"), std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("gla_attention B1_T4_H1_K8_V8 gk float32 forward"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("backward"), std::string::npos);
+  EXPECT_TRUE(fs::exists("cache/gla_attention.json"));
+}
+
+TEST_F(GladeTune, TunesTheLayersOfAModel) {
+  std::ofstream("config.json") << R"({"model_type": "gla", "hidden_size": 64, "num_heads": 4, "num_hidden_layers": 2})";
+  const ProcessResult gla = run("--model config.json --batch 1 --seq-len 16");
+  ASSERT_EQ(gla.exit_code, 0) << gla.output;
+  EXPECT_NE(gla.output.find("B1_T16_H4_K8_V16 gk float32 forward"), std::string::npos) << gla.output;
+  std::ofstream("config.json") << R"({"model_type": "lightning", "hidden_size": 64, "num_heads": 2})";
+  const ProcessResult lightning = run("--model . --batch 1 --seq-len 16 --dtype bfloat16");
+  ASSERT_EQ(lightning.exit_code, 0) << lightning.output;
+  EXPECT_NE(lightning.output.find("B1_T16_H2_K32_V32 g_gamma bfloat16 forward"), std::string::npos) << lightning.output;
+}
+
+TEST_F(GladeTune, TunesOnlyWhatIsMissing) {
+  ASSERT_EQ(run("--shape B1_T4_H1_K8_V8").exit_code, 0);
+  const ProcessResult again = run("--missing --shape B1_T4_H1_K8_V8 --shape B1_T64_H1_K8_V8");
+  EXPECT_EQ(again.output.find("B1_T4_"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("B1_T64_"), std::string::npos) << again.output;
+}
+
+TEST_F(GladeTune, ExportsAndImports) {
+  ASSERT_EQ(run("--shape B1_T4_H1_K8_V8 --export all.json").exit_code, 0);
+  const std::string before = read_file("cache/recurrent_attention.json");
+  fs::remove_all("cache");
+  const ProcessResult result = run("--import all.json");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("2 choices from all.json to cache"), std::string::npos) << result.output;
+  EXPECT_EQ(read_file("cache/recurrent_attention.json"), before);
+}
+
+TEST_F(GladeTune, SaysWhatIsWrong) {
+  for (const auto& [arguments, words] :
+       {std::pair("", "one of --shape"),
+        {"--shape B1_Q4", "'Q4' is not one of"},
+        {"--shape B0_T4", "'B0' is not one of"},
+        {"--shape B1_T4_H4_G3", "H is no multiple of G"},
+        {"--shape B1_T4 --gates gz", "gates 'gz'"},
+        {"--shapes absent.txt", "absent.txt: cannot be opened"},
+        {"--import absent.json", "there is no such file"},
+        {"--model absent.json", "cannot be opened"},
+        {"--shape B1_T4 --operation conv", "--operation"},
+        {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "no/rows.csv: cannot be written"}}) {
+    const ProcessResult result = run(arguments);
+    EXPECT_NE(result.exit_code, 0) << arguments;
+    EXPECT_NE(result.output.find(words), std::string::npos) << arguments << "\n" << result.output;
+  }
+  EXPECT_EQ(run("--help").exit_code, 0);
+}
+
+}  // namespace

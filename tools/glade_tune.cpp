@@ -1,0 +1,164 @@
+// glade-tune: times the configurations of operations for given shapes, and keeps the fastest where programs find them.
+//
+//   glade-tune --shape B4_T2048_H16_K128_V128 --gates gk
+//   glade-tune --model config.json --batch 8 --seq-len 2048
+//   glade-tune --export tuned.json              glade-tune --import tuned.json
+#include <fmt/format.h>
+#include <glade/glade.h>
+
+#include <CLI/CLI.hpp>
+#include <optional>
+
+#include "problems.h"
+#include "report.h"
+
+using namespace glade;
+using tuning::Pass;
+
+namespace {
+
+struct Options {
+  std::vector<std::string> shapes, gates, operations{"recurrent_attention"};
+  std::string shapes_file, model, device = "auto", pass = "both", csv, export_path, import_path;
+  std::optional<std::string> dtype;
+  std::int64_t batch = 8, seq_len = 2048;
+  int warmup = 5, repeats = 100;
+  bool missing = false;
+};
+
+void add_options(CLI::App& app, Options& o) {
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
+  app.add_option("--shape", o.shapes, "Shape to tune, such as B4_T2048_H16_K128_V128, with _G4 for heads of key and value")
+      ->type_name("SHAPE");
+  app.add_option("--shapes", o.shapes_file, "File of shapes, one a line: SHAPE [GATES] [DTYPE] [packed]")->type_name("FILE");
+  app.add_option("--model", o.model, "JSON config of a model whose layers to tune, or the folder that has it")->type_name("FILE");
+  app.add_option("--batch", o.batch, "Sequences, for --model")->check(positive)->capture_default_str();
+  app.add_option("--seq-len", o.seq_len, "Tokens of a sequence, for --model")->check(positive)->capture_default_str();
+  app.add_option("--gates", o.gates, "none, or g, g_gamma, gk, gv with + between them; several to tune each [gk]")
+      ->type_name("GATES");
+  app.add_option("--dtype", o.dtype, "[float32 on the CPU, bfloat16 on CUDA; a model's own]")
+      ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}));
+  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--operation", o.operations, "Operations to tune; models use recurrent_attention")
+      ->check(CLI::IsMember({"recurrent_attention", "gla_attention"}))
+      ->capture_default_str();
+  app.add_option("--pass", o.pass, "Passes to tune")
+      ->check(CLI::IsMember({"forward", "backward", "both"}))
+      ->capture_default_str();
+  app.add_option("--warmup", o.warmup, "Runs of each candidate before those that are timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--repeats", o.repeats, "Timed runs of each candidate")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--missing", o.missing, "Tune only what no cache has");
+  app.add_option("--csv", o.csv, "File for all rows of the tables")->type_name("FILE.csv");
+  app.add_option("--import", o.import_path, "First add the choices of this file to the caches")->type_name("FILE.json");
+  app.add_option("--export", o.export_path, "At last write all choices of the caches to this file")->type_name("FILE.json");
+}
+
+std::vector<AttentionProblem> problems_of(const Options& o) {
+  AttentionProblem defaults;
+  defaults.device = Device::parse(o.device);
+  defaults.dtype = o.dtype ? dtype_from_name(*o.dtype) : defaults.device.is_cuda() ? DType::bfloat16 : DType::float32;
+  defaults.sequences = o.batch;
+  defaults.length = o.seq_len;
+  tune::set_gates(defaults, "gk");
+
+  std::vector<AttentionProblem> problems;
+  for (const std::string& shape : o.shapes) problems.push_back(tune::parse_problem(shape, defaults));
+  if (!o.shapes_file.empty())
+    for (const AttentionProblem& p : tune::read_problems(o.shapes_file, defaults)) problems.push_back(p);
+  if (!o.gates.empty()) {
+    std::vector<AttentionProblem> with_gates;
+    for (AttentionProblem p : problems)
+      for (const std::string& gates : o.gates) {
+        tune::set_gates(p, gates);
+        with_gates.push_back(p);
+      }
+    problems = with_gates;
+  }
+  if (!o.model.empty()) {
+    problems.push_back(tune::problem_of_model(o.model, defaults));
+    if (o.dtype) problems.back().dtype = defaults.dtype;
+  }
+  return problems;
+}
+
+std::vector<Pass> passes_of(const Options& o) {
+  if (o.pass == "both") return {Pass::forward, Pass::backward};
+  return {o.pass == "forward" ? Pass::forward : Pass::backward};
+}
+
+struct Job {
+  const AttentionModule* module;
+  AttentionProblem problem;
+};
+
+std::vector<Job> jobs_of(const Options& o, const std::vector<const AttentionModule*>& modules) {
+  std::vector<Job> jobs;
+  for (const AttentionModule* module : modules)
+    for (AttentionProblem problem : problems_of(o))
+      for (const Pass pass : passes_of(o)) {
+        problem.pass = pass;
+        if (!o.missing || module->choose(problem).source == tuning::Source::heuristic) jobs.push_back({module, problem});
+      }
+  return jobs;
+}
+
+tune::Tuned tune_one(const Job& job, const Options& o, const std::function<void(double)>& on_progress) {
+  const double candidates = static_cast<double>(job.module->candidate_cfgs(job.problem).size());
+  double done = 0;
+  const auto count = [&](const tuning::Trial&) { on_progress(std::min(1.0, ++done / candidates)); };
+  const tuning::TuningOptions options{.warmup = o.warmup, .repeats = o.repeats, .on_trial = count};
+  return {job.module->name(), tune::describe(job.problem) + ' ' + tuning::pass_name(job.problem.pass),
+          tuning::to_json(job.module->heuristic_cfg(job.problem)), job.module->tune(job.problem, options)};
+}
+
+void run(const Options& o) {
+  if (!o.import_path.empty())
+    fmt::print("{} choices from {} to {}\n", tuning::import_cache(o.import_path), o.import_path, tuning::cache_folder());
+  const RecurrentAttention recurrent_attention;
+  const GLAttention gla_attention;
+  std::vector<const AttentionModule*> modules;
+  for (const std::string& name : o.operations)
+    if (name == gla_attention.name()) modules.push_back(&gla_attention);
+    else modules.push_back(&recurrent_attention);
+
+  tuning::set_autotune_policy(tuning::AutotunePolicy::heuristic);
+  const std::vector<Job> jobs = jobs_of(o, modules);
+  std::vector<tune::Tuned> all;
+  tune::Progress progress(jobs.size());
+  for (const Job& job : jobs) {
+    const std::string what = tune::describe(job.problem) + ' ' + tuning::pass_name(job.problem.pass);
+    progress.show(all.size(), 0, what);
+    all.push_back(tune_one(job, o, [&](double share) { progress.show(all.size(), share, what); }));
+    progress.clear();
+    tune::print_table(all.back());
+  }
+  if (!all.empty()) tune::print_summary(all);
+  if (!o.csv.empty()) tune::write_csv(o.csv, all);
+  if (!o.export_path.empty()) fmt::print("{} choices to {}\n", tuning::export_cache(o.export_path), o.export_path);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Times the configurations of glade's operations for given shapes, and keeps the fastest for the programs that run "
+      "with this cache folder ($GLADE_CACHE_DIR).");
+  app.name("glade-tune");
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+    if (options.shapes.empty() && options.shapes_file.empty() && options.model.empty() && options.export_path.empty() &&
+        options.import_path.empty())
+      throw CLI::RequiredError("one of --shape, --shapes, --model, --import and --export");
+    run(options);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const Error& error) {
+    fmt::print(stderr, "glade-tune: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

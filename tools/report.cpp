@@ -1,0 +1,88 @@
+#include "report.h"
+
+#include <fmt/format.h>
+#include <glade/core/error.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+namespace tune {
+
+using glade::tuning::Trial;
+
+namespace {
+
+constexpr double kClose = 1.1;  // a choice so many times slower than the best is as good as it
+
+double fraction_of_floor(const Tuned& tuned, const Trial& trial) { return tuned.result.floor_milliseconds / trial.milliseconds; }
+
+bool is_best(const Tuned& tuned, const Trial& trial) { return &trial == &tuned.result.trials[tuned.result.best]; }
+
+}  // namespace
+
+double Tuned::heuristic_ratio() const {
+  for (const Trial& trial : result.trials)
+    if (trial.cfg == heuristic && trial.refused.empty()) return trial.milliseconds / result.trials[result.best].milliseconds;
+  return std::numeric_limits<double>::infinity();
+}
+
+void print_table(const Tuned& tuned) {
+  fmt::print("{} {}\n", tuned.operation, tuned.problem);
+  std::size_t width = 0;
+  for (const Trial& trial : tuned.result.trials) width = std::max(width, trial.cfg.size());
+  fmt::print("  {:<{}}  {:>10}  {:>8}\n", "candidate", width, "ms", "of floor");
+  for (const Trial& trial : tuned.result.trials) {
+    fmt::print("  {:<{}}  ", trial.cfg, width);
+    if (trial.refused.empty()) fmt::print("{:>10.4f}  {:>7.1f}%", trial.milliseconds, 100 * fraction_of_floor(tuned, trial));
+    else fmt::print("refused: {}", trial.refused);
+    fmt::print("{}{}\n", is_best(tuned, trial) ? "  best" : "", trial.cfg == tuned.heuristic ? "  heuristic" : "");
+  }
+  std::fflush(stdout);
+}
+
+void print_summary(const std::vector<Tuned>& all) {
+  std::size_t close = 0;
+  double worst = 0;
+  for (const Tuned& tuned : all) {
+    close += tuned.heuristic_ratio() <= kClose;
+    worst = std::max(worst, tuned.heuristic_ratio());
+  }
+  fmt::print("the heuristic's choice is within 10% of the best in {} of {} ({:.2f} times the best at most)\n", close, all.size(),
+             worst);
+}
+
+void write_csv(const std::string& path, const std::vector<Tuned>& all) {
+  std::ofstream out(path);
+  out << "operation,problem,cfg,milliseconds,fraction_of_floor,error,best,heuristic,refused\n";
+  const auto quoted = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
+    return '"' + text + '"';
+  };
+  for (const Tuned& tuned : all)
+    for (const Trial& trial : tuned.result.trials)
+      out << fmt::format("{},{},{},{:.6g},{:.4g},{:.3g},{:d},{:d},{}\n", tuned.operation, tuned.problem, quoted(trial.cfg),
+                         trial.milliseconds, trial.refused.empty() ? fraction_of_floor(tuned, trial) : 0.0, trial.error,
+                         is_best(tuned, trial), trial.cfg == tuned.heuristic, quoted(trial.refused));
+  if (!out.flush()) throw glade::ValueError(fmt::format("{}: cannot be written", path));
+}
+
+Progress::Progress(std::size_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void Progress::show(std::size_t done, double share, const std::string& what) {
+  if (!terminal_) return;
+  constexpr int kWidth = 24;
+  const double all = (static_cast<double>(done) + share) / static_cast<double>(std::max<std::size_t>(total_, 1));
+  const auto filled = static_cast<int>(all * kWidth);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  fmt::print(stderr, "\r\x1b[K[{:#<{}}{:.<{}}] {} of {}  {:.0f} s  {}", "", filled, "", kWidth - filled, done, total_, seconds,
+             what);
+  std::fflush(stderr);
+}
+
+void Progress::clear() {
+  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+}
+
+}  // namespace tune
