@@ -80,6 +80,10 @@ void OutputFile::commit() {
 
 /// HDF5's virtual file driver over an OutputFile.
 struct OutputFileDriver {
+  /// What the file access property list carries.
+  struct Info {
+    OutputFile* output;
+  };
   struct File {
     H5FD_t base;  // HDF5's part, which must come first
     OutputFile* output;
@@ -89,8 +93,8 @@ struct OutputFileDriver {
   static const File& file(const H5FD_t* base) { return *reinterpret_cast<const File*>(base); }
 
   static H5FD_t* open(const char*, unsigned, hid_t access, haddr_t) {
-    const auto* output = static_cast<OutputFile* const*>(H5Pget_driver_info(access));
-    return output != nullptr ? &(new File{{}, *output, 0})->base : nullptr;
+    const auto* info = static_cast<const Info*>(H5Pget_driver_info(access));
+    return info != nullptr ? &(new File{{}, info->output, 0})->base : nullptr;
   }
   static herr_t close(H5FD_t* base) {
     delete &file(base);
@@ -141,7 +145,7 @@ struct OutputFileDriver {
       driver.name = "glade_output_file";
       driver.maxaddr = HADDR_MAX / 2;
       driver.fc_degree = H5F_CLOSE_STRONG;
-      driver.fapl_size = sizeof(OutputFile*);
+      driver.fapl_size = sizeof(Info);
       driver.open = open;
       driver.close = close;
       driver.query = query;
@@ -160,8 +164,8 @@ struct OutputFileDriver {
 };
 
 herr_t OutputFile::attach(hid_t access) {
-  OutputFile* self = this;
-  return OutputFileDriver::id() >= 0 ? H5Pset_driver(access, OutputFileDriver::id(), &self) : -1;
+  const OutputFileDriver::Info info{this};
+  return OutputFileDriver::id() >= 0 ? H5Pset_driver(access, OutputFileDriver::id(), &info) : -1;
 }
 
 }  // namespace glade::nn

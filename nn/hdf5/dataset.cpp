@@ -81,6 +81,7 @@ class Decoder {
         case Filter::fletcher32: size = check_sum(size); break;
         case Filter::deflate: size = inflate(size, bytes + overhead_before(dataset, chunk, i)); break;
         case Filter::shuffle: unshuffle(size, dataset.filters[i].parameter); break;
+        default: break;  // no other kind came through reading the header
       }
     }
     if (size != bytes) fail<CheckpointError>("damaged: a chunk has {} bytes, expected {}", size, bytes);

@@ -63,7 +63,7 @@ Tensor rows_or_none(const Tensor& x) { return x.defined() ? contiguous_data(x) :
 
 }  // namespace
 
-std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, ShortConvolutionOptions options) {
+std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions& options) {
   check(x, weight, options);
   const std::int64_t batch = x.size(0), channels = x.size(2), width = weight.size(1);
   std::int64_t sequences = batch;

@@ -16,6 +16,6 @@ struct ShortConvolutionOptions {
 /// Depthwise causal convolution: y[b, t, d] = sum_w weight[d, w] x[b, t - (W - 1) + w, d]. x [B, T, D], weight [D, W].
 /// Returns y [B, T, D] and the final state [N, D, W - 1] (the last W - 1 inputs of each sequence, in x's dtype), from
 /// which the next call goes on. Differentiable in x, weight, bias and initial_state, from both results.
-std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, ShortConvolutionOptions options = {});
+std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions& options = {});
 
 }  // namespace glade

@@ -28,7 +28,7 @@ struct Smoothing {
 };
 
 template <class T>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kRowThreads)
     cross_entropy_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x, const std::int64_t* __restrict__ targets,
                        std::int64_t rows, std::int64_t n, int lanes, compute_t<T>* __restrict__ logsumexp,
                        compute_t<T>* __restrict__ losses) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(1024) add_rows(const Acc* losses, const std::i
 }
 
 template <class T, int W>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(kRowThreads)
     cross_entropy_backward_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x,
                                 const std::int64_t* __restrict__ targets, std::int64_t rows, std::int64_t n, int lanes,
                                 const compute_t<T>* logsumexp, const compute_t<T>* scale, const compute_t<T>* grad,

@@ -1,5 +1,5 @@
-// The normalisations on the GPU: a group of threads has a row and passes over it twice or thrice; all but the first pass
-// find it in the cache.
+// The normalisations on the GPU: a group of threads has a row and passes over it twice. Forward
+// holds the row in registers where it fits; backward finds it in the cache the second time.
 #include <glade/core/math.h>
 #include <glade/ops/norm/norm_kernels.h>
 #include <glade/ops/reduce/fold.cuh>
@@ -40,16 +40,17 @@ __device__ void scale_and_shift(const Inputs<T, P>& in, std::int64_t i, Numbers<
   }
 }
 
-template <class T, class P, int W>
-__global__ void __launch_bounds__(1024)
+template <class T, class P, int W, bool kHeld>
+__global__ void __launch_bounds__(kRowThreads)
     norm_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * d;
+  const Row<W, T, kHeld> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
   Acc mean = 0, squares = 0;
   if (in.mean != nullptr) {
     auto state = Variance<T>::identity();
-    if (row < rows) fold_run<Variance<T>>(state, in.x + offset, d, 0, lane, lanes);
+    elements.template fold<Variance<T>>(state);
     state = merge_lanes<Variance<T>>(state, lanes);
     mean = state.mean;
     squares = state.m2;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
       for (const Acc& x : v.x) squares += x * x;
     };
-    if (row < rows) for_each_vector<W>(d, lane, lanes, add, in.x + offset);
+    elements.for_each_vector(add);
     squares = merge_lanes<Sum<T>>(squares, lanes);
   }
   if (row >= rows) return;
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(1024)
     }
     store_numbers<W>(y + offset + i, v);
   };
-  for_each_vector<W>(d, lane, lanes, write, in.x + offset);
+  elements.for_each_vector(write);
 }
 
 /// The two means that a row's gradient needs, as sums.
@@ -265,7 +266,7 @@ void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& 
     const auto inputs = pointers<T, P>(in, statistics);
     const bool vectors = in_vectors<W>(inputs, d, {y.data<T>()});
     const RowGrid grid(rows, ceil_div(d, vectors ? W : 1));
-    const auto kernel = vectors ? norm_rows<T, P, W> : norm_rows<T, P, 1>;
+    const auto kernel = !vectors ? norm_rows<T, P, 1, false> : grid.held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(inputs, y.data<T>(), rows, d, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();

@@ -9,7 +9,8 @@
 namespace glade::cuda {
 
 constexpr int kReduceThreads = 256;
-constexpr int kLoads = 4;  // 16-byte loads that a thread has under way
+constexpr int kRowThreads = 512;  // that share a row, at most
+constexpr int kLoads = 4;         // 16-byte loads that a thread has under way
 
 /// As many T as one load brings.
 template <class T>
@@ -46,6 +47,31 @@ __device__ typename Reducer::State merge_lanes(typename Reducer::State state, in
   return state;
 }
 
+/// A lane's next vectors, at `i` and from there on in steps of `lanes`, as far as there are any.
+template <class Loaded>
+__device__ void load_batch(Loaded (&loaded)[kLoads], const Loaded* vectors, std::int64_t i, std::int64_t n, int lanes) {
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u)
+    if (i + u * lanes < n) loaded[u] = vectors[i + u * lanes];
+}
+
+/// Takes what load_batch brought (one vector at least) into `state`. Vector 0 starts at number `first` of the reduced dimension.
+template <class Reducer, int W>
+__device__ void fold_batch(typename Reducer::State& state, const detail::Vector<typename Reducer::In, W> (&loaded)[kLoads],
+                           std::int64_t i, std::int64_t n, int lanes, std::int64_t first) {
+  using Acc = typename Reducer::Acc;
+  Acc v[kLoads * W];
+  int count = 0;
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) {
+    const bool inside = i + u * lanes < n;
+    if (inside) count = (u + 1) * W;
+#pragma unroll
+    for (int w = 0; w < W; ++w) v[u * W + w] = inside ? static_cast<Acc>(loaded[u].x[w]) : Reducer::padding();
+  }
+  Reducer::add(state, v, count, [=](int k) { return first + (i + k / W * lanes) * W + k % W; });
+}
+
 /// Takes x[0..n) into `state`, shared with the other lanes of the group. x[0] is number `first` of the reduced dimension.
 /// Any alignment: what lies before and behind the 16-byte vectors is read one by one.
 template <class Reducer>
@@ -65,21 +91,8 @@ __device__ void fold_run(typename Reducer::State& state, const typename Reducer:
   const Loaded* body = reinterpret_cast<const Loaded*>(x + head);
   for (std::int64_t i = lane; i < vectors; i += kLoads * lanes) {
     Loaded loaded[kLoads];
-    int count = 0;
-#pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      if (i + u * lanes < vectors) {
-        loaded[u] = body[i + u * lanes];
-        count = (u + 1) * W;
-      } else {
-#pragma unroll
-        for (int w = 0; w < W; ++w) loaded[u].x[w] = In(Reducer::padding());
-      }
-    }
-    Acc v[kLoads * W];
-#pragma unroll
-    for (int k = 0; k < kLoads * W; ++k) v[k] = static_cast<Acc>(loaded[k / W].x[k % W]);
-    Reducer::add(state, v, count, [=](int k) { return first + head + (i + k / W * lanes) * W + k % W; });
+    load_batch(loaded, body, i, vectors, lanes);
+    fold_batch<Reducer>(state, loaded, i, vectors, lanes, first + head);
   }
   for (std::int64_t i = head + vectors * W + lane; i < n; i += lanes) single(i);
 }
@@ -115,6 +128,50 @@ __device__ void for_each_vector(std::int64_t n, int lane, int lanes, const F& f,
   for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W) f(i, load_numbers<W>(in + i)...);
 }
 
+/// A row of n elements (a multiple of W) that a group of `lanes` threads passes over more than once. With kHeld, for rows of at
+/// most kLoads vectors a lane, it is read once and stays in registers.
+template <int W, class T, bool kHeld>
+class Row {
+ public:
+  __device__ Row(const T* data, std::int64_t n, int lane, int lanes) : data_(data), n_(n), lane_(lane), lanes_(lanes) {
+    if constexpr (kHeld) load_batch(vectors_, reinterpret_cast<const Loaded*>(data), lane, n / W, lanes);
+  }
+
+  /// Takes the row into `state`, shared with the other lanes of the group.
+  template <class Reducer>
+  __device__ void fold(typename Reducer::State& state) const {
+    if constexpr (!kHeld) fold_run<Reducer>(state, data_, n_, 0, lane_, lanes_);
+    else if (lane_ * W < n_) fold_batch<Reducer>(state, vectors_, lane_, n_ / W, lanes_, 0);
+  }
+
+  /// f(i, numbers...) with W elements of this row and of `more` rows of its size from i on, for every vector of this lane.
+  template <class F, class... More>
+  __device__ void for_each_vector(const F& f, const More&... more) const {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u)
+        if (const int i = (lane_ + u * lanes_) * W; i < n_) f(i, numbers(u), more.numbers(u)...);
+    } else {
+      cuda::for_each_vector<W>(n_, lane_, lanes_, f, data_, more.data_...);
+    }
+  }
+
+ private:
+  using Loaded = detail::Vector<T, W>;
+
+  __device__ Numbers<compute_t<T>, W> numbers(int u) const {
+    Numbers<compute_t<T>, W> result;
+#pragma unroll
+    for (int w = 0; w < W; ++w) result.x[w] = static_cast<compute_t<T>>(vectors_[u].x[w]);
+    return result;
+  }
+
+  const T* data_;
+  std::int64_t n_;
+  int lane_, lanes_;
+  Loaded vectors_[kHeld ? kLoads : 1];
+};
+
 /// a / b for non-negative numbers, mostly small.
 __device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (b == 1) return a;
@@ -142,8 +199,13 @@ struct RowGrid {
   int lanes, threads;
   unsigned blocks;
 
+  bool held;  ///< a row fits the registers of its threads (see Row)
+
   RowGrid(std::int64_t rows, std::int64_t vectors)
-      : lanes(lanes_of_row(vectors, 1024)), threads(std::max(lanes, kReduceThreads)), blocks(blocks_for(rows * lanes, threads)) {}
+      : lanes(lanes_of_row(vectors, kRowThreads)),
+        threads(std::max(lanes, kReduceThreads)),
+        blocks(blocks_for(rows * lanes, threads)),
+        held(vectors <= std::int64_t{kLoads} * lanes) {}
 };
 
 /// Whether rows of n elements from `data` on can be read in vectors of W.

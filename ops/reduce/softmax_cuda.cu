@@ -1,4 +1,5 @@
-// softmax and log_softmax on the GPU: a group of threads passes over its row twice, first for the sum, then to write.
+// softmax and log_softmax on the GPU: a group of threads passes over its row twice, first for the sum, then to write. Rows that
+// its registers hold are read once.
 #include <glade/ops/reduce/fold.cuh>
 #include <glade/ops/reduce/reducers.cuh>
 #include <glade/ops/reduce/softmax_kernels.h>
@@ -7,15 +8,16 @@ namespace glade::cuda {
 
 namespace {
 
-template <class T, int W>
-__global__ void __launch_bounds__(1024)
+template <class T, int W, bool kHeld>
+__global__ void __launch_bounds__(kRowThreads)
     softmax_rows(SoftmaxForm form, const T* __restrict__ x, T* __restrict__ y, std::int64_t rows, std::int64_t n, int lanes) {
   using Acc = compute_t<T>;
   using R = LogSumExp<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  const Row<W, T, kHeld> elements(x + row * n, row < rows ? n : 0, lane, lanes);
   typename R::State state = R::identity();
-  if (row < rows) fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+  elements.template fold<R>(state);
   state = merge_lanes<R>(state, lanes);
   if (row >= rows) return;
   const bool is_log = form == SoftmaxForm::log;
@@ -25,11 +27,11 @@ __global__ void __launch_bounds__(1024)
     for (Acc& element : v.x) element = is_log ? element - shift : exp(element - shift) * scale;
     store_numbers<W>(y + row * n + i, v);
   };
-  for_each_vector<W>(n, lane, lanes, write, x + row * n);
+  elements.for_each_vector(write);
 }
 
-template <class T, int W>
-__global__ void __launch_bounds__(1024)
+template <class T, int W, bool kHeld>
+__global__ void __launch_bounds__(kRowThreads)
     softmax_backward_rows(SoftmaxForm form, const T* __restrict__ grad, const T* __restrict__ y, T* __restrict__ dx,
                           std::int64_t rows, std::int64_t n, int lanes) {
   using Acc = compute_t<T>;
@@ -41,7 +43,9 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
     for (int w = 0; w < W; ++w) sum += is_log ? g.x[w] : g.x[w] * p.x[w];
   };
-  if (row < rows) for_each_vector<W>(n, lane, lanes, add, grad + offset, y + offset);
+  const std::int64_t size = row < rows ? n : 0;
+  const Row<W, T, kHeld> grads(grad + offset, size, lane, lanes), results(y + offset, size, lane, lanes);
+  grads.for_each_vector(add, results);
   sum = merge_lanes<Sum<T>>(sum, lanes);
   if (row >= rows) return;
   const auto write = [&](std::int64_t i, Numbers<Acc, W> g, const Numbers<Acc, W>& p) {
@@ -49,7 +53,7 @@ __global__ void __launch_bounds__(1024)
     for (int w = 0; w < W; ++w) g.x[w] = is_log ? g.x[w] - exp(p.x[w]) * sum : p.x[w] * (g.x[w] - sum);
     store_numbers<W>(dx + offset + i, g);
   };
-  for_each_vector<W>(n, lane, lanes, write, grad + offset, y + offset);
+  grads.for_each_vector(write, results);
 }
 
 }  // namespace
@@ -62,7 +66,7 @@ void softmax(SoftmaxForm form, const Tensor& x, const Tensor& y) {
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, x.data<T>()) && in_vectors<W>(n, y.data<T>());
     const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
-    const auto kernel = vectors ? softmax_rows<T, W> : softmax_rows<T, 1>;
+    const auto kernel = !vectors ? softmax_rows<T, 1, false> : grid.held ? softmax_rows<T, W, true> : softmax_rows<T, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, x.data<T>(), y.data<T>(), rows, n, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();
@@ -76,7 +80,9 @@ void softmax_backward(SoftmaxForm form, const Tensor& grad, const Tensor& y, con
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, grad.data<T>()) && in_vectors<W>(n, y.data<T>()) && in_vectors<W>(n, dx.data<T>());
     const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
-    const auto kernel = vectors ? softmax_backward_rows<T, W> : softmax_backward_rows<T, 1>;
+    const auto kernel = !vectors    ? softmax_backward_rows<T, 1, false>
+                        : grid.held ? softmax_backward_rows<T, W, true>
+                                    : softmax_backward_rows<T, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, grad.data<T>(), y.data<T>(), dx.data<T>(), rows, n,
                                                              grid.lanes);
   });
