@@ -40,17 +40,18 @@ __device__ void scale_and_shift(const Inputs<T, P>& in, std::int64_t i, Numbers<
   }
 }
 
-template <class T, class P, int W, bool kHeld>
+template <class T, class P, int W, bool held>
 __global__ void __launch_bounds__(kRowThreads)
     norm_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * d;
-  const Row<W, T, kHeld> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
+  Row<held, W, T> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
   Acc mean = 0, squares = 0;
   if (in.mean != nullptr) {
     auto state = Variance<T>::identity();
-    elements.template fold<Variance<T>>(state);
+    if constexpr (held) elements.for_each_vector([&](std::int64_t, Numbers<Acc, W>& v) { Variance<T>::add(state, v.x, W, 0); });
+    else if (row < rows) fold_run<Variance<T>>(state, in.x + offset, d, 0, lane, lanes);
     state = merge_lanes<Variance<T>>(state, lanes);
     mean = state.mean;
     squares = state.m2;
@@ -265,8 +266,9 @@ void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& 
     constexpr int W = kWidth<T>;
     const auto inputs = pointers<T, P>(in, statistics);
     const bool vectors = in_vectors<W>(inputs, d, {y.data<T>()});
-    const RowGrid grid(rows, ceil_div(d, vectors ? W : 1));
-    const auto kernel = !vectors ? norm_rows<T, P, 1, false> : grid.held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
+    const bool held = vectors && d <= kHeld * kRowThreads;
+    const RowGrid grid(rows, ceil_div(d, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const auto kernel = !vectors ? norm_rows<T, P, 1, false> : held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(inputs, y.data<T>(), rows, d, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();

@@ -47,31 +47,6 @@ __device__ typename Reducer::State merge_lanes(typename Reducer::State state, in
   return state;
 }
 
-/// A lane's next vectors, at `i` and from there on in steps of `lanes`, as far as there are any.
-template <class Loaded>
-__device__ void load_batch(Loaded (&loaded)[kLoads], const Loaded* vectors, std::int64_t i, std::int64_t n, int lanes) {
-#pragma unroll
-  for (int u = 0; u < kLoads; ++u)
-    if (i + u * lanes < n) loaded[u] = vectors[i + u * lanes];
-}
-
-/// Takes what load_batch brought (one vector at least) into `state`. Vector 0 starts at number `first` of the reduced dimension.
-template <class Reducer, int W>
-__device__ void fold_batch(typename Reducer::State& state, const detail::Vector<typename Reducer::In, W> (&loaded)[kLoads],
-                           std::int64_t i, std::int64_t n, int lanes, std::int64_t first) {
-  using Acc = typename Reducer::Acc;
-  Acc v[kLoads * W];
-  int count = 0;
-#pragma unroll
-  for (int u = 0; u < kLoads; ++u) {
-    const bool inside = i + u * lanes < n;
-    if (inside) count = (u + 1) * W;
-#pragma unroll
-    for (int w = 0; w < W; ++w) v[u * W + w] = inside ? static_cast<Acc>(loaded[u].x[w]) : Reducer::padding();
-  }
-  Reducer::add(state, v, count, [=](int k) { return first + (i + k / W * lanes) * W + k % W; });
-}
-
 /// Takes x[0..n) into `state`, shared with the other lanes of the group. x[0] is number `first` of the reduced dimension.
 /// Any alignment: what lies before and behind the 16-byte vectors is read one by one.
 template <class Reducer>
@@ -91,8 +66,21 @@ __device__ void fold_run(typename Reducer::State& state, const typename Reducer:
   const Loaded* body = reinterpret_cast<const Loaded*>(x + head);
   for (std::int64_t i = lane; i < vectors; i += kLoads * lanes) {
     Loaded loaded[kLoads];
-    load_batch(loaded, body, i, vectors, lanes);
-    fold_batch<Reducer>(state, loaded, i, vectors, lanes, first + head);
+    int count = 0;
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      if (i + u * lanes < vectors) {
+        loaded[u] = body[i + u * lanes];
+        count = (u + 1) * W;
+      } else {
+#pragma unroll
+        for (int w = 0; w < W; ++w) loaded[u].x[w] = In(Reducer::padding());
+      }
+    }
+    Acc v[kLoads * W];
+#pragma unroll
+    for (int k = 0; k < kLoads * W; ++k) v[k] = static_cast<Acc>(loaded[k / W].x[k % W]);
+    Reducer::add(state, v, count, [=](int k) { return first + head + (i + k / W * lanes) * W + k % W; });
   }
   for (std::int64_t i = head + vectors * W + lane; i < n; i += lanes) single(i);
 }
@@ -128,48 +116,39 @@ __device__ void for_each_vector(std::int64_t n, int lane, int lanes, const F& f,
   for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W) f(i, load_numbers<W>(in + i)...);
 }
 
-/// A row of n elements (a multiple of W) that a group of `lanes` threads passes over more than once. With kHeld, for rows of at
-/// most kLoads vectors a lane, it is read once and stays in registers.
-template <int W, class T, bool kHeld>
+/// Elements of a row that a thread keeps in registers.
+constexpr int kHeld = 16;
+
+/// A row of n elements, a multiple of W, that a group of `lanes` threads passes over more than once. With held, for rows of at
+/// most kHeld elements a lane, it is read once and stays in registers.
+template <bool held, int W, class T>
 class Row {
  public:
+  using Vector = Numbers<compute_t<T>, W>;
+
   __device__ Row(const T* data, std::int64_t n, int lane, int lanes) : data_(data), n_(n), lane_(lane), lanes_(lanes) {
-    if constexpr (kHeld) load_batch(vectors_, reinterpret_cast<const Loaded*>(data), lane, n / W, lanes);
+    if constexpr (held) for_each_vector([&](std::int64_t i, Vector& v) { v = load_numbers<W>(data + i); });
   }
 
-  /// Takes the row into `state`, shared with the other lanes of the group.
-  template <class Reducer>
-  __device__ void fold(typename Reducer::State& state) const {
-    if constexpr (!kHeld) fold_run<Reducer>(state, data_, n_, 0, lane_, lanes_);
-    else if (lane_ * W < n_) fold_batch<Reducer>(state, vectors_, lane_, n_ / W, lanes_, 0);
-  }
-
-  /// f(i, numbers...) with W elements of this row and of `more` rows of its size from i on, for every vector of this lane.
+  /// f(i, vector...) with the W elements of this row and of `more` rows of its size from i on, for every vector of this lane.
+  /// What f makes of a held vector stays.
   template <class F, class... More>
-  __device__ void for_each_vector(const F& f, const More&... more) const {
-    if constexpr (kHeld) {
+  __device__ void for_each_vector(const F& f, More&... more) {
+    if constexpr (held) {
 #pragma unroll
-      for (int u = 0; u < kLoads; ++u)
-        if (const int i = (lane_ + u * lanes_) * W; i < n_) f(i, numbers(u), more.numbers(u)...);
+      for (int u = 0; u < kVectors; ++u)
+        if (const int i = (lane_ + u * lanes_) * W; i < n_) f(i, vectors_[u], more.vectors_[u]...);
     } else {
       cuda::for_each_vector<W>(n_, lane_, lanes_, f, data_, more.data_...);
     }
   }
 
  private:
-  using Loaded = detail::Vector<T, W>;
-
-  __device__ Numbers<compute_t<T>, W> numbers(int u) const {
-    Numbers<compute_t<T>, W> result;
-#pragma unroll
-    for (int w = 0; w < W; ++w) result.x[w] = static_cast<compute_t<T>>(vectors_[u].x[w]);
-    return result;
-  }
-
+  static constexpr int kVectors = held ? kHeld / W : 1;
   const T* data_;
   std::int64_t n_;
   int lane_, lanes_;
-  Loaded vectors_[kHeld ? kLoads : 1];
+  Vector vectors_[kVectors];
 };
 
 /// a / b for non-negative numbers, mostly small.
@@ -188,9 +167,9 @@ inline int lanes_for(std::int64_t n, int most) {
   return lanes;
 }
 
-/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, kLoads each beyond.
-inline int lanes_of_row(std::int64_t vectors, int most) {
-  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), most));
+/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, `per_lane` each beyond.
+inline int lanes_of_row(std::int64_t vectors, int most, int per_lane = kLoads) {
+  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, per_lane), most));
 }
 
 /// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the
@@ -199,13 +178,10 @@ struct RowGrid {
   int lanes, threads;
   unsigned blocks;
 
-  bool held;  ///< a row fits the registers of its threads (see Row)
-
-  RowGrid(std::int64_t rows, std::int64_t vectors)
-      : lanes(lanes_of_row(vectors, kRowThreads)),
+  RowGrid(std::int64_t rows, std::int64_t vectors, int per_lane = kLoads)
+      : lanes(lanes_of_row(vectors, kRowThreads, per_lane)),
         threads(std::max(lanes, kReduceThreads)),
-        blocks(blocks_for(rows * lanes, threads)),
-        held(vectors <= std::int64_t{kLoads} * lanes) {}
+        blocks(blocks_for(rows * lanes, threads)) {}
 };
 
 /// Whether rows of n elements from `data` on can be read in vectors of W.

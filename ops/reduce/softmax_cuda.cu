@@ -8,47 +8,62 @@ namespace glade::cuda {
 
 namespace {
 
-template <class T, int W, bool kHeld>
+template <class T, int W, bool held>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_rows(SoftmaxForm form, const T* __restrict__ x, T* __restrict__ y, std::int64_t rows, std::int64_t n, int lanes) {
   using Acc = compute_t<T>;
   using R = LogSumExp<T>;
+  using Vector = Numbers<Acc, W>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
-  const Row<W, T, kHeld> elements(x + row * n, row < rows ? n : 0, lane, lanes);
-  typename R::State state = R::identity();
-  elements.template fold<R>(state);
-  state = merge_lanes<R>(state, lanes);
-  if (row >= rows) return;
   const bool is_log = form == SoftmaxForm::log;
-  const Acc shift = is_log ? state.log_sum() : state.shift(), scale = 1 / state.sum;
-  const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
+  Row<held, W, T> elements(x + row * n, row < rows ? n : 0, lane, lanes);
+  typename R::State state = R::identity();
+  if constexpr (held) {  // an element's only exponential, from the lane's largest, stays in its place
+    elements.for_each_vector([&](std::int64_t, const Vector& v) {
 #pragma unroll
-    for (Acc& element : v.x) element = is_log ? element - shift : exp(element - shift) * scale;
+      for (const Acc element : v.x) state.largest = fmax(state.largest, element);  // NaN comes out of the sum
+    });
+    elements.for_each_vector([&](std::int64_t, Vector& v) {
+#pragma unroll
+      for (Acc& element : v.x) {
+        const Acc power = exp(element - state.shift());
+        state.sum += power;
+        if (!is_log) element = power;
+      }
+    });
+  } else if (row < rows) {
+    fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+  }
+  const typename R::State all = merge_lanes<R>(state, lanes);
+  if (row >= rows) return;
+  const Acc shift = is_log ? all.log_sum() : all.shift();
+  const Acc scale = (!held ? Acc(1) : state.sum == 0 ? Acc(0) : exp(state.shift() - shift)) / all.sum;
+  elements.for_each_vector([&](std::int64_t i, Vector v) {
+#pragma unroll
+    for (Acc& element : v.x) element = is_log ? element - shift : (held ? element : exp(element - shift)) * scale;
     store_numbers<W>(y + row * n + i, v);
-  };
-  elements.for_each_vector(write);
+  });
 }
 
-template <class T, int W, bool kHeld>
+template <class T, int W, bool held>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_backward_rows(SoftmaxForm form, const T* __restrict__ grad, const T* __restrict__ y, T* __restrict__ dx,
                           std::int64_t rows, std::int64_t n, int lanes) {
   using Acc = compute_t<T>;
+  using Vector = Numbers<Acc, W>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * n;
   const bool is_log = form == SoftmaxForm::log;
+  Row<held, W, T> grads(grad + offset, row < rows ? n : 0, lane, lanes), results(y + offset, row < rows ? n : 0, lane, lanes);
   Acc sum = 0;
-  const auto add = [&](std::int64_t, const Numbers<Acc, W>& g, const Numbers<Acc, W>& p) {
+  const auto add = [&](std::int64_t, const Vector& g, const Vector& p) {
 #pragma unroll
     for (int w = 0; w < W; ++w) sum += is_log ? g.x[w] : g.x[w] * p.x[w];
   };
-  const std::int64_t size = row < rows ? n : 0;
-  const Row<W, T, kHeld> grads(grad + offset, size, lane, lanes), results(y + offset, size, lane, lanes);
   grads.for_each_vector(add, results);
   sum = merge_lanes<Sum<T>>(sum, lanes);
-  if (row >= rows) return;
-  const auto write = [&](std::int64_t i, Numbers<Acc, W> g, const Numbers<Acc, W>& p) {
+  const auto write = [&](std::int64_t i, Vector g, const Vector& p) {
 #pragma unroll
     for (int w = 0; w < W; ++w) g.x[w] = is_log ? g.x[w] - exp(p.x[w]) * sum : p.x[w] * (g.x[w] - sum);
     store_numbers<W>(dx + offset + i, g);
@@ -65,8 +80,9 @@ void softmax(SoftmaxForm form, const Tensor& x, const Tensor& y) {
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, x.data<T>()) && in_vectors<W>(n, y.data<T>());
-    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
-    const auto kernel = !vectors ? softmax_rows<T, 1, false> : grid.held ? softmax_rows<T, W, true> : softmax_rows<T, W, false>;
+    const bool held = vectors && n <= kHeld * kRowThreads;
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const auto kernel = !vectors ? softmax_rows<T, 1, false> : held ? softmax_rows<T, W, true> : softmax_rows<T, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, x.data<T>(), y.data<T>(), rows, n, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();
@@ -79,10 +95,11 @@ void softmax_backward(SoftmaxForm form, const Tensor& grad, const Tensor& y, con
   visit_floating(y.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, grad.data<T>()) && in_vectors<W>(n, y.data<T>()) && in_vectors<W>(n, dx.data<T>());
-    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
-    const auto kernel = !vectors    ? softmax_backward_rows<T, 1, false>
-                        : grid.held ? softmax_backward_rows<T, W, true>
-                                    : softmax_backward_rows<T, W, false>;
+    const bool held = vectors && n <= kHeld * kRowThreads;
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const auto kernel = !vectors ? softmax_backward_rows<T, 1, false>
+                        : held   ? softmax_backward_rows<T, W, true>
+                                 : softmax_backward_rows<T, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, grad.data<T>(), y.data<T>(), dx.data<T>(), rows, n,
                                                              grid.lanes);
   });
