@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kRowThreads)
   using Acc = compute_t<T>;
   using R = LogSumExp<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  const std::int64_t row = row_of_thread(lanes);
   const bool counts = row < rows && targets[row] != smoothing.ignore_index;
   auto state = R::identity();
   Acc sum = 0;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kRowThreads)
                                 T* __restrict__ dx) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  const std::int64_t row = row_of_thread(lanes);
   if (row >= rows) return;
   const std::int64_t target = targets[row];
   const bool ignored = target == smoothing.ignore_index;

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kRowThreads)
     norm_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * d;
+  const std::int64_t row = row_of_thread(lanes), offset = row * d;
   Row<held, W, T> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
   Acc mean = 0, squares = 0;
   if (in.mean != nullptr) {

@@ -27,6 +27,12 @@ __device__ State shuffle_xor(State state, int offset) {
   return state;
 }
 
+/// The number of this thread's group of `lanes` neighbouring threads (a power of two) in the launch: the row it works on.
+__device__ inline std::int64_t row_of_thread(int lanes) {
+  const int shift = __ffs(lanes) - 1;  // no division: it would cost more than a short row
+  return std::int64_t{blockIdx.x} * (blockDim.x >> shift) + (threadIdx.x >> shift);
+}
+
 /// The merged state of each group of `lanes` neighbouring threads (a power of two), the same bits in all of them. All
 /// threads of the block call it.
 template <class Reducer>

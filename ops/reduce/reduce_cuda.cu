@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     reduce_rows(R reducer, const typename R::In* x, std::int64_t rows, std::int64_t n, int lanes, Splits splits,
                 typename R::Out* y, typename R::State* partial) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t item = (std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x) / lanes;
+  const std::int64_t item = row_of_thread(lanes);
   typename R::State state = R::identity();
   if (item < rows * splits.count) {
     const std::int64_t row = quotient(item, splits.count), first = (item - row * splits.count) * splits.size;
@@ -37,7 +37,7 @@ template <class R>
 __global__ void __launch_bounds__(kReduceThreads) merge_splits(R reducer, const typename R::State* partial, std::int64_t outputs,
                                                                std::int64_t splits, int lanes, typename R::Out* y) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t output = (std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x) / lanes;
+  const std::int64_t output = row_of_thread(lanes);
   typename R::State state = R::identity();
   if (output < outputs) {
 #pragma unroll 4

@@ -8,6 +8,12 @@ namespace glade::cuda {
 
 namespace {
 
+template <class T>
+struct Largest {
+  using State = compute_t<T>;
+  __device__ static State merge(State a, State b) { return fmax(a, b); }
+};
+
 template <class T, int W, bool held>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_rows(SoftmaxForm form, const T* __restrict__ x, T* __restrict__ y, std::int64_t rows, std::int64_t n, int lanes) {
@@ -15,30 +21,32 @@ __global__ void __launch_bounds__(kRowThreads)
   using R = LogSumExp<T>;
   using Vector = Numbers<Acc, W>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
+  const std::int64_t row = row_of_thread(lanes);
   const bool is_log = form == SoftmaxForm::log;
   Row<held, W, T> elements(x + row * n, row < rows ? n : 0, lane, lanes);
   typename R::State state = R::identity();
-  if constexpr (held) {  // an element's only exponential, from the lane's largest, stays in its place
+  if constexpr (held) {  // one exponential an element, which stays in its place
     elements.for_each_vector([&](std::int64_t, const Vector& v) {
 #pragma unroll
-      for (const Acc element : v.x) state.largest = fmax(state.largest, element);  // NaN comes out of the sum
+      for (const Acc element : v.x) state.largest = fmax(state.largest, element);  // NaN comes back in the sum
     });
+    state.largest = merge_lanes<Largest<T>>(state.largest, lanes);
+    const Acc shift = state.shift();
     elements.for_each_vector([&](std::int64_t, Vector& v) {
 #pragma unroll
       for (Acc& element : v.x) {
-        const Acc power = exp(element - state.shift());
+        const Acc power = exp(element - shift);
         state.sum += power;
         if (!is_log) element = power;
       }
     });
-  } else if (row < rows) {
-    fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+    state.sum = merge_lanes<Sum<T>>(state.sum, lanes);
+  } else {
+    if (row < rows) fold_run<R>(state, x + row * n, n, 0, lane, lanes);
+    state = merge_lanes<R>(state, lanes);
   }
-  const typename R::State all = merge_lanes<R>(state, lanes);
   if (row >= rows) return;
-  const Acc shift = is_log ? all.log_sum() : all.shift();
-  const Acc scale = (!held ? Acc(1) : state.sum == 0 ? Acc(0) : exp(state.shift() - shift)) / all.sum;
+  const Acc shift = is_log ? state.log_sum() : state.shift(), scale = 1 / state.sum;
   elements.for_each_vector([&](std::int64_t i, Vector v) {
 #pragma unroll
     for (Acc& element : v.x) element = is_log ? element - shift : (held ? element : exp(element - shift)) * scale;
@@ -53,7 +61,7 @@ __global__ void __launch_bounds__(kRowThreads)
   using Acc = compute_t<T>;
   using Vector = Numbers<Acc, W>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes, offset = row * n;
+  const std::int64_t row = row_of_thread(lanes), offset = row * n;
   const bool is_log = form == SoftmaxForm::log;
   Row<held, W, T> grads(grad + offset, row < rows ? n : 0, lane, lanes), results(y + offset, row < rows ? n : 0, lane, lanes);
   Acc sum = 0;
