@@ -15,7 +15,7 @@ std::string bar(double done) {
 }
 
 std::string clock_time(double seconds) {
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  const std::int64_t whole = std::llround(seconds);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 

@@ -266,8 +266,8 @@ void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& 
     constexpr int W = kWidth<T>;
     const auto inputs = pointers<T, P>(in, statistics);
     const bool vectors = in_vectors<W>(inputs, d, {y.data<T>()});
-    const bool held = vectors && d <= kHeld * kRowThreads;
-    const RowGrid grid(rows, ceil_div(d, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const bool held = vectors && RowGrid::holds(d / W);
+    const RowGrid grid(rows, ceil_div(d, vectors ? W : 1));
     const auto kernel = !vectors ? norm_rows<T, P, 1, false> : held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(inputs, y.data<T>(), rows, d, grid.lanes);
   });

@@ -122,11 +122,8 @@ __device__ void for_each_vector(std::int64_t n, int lane, int lanes, const F& f,
   for (std::int64_t i = std::int64_t{lane} * W; i < n; i += std::int64_t{lanes} * W) f(i, load_numbers<W>(in + i)...);
 }
 
-/// Elements of a row that a thread keeps in registers.
-constexpr int kHeld = 16;
-
 /// A row of n elements, a multiple of W, that a group of `lanes` threads passes over more than once. With held, for rows of at
-/// most kHeld elements a lane, it is read once and stays in registers.
+/// most kLoads vectors a lane, it is read once and stays in registers.
 template <bool held, int W, class T>
 class Row {
  public:
@@ -150,7 +147,7 @@ class Row {
   }
 
  private:
-  static constexpr int kVectors = held ? kHeld / W : 1;
+  static constexpr int kVectors = held ? kLoads : 1;
   const T* data_;
   std::int64_t n_;
   int lane_, lanes_;
@@ -173,9 +170,9 @@ inline int lanes_for(std::int64_t n, int most) {
   return lanes;
 }
 
-/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, `per_lane` each beyond.
-inline int lanes_of_row(std::int64_t vectors, int most, int per_lane = kLoads) {
-  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, per_lane), most));
+/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, kLoads each beyond.
+inline int lanes_of_row(std::int64_t vectors, int most) {
+  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), most));
 }
 
 /// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the
@@ -184,10 +181,13 @@ struct RowGrid {
   int lanes, threads;
   unsigned blocks;
 
-  RowGrid(std::int64_t rows, std::int64_t vectors, int per_lane = kLoads)
-      : lanes(lanes_of_row(vectors, kRowThreads, per_lane)),
+  RowGrid(std::int64_t rows, std::int64_t vectors)
+      : lanes(lanes_of_row(vectors, kRowThreads)),
         threads(std::max(lanes, kReduceThreads)),
         blocks(blocks_for(rows * lanes, threads)) {}
+
+  /// Whether the threads' registers hold rows of `vectors` vectors (see Row).
+  static bool holds(std::int64_t vectors) { return vectors <= kLoads * kRowThreads; }
 };
 
 /// Whether rows of n elements from `data` on can be read in vectors of W.

@@ -88,8 +88,8 @@ void softmax(SoftmaxForm form, const Tensor& x, const Tensor& y) {
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, x.data<T>()) && in_vectors<W>(n, y.data<T>());
-    const bool held = vectors && n <= kHeld * kRowThreads;
-    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const bool held = vectors && RowGrid::holds(n / W);
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
     const auto kernel = !vectors ? softmax_rows<T, 1, false> : held ? softmax_rows<T, W, true> : softmax_rows<T, W, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(form, x.data<T>(), y.data<T>(), rows, n, grid.lanes);
   });
@@ -103,8 +103,8 @@ void softmax_backward(SoftmaxForm form, const Tensor& grad, const Tensor& y, con
   visit_floating(y.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int W = kWidth<T>;
     const bool vectors = in_vectors<W>(n, grad.data<T>()) && in_vectors<W>(n, y.data<T>()) && in_vectors<W>(n, dx.data<T>());
-    const bool held = vectors && n <= kHeld * kRowThreads;
-    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1), held ? kHeld / W : kLoads);
+    const bool held = vectors && RowGrid::holds(n / W);
+    const RowGrid grid(rows, ceil_div(n, vectors ? W : 1));
     const auto kernel = !vectors ? softmax_backward_rows<T, 1, false>
                         : held   ? softmax_backward_rows<T, W, true>
                                  : softmax_backward_rows<T, W, false>;

@@ -43,7 +43,7 @@ class Reader : public Fields {
   void pick(const char* name, std::size_t& index, const std::vector<std::string>& names) override {
     const nlohmann::json given = take(name);
     if (given.is_null()) return;
-    const auto found = std::find(names.begin(), names.end(), given);
+    const auto found = std::find_if(names.begin(), names.end(), [&](const auto& known) { return given == known; });
     if (found == names.end()) fail<ValueError>("configuration: {} is {}, expected one of {}", name, given.dump(), names);
     index = static_cast<std::size_t>(found - names.begin());
   }
