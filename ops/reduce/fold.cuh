@@ -98,12 +98,16 @@ struct Numbers {
 };
 
 template <int W, class T>
-__device__ Numbers<compute_t<T>, W> load_numbers(const T* data) {
-  const auto loaded = *reinterpret_cast<const detail::Vector<T, W>*>(data);
+__device__ Numbers<compute_t<T>, W> as_numbers(const detail::Vector<T, W>& loaded) {
   Numbers<compute_t<T>, W> numbers;
 #pragma unroll
   for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
   return numbers;
+}
+
+template <int W, class T>
+__device__ Numbers<compute_t<T>, W> load_numbers(const T* data) {
+  return as_numbers<W>(*reinterpret_cast<const detail::Vector<T, W>*>(data));
 }
 
 template <int W, class T>
@@ -130,7 +134,14 @@ class Row {
   using Vector = Numbers<compute_t<T>, W>;
 
   __device__ Row(const T* data, std::int64_t n, int lane, int lanes) : data_(data), n_(n), lane_(lane), lanes_(lanes) {
-    if constexpr (held) for_each_vector([&](std::int64_t i, Vector& v) { v = load_numbers<W>(data + i); });
+    if constexpr (held) {
+      detail::Vector<T, W> loaded[kVectors] = {};  // all of them under way before the first is converted
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (const int i = (lane + u * lanes) * W; i < n) loaded[u] = *reinterpret_cast<const detail::Vector<T, W>*>(data + i);
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u) vectors_[u] = as_numbers<W>(loaded[u]);
+    }
   }
 
   /// f(i, vector...) with the W elements of this row and of `more` rows of its size from i on, for every vector of this lane.
