@@ -98,7 +98,7 @@ struct Numbers {
 };
 
 template <int W, class T>
-__device__ Numbers<compute_t<T>, W> as_numbers(const detail::Vector<T, W>& loaded) {
+__device__ Numbers<compute_t<T>, W> as_numbers(detail::Vector<T, W> loaded) {
   Numbers<compute_t<T>, W> numbers;
 #pragma unroll
   for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
