@@ -49,7 +49,7 @@ def test_doctests(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("guide", ["docs/python.md"])
+@pytest.mark.parametrize("guide", ["README.md", "docs/python.md"])
 def test_guides(guide, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = (ROOT / guide).read_text()
