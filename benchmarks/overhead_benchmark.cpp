@@ -36,6 +36,18 @@ void forward_backward(benchmark::State& state, Device device) {
   });
 }
 
+/// The same for x * b + a.
+void two_operations_backward(benchmark::State& state, Device device) {
+  const TensorOptions options{DType::float32, device};
+  const Tensor gradient = ones({kNumbers}, options);
+  Tensor x = ones_like(gradient).set_requires_grad(), b = ones_like(gradient).set_requires_grad(),
+         a = ones_like(gradient).set_requires_grad();
+  run(state, device, [&] {
+    (x * b + a).backward(gradient);
+    for (const Tensor& leaf : {x, b, a}) leaf.set_grad({});
+  });
+}
+
 const bool registered = [] {
   for (const Device device : benchmarks::devices()) {
     const auto add = [&](const std::string& name, auto f) {
@@ -44,6 +56,7 @@ const bool registered = [] {
     add("overhead/forward", [=](benchmark::State& state) { forward(state, device, false); });
     add("overhead/forward_recorded", [=](benchmark::State& state) { forward(state, device, true); });
     add("overhead/forward_two_operations", [=](benchmark::State& state) { two_operations(state, device); });
+    add("overhead/two_operations_backward", [=](benchmark::State& state) { two_operations_backward(state, device); });
     add("overhead/forward_backward", [=](benchmark::State& state) { forward_backward(state, device); });
   }
   return true;

@@ -114,13 +114,16 @@ void bind_creation(py::module_& module) {
   module.def(
       "as_tensor", as_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
       "Like glade.tensor, but nothing is copied where dtype and device allow: the tensor shares the array's memory, and a tensor "
-      "is itself.");
+      "is itself. DTypeError for an element type that glade lacks.");
   def_factory(
       module, "empty", [](const Shape& s, TensorOptions o) { return empty(s, o); },
-      "An uninitialised tensor: empty(2, 3) or empty((2, 3)).");
+      "An uninitialised tensor: empty(2, 3) or empty((2, 3)). ShapeError for negative sizes.");
   def_factory(
-      module, "zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); }, "Zeros: zeros(2, 3) or zeros((2, 3)).");
-  def_factory(module, "ones", [](const Shape& s, TensorOptions o) { return ones(s, o); }, "Ones: ones(2, 3) or ones((2, 3)).");
+      module, "zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); },
+      "Zeros: zeros(2, 3) or zeros((2, 3)). ShapeError for negative sizes.");
+  def_factory(
+      module, "ones", [](const Shape& s, TensorOptions o) { return ones(s, o); },
+      "Ones: ones(2, 3) or ones((2, 3)). ShapeError for negative sizes.");
   def_factory(
       module, "rand", [](const Shape& s, TensorOptions o) { return rand(s, o); },
       "Random numbers, uniform in [0, 1), from the generator that manual_seed seeds; the same on CPU and GPU. Floating-point "
@@ -135,16 +138,18 @@ void bind_creation(py::module_& module) {
         return with_grad(full(shape, value, {dtype.value_or(value.promoted(DType::boolean)), device}), requires_grad);
       },
       arg("shape"), arg("value"), py::kw_only(), arg("dtype") = py::none(), arg("device") = kCPU, arg("requires_grad") = false,
-      "A tensor of the shape whose elements are all `value`. Without `dtype` a float gives float32, an int int64, a bool bool.");
+      "A tensor of the shape whose elements are all `value`. Without `dtype` a float gives float32, an int int64, a bool bool. "
+      "ShapeError for negative sizes.");
   def_like(
       module, "empty_like", [](const Shape& s, TensorOptions o) { return empty(s, o); },
-      "An uninitialised tensor of x's shape, and of its dtype and device where they are not given.");
+      "An uninitialised tensor of x's shape, and of its dtype and device where they are not given. DeviceError for a device that "
+      "is not there.");
   def_like(
       module, "zeros_like", [](const Shape& s, TensorOptions o) { return zeros(s, o); },
-      "Zeros of x's shape, and of its dtype and device where they are not given.");
+      "Zeros of x's shape, and of its dtype and device where they are not given. DeviceError for a device that is not there.");
   def_like(
       module, "ones_like", [](const Shape& s, TensorOptions o) { return ones(s, o); },
-      "Ones of x's shape, and of its dtype and device where they are not given.");
+      "Ones of x's shape, and of its dtype and device where they are not given. DeviceError for a device that is not there.");
   module.def("arange", arange_over, arg("start"), arg("stop") = py::none(), arg("step") = 1, py::kw_only(),
              arg("dtype") = py::none(), arg("device") = kCPU,
              "start, start + step, ... up to but without stop; arange(n) counts from 0 to n - 1. Without `dtype` integers give "
@@ -156,18 +161,25 @@ void bind_creation(py::module_& module) {
         return linspace(start, stop, count, {dtype, device});
       },
       arg("start"), arg("stop"), arg("count"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU,
-      "[count] numbers in even steps from start to stop, both included.");
+      "[count] numbers in even steps from start to stop, both included. DTypeError for integers, ValueError for a negative "
+      "count.");
   module.def(
       "eye", [](std::int64_t n, DType dtype, const Device& device) { return eye(n, {dtype, device}); }, arg("n"), py::kw_only(),
-      arg("dtype") = DType::float32, arg("device") = kCPU, "The identity matrix [n, n].");
+      arg("dtype") = DType::float32, arg("device") = kCPU, "The identity matrix [n, n]. ShapeError for negative n.");
   def_random(
-      module, "uniform", "Random numbers, uniform in [low, high).",
+      module, "uniform",
+      "Random numbers, uniform in [low, high), from `generator` or else the default one. ValueError unless low < high, "
+      "DTypeError "
+      "for integers.",
       [](const Shape& shape, double low, double high, DType dtype, const Device& device, Generator* generator) {
         return uniform(shape, low, high, {dtype, device}, generator_or_default(generator));
       },
       arg("low") = 0.0, arg("high") = 1.0);
   def_random(
-      module, "normal", "Random numbers, normal with the given mean and standard deviation.",
+      module, "normal",
+      "Random numbers, normal with the given mean and standard deviation, from `generator` or else the default one. ValueError "
+      "for a "
+      "negative deviation, DTypeError for integers.",
       [](const Shape& shape, double mean, double deviation, DType dtype, const Device& device, Generator* generator) {
         return normal(shape, mean, deviation, {dtype, device}, generator_or_default(generator));
       },

@@ -16,12 +16,10 @@ using NumberFirst = Tensor (*)(Scalar, const Tensor&);
 /// A number as a tensor that does not widen the other operand's dtype.
 Tensor beside(const Tensor& x, Scalar number) { return full({}, number, {number.promoted(x.dtype()), x.device()}); }
 
-void def_binary(py::module_& module, const char* name, TwoTensors two, const char* doc) {
-  def_both(module, name, two, arg("a"), arg("b"), Unlocked(), doc);
-}
-void def_binary(py::module_& module, const char* name, TwoTensors two, WithNumber with_number, const char* doc) {
-  def_binary(module, name, two, doc);
-  def_both(module, name, with_number, arg("a"), arg("b"), Unlocked(), doc);
+void def_binary(py::module_& module, const char* name, TwoTensors two, WithNumber with_number, const std::string& doc) {
+  const std::string with_errors = doc + " ShapeError for shapes that do not broadcast, DeviceError for tensors on two devices.";
+  def_both(module, name, two, arg("a"), arg("b"), Unlocked(), with_errors.c_str());
+  def_both(module, name, with_number, arg("a"), arg("b"), Unlocked());
 }
 
 void def_unary(py::module_& module, const char* name, Tensor (*op)(const Tensor&), const char* doc) {
@@ -59,7 +57,7 @@ void bind_elementwise(py::module_& module) {
 
   constexpr const char* where_doc =
       "a where `condition` (bool) holds, else b; all three broadcast. a or b may be a number. DTypeError for a "
-      "condition that is not bool.";
+      "condition that is not bool, ShapeError for shapes that do not broadcast.";
   module.def("where", static_cast<Tensor (*)(const Tensor&, const Tensor&, const Tensor&)>(where), arg("condition"), arg("a"),
              arg("b"), Unlocked(), where_doc);
   module.def(

@@ -28,11 +28,13 @@ void bind_index(py::module_& module) {
              "IndexError for an index outside [0, n).");
   def_both(module, "index_select", index_select, arg("x"), arg("dim"), arg("indices"), Unlocked(),
            "Slices of x along `dim`, one for each of indices [m] (int64 or int32). IndexError for one out of range.");
-  def_both(
-      module, "gather", gather, arg("x"), arg("dim"), arg("indices"), Unlocked(),
-      "out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices (int64 or int32) has x's number of dimensions.");
+  def_both(module, "gather", gather, arg("x"), arg("dim"), arg("indices"), Unlocked(),
+           "out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices (int64 or int32) has x's number of dimensions "
+           "(ShapeError). IndexError for one out of range.");
   def_both(module, "scatter_add", scatter_add, arg("x"), arg("dim"), arg("indices"), arg("source"), Unlocked(),
-           "A copy of x with `source` added at the positions that gather(x, dim, indices) reads. Deterministic.");
+           "A copy of x with `source` added at the positions that gather(x, dim, indices) reads. Deterministic. IndexError for "
+           "one out "
+           "of range, ShapeError where shapes do not fit.");
   module.def("one_hot", one_hot, arg("indices"), arg("classes"), Unlocked(),
              "int64 [..., classes] with a 1 at each index. IndexError for one out of range.");
 }

@@ -19,10 +19,19 @@ Dims dims_of(const DimsArgument& argument) {
   return std::get<Dims>(*argument);
 }
 
-void def_reduction(py::module_& module, const char* name, Tensor (*reduce)(const Tensor&, const Dims&, bool), const char* doc) {
+constexpr const char* kBadDim = " IndexError for a dimension that x has not, ValueError for one given twice.";
+
+void def_reduction(py::module_& module, const char* name, Tensor (*reduce)(const Tensor&, const Dims&, bool),
+                   const std::string& doc) {
   def_both(
       module, name, [reduce](const Tensor& x, const DimsArgument& dim, bool keepdim) { return reduce(x, dims_of(dim), keepdim); },
-      arg("x"), arg("dim") = py::none(), arg("keepdim") = false, Unlocked(), doc);
+      arg("x"), arg("dim") = py::none(), arg("keepdim") = false, Unlocked(), (doc + kBadDim).c_str());
+}
+
+/// An operation along one dimension, which `extra` names.
+template <class F, class... Extra>
+void def_along(py::module_& module, const char* name, F f, const std::string& doc, const Extra&... extra) {
+  def_both(module, name, f, arg("x"), extra..., Unlocked(), (doc + " IndexError for a dimension that x has not.").c_str());
 }
 
 }  // namespace
@@ -40,7 +49,7 @@ void bind_reduce(py::module_& module) {
       },
       arg("x"), arg("dim") = py::none(), arg("keepdim") = false, arg("correction") = 1, Unlocked(),
       "The variance over `dim` (one dimension, several, or all without it): squares divided by n - correction; NaN where that is "
-      "not positive.");
+      "not positive. IndexError for a dimension that x has not, ValueError for one given twice.");
   def_reduction(module, "max", max,
                 "The largest element over `dim` (one dimension, several, or all without it). Ties share the gradient; NaN wins. "
                 "ShapeError for "
@@ -49,13 +58,14 @@ void bind_reduce(py::module_& module) {
                 "The smallest element over `dim` (one dimension, several, or all without it). Ties share the gradient; NaN wins. "
                 "ShapeError for "
                 "no elements.");
-  def_both(module, "argmax", argmax, arg("x"), arg("dim") = -1, arg("keepdim") = false, Unlocked(),
-           "The int64 position of the first largest element along `dim`.");
+  def_along(module, "argmax", argmax,
+            "The int64 position of the first largest element along `dim`. ShapeError where it is empty.", arg("dim") = -1,
+            arg("keepdim") = false);
   def_reduction(module, "logsumexp", logsumexp,
                 "log(sum(exp(x))) over `dim` (one dimension, several, or all without it), without overflow.");
-  def_both(module, "softmax", softmax, arg("x"), arg("dim") = -1, Unlocked(), "exp(x) scaled to a sum of 1 along `dim`.");
-  def_both(module, "log_softmax", log_softmax, arg("x"), arg("dim") = -1, Unlocked(), "log(softmax(x, dim)), without overflow.");
-  def_both(module, "cumsum", cumsum, arg("x"), arg("dim"), Unlocked(), "The sums of the elements so far along `dim`.");
+  def_along(module, "softmax", softmax, "exp(x) scaled to a sum of 1 along `dim`.", arg("dim") = -1);
+  def_along(module, "log_softmax", log_softmax, "log(softmax(x, dim)), without overflow.", arg("dim") = -1);
+  def_along(module, "cumsum", cumsum, "The sums of the elements so far along `dim`.", arg("dim"));
   def_both(module, "sum_to", sum_to, arg("x"), arg("shape"), Unlocked(),
            "x summed down to a shape that broadcasts to its own: the derivative of broadcasting. ShapeError for other shapes.");
   def_both(module, "matmul", matmul, arg("a"), arg("b"), Unlocked(),

@@ -38,27 +38,37 @@ void bind_shape(py::module_& module) {
       "ShapeError where the numbers of elements differ.");
   def_with_integers(
       module, "permute", [](const Tensor& x, const auto& dims) { return permute(x, dims); },
-      "A view with the dimensions in the given order.");
+      "A view with the dimensions in the given order. ShapeError unless each is there once.");
   def_with_integers(
       module, "expand", [](const Tensor& x, const auto& sizes) { return expand(x, Shape(sizes)); },
-      "A view broadcast to a shape, without copying; -1 keeps a size.");
+      "A view broadcast to a shape, without copying; -1 keeps a size. ShapeError where the shape does not fit.");
   def_with_integers(
       module, "flip", [](const Tensor& x, const auto& dims) { return flip(x, dims); },
-      "A copy with the elements along the given dimensions in reverse order.");
-  def_both(module, "broadcast_to", broadcast_to, arg("x"), arg("shape"), "A view broadcast to a shape, without copying.");
+      "A copy with the elements along the given dimensions in reverse order. IndexError for a dimension that x has not.");
+  def_both(module, "broadcast_to", broadcast_to, arg("x"), arg("shape"),
+           "A view broadcast to a shape, without copying. ShapeError where the shape does not fit.");
   def_both(module, "flatten", flatten, arg("x"), arg("start") = 0, arg("end") = -1, Unlocked(),
-           "The dimensions from `start` to `end`, both included, made one. A view where the strides allow, else a copy.");
-  def_both(module, "transpose", transpose, arg("x"), arg("dim0"), arg("dim1"), "A view with two dimensions exchanged.");
-  def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"), "A view with a new dimension of size 1 at `dim`.");
-  def_both(module, "squeeze", squeeze, arg("x"), arg("dim"), "A view without dimension `dim`, if its size is 1.");
-  def_both(module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
-           "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy.");
+           "The dimensions from `start` to `end`, both included, made one. A view where the strides allow, else a copy. "
+           "IndexError for "
+           "a dimension that x has not, ShapeError for `start` behind `end`.");
+  def_both(module, "transpose", transpose, arg("x"), arg("dim0"), arg("dim1"),
+           "A view with two dimensions exchanged. IndexError for one that x has not.");
+  def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"),
+           "A view with a new dimension of size 1 at `dim`. IndexError for a place beyond the last.");
+  def_both(module, "squeeze", squeeze, arg("x"), arg("dim"),
+           "A view without dimension `dim`, if its size is 1. IndexError for one that x has not.");
+  def_both(
+      module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
+      "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy. IndexError for a "
+      "dimension that x has not, ValueError for a step of 0.");
   def_both(module, "select", select, arg("x"), arg("dim"), arg("index"),
-           "x[..., index, ...] along `dim`: a view without that dimension.");
-  module.def("cat", cat, arg("tensors"), arg("dim") = 0, Unlocked(),
-             "The tensors one after the other along `dim`; dtypes promote.");
+           "x[..., index, ...] along `dim`: a view without that dimension. IndexError for a dimension or index out of range.");
+  module.def(
+      "cat", cat, arg("tensors"), arg("dim") = 0, Unlocked(),
+      "The tensors one after the other along `dim`; dtypes promote. ShapeError where other sizes differ, ValueError for no "
+      "tensors.");
   module.def("stack", stack, arg("tensors"), arg("dim") = 0, Unlocked(),
-             "The tensors, of one shape, side by side along a new dimension `dim`.");
+             "The tensors, of one shape (ShapeError), side by side along a new dimension `dim`. ValueError for no tensors.");
   constexpr const char* split_doc =
       "Views along `dim`: of one size, the last one smaller where it does not divide, or of the given sizes, which "
       "must add up (ShapeError).";
@@ -66,8 +76,10 @@ void bind_shape(py::module_& module) {
            arg("dim") = 0, Unlocked(), split_doc);
   def_both(module, "split", static_cast<Tensors (*)(const Tensor&, const std::vector<std::int64_t>&, std::int64_t)>(split),
            arg("x"), arg("size"), arg("dim") = 0, Unlocked());
-  def_both(module, "repeat_interleave", repeat_interleave, arg("x"), arg("repeats"), arg("dim"), Unlocked(),
-           "Every element `repeats` times in a row along `dim`.");
+  def_both(
+      module, "repeat_interleave", repeat_interleave, arg("x"), arg("repeats"), arg("dim"), Unlocked(),
+      "Every element `repeats` times in a row along `dim`. IndexError for a dimension that x has not, ValueError for negative "
+      "repeats.");
   def_both(module, "contiguous", contiguous, arg("x"), Unlocked(),
            "x itself where it is row-major already, else a row-major copy.");
 

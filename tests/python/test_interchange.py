@@ -164,12 +164,23 @@ def test_torch_operand():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
-def test_jax(dtype):
+def test_jax(dtype, device, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or it takes most of the GPU's memory
     jax = library("jax")
-    x = glade.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+    if device == "cuda" and jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no CUDA")
+    x = glade.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype, device=device)
     array = jax.dlpack.from_dlpack(x)
     assert str(array.dtype) == dtype and array.tolist() == x.tolist()
-    assert glade.from_dlpack(array).tolist() == x.tolist()
+    assert array.device.platform == ("cpu" if device == "cpu" else "gpu")
+    back = glade.from_dlpack(array)
+    assert back.tolist() == x.tolist() and back.device.type == device
+
+
+def test_jax_operand():
+    jax = library("jax")
+    o, _ = glade.recurrent(*[jax.numpy.ones((1, 2, 1, 4))] * 3)
+    assert o.shape == (1, 2, 1, 4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="CuPy is not installed")
