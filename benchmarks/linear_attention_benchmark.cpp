@@ -131,7 +131,10 @@ void add(const std::string& name, const Case& c, const std::string& gate, Tensor
 
 const bool registered = [] {
   for (const char* gate : {"gk", "g", "g_gamma", "none"})
-    add("recurrent", {4, 1024, 4, 64, 64}, gate, {DType::float32, kCPU}, Algorithm::recurrent);
+    for (const Case& c : {Case{4, 1024, 4, 64, 64}, {4, 64, 4, 64, 64}, {4, 16, 4, 64, 64}, {2, 1024, 4, 128, 128}}) {
+      add("recurrent", c, gate, {DType::float32, kCPU}, Algorithm::recurrent);
+      add("chunk", c, gate, {DType::float32, kCPU}, Algorithm::chunk);
+    }
   if (!cuda::is_available()) return true;
   const TensorOptions like{DType::bfloat16, kCUDA};
   for (const char* gate : {"gk", "g", "g_gamma"}) {

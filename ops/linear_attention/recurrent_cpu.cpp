@@ -15,32 +15,38 @@ class Staging {
 
  public:
   Staging(const Recurrence& r, std::int64_t tokens)
-      : r_(r), q_(tokens, r.K), k_(tokens, r.K), a_(tokens, r.K), v_(tokens, r.V), b_(tokens, r.V), grad_o_(tokens, r.V) {}
+      : r_(r),
+        q_(tokens, r.K),
+        k_(tokens, r.K),
+        a_(tokens, r.K),
+        v_(tokens, r.V),
+        b_(tokens, r.V),
+        grad_o_(tokens, r.V),
+        shared_(static_cast<std::size_t>(tokens)) {}
 
   /// Stages `count` tokens of head h from `position` on.
   StagedSteps<F> load(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position, std::int64_t count,
                       Columns columns, const Tensor& grad_o) {
-    const auto exponentials = simd_kernels<F>().exponentials;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t token = sequence.token(position + i), row = token * r_.heads + h,
-                         kv_row = token * r_.kv_heads + h / r_.group(), values = row * r_.V + columns.begin;
-      load_row<T>(r_.q, row * r_.K, r_.K, q_[i], static_cast<F>(r_.scale));
-      load_row<T>(r_.k, kv_row * r_.K, r_.K, k_[i]);
-      load_row<T>(r_.v, kv_row * r_.V + columns.begin, columns.size(), v_[i]);
-      load_gates<T>(r_.gk, row * r_.K, r_.K, head_gate<T, F>(r_, n, h, token), a_[i]);
-      exponentials(r_.K, a_[i]);
-      if (r_.gv.defined()) {
-        load_gates<T>(r_.gv, values, columns.size(), F{0}, b_[i]);
-        exponentials(columns.size(), b_[i]);
-      }
-      if (grad_o.defined()) load_row<T>(grad_o, values, columns.size(), grad_o_[i]);
+    const HeadRows keys(sequence, position, r_.heads, h, r_.K), values(sequence, position, r_.heads, h, r_.V, columns.begin);
+    const std::int64_t kv_head = h / r_.group();
+    load_rows<T>(r_.q, keys, count, r_.K, q_, static_cast<F>(r_.scale));
+    load_rows<T>(r_.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k_);
+    load_rows<T>(r_.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v_);
+    load_head_gates<T>(r_, sequence, n, h, position, count, shared_.data());
+    load_channel_gates<T>(r_, sequence, h, position, count, shared_.data(), a_);
+    simd_kernels<F>().exponentials(count * a_.row(), a_[0]);
+    if (r_.gv.defined()) {
+      load_rows<T>(r_.gv, values, count, columns.size(), b_);
+      simd_kernels<F>().exponentials(count * b_.row(), b_[0]);
     }
+    if (grad_o.defined()) load_rows<T>(grad_o, values, count, columns.size(), grad_o_);
     return {q_[0], k_[0], a_[0], v_[0], r_.gv.defined() ? b_[0] : nullptr, grad_o_[0], count, k_.row(), v_.row()};
   }
 
  private:
   const Recurrence& r_;
   Rows<F> q_, k_, a_, v_, b_, grad_o_;
+  std::vector<F> shared_;  // log decays of the head
 };
 
 template <class T>
@@ -61,8 +67,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
         const std::int64_t count = std::min(capacity, sequence.length - position);
         const StagedSteps<F> tokens = staging.load(sequence, n, h, position, count, columns, {});
         simd_kernels<F>().forward_steps(tokens, r.K, padded(columns.size(), kLine<F>), state[0], state.row(), out[0]);
-        for (std::int64_t i = 0; i < count; ++i)
-          store_row<T>(out[i], columns.size(), o, (sequence.token(position + i) * r.heads + h) * r.V + columns.begin);
+        store_rows<T>(out, count, columns.size(), o, HeadRows(sequence, position, r.heads, h, r.V, columns.begin));
       }
       store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
     }
@@ -114,23 +119,15 @@ class BackwardTask {
         for (std::int64_t v = 0; v < columns.size(); v += kColumns)
           simd_kernels<F>().backward_steps(tokens, v, borders_[(segment * r_.group() + j) * rows_ + v], history_[0],
                                            dS_[j * rows_ + v], sums);
-        for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t row = sequence.token(position + i) * r_.heads + h;
-          F total = 0;
-#pragma omp simd reduction(+ : total)
-          for (std::int64_t k = 0; k < r_.K; ++k) total += da_[i][k];
-          dgamma[static_cast<std::size_t>(j)] += total;
-          store_row<T>(dq_[i], r_.K, grads.q, row * r_.K, static_cast<F>(r_.scale));
-          store_row<T>(da_[i], r_.K, grads.gk, row * r_.K);
-          store_row<T>(&total, 1, grads.g, row);
-          store_row<T>(db_[i], columns.size(), grads.gv, row * r_.V + columns.begin);
-        }
+        const HeadRows keys(sequence, position, r_.heads, h, r_.K);
+        store_rows<T>(dq_, count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
+        store_rows<T>(da_, count, r_.K, grads.gk, keys);
+        store_rows<T>(db_, count, columns.size(), grads.gv, HeadRows(sequence, position, r_.heads, h, r_.V, columns.begin));
+        dgamma[static_cast<std::size_t>(j)] +=
+            store_head_gradients<T>(da_, count, r_, HeadRows(sequence, position, r_.heads, h, 1), grads);
       }
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t row = sequence.token(position + i) * r_.kv_heads + kv_head;
-        store_row<T>(dk_[i], r_.K, grads.k, row * r_.K);
-        store_row<T>(dv_[i], columns.size(), grads.v, row * r_.V + columns.begin);
-      }
+      store_rows<T>(dk_, count, r_.K, grads.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K));
+      store_rows<T>(dv_, count, columns.size(), grads.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin));
     }
     for (std::int64_t j = 0; j < r_.group(); ++j) {
       const std::int64_t head = first_head + j;

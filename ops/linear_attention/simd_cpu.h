@@ -45,6 +45,26 @@ struct SimdKernels {
   /// which is `border`. `history` is room for count + 1 such states.
   void (*backward_steps)(const StagedSteps<F>& tokens, std::int64_t v, const F* border, F* history, F* dS,
                          const StepGradients<F>& gradients);
+
+  // The chunk form. Matrices have whole lines of columns; rows follow each other at once where no distance is given.
+
+  /// decay [count, width], the tokens' log decays: finds the first count' tokens whose sums b_t since the first one (b_0 = 0)
+  /// stay within [-span, span], and returns count'. With m half of the last sum, decay becomes e^(b_t - m), lead e^(a + m)
+  /// with the first token's log decay a, and trail e^m.
+  std::int64_t (*channel_decays)(std::int64_t count, std::int64_t width, F span, F* decay, F* lead, F* trail);
+  /// Row i of x, or column j, times its factor.
+  void (*scale_rows)(std::int64_t rows, std::int64_t columns, const F* factors, F* x, std::int64_t x_row);
+  void (*scale_columns)(std::int64_t rows, std::int64_t columns, const F* factors, F* x, std::int64_t x_row);
+  void (*multiply_elements)(std::int64_t size, const F* factors, F* x);
+  void (*divide_elements)(std::int64_t size, const F* divisors, F* x);
+  /// sums [columns] = sums of x * y over the rows.
+  void (*sum_products)(std::int64_t rows, std::int64_t columns, const F* x, const F* y, F* sums);
+  /// da_t = passing + sum_{i < t} k_i dk_of_state_i + sum_{i >= t} (q_i dq_i - k_i dk_i), channel by channel.
+  void (*gate_gradients)(std::int64_t count, std::int64_t width, const F* q, const F* dq, const F* k, const F* dk,
+                         const F* dk_of_state, const F* passing, F* da);
+  /// dq = (dq + diagonal k) decay, dk_sum += (dk + dk_of_state + diagonal q) / decay; decay null is 1.
+  void (*complete_gradients)(std::int64_t count, std::int64_t width, const F* q, const F* k, const F* diagonal, const F* decay,
+                             const F* dk_of_state, F* dq, const F* dk, F* dk_sum);
 };
 
 /// Columns that `advance` and `backward_steps` take at a time.

@@ -67,48 +67,92 @@ struct Parts {
   }
 };
 
-/// Calls use with x's numbers from `offset` on, of type T or F.
+/// Where rows of a head lie in a tensor [tokens, heads, size], from a position of a sequence on.
+struct HeadRows {
+  std::int64_t first, step;  ///< in elements
+
+  HeadRows(const Sequence& sequence, std::int64_t position, std::int64_t heads, std::int64_t h, std::int64_t size,
+           std::int64_t column = 0)
+      : first((sequence.token(position) * heads + h) * size + column), step((sequence.reverse ? -1 : 1) * heads * size) {}
+};
+
+/// Calls use with x's numbers, of type T or F.
 template <class T, class F, class Use>
-void with_numbers(const Tensor& x, std::int64_t offset, const Use& use) {
-  if (x.dtype() == dtype_of<T>()) use(x.data<T>() + offset);
-  else use(x.data<F>() + offset);
+void with_numbers(const Tensor& x, const Use& use) {
+  if (x.dtype() == dtype_of<T>()) use(x.data<T>());
+  else use(x.data<F>());
 }
 
-/// out = factor * x from element `offset` on, with zeros up to a whole line.
+/// out = factor * x, `count` rows, each with zeros up to a whole line.
 template <class T, class F>
-void load_row(const Tensor& x, std::int64_t offset, std::int64_t size, F* out, F factor = 1) {
-  const T* in = x.data<T>() + offset;
+void load_rows(const Tensor& x, HeadRows rows, std::int64_t count, std::int64_t size, Rows<F>& out, F factor = 1) {
+  with_numbers<T, F>(x, [&](const auto* in) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      const auto* from = in + rows.first + t * rows.step;
+      F* to = out[t];
 #pragma omp simd
-  for (std::int64_t i = 0; i < size; ++i) out[i] = factor * static_cast<F>(in[i]);
-  std::fill(out + size, out + padded(size, kLine<F>), F{0});
+      for (std::int64_t i = 0; i < size; ++i) to[i] = factor * static_cast<F>(from[i]);
+      std::fill(to + size, to + padded(size, kLine<F>), F{0});
+    }
+  });
 }
 
-/// Writes factor * x to `out` from element `offset` on; nothing where it is undefined.
+/// Writes factor * x, `count` rows, to `out`; nothing where it is undefined.
 template <class T, class F>
-void store_row(const F* x, std::int64_t size, const Tensor& out, std::int64_t offset, F factor = 1) {
+void store_rows(const Rows<F>& x, std::int64_t count, std::int64_t size, const Tensor& out, HeadRows rows, F factor = 1) {
   if (!out.defined()) return;
-  with_numbers<T, F>(out, offset, [&]<class To>(To* to) {
+  with_numbers<T, F>(out, [&]<class To>(To* numbers) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      To* to = numbers + rows.first + t * rows.step;
+      const F* from = x[t];
 #pragma omp simd
-    for (std::int64_t i = 0; i < size; ++i) to[i] = To(factor * x[i]);
+      for (std::int64_t i = 0; i < size; ++i) to[i] = To(factor * from[i]);
+    }
   });
 }
 
-/// The log decay that all channels of head h share at a token: g + g_gamma.
+/// out[t] = g + g_gamma of head h of sequence n: the log decay that all of its channels share.
 template <class T, class F>
-F head_gate(const Recurrence& r, std::int64_t n, std::int64_t h, std::int64_t token) {
-  F gate = r.g_gamma.defined() ? r.g_gamma.data<F>()[n * r.heads + h] : F{0};
-  if (r.g.defined()) with_numbers<T, F>(r.g, token * r.heads + h, [&](const auto* g) { gate += static_cast<F>(*g); });
-  return gate;
+void load_head_gates(const Recurrence& r, const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position,
+                     std::int64_t count, F* out) {
+  std::fill_n(out, count, r.g_gamma.defined() ? r.g_gamma.data<F>()[n * r.heads + h] : F{0});
+  if (!r.g.defined()) return;
+  const HeadRows rows(sequence, position, r.heads, h, 1);
+  with_numbers<T, F>(r.g, [&](const auto* g) {
+    for (std::int64_t t = 0; t < count; ++t) out[t] += static_cast<F>(g[rows.first + t * rows.step]);
+  });
 }
 
-/// out = shared + x, a row of log decays; x undefined is 0.
+/// The log decays of all channels of some tokens, `shared` (of the head) included.
 template <class T, class F>
-void load_gates(const Tensor& x, std::int64_t offset, std::int64_t size, F shared, F* out) {
-  if (!x.defined()) return static_cast<void>(std::fill_n(out, size, shared));
-  with_numbers<T, F>(x, offset, [&](const auto* in) {
+void load_channel_gates(const Recurrence& r, const Sequence& sequence, std::int64_t h, std::int64_t position, std::int64_t count,
+                        const F* shared, Rows<F>& out) {
+  if (r.gk.defined()) load_rows<T>(r.gk, HeadRows(sequence, position, r.heads, h, r.K), count, r.K, out);
+  if (r.gk.defined() && !r.g.defined() && !r.g_gamma.defined()) return;
+  for (std::int64_t t = 0; t < count; ++t) {
+    F* row = out[t];
+    if (!r.gk.defined()) std::fill_n(row, out.row(), F{0});
 #pragma omp simd
-    for (std::int64_t i = 0; i < size; ++i) out[i] = shared + static_cast<F>(in[i]);
-  });
+    for (std::int64_t i = 0; i < r.K; ++i) row[i] += shared[t];
+  }
+}
+
+/// Writes the gradients of g, sums of rows of da (of the channels' log decays); returns the sum of all for g_gamma.
+template <class T, class F>
+double store_head_gradients(const Rows<F>& da, std::int64_t count, const Recurrence& r, HeadRows rows,
+                            const RecurrenceGradients& grads) {
+  if (!grads.g.defined() && !grads.g_gamma.defined()) return 0;
+  double sum_of_all = 0;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const F* row = da[t];
+    F total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::int64_t i = 0; i < r.K; ++i) total += row[i];
+    sum_of_all += total;
+    if (!grads.g.defined()) continue;
+    with_numbers<T, F>(grads.g, [&]<class To>(To* g) { g[rows.first + t * rows.step] = To(total); });
+  }
+  return sum_of_all;
 }
 
 /// The state before the first token of head h of sequence n, [K, V]; null for zeros.

@@ -1,0 +1,117 @@
+#pragma once
+// Vectors of GLADE_SIMD_BYTES bytes, and products of small matrices with them; see simd_kernels.h.
+#include <utility>
+
+#include <glade/core/math.h>
+#include <glade/ops/linear_attention/simd_cpu.h>
+
+namespace glade::cpu {
+
+namespace {
+
+template <class F>
+struct Simd {
+  typedef F Vector __attribute__((vector_size(GLADE_SIMD_BYTES), aligned(sizeof(F)), may_alias));
+};
+template <class F>
+using Vector = typename Simd<F>::Vector;
+template <class F>
+constexpr std::int64_t kLanes = GLADE_SIMD_BYTES / sizeof(F);
+
+template <class F>
+GLADE_INLINE Vector<F> load(const F* x) {
+  return *reinterpret_cast<const Vector<F>*>(x);
+}
+template <class F>
+GLADE_INLINE void store(F* x, const Vector<F>& value) {
+  *reinterpret_cast<Vector<F>*>(x) = value;
+}
+
+template <class F>
+using Places = std::make_index_sequence<static_cast<std::size_t>(kLanes<F>)>;
+
+/// a0 b0 a1 b1 ... of the halves of a and b that begin at `half`: 0, or kLanes / 2.
+template <std::size_t half, class F, std::size_t... I>
+GLADE_INLINE Vector<F> interleave(const Vector<F>& a, const Vector<F>& b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (half + I / 2 + I % 2 * sizeof...(I))...);
+}
+
+template <class F, std::size_t... I>
+GLADE_INLINE F sum(const Vector<F>& x, std::index_sequence<I...>) {
+  Vector<F> total = x;  // half of the lanes onto the other half, and so on
+  if constexpr (sizeof...(I) > 8) total += __builtin_shufflevector(total, total, (I ^ 8)...);
+  if constexpr (sizeof...(I) > 4) total += __builtin_shufflevector(total, total, (I ^ 4)...);
+  if constexpr (sizeof...(I) > 2) total += __builtin_shufflevector(total, total, (I ^ 2)...);
+  return total[0] + total[1];
+}
+template <class F>
+GLADE_INLINE F sum(const Vector<F>& x) {
+  return sum<F>(x, Places<F>());
+}
+
+/// A block of kRows rows and kVectors vectors of c, which stays in registers.
+template <int kRows, int kVectors, class F>
+GLADE_INLINE void multiply_block(std::int64_t k, const F* a, std::int64_t a_row, std::int64_t a_column, const F* b,
+                                 std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
+  Vector<F> sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i)
+    for (int j = 0; j < kVectors; ++j) sums[i][j] = add ? load(c + i * c_row + j * kLanes<F>) : Vector<F>{};
+  for (std::int64_t p = 0; p < k; ++p) {
+    Vector<F> row[kVectors];
+    for (int j = 0; j < kVectors; ++j) row[j] = load(b + p * b_row + j * kLanes<F>);
+    for (int i = 0; i < kRows; ++i) {
+      const F factor = a[i * a_row + p * a_column];
+      for (int j = 0; j < kVectors; ++j) sums[i][j] += factor * row[j];
+    }
+  }
+  for (int i = 0; i < kRows; ++i)
+    for (int j = 0; j < kVectors; ++j) store(c + i * c_row + j * kLanes<F>, sums[i][j]);
+}
+
+template <int kVectors, class F>
+GLADE_INLINE void multiply_columns(std::int64_t m, std::int64_t k, const F* a, std::int64_t a_row, std::int64_t a_column,
+                                   const F* b, std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
+  std::int64_t i = 0;
+  for (; i + 4 <= m; i += 4) multiply_block<4, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
+  for (; i < m; ++i) multiply_block<1, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
+}
+
+/// Vectors of a row that a block of four rows holds: what the registers have room for (16, or 32 of 64 bytes).
+constexpr int kBlockVectors = GLADE_SIMD_BYTES == 64 ? 4 : 2;
+
+template <class F>
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const F* a, std::int64_t a_row, std::int64_t a_column, const F* b,
+              std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
+  constexpr std::int64_t kBlock = kBlockVectors * kLanes<F>;
+  std::int64_t j = 0;
+  for (; j + kBlock <= n; j += kBlock) multiply_columns<kBlockVectors>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, add);
+  for (; j < n; j += kLanes<F>) multiply_columns<1>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, add);
+}
+
+template <class F>
+void transpose(std::int64_t rows, std::int64_t columns, const F* in, std::int64_t in_row, F* out, std::int64_t out_row) {
+  constexpr std::int64_t L = kLanes<F>;
+  for (std::int64_t i = 0; i < rows; i += L)
+    for (std::int64_t j = 0; j < columns; j += L) {
+      Vector<F> block[L], mixed[L];
+      for (std::int64_t r = 0; r < L; ++r) block[r] = load(in + (i + r) * in_row + j);
+      for (std::int64_t distance = 1; distance < L; distance *= 2) {  // as many perfect shuffles of rows as L has bits
+        for (std::int64_t r = 0; r < L / 2; ++r) {
+          mixed[2 * r] = interleave<0, F>(block[r], block[r + L / 2], Places<F>());
+          mixed[2 * r + 1] = interleave<L / 2, F>(block[r], block[r + L / 2], Places<F>());
+        }
+        for (std::int64_t r = 0; r < L; ++r) block[r] = mixed[r];
+      }
+      for (std::int64_t r = 0; r < L; ++r) store(out + (j + r) * out_row + i, block[r]);
+    }
+}
+
+template <class F>
+void exponentials(std::int64_t size, F* x) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < size; ++i) x[i] = math::exp(x[i]);
+}
+
+}  // namespace
+
+}  // namespace glade::cpu
