@@ -26,7 +26,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
       std::fill_n(factors[0], K, F{1});  // of the state, not yet in it where they are channels'
       for (std::int64_t position = 0; position < sequence.length; position += chunk.count) {
         chunk.load(sequence, n, h, position, sequence.length - position, columns);
-        chunk.load_queries(sequence, h, position);
+        chunk.load_queries(sequence, h, position, chunk.count);
         if (chunk.per_channel) {
           simd.multiply_elements(K, chunk.lead[0], factors[0]);
           simd.scale_rows(r.K, V, factors[0], state[0], state.row());
@@ -162,10 +162,10 @@ class BackwardTask {
     for (std::size_t i = starts.size(); i-- > 0;) {
       const std::int64_t position = begin + starts[i];
       if (i + 1 < starts.size()) chunk_.load(sequence, n, h, position, begin + starts[i + 1] - position, columns_);
-      chunk_.load_queries(sequence, h, position);
+      chunk_.load_queries(sequence, h, position, -kChunk);
       if (grad_o_.defined())
         load_rows<T>(grad_o_, HeadRows(sequence, position, r_.heads, h, r_.V, columns_.begin), chunk_.count, columns_.size(),
-                     chunk_.grad_o);
+                     chunk_.grad_o, -kChunk);
       differentiate(states_[i][0], dS_[j * rows_], starts[i]);
       const HeadRows keys(sequence, position, r_.heads, h, r_.K);
       store_rows<T>(dq_, chunk_.count, r_.K, grads.q, keys, static_cast<F>(r_.scale));

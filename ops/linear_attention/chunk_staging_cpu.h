@@ -59,13 +59,13 @@ struct Chunk {
       compute_shared_decays(shared);
     }
     const std::int64_t kv_head = h / r_.group();
-    load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k);
-    load_rows<T>(r_.v, HeadRows(of, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v);
+    load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k, count);
+    load_rows<T>(r_.v, HeadRows(of, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v, count);
     if (per_channel) simd_.divide_elements(count * k.row(), decay[0], k[0]);
   }
-  /// The same chunk's queries.
-  void load_queries(const Sequence& of, std::int64_t h, std::int64_t position) {
-    load_rows<T>(r_.q, HeadRows(of, position, r_.heads, h, r_.K), count, r_.K, q, static_cast<F>(r_.scale));
+  /// The same chunk's queries. The next ones will lie `ahead` tokens from them.
+  void load_queries(const Sequence& of, std::int64_t h, std::int64_t position, std::int64_t ahead) {
+    load_rows<T>(r_.q, HeadRows(of, position, r_.heads, h, r_.K), count, r_.K, q, ahead, static_cast<F>(r_.scale));
     if (per_channel) simd_.multiply_elements(count * q.row(), decay[0], q[0]);
   }
 

@@ -29,17 +29,17 @@ class Staging {
                       Columns columns, const Tensor& grad_o) {
     const HeadRows keys(sequence, position, r_.heads, h, r_.K), values(sequence, position, r_.heads, h, r_.V, columns.begin);
     const std::int64_t kv_head = h / r_.group();
-    load_rows<T>(r_.q, keys, count, r_.K, q_, static_cast<F>(r_.scale));
-    load_rows<T>(r_.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k_);
-    load_rows<T>(r_.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v_);
+    load_rows<T>(r_.q, keys, count, r_.K, q_, count, static_cast<F>(r_.scale));
+    load_rows<T>(r_.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k_, count);
+    load_rows<T>(r_.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v_, count);
     load_head_gates<T>(r_, sequence, n, h, position, count, shared_.data());
     load_channel_gates<T>(r_, sequence, h, position, count, shared_.data(), a_);
     simd_kernels<F>().exponentials(count * a_.row(), a_[0]);
     if (r_.gv.defined()) {
-      load_rows<T>(r_.gv, values, count, columns.size(), b_);
+      load_rows<T>(r_.gv, values, count, columns.size(), b_, count);
       simd_kernels<F>().exponentials(count * b_.row(), b_[0]);
     }
-    if (grad_o.defined()) load_rows<T>(grad_o, values, count, columns.size(), grad_o_);
+    if (grad_o.defined()) load_rows<T>(grad_o, values, count, columns.size(), grad_o_, count);
     return {q_[0], k_[0], a_[0], v_[0], r_.gv.defined() ? b_[0] : nullptr, grad_o_[0], count, k_.row(), v_.row()};
   }
 

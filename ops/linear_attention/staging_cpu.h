@@ -83,13 +83,17 @@ void with_numbers(const Tensor& x, const Use& use) {
   else use(x.data<F>());
 }
 
-/// out = factor * x, `count` rows, each with zeros up to a whole line.
+/// out = factor * x, `count` rows, each with zeros up to a whole line. Those that lie `ahead` rows from them are prefetched: rows
+/// of a head lie apart, so that the processor does not see what comes next.
 template <class T, class F>
-void load_rows(const Tensor& x, HeadRows rows, std::int64_t count, std::int64_t size, Rows<F>& out, F factor = 1) {
+void load_rows(const Tensor& x, HeadRows rows, std::int64_t count, std::int64_t size, Rows<F>& out, std::int64_t ahead,
+               F factor = 1) {
   with_numbers<T, F>(x, [&](const auto* in) {
     for (std::int64_t t = 0; t < count; ++t) {
       const auto* from = in + rows.first + t * rows.step;
       F* to = out[t];
+      for (std::int64_t i = 0; i < size; i += 64 / static_cast<std::int64_t>(sizeof(*from)))
+        __builtin_prefetch(from + ahead * rows.step + i, 0, 2);
 #pragma omp simd
       for (std::int64_t i = 0; i < size; ++i) to[i] = factor * static_cast<F>(from[i]);
       std::fill(to + size, to + padded(size, kLine<F>), F{0});
@@ -127,7 +131,7 @@ void load_head_gates(const Recurrence& r, const Sequence& sequence, std::int64_t
 template <class T, class F>
 void load_channel_gates(const Recurrence& r, const Sequence& sequence, std::int64_t h, std::int64_t position, std::int64_t count,
                         const F* shared, Rows<F>& out) {
-  if (r.gk.defined()) load_rows<T>(r.gk, HeadRows(sequence, position, r.heads, h, r.K), count, r.K, out);
+  if (r.gk.defined()) load_rows<T>(r.gk, HeadRows(sequence, position, r.heads, h, r.K), count, r.K, out, count);
   if (r.gk.defined() && !r.g.defined() && !r.g_gamma.defined()) return;
   for (std::int64_t t = 0; t < count; ++t) {
     F* row = out[t];
