@@ -5,6 +5,7 @@
 
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/attention_module.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::nn {
@@ -123,8 +124,8 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
 
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.gk = gk;
-  const auto [o, final_state] =
-      recurrent(split_heads(q, num_heads_), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
+  const auto [o, final_state] = RecurrentAttention().apply(split_heads(q, num_heads_), split_heads(k, num_kv_heads_),
+                                                           split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
   return o_proj(finish_heads(o, x, g_norm, g_proj));
 }
@@ -150,9 +151,12 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
 }
 
 Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const Tensor q = split_heads(silu(q_proj(x)), num_heads_);
+  RecurrentOptions options = recurrence(x, state, cu_seqlens);
+  options.g_gamma = lightning_g_gamma(num_heads_, layer_idx_, num_layers_, x.device(),
+                                      q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   const auto [o, final_state] =
-      lightning_attn(split_heads(silu(q_proj(x)), num_heads_), split_heads(silu(k_proj(x)), num_heads_),
-                     split_heads(v_proj(x), num_heads_), layer_idx_, num_layers_, recurrence(x, state, cu_seqlens));
+      RecurrentAttention().apply(q, split_heads(silu(k_proj(x)), num_heads_), split_heads(v_proj(x), num_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
   return o_proj(finish_heads(o, x, g_norm, g_proj));
 }

@@ -16,7 +16,7 @@ from glade import _glade
 FOLDER = Path(__file__).parents[1] / "bindings" / "glade" / "_glade"
 MODULES = {
     "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_models": _glade._models, "_nn/__init__": _glade._nn,
-    "_nn/init": _glade._nn.init, "_optim": _glade._optim,
+    "_nn/init": _glade._nn.init, "_optim": _glade._optim, "_tuning": _glade._tuning,
 }  # fmt: skip
 # Public names of types, and where the stubs find them.
 IMPORTS = {
@@ -29,7 +29,7 @@ IMPORTS = {
 }
 # What pybind11 says of types without parameters.
 BARE = {
-    "object": "Any", "handle": "Any", "Iterable": "Iterable[Any]", "Callable": "Callable[..., Any]", "list": "list[Any]", "tuple": "tuple[Any, ...]",
+    "object": "Any", "handle": "Any", "Iterable": "Iterable[Any]", "Callable": "Callable[..., Any]", "dict": "dict[str, Any]", "list": "list[Any]", "tuple": "tuple[Any, ...]",
     "os.PathLike": "os.PathLike[str]",
 }  # fmt: skip
 RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_")}

@@ -15,6 +15,8 @@ using tuning::Pass;
 
 namespace {
 
+constexpr std::int64_t kChunkSize = 64;
+
 RecurrenceShape shape_of(const AttentionProblem& p) {
   return {p.device, p.dtype, p.sequences, p.length, p.heads, p.kv_heads, p.K, p.V, p.gk, p.gv};
 }
@@ -27,7 +29,7 @@ Algorithm algorithm_of(const AttentionConfig& cfg, const AttentionProblem& probl
 void set_configurations(RecurrentOptions& arguments, const AttentionConfig& forward, const AttentionConfig& backward) {
   arguments.algorithm = forward.algorithm;
   arguments.backward_algorithm = backward.algorithm;
-  arguments.checkpoint_interval = backward.checkpoint_interval;
+  if (backward.checkpoint_interval != 0) arguments.checkpoint_interval = backward.checkpoint_interval;
 }
 
 void check_platform(const char* name, Platform platform, Device device) {
@@ -91,11 +93,15 @@ AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) 
 AttentionConfig AttentionModule::reference_cfg(const AttentionProblem&) const { return {.algorithm = Algorithm::recurrent}; }
 
 std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProblem& problem) const {
-  std::vector<AttentionConfig> candidates{{.algorithm = Algorithm::recurrent}};
-  if (problem.pass == Pass::backward)
-    for (const std::int64_t interval : {32, 64, 256})
-      candidates.push_back({.algorithm = Algorithm::recurrent, .checkpoint_interval = interval});
-  if (!chunk_obstacle(shape_of(problem))) candidates.push_back({.algorithm = Algorithm::chunk});
+  std::vector<AttentionConfig> candidates;
+  for (const Algorithm algorithm : {Algorithm::recurrent, Algorithm::chunk}) {
+    const bool chunk = algorithm == Algorithm::chunk;
+    if (chunk && chunk_obstacle(shape_of(problem))) continue;
+    candidates.push_back({.algorithm = algorithm});
+    if (problem.pass == Pass::forward || (chunk && problem.device.is_cuda())) continue;  // which keep no states, or all
+    for (const std::int64_t interval : {64, 256})
+      if (interval < 2 * problem.length) candidates.push_back({.algorithm = algorithm, .checkpoint_interval = interval});
+  }
   return candidates;
 }
 
@@ -103,12 +109,14 @@ void AttentionModule::check_cfg(const AttentionProblem& problem, const Attention
   const bool chunk = algorithm_of(cfg, problem) == Algorithm::chunk;
   const char* obstacle = chunk ? chunk_obstacle(shape_of(problem)) : nullptr;
   if (obstacle) fail<ValueError>("{}: cfg: algorithm chunk does not take {}", name(), obstacle);
-  if (cfg.checkpoint_interval < 1)
-    fail<ValueError>("{}: cfg: checkpoint_interval is {}: expected at least 1", name(), cfg.checkpoint_interval);
+  if (cfg.checkpoint_interval < 0)
+    fail<ValueError>("{}: cfg: checkpoint_interval is {}: expected at least 0", name(), cfg.checkpoint_interval);
   const auto fixed = [&](const char* field, std::int64_t value, std::int64_t only, const char* why) {
     if (value != 0 && value != only) fail<ValueError>("{}: cfg: {} is {}: {}", name(), field, value, why);
   };
-  fixed("chunk_size", cfg.chunk_size, chunk ? 64 : 0,
+  if (chunk && problem.device.is_cuda())
+    fixed("checkpoint_interval", cfg.checkpoint_interval, kChunkSize, "the chunk kernels keep the state before every 64 tokens");
+  fixed("chunk_size", cfg.chunk_size, chunk ? kChunkSize : 0,
         chunk ? "the chunk kernels are compiled for 64" : "the recurrent algorithm has no chunks");
   fixed("sub_chunk_size", cfg.sub_chunk_size, 0, "the chunk kernels have no sub-chunks");
   fixed("value_block", cfg.value_block, 0, "the kernels choose it from V");
@@ -150,26 +158,41 @@ Tensors AttentionModule::run(const AttentionProblem& problem, const AttentionCon
 }
 
 std::pair<Tensor, Tensor> AttentionModule::apply(const Tensor& query, const Tensor& key, const Tensor& value,
-                                                 RecurrentOptions arguments, const AttentionOptions& options) const {
-  arguments.softmax_scale = options.softmax_scale;
-  arguments.reverse = options.reverse;
+                                                 RecurrentOptions arguments, Platform platform,
+                                                 const std::optional<AttentionConfig>& cfg) const {
   const auto is_rows = [](const Tensor& x) { return x.defined() && (x.ndim() == 3 || x.ndim() == 4); };
   if (is_rows(query) && is_rows(key) && is_rows(value)) {  // else recurrent says what is wrong
-    check_platform(name(), options.platform, query.device());
+    check_platform(name(), platform, query.device());
     AttentionProblem problem = AttentionProblem::of(query, key, value, arguments, Pass::forward);
-    const AttentionConfig forward = choose(problem, options.cfg).cfg;
-    AttentionConfig backward = forward;
-    if (!options.cfg && autograd::any_requires_grad({&query, &key, &value, &arguments.g, &arguments.g_gamma, &arguments.gk,
-                                                     &arguments.gv, &arguments.initial_state})) {
-      problem.pass = Pass::backward;
-      backward = choose(problem).cfg;
+    if (cfg) {
+      const AttentionConfig given = choose(problem, cfg).cfg;
+      set_configurations(arguments, given, given);
+    } else if (arguments.algorithm == Algorithm::automatic) {
+      const AttentionConfig forward = choose(problem).cfg;
+      AttentionConfig backward = forward;
+      if (autograd::any_requires_grad(
+              {&query, &key, &value, &arguments.g, &arguments.g_gamma, &arguments.gk, &arguments.gv, &arguments.initial_state})) {
+        problem.pass = Pass::backward;
+        backward = choose(problem).cfg;
+      }
+      set_configurations(arguments, forward, backward);
     }
-    set_configurations(arguments, forward, backward);
   }
-  auto results = recurrent(query, key, value, arguments);
+  return recurrent(query, key, value, arguments);
+}
+
+namespace {
+
+std::pair<Tensor, Tensor> apply_options(const AttentionModule& module, const Tensor& query, const Tensor& key,
+                                        const Tensor& value, RecurrentOptions arguments, const AttentionOptions& options) {
+  arguments.softmax_scale = options.softmax_scale;
+  arguments.reverse = options.reverse;
+  auto results = module.apply(query, key, value, std::move(arguments), options.platform, options.cfg);
   if (!options.return_state) results.second = Tensor();
   return results;
 }
+
+}  // namespace
 
 std::pair<Tensor, Tensor> RecurrentAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                                          const Tensor& g, const Tensor& g_gamma, const Tensor& gk,
@@ -182,7 +205,7 @@ std::pair<Tensor, Tensor> RecurrentAttention::operator()(const Tensor& query, co
   arguments.gv = gv;
   arguments.initial_state = initial_state;
   arguments.cu_seqlens = cu_seqlens;
-  return apply(query, key, value, std::move(arguments), options);
+  return apply_options(*this, query, key, value, std::move(arguments), options);
 }
 
 std::pair<Tensor, Tensor> GLAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& g,
@@ -193,7 +216,7 @@ std::pair<Tensor, Tensor> GLAttention::operator()(const Tensor& query, const Ten
   arguments.g_gamma = g_gamma;
   arguments.initial_state = initial_state;
   arguments.cu_seqlens = cu_seqlens;
-  return apply(query, key, value, std::move(arguments), options);
+  return apply_options(*this, query, key, value, std::move(arguments), options);
 }
 
 std::pair<Tensor, Tensor> recurrent_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& g,

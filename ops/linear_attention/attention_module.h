@@ -8,13 +8,13 @@
 
 namespace glade {
 
-/// How one pass of the recurrence is computed. A size of 0 is the kernel's own; other values than those named are a
-/// ValueError, because the kernels are compiled for these alone (docs/tuning.md says why).
+/// How one pass of the recurrence is computed. A size of 0 is the kernel's own; docs/tuning.md says which others there are.
+/// Those that no kernel offers are a ValueError.
 struct AttentionConfig {
   Algorithm algorithm = Algorithm::automatic;  ///< recurrent or chunk; automatic: as recurrent() picks
-  std::int64_t checkpoint_interval = 128;      ///< tokens between the states that the recurrent backward pass keeps
-  std::int64_t chunk_size = 0;                 ///< tokens of a chunk: 64
-  std::int64_t sub_chunk_size = 0;             ///< there are no sub-chunks
+  std::int64_t checkpoint_interval = 0;        ///< tokens between the states that the backward pass keeps
+  std::int64_t chunk_size = 0;                 ///< tokens of a chunk
+  std::int64_t sub_chunk_size = 0;             ///< tokens of a part of a chunk
   std::int64_t value_block = 0;                ///< value channels of a block
   std::int64_t warps = 0;                      ///< of a block
   std::int64_t stages = 0;                     ///< of the pipeline that loads tokens
@@ -59,9 +59,10 @@ class AttentionModule : public tuning::OperationModule<AttentionProblem, Attenti
   Tensors sample(const AttentionProblem& problem, Generator& generator) const override;
   Tensors run(const AttentionProblem& problem, const AttentionConfig& cfg, const Tensors& inputs) const override;
 
- protected:
+  /// recurrent() with a configuration for each pass: `cfg`, or else those that are chosen, unless arguments.algorithm says
+  /// which. ValueError for a cfg that cannot be used, DeviceError for another platform than the tensors'.
   std::pair<Tensor, Tensor> apply(const Tensor& query, const Tensor& key, const Tensor& value, RecurrentOptions arguments,
-                                  const AttentionOptions& options) const;
+                                  Platform platform = Platform::automatic, const std::optional<AttentionConfig>& cfg = {}) const;
 };
 
 /// recurrent(), whose arguments and errors these are: [B, T, H, K], [B, T, Hkv, K], [B, T, Hkv, V] -> the output and, with

@@ -184,7 +184,7 @@ TEST_P(AttentionModules, RefuseWhatCannotBe) {
   };
   EXPECT_TRUE(
       throws_with<ValueError>(with({.algorithm = Algorithm::chunk}), "recurrent_attention: cfg: algorithm chunk does not take"));
-  EXPECT_TRUE(throws_with<ValueError>(with({.checkpoint_interval = 0}), "checkpoint_interval is 0"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.checkpoint_interval = -1}), "checkpoint_interval is -1"));
   EXPECT_TRUE(throws_with<ValueError>(with({.chunk_size = 128}), "chunk_size is 128"));
   EXPECT_TRUE(throws_with<ValueError>(with({.sub_chunk_size = 16}), "sub_chunk_size is 16"));
   EXPECT_TRUE(throws_with<ValueError>(with({.value_block = 7}), "value_block is 7"));

@@ -11,7 +11,7 @@ import pytest
 import glade
 
 ROOT = Path(__file__).parents[2]
-MODULES = ["glade", "glade.autograd", "glade.cuda", "glade.nn", "glade.nn.init", "glade.nn.models", "glade.nn._containers", "glade.optim", "glade.typing"]
+MODULES = ["glade", "glade.autograd", "glade.cuda", "glade.nn", "glade.nn.init", "glade.nn.models", "glade.nn._containers", "glade.optim", "glade.tuning", "glade.typing"]
 
 
 def public(owner):
@@ -49,7 +49,7 @@ def test_doctests(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("guide", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("guide", ["README.md", "docs/python.md", "docs/tuning.md"])
 def test_guides(guide, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = (ROOT / guide).read_text()
