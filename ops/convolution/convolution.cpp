@@ -4,6 +4,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/convolution/convolution_kernels.h>
+#include <glade/ops/packed/packed.h>
 #include <glade/ops/reduce/reduce.h>
 
 namespace glade {
@@ -33,23 +34,6 @@ void check(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions&
     fail<ShapeError>("{}: bias is {}, expected [{}] for x {}", operation, options.bias.shape(), channels, x.shape());
 }
 
-/// The positions where packed sequences begin and end.
-std::vector<std::int64_t> read_boundaries(const Tensor& cu_seqlens, const Tensor& x) {
-  if (cu_seqlens.dtype() != DType::int64 && cu_seqlens.dtype() != DType::int32)
-    fail<DTypeError>("short_convolution: cu_seqlens is {}, expected int32 or int64", cu_seqlens.dtype());
-  if (cu_seqlens.ndim() != 1 || cu_seqlens.numel() == 0)
-    fail<ShapeError>("short_convolution: cu_seqlens is {}, expected [number of sequences + 1]", cu_seqlens.shape());
-  if (x.size(0) != 1) fail<ShapeError>("short_convolution: x is {}, expected a batch of 1 with cu_seqlens", x.shape());
-  std::vector<std::int64_t> boundaries = cu_seqlens.to_vector<std::int64_t>();
-  if (boundaries.front() != 0 || boundaries.back() != x.size(1))
-    fail<ValueError>("short_convolution: cu_seqlens goes from {} to {}, expected 0 to {} for x {}", boundaries.front(),
-                     boundaries.back(), x.size(1), x.shape());
-  for (std::size_t i = 1; i < boundaries.size(); ++i)
-    if (boundaries[i] < boundaries[i - 1])
-      fail<ValueError>("short_convolution: cu_seqlens falls from {} to {} at position {}", boundaries[i - 1], boundaries[i], i);
-  return boundaries;
-}
-
 /// x [batch, tokens, channels] as [all tokens, channels] with channels contiguous: a view where the strides allow.
 Tensor token_rows(const Tensor& x) {
   const Strides& strides = x.strides();
@@ -70,7 +54,8 @@ std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weigh
   bool some_empty = x.size(1) == 0;
   Tensor cu_seqlens;
   if (options.cu_seqlens.defined()) {
-    const std::vector<std::int64_t> boundaries = read_boundaries(options.cu_seqlens, x);
+    const std::vector<std::int64_t> boundaries =
+        read_cu_seqlens("short_convolution", options.cu_seqlens, "x", x, x.size(0), x.size(1));
     sequences = static_cast<std::int64_t>(boundaries.size()) - 1;
     for (std::size_t i = 1; i < boundaries.size(); ++i) some_empty = some_empty || boundaries[i] == boundaries[i - 1];
     cu_seqlens = Tensor::from_vector(boundaries, x.device());

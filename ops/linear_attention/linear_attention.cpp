@@ -11,6 +11,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/packed/packed.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 
@@ -68,25 +69,6 @@ void check_rows(const Tensor& query, const Tensor& key, const Tensor& value, boo
                      key.shape(), query.size(-2), key.size(-2));
 }
 
-/// The boundaries of the packed sequences, on the host, checked.
-std::vector<std::int64_t> read_boundaries(const Tensor& cu_seqlens, const Tensor& query) {
-  if (cu_seqlens.dtype() != DType::int64 && cu_seqlens.dtype() != DType::int32)
-    fail<DTypeError>("recurrent: cu_seqlens is {}: expected int32 or int64", cu_seqlens.dtype());
-  if (cu_seqlens.ndim() != 1 || cu_seqlens.numel() == 0)
-    fail<ShapeError>("recurrent: cu_seqlens is {}: expected [number of sequences + 1]", cu_seqlens.shape());
-  if (query.ndim() == 4 && query.shape()[0] != 1)
-    fail<ShapeError>("recurrent: cu_seqlens needs a batch of 1, query is {}", query.shape());
-  std::vector<std::int64_t> boundaries = cu_seqlens.to_vector<std::int64_t>();
-  const std::int64_t tokens = query.size(-3);
-  if (boundaries.front() != 0 || boundaries.back() != tokens)
-    fail<ValueError>("recurrent: cu_seqlens goes from {} to {}: expected 0 to {}, the tokens of query {}", boundaries.front(),
-                     boundaries.back(), tokens, query.shape());
-  for (std::size_t i = 1; i < boundaries.size(); ++i)
-    if (boundaries[i] < boundaries[i - 1])
-      fail<ValueError>("recurrent: cu_seqlens falls from {} to {} at position {}", boundaries[i - 1], boundaries[i], i);
-  return boundaries;
-}
-
 void check_gates(const Tensor& query, const Tensor& value, const RecurrentOptions& options, std::int64_t sequences) {
   Shape per_head = query.shape(), per_value = query.shape();
   per_head.erase(query.ndim() - 1);
@@ -116,7 +98,8 @@ struct Sequences {
 
 Sequences find_sequences(const Tensor& query, const Tensor& cu_seqlens) {
   if (!cu_seqlens.defined()) return {query.shape()[0], query.shape()[1], {}};
-  const std::vector<std::int64_t> boundaries = read_boundaries(cu_seqlens, query);
+  const std::vector<std::int64_t> boundaries =
+      read_cu_seqlens("recurrent", cu_seqlens, "query", query, query.ndim() == 4 ? query.shape()[0] : 1, query.size(-3));
   Sequences sequences{static_cast<std::int64_t>(boundaries.size()) - 1, 0,
                       to_data(to_data(cu_seqlens, DType::int64), query.device())};
   sequences.cu_seqlens = contiguous_data(sequences.cu_seqlens);

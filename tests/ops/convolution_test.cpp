@@ -287,11 +287,11 @@ TEST_P(ShortConvolution, Errors) {
   error(shape, e({2, 5, 3}), e({3, 4}), {.initial_state = e({2, 3, 4})}, "initial_state is [2, 3, 4], expected [2, 3, 3]");
   error(dtype, e({2, 5, 3}, DType::int64), e({3, 4}), {}, "x is int64, expected a floating-point tensor");
   error(dtype, e({2, 5, 3}), e({3, 4}, DType::float64), {}, "weight is float64, but x is float32");
-  error(shape, e({2, 5, 3}), e({3, 4}), seqlens({0, 5}), "x is [2, 5, 3], expected a batch of 1 with cu_seqlens");
-  error(value, e({1, 5, 3}), e({3, 4}), seqlens({0, 4}), "cu_seqlens goes from 0 to 4, expected 0 to 5");
+  error(shape, e({2, 5, 3}), e({3, 4}), seqlens({0, 5}), "cu_seqlens needs a batch of 1, x is [2, 5, 3]");
+  error(value, e({1, 5, 3}), e({3, 4}), seqlens({0, 4}), "cu_seqlens goes from 0 to 4: expected 0 to 5");
   error(value, e({1, 5, 3}), e({3, 4}), seqlens({1, 5}), "cu_seqlens goes from 1 to 5");
   error(value, e({1, 5, 3}), e({3, 4}), seqlens({0, 4, 2, 5}), "cu_seqlens falls from 4 to 2 at position 2");
-  error(dtype, e({1, 5, 3}), e({3, 4}), {.cu_seqlens = e({2})}, "cu_seqlens is float32, expected int32 or int64");
+  error(dtype, e({1, 5, 3}), e({3, 4}), {.cu_seqlens = e({2})}, "cu_seqlens is float32: expected int32 or int64");
   error(shape, e({1, 5, 3}), e({3, 4}), {.cu_seqlens = e({1, 2}, DType::int64)}, "cu_seqlens is [1, 2]");
   if (device().is_cuda()) error(TypeTag<DeviceError>(), e({2, 5, 3}), zeros({3, 4}), {}, "x is on cuda:0, but weight is on cpu");
 }

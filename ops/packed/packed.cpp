@@ -1,0 +1,24 @@
+#include <glade/ops/packed/packed.h>
+
+#include <glade/core/format.h>
+
+namespace glade {
+
+std::vector<std::int64_t> read_cu_seqlens(const char* operation, const Tensor& cu_seqlens, const char* name, const Tensor& x,
+                                          std::int64_t batch, std::int64_t tokens) {
+  if (cu_seqlens.dtype() != DType::int64 && cu_seqlens.dtype() != DType::int32)
+    fail<DTypeError>("{}: cu_seqlens is {}: expected int32 or int64", operation, cu_seqlens.dtype());
+  if (cu_seqlens.ndim() != 1 || cu_seqlens.numel() == 0)
+    fail<ShapeError>("{}: cu_seqlens is {}: expected [number of sequences + 1]", operation, cu_seqlens.shape());
+  if (batch != 1) fail<ShapeError>("{}: cu_seqlens needs a batch of 1, {} is {}", operation, name, x.shape());
+  std::vector<std::int64_t> boundaries = cu_seqlens.to_vector<std::int64_t>();
+  if (boundaries.front() != 0 || boundaries.back() != tokens)
+    fail<ValueError>("{}: cu_seqlens goes from {} to {}: expected 0 to {}, the tokens of {} {}", operation, boundaries.front(),
+                     boundaries.back(), tokens, name, x.shape());
+  for (std::size_t i = 1; i < boundaries.size(); ++i)
+    if (boundaries[i] < boundaries[i - 1])
+      fail<ValueError>("{}: cu_seqlens falls from {} to {} at position {}", operation, boundaries[i - 1], boundaries[i], i);
+  return boundaries;
+}
+
+}  // namespace glade
