@@ -69,6 +69,13 @@ py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector
   return py::cast(tokens);
 }
 
+Algorithm to_algorithm(const std::string& name) {
+  if (name == "auto") return Algorithm::automatic;
+  if (name == "recurrent") return Algorithm::recurrent;
+  if (name == "chunk") return Algorithm::chunk;
+  throw ValueError("set_algorithm: algorithm is '" + name + "', expected auto, recurrent or chunk");
+}
+
 template <class Model, class Config>
 auto def_model(py::module_& module, const char* name, const char* model_type, const char* doc) {
   return py::class_<Model, CausalLM>(module, name, doc).def(py::init([model_type](const py::kwargs& fields) {
@@ -134,6 +141,13 @@ void bind_models(py::module_& module) {
           "have ended. conversations, a list of a Conversation for each prompt, or an empty one that is then filled, is what "
           "came before the prompts and then what came up to the end of the result. Ctrl-C ends it between tokens. ValueError "
           "for options out of their domain, IndexError for tokens outside the vocabulary.")
+      .def(
+          "set_algorithm", [](CausalLM& self, const std::string& name) { self.set_algorithm(to_algorithm(name)); },
+          arg("algorithm"),
+          "How every layer computes its recurrence in training and in the reading of prompts: \"recurrent\", step by step; "
+          "\"chunk\", 64 steps at a time, a ValueError in forward where that is not supported; or \"auto\", as at first. A "
+          "single "
+          "token that comes with states is always one recurrent step.")
       .def_property_readonly("config_json", &CausalLM::config_json, "The configuration as JSON, as checkpoints keep it.")
       .def_property_readonly(
           "config", [](const CausalLM& self) { return py::module_::import("json").attr("loads")(self.config_json()); },
