@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <ctime>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include <glade/core/format.h>
 #include <glade/nn/hdf5/writer.h>
 #include <glade/nn/models/causal_lm.h>
+#include <glade/nn/parse_json.h>
 
 namespace glade::nn {
 namespace {
@@ -84,9 +84,8 @@ void check_part(const Checkpoint& checkpoint, const std::string& group, const Na
 void check_config(const Checkpoint& checkpoint, const Module& model) {
   const auto* language_model = dynamic_cast<const models::CausalLM*>(&model);
   if (language_model == nullptr || checkpoint.config.empty()) return;
-  const auto given = nlohmann::json::parse(checkpoint.config, nullptr, false);
+  const auto given = parse_json_object<CheckpointError>(checkpoint.path + ": attribute config", checkpoint.config);
   const auto expected = nlohmann::json::parse(language_model->config_json());
-  if (!given.is_object()) fail<CheckpointError>("{}: attribute config is no JSON object", checkpoint.path);
   std::vector<std::string> differences;
   for (const auto& [name, value] : expected.items())
     if (const auto found = given.find(name); name != "dtype" && found != given.end() && *found != value)

@@ -9,13 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <set>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include <glade/core/format.h>
 #include <glade/nn/output_file.h>
+#include <glade/nn/parse_json.h>
 
 namespace glade::nn {
 namespace {
@@ -39,25 +37,6 @@ constexpr std::array<std::pair<const char*, DType>, 8> kTypes{{{"F64", DType::fl
 /// Text from the file, short enough for a message.
 std::string brief(const std::string& text) { return text.size() <= 100 ? text : text.substr(0, 100) + "..."; }
 std::string brief(const json& value) { return brief(value.dump()); }
-
-/// Parses the header. CheckpointError for text that is not JSON, has a name twice or is nested deeper than a header is.
-json parse_header(std::string_view text) {
-  using Event = json::parse_event_t;
-  constexpr int kDeepest = 3;  // the header, a tensor, its shape
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Event event, json& value) {
-    if ((event == Event::object_start || event == Event::array_start) && depth >= kDeepest)
-      fail<CheckpointError>("its header is nested too deeply");
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
-      fail<CheckpointError>("its header has {} twice", brief(value));
-    return true;
-  };
-  json header = json::parse(text, check, false);
-  if (!header.is_object()) fail<CheckpointError>("its header is not a JSON object");
-  return header;
-}
 
 const json& field(const json& entry, const char* name) {
   const auto value = entry.find(name);
@@ -177,7 +156,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(s
       fail<CheckpointError>("not a safetensors file, or truncated: a header of {} bytes in a file of {}", length, file_->size());
 
     const auto text = file_->map(0, kLengthBytes + length);
-    const json header = parse_header({text.get() + kLengthBytes, length});
+    constexpr int kDeepest = 3;  // the header, a tensor, its shape
+    const json header = parse_json_object<CheckpointError>("its header", {text.get() + kLengthBytes, length}, kDeepest);
     std::map<std::string, Entry> entries;
     for (const auto& [name, value] : header.items()) {
       place = brief(name) + ": ";

@@ -9,6 +9,7 @@ packages=(
   cmake ninja-build g++ ccache pkg-config                  # build
   libopenblas-openmp-dev libhdf5-dev zlib1g-dev                       # matrix products, checkpoint files
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
+  libsentencepiece-dev                                     # tokenizers of published models, for examples/generate
   libgtest-dev libbenchmark-dev                            # tests, benchmarks
   python3 python3-venv python3-dev                         # the Python package, the formatter, the linter
   bible-kjv                                                # the example's training text

@@ -1,9 +1,8 @@
 #include <glade/nn/models/causal_lm.h>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/core/format.h>
 #include <glade/nn/init.h>
+#include <glade/nn/parse_json.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/loss/loss.h>
 
@@ -134,8 +133,7 @@ LightningForCausalLM::LightningForCausalLM(const LightningConfig& config)
     : CausalLM(config, config.to_json(), lightning_attention(config)) {}
 
 std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json) {
-  const nlohmann::json object = nlohmann::json::parse(config_json, nullptr, false);
-  if (!object.is_object()) fail<ValueError>("model config: expected a JSON object");
+  const nlohmann::json object = parse_json_object<ValueError>("model config", config_json);
   const nlohmann::json type = object.value("model_type", nlohmann::json());
   if (type == "gla") return std::make_unique<GLAForCausalLM>(GLAConfig::from_json(config_json));
   if (type == "lightning") return std::make_unique<LightningForCausalLM>(LightningConfig::from_json(config_json));

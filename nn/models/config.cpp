@@ -3,9 +3,8 @@
 #include <set>
 #include <type_traits>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/core/format.h>
+#include <glade/nn/parse_json.h>
 
 namespace glade::nn::models {
 namespace {
@@ -129,8 +128,7 @@ json to_object(const char* model_type, const Config& config) {
 }
 
 json parse_object(const std::string& model_type, const std::string& text) {
-  json object = json::parse(text, nullptr, false);
-  if (!object.is_object()) fail<ValueError>("model config: expected a JSON object");
+  json object = parse_json_object<ValueError>("model config", text);
   if (const json given = object.value("model_type", json()); given != model_type)
     fail<ValueError>("model config: model_type is {}, expected \"{}\"", given.dump(), model_type);
   object.erase("model_type");

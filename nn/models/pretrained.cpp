@@ -5,12 +5,11 @@
 #include <fstream>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/core/format.h>
 #include <glade/nn/init.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/output_file.h>
+#include <glade/nn/parse_json.h>
 
 namespace glade::nn::models {
 namespace {
@@ -89,9 +88,9 @@ void write_text(const std::string& path, const std::string& text) {
 
 /// The file of every tensor, by the index.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const json index = json::parse(read_text(path), nullptr, false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-    fail<CheckpointError>("{}: expected a JSON object with an object 'weight_map'", path);
+  const json index = parse_json_object<CheckpointError>(path, read_text(path));
+  if (!index.contains("weight_map") || !index["weight_map"].is_object())
+    fail<CheckpointError>("{}: has no object 'weight_map'", path);
   std::map<std::string, std::string> files;
   for (const auto& [name, value] : index["weight_map"].items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";

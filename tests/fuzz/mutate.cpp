@@ -1,5 +1,5 @@
-// hdf5_fuzz SECONDS FOLDER [SEED]: loads every .h5 file of a folder, then damaged ones until the time is over. What libFuzzer
-// does with clang, without coverage but with any compiler.
+// FUZZER SECONDS FOLDER EXTENSION [SEED]: loads every file of a folder that has the extension, then damaged ones until the time
+// is over. What libFuzzer does with clang, without coverage but with any compiler.
 #include <sanitizer/common_interface_defs.h>
 #include <unistd.h>
 
@@ -27,10 +27,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string current;  ///< the bytes that are being loaded
+std::string failure = "fuzz_failure";
 
 void keep_current() {
-  std::ofstream("hdf5_fuzz_failure.h5", std::ios::binary) << current;
-  std::fputs("the file was kept as hdf5_fuzz_failure.h5\n", stderr);
+  std::ofstream(failure, std::ios::binary) << current;
+  std::fprintf(stderr, "the file was kept as %s\n", failure.c_str());
 }
 
 void load_current() {
@@ -86,25 +87,27 @@ class Mutator {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fputs("hdf5_fuzz SECONDS FOLDER [SEED]\n", stderr);
+  if (argc < 4) {
+    std::fprintf(stderr, "%s SECONDS FOLDER EXTENSION [SEED]\n", argv[0]);
     return 2;
   }
+  const std::string extension = argv[3];
+  failure += extension;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(std::atof(argv[1]));
-  const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : std::random_device{}();
   std::signal(SIGALRM, [](int) { std::abort(); });
   __sanitizer_set_death_callback(keep_current);
 
   std::vector<std::string> corpus;
   for (const fs::directory_entry& entry : fs::directory_iterator(argv[2])) {
-    if (entry.path().extension() != ".h5") continue;
+    if (entry.path().extension() != extension) continue;
     std::ifstream file(entry.path(), std::ios::binary);
     current.assign(std::istreambuf_iterator<char>(file), {});
     load_current();
     corpus.push_back(current);
   }
   if (corpus.empty()) {
-    std::fprintf(stderr, "%s has no .h5 files\n", argv[2]);
+    std::fprintf(stderr, "%s has no %s files\n", argv[2], argv[3]);
     return 1;
   }
   Mutator mutator(corpus, seed);

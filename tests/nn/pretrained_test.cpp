@@ -132,6 +132,17 @@ TEST_P(PretrainedModels, GenerateTheSameTokens) {
   }
 }
 
+TEST_P(PretrainedModels, ReadPromptsOfDifferentLengthsAtOnce) {
+  for (const std::string& name : kModels) {
+    const StateDict values = expected(name);
+    const auto ids = values.at("input_ids").to_vector<std::int64_t>();  // two rows of 70
+    std::vector<Conversation> talks;
+    load(name)->generate({{ids.begin(), ids.begin() + 66}, {ids.begin() + 70, ids.begin() + 100}}, {.max_new_tokens = 0}, &talks);
+    EXPECT_LT(difference(talks[0].logits, slice(select(values.at("logits"), 0, 0), 0, 65, 66)), 1e-5) << name;
+    EXPECT_LT(difference(talks[1].logits, slice(select(values.at("logits"), 0, 1), 0, 29, 30)), 1e-5) << name;
+  }
+}
+
 TEST_P(PretrainedModels, ComputeInTheDTypeAskedFor) {
   for (const std::string& name : kModels) {
     const auto model = load(name, DType::bfloat16);
@@ -360,7 +371,11 @@ TEST_F(PretrainedFolderTest, BrokenFilesAreNamed) {
   EXPECT_TRUE(refused("has neither model.safetensors nor model.safetensors.index.json"));
   copy("gla_base");
   write("config.json", "{\"model_type\": ");
-  EXPECT_TRUE(refused("config.json: model config: expected a JSON object"));
+  EXPECT_TRUE(refused("config.json: model config is no JSON object"));
+  write("config.json", R"({"model_type": "gla", "vocab_size": 97, "vocab_size": 97})");
+  EXPECT_TRUE(refused("config.json: model config has \"vocab_size\" twice"));
+  write("config.json", R"({"model_type": "gla", "attn": )" + std::string(1000000, '['));
+  EXPECT_TRUE(refused("config.json: model config is nested too deeply"));
   fs::remove(folder_ / "config.json");
   EXPECT_TRUE(refused("config.json: cannot be read: No such file or directory"));
   fs::remove_all(folder_);
@@ -385,7 +400,9 @@ TEST_F(PretrainedFolderTest, BrokenShardsAreNamed) {
   EXPECT_TRUE(refuses(entry, "\"model.norm.bias\": \"model-00005-of-00005.safetensors\"", "but not listed there"));
   EXPECT_TRUE(refuses(entry, entry + ", \"stray\": \"model-00001-of-00005.safetensors\"",
                       "stray is not in model-00001-of-00005.safetensors"));
-  EXPECT_TRUE(refuses("\"weight_map\"", "\"map\"", "expected a JSON object with an object 'weight_map'"));
+  EXPECT_TRUE(refuses("\"weight_map\"", "\"map\"", "model.safetensors.index.json: has no object 'weight_map'"));
+  write(index, "{");
+  EXPECT_TRUE(refused("model.safetensors.index.json is no JSON object"));
   write(index, good_index);
   write(last, good_shard.substr(0, good_shard.size() - 1));
   EXPECT_TRUE(refused("the file is truncated"));

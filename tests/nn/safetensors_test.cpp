@@ -142,11 +142,11 @@ TEST_F(Safetensors, RefuseFilesThatAreNone) {
 }
 
 TEST_F(Safetensors, RefuseBadHeaders) {
-  EXPECT_TRUE(refuses("", 0, "not a JSON object"));
-  EXPECT_TRUE(refuses("[]", 0, "not a JSON object"));
-  EXPECT_TRUE(refuses("{\"a\": {}", 0, "not a JSON object"));
-  EXPECT_TRUE(refuses("{\"\xff\": {}}", 0, "not a JSON object"));
-  EXPECT_TRUE(refuses("{} x", 0, "not a JSON object"));
+  EXPECT_TRUE(refuses("", 0, "its header is no JSON object"));
+  EXPECT_TRUE(refuses("[]", 0, "its header is no JSON object"));
+  EXPECT_TRUE(refuses("{\"a\": {}", 0, "its header is no JSON object"));
+  EXPECT_TRUE(refuses("{\"\xff\": {}}", 0, "its header is no JSON object"));
+  EXPECT_TRUE(refuses("{} x", 0, "its header is no JSON object"));
   EXPECT_TRUE(refuses(std::string(100000, '['), 0, "nested too deeply"));
   EXPECT_TRUE(refuses(R"({"__metadata__": 3})", 0, "__metadata__: 3 is not an object"));
   EXPECT_TRUE(refuses(R"({"__metadata__": {"k": 3}})", 0, "'k' is not a string"));

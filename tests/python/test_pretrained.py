@@ -10,12 +10,20 @@ import glade
 from conftest import to_numpy
 from glade.nn import models
 
-DATA = pathlib.Path(__file__).parents[1] / "data"
+ROOT = pathlib.Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "recurrent", "chunk"])
 @pytest.mark.parametrize("name", ["gla_base", "gla_conv_gqa"])
-def test_agrees_with_fla_and_round_trips(name, device, tmp_path):
+def test_agrees_with_fla_and_round_trips(name, algorithm, device, tmp_path):
     model = models.GLAForCausalLM.from_pretrained(DATA / name, device=device)
+    model.set_algorithm(algorithm)
+    if algorithm == "chunk":
+        try:
+            model(glade.zeros((1, 64), dtype="int64", device=device))
+        except ValueError as error:
+            pytest.skip(str(error))
     with h5py.File(DATA / name / "expected.h5") as expected:
         ids, logits, generated = (expected[key][()] for key in ("input_ids", "logits", "generated"))
     result = to_numpy(model(glade.tensor(ids).to(device)))
@@ -34,6 +42,24 @@ def test_files_and_activations_take_dtypes(tmp_path):
     model.save_pretrained(tmp_path, dtype=glade.bfloat16, max_shard_bytes=100_000)
     assert (tmp_path / "model.safetensors.index.json").exists()
     assert sum(f.stat().st_size for f in tmp_path.glob("*.safetensors")) < 320_000
+
+
+def test_algorithms_have_names():
+    model = models.GLAForCausalLM.from_pretrained(DATA / "gla_base")
+    with pytest.raises(ValueError, match="algorithm is 'parallel', expected auto, recurrent or chunk"):
+        model.set_algorithm("parallel")
+
+
+def test_guide(tmp_path, monkeypatch):
+    """The blocks of docs/pretrained.md, in order, like a reader would type them."""
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    blocks = [part.split("```")[0] for part in (ROOT / "docs" / "pretrained.md").read_text().split("```python\n")[1:]]
+    names = {}
+    for block in blocks:
+        exec(compile(block, "docs/pretrained.md", "exec"), names)  # noqa: S102
+    assert len(names["talks"][0]) == 300 + 2 + 100
+    assert (tmp_path / "tuned" / "model.safetensors").exists()
 
 
 def test_broken_folders_are_named(tmp_path):
