@@ -135,7 +135,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
 }
 
 CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {
-  if (file_.string_attribute("format") != "glade") fail<CheckpointError>("{}: not a glade checkpoint", path);
+  if (!is_checkpoint(file_)) fail<CheckpointError>("{}: not a glade checkpoint", path);
   const auto require = [&](auto attribute, const char* name) {
     if (!attribute) fail<CheckpointError>("{}: attribute {} is missing", path, name);
     return *attribute;
@@ -197,6 +197,14 @@ Checkpoint CheckpointFile::load() const {
   checkpoint.optimizer = file_.load("optimizer");
   checkpoint.scheduler = file_.load("scheduler");
   return checkpoint;
+}
+
+bool is_checkpoint(const HDF5File& file) {
+  try {
+    return file.string_attribute("format") == "glade";
+  } catch (const CheckpointError&) {  // it is no string
+    return false;
+  }
 }
 
 Checkpoint load_checkpoint(const std::string& path) { return CheckpointFile(path).load(); }

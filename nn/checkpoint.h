@@ -65,6 +65,9 @@ class CheckpointFile {
   Checkpoint header_;
 };
 
+/// Whether a file says that it is a glade checkpoint, of whatever version.
+bool is_checkpoint(const HDF5File& file);
+
 /// CheckpointFile(path).load()
 Checkpoint load_checkpoint(const std::string& path);
 

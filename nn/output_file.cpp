@@ -53,7 +53,17 @@ void OutputFile::write_at(std::size_t address, const void* data, std::size_t siz
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) error_ = errno;
     else at += n, address += static_cast<std::size_t>(n), size -= static_cast<std::size_t>(n);
+    if (n > 0) start_writeback(static_cast<std::size_t>(n));
   }
+}
+
+// Left alone, the system would begin when the file is complete: commit() would wait for all of it.
+void OutputFile::start_writeback(std::size_t written) {
+  constexpr std::size_t kAtOnce = std::size_t{32} << 20;
+  pending_ += written;
+  if (pending_ < kAtOnce) return;
+  pending_ = 0;
+  ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);  // a hint: fsync says whether it is on the disk
 }
 
 void OutputFile::write(const void* data, std::size_t size) {

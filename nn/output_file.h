@@ -34,11 +34,14 @@ class OutputFile {
   friend struct OutputFileDriver;
   /// Keeps the error for check().
   void write_at(std::size_t address, const void* data, std::size_t size);
+  /// Counts what was written, and has the system bring it to the disk meanwhile.
+  void start_writeback(std::size_t written);
 
   std::string path_, temporary_;
   int descriptor_ = -1;
-  std::size_t end_ = 0;  ///< of what write() wrote
-  int error_ = 0;        ///< errno of the first failed write
+  std::size_t end_ = 0;      ///< of what write() wrote
+  std::size_t pending_ = 0;  ///< bytes whose way to the disk was not started
+  int error_ = 0;            ///< errno of the first failed write
 };
 
 }  // namespace glade::nn

@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -15,6 +16,7 @@
 namespace glade::nn::hdf5 {
 namespace {
 
+constexpr std::size_t kChecksumSize = 4;
 constexpr std::uint64_t kBestCompression = 1100;               // deflate reaches 1032 : 1
 constexpr std::uint64_t kGrainBytes = std::uint64_t{1} << 20;  // that are worth a thread
 
@@ -61,10 +63,14 @@ void check_chunk(const Dataset& dataset, const Chunk& chunk, std::uint64_t bytes
   for (std::size_t i = 0; i < dataset.filters.size(); ++i) {
     if ((chunk.skipped_filters >> i & 1) != 0) continue;
     compressed |= dataset.filters[i].kind == Filter::deflate;
-    if (dataset.filters[i].kind == Filter::fletcher32) bytes += 4;
+    if (dataset.filters[i].kind == Filter::fletcher32) bytes += kChecksumSize;
   }
   if (compressed ? chunk.size < bytes / kBestCompression : chunk.size != bytes)
     fail<CheckpointError>("damaged: a chunk of {} bytes takes {} in the file", bytes, chunk.size);
+}
+
+void check_sum(ByteView values, ByteView sum) {
+  if (fletcher32(values) != little_endian(sum)) fail<CheckpointError>("damaged: the checksum of its values does not match");
 }
 
 /// Undoes the filters of chunks, in memory that is kept from one to the next.
@@ -78,7 +84,11 @@ class Decoder {
     for (std::size_t i = dataset.filters.size(); i-- > 0;) {
       if ((chunk.skipped_filters >> i & 1) != 0) continue;
       switch (dataset.filters[i].kind) {
-        case Filter::fletcher32: size = check_sum(size); break;
+        case Filter::fletcher32:
+          if (size < kChecksumSize) fail<CheckpointError>("damaged: a chunk has no checksum");
+          size -= kChecksumSize;
+          check_sum(ByteView(data_).first(size), ByteView(data_).subspan(size, kChecksumSize));
+          break;
         case Filter::deflate: size = inflate(size, bytes + overhead_before(dataset, chunk, i)); break;
         case Filter::shuffle: unshuffle(size, dataset.filters[i].parameter); break;
         default: break;  // no other kind came through reading the header
@@ -93,15 +103,8 @@ class Decoder {
   static std::size_t overhead_before(const Dataset& dataset, const Chunk& chunk, std::size_t i) {
     std::size_t overhead = 0;
     for (std::size_t j = 0; j < i; ++j)
-      if ((chunk.skipped_filters >> j & 1) == 0 && dataset.filters[j].kind == Filter::fletcher32) overhead += 4;
+      if ((chunk.skipped_filters >> j & 1) == 0 && dataset.filters[j].kind == Filter::fletcher32) overhead += kChecksumSize;
     return overhead;
-  }
-
-  std::size_t check_sum(std::size_t size) const {
-    const ByteView bytes = ByteView(data_).first(size);
-    if (size < 4 || fletcher32(bytes.first(size - 4)) != little_endian(bytes.last(4)))
-      fail<CheckpointError>("damaged: the checksum of its values does not match");
-    return size - 4;
   }
 
   std::size_t inflate(std::size_t size, std::size_t expected) {
@@ -161,39 +164,91 @@ void convert(const ElementType& type, ByteView values, std::size_t first, void* 
   }
 }
 
-/// Stores the part of a chunk that lies within the dataset, run by run.
-void store_chunk(const Dataset& dataset, std::size_t index, ByteView values, void* out) {
-  const Shape &extent = dataset.extent, &chunk = dataset.chunk_shape;
-  const Shape grid = chunk_grid(extent, chunk), strides = extent.contiguous_strides(), chunk_strides = chunk.contiguous_strides();
-  const int ndim = extent.ndim();
-  Shape origin = extent, counts = extent;  // the part's first element and its size
-  for (int d = ndim - 1; d >= 0; --d) {
-    origin[d] = static_cast<std::int64_t>(index) % grid[d] * chunk[d];
-    counts[d] = std::min(chunk[d], extent[d] - origin[d]);
-    index /= static_cast<std::size_t>(grid[d]);
-  }
-  // Dimensions that the chunk covers go into the run.
-  int outer = ndim;
-  std::int64_t run = 1;
-  while (outer > 0) {
-    --outer;
-    run *= counts[outer];
-    if (chunk[outer] != extent[outer]) break;
-  }
-  std::int64_t runs = 1;
-  for (int d = 0; d < outer; ++d) runs *= counts[d];
-  for (std::int64_t r = 0; r < runs; ++r) {
-    std::int64_t from = 0, to = 0, rest = r;
-    for (int d = ndim - 1; d >= 0; --d) {
-      const std::int64_t at = d < outer ? rest % counts[d] : 0;
-      if (d < outer) rest /= counts[d];
-      from += at * chunk_strides[d];
-      to += (origin[d] + at) * strides[d];
+/// The part of a chunk that lies within the dataset, as runs of elements.
+class Part {
+ public:
+  Part(const Dataset& dataset, std::size_t index)
+      : origin_(dataset.extent),
+        counts_(dataset.extent),
+        strides_(dataset.extent.contiguous_strides()),
+        chunk_strides_(dataset.chunk_shape.contiguous_strides()) {
+    const Shape &extent = dataset.extent, &chunk = dataset.chunk_shape, grid = chunk_grid(extent, chunk);
+    for (int d = extent.ndim() - 1; d >= 0; --d) {
+      origin_[d] = static_cast<std::int64_t>(index) % grid[d] * chunk[d];
+      counts_[d] = std::min(chunk[d], extent[d] - origin_[d]);
+      index /= static_cast<std::size_t>(grid[d]);
     }
-    const ByteView part =
-        values.subspan(static_cast<std::size_t>(from) * dataset.type.size, static_cast<std::size_t>(run) * dataset.type.size);
-    check_range_of(dataset.type, part);
-    if (out != nullptr) convert(dataset.type, part, static_cast<std::size_t>(to), out);
+    // Dimensions that the chunk covers go into the run.
+    outer_ = extent.ndim();
+    while (outer_ > 0) {
+      --outer_;
+      length_ *= counts_[outer_];
+      if (chunk[outer_] != extent[outer_]) break;
+    }
+    for (int d = 0; d < outer_; ++d) runs_ *= counts_[d];
+  }
+
+  std::int64_t runs() const { return runs_; }
+  std::size_t length() const { return static_cast<std::size_t>(length_); }
+
+  struct Run {
+    std::size_t from, to;  ///< its first element in the chunk and in the dataset
+  };
+  Run run(std::int64_t r) const {
+    std::int64_t from = 0, to = 0;
+    for (int d = counts_.ndim() - 1; d >= 0; --d) {
+      const std::int64_t at = d < outer_ ? r % counts_[d] : 0;
+      if (d < outer_) r /= counts_[d];
+      from += at * chunk_strides_[d];
+      to += (origin_[d] + at) * strides_[d];
+    }
+    return {static_cast<std::size_t>(from), static_cast<std::size_t>(to)};
+  }
+
+ private:
+  Shape origin_, counts_;  ///< the part's first element and its size
+  Shape strides_, chunk_strides_;
+  int outer_;
+  std::int64_t runs_ = 1, length_ = 1;
+};
+
+/// Whether the chunk lies in the file as its part does in the tensor, at most with a checksum behind it.
+bool is_plain(const Dataset& dataset, const Chunk& chunk, const Part& part, std::uint64_t bytes) {
+  bool filtered = false;
+  for (std::size_t i = 0; i < dataset.filters.size(); ++i)
+    filtered |= (chunk.skipped_filters >> i & 1) == 0 && dataset.filters[i].kind != Filter::fletcher32;
+  return !filtered && dataset.type.direct() && part.runs() == 1 && part.length() * dataset.type.size == bytes &&
+         chunk.size <= bytes + kChecksumSize;
+}
+
+/// Reads a chunk of `bytes` bytes that is_plain without another copy.
+void read_plain(const Source& source, const Chunk& chunk, const ElementType& type, std::span<std::uint8_t> out) {
+  source.read(chunk.address, out);
+  if (chunk.size > out.size()) {
+    std::array<std::uint8_t, kChecksumSize> sum;
+    source.read(chunk.address + out.size(), sum);
+    check_sum(out, sum);
+  }
+  check_range_of(type, out);
+}
+
+/// Reads chunk `index` of a dataset; `out` is its values, or nullptr.
+void read_chunk(const Source& source, const Dataset& dataset, std::size_t index, Decoder& decoder, void* out) {
+  const Chunk& chunk = dataset.chunks[index];
+  const ElementType& type = dataset.type;
+  const Part part(dataset, index);
+  const std::uint64_t bytes =
+      dataset.filters.empty() ? chunk.size : type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
+  if (out != nullptr && is_plain(dataset, chunk, part, bytes)) {
+    read_plain(source, chunk, type, {static_cast<std::uint8_t*>(out) + part.run(0).to * type.size, bytes});
+    return;
+  }
+  const ByteView values = decoder.decode(source, dataset, chunk, bytes);
+  for (std::int64_t r = 0; r < part.runs(); ++r) {
+    const auto [from, to] = part.run(r);
+    const ByteView run = values.subspan(from * type.size, part.length() * type.size);
+    check_range_of(type, run);
+    if (out != nullptr) convert(type, run, to, out);
   }
 }
 
@@ -264,11 +319,8 @@ void read_values(const Source& source, const Dataset& dataset, void* out) {
   parallel_for(static_cast<std::int64_t>(dataset.chunks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
     try {
       Decoder decoder;
-      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end) && !failed.test(); ++i) {
-        const Chunk& chunk = dataset.chunks[i];
-        const ByteView values = decoder.decode(source, dataset, chunk, dataset.filters.empty() ? chunk.size : chunk_bytes);
-        store_chunk(dataset, i, values, out);
-      }
+      for (std::int64_t i = begin; i < end && !failed.test(); ++i)
+        read_chunk(source, dataset, static_cast<std::size_t>(i), decoder, out);
     } catch (...) {
       if (!failed.test_and_set()) error = std::current_exception();
     }

@@ -56,14 +56,15 @@ Handle element_type(DType dtype) {
   return Handle(make(), H5Tclose);
 }
 
-/// Whole rows up to about a MiB, or parts of one.
+/// Whole rows up to about a MiB, or parts of one; of even sizes, so that little of the last chunk is empty.
 std::array<hsize_t, kMaxDims> chunk_shape(const Shape& shape, std::size_t element_size) {
   std::array<hsize_t, kMaxDims> chunk{};
   std::int64_t budget = (std::int64_t{1} << 20) / static_cast<std::int64_t>(element_size);
   for (int d = shape.ndim() - 1; d >= 0; --d) {
-    const std::int64_t size = std::min(shape[d], std::max<std::int64_t>(budget, 1));
+    const std::int64_t most = std::min(shape[d], std::max<std::int64_t>(budget, 1)), chunks = (shape[d] + most - 1) / most;
+    const std::int64_t size = (shape[d] + chunks - 1) / chunks;
     chunk[static_cast<std::size_t>(d)] = static_cast<hsize_t>(size);
-    budget /= size;
+    budget = chunks == 1 ? budget / size : 1;
   }
   return chunk;
 }
