@@ -20,7 +20,7 @@ MODULES = {
 }  # fmt: skip
 # Public names of types, and where the stubs find them.
 IMPORTS = {
-    "glade": ("glade._glade", ["Checkpoint", "Device", "DType", "Generator", "Tensor"]),
+    "glade": ("glade._glade", ["Checkpoint", "CheckpointFile", "CheckpointSaver", "Device", "DType", "Generator", "HDF5Entry", "HDF5File", "Tensor"]),
     "glade.cuda": ("glade._glade._cuda", ["Stream"]),
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
@@ -34,6 +34,7 @@ BARE = {
 }  # fmt: skip
 RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_")}
 RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
+RETURNS[("CheckpointSaver", "__enter__")] = "Self"
 IGNORED = {"__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """

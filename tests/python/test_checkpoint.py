@@ -1,23 +1,31 @@
-"""glade.save and glade.load, and what is in the files."""
+"""Checkpoints: saving, resuming, parts of them, and what shows them. test_checkpoint_h5py.py opens them with h5py."""
 
-import numpy as np
+import json
+import os
+import subprocess
+import sys
+
 import pytest
-from conftest import to_numpy
 
 import glade
-from glade import nn, optim
+from glade import inspect, nn, optim
 
 
-def make():
-    model = nn.models.GLAForCausalLM(vocab_size=11, hidden_size=16, num_hidden_layers=1, num_heads=2)
+MODELS = {"gla": nn.models.GLAForCausalLM, "lightning": nn.models.LightningForCausalLM}
+
+
+def make(name="gla", device="cpu"):
+    glade.manual_seed(1)
+    model = MODELS[name](vocab_size=11, hidden_size=16, num_hidden_layers=2, num_heads=2).to(device)
     optimizer = optim.AdamW(model.named_parameters())
     return model, optimizer, optim.LRScheduler(optimizer, optim.warmup_cosine_lr(2, 10))
 
 
 def train(model, optimizer, scheduler, steps):
+    """Steps on random data, whose order is part of the random state."""
     losses = []
     for _ in range(steps):
-        ids = (glade.rand(2, 6) * 11).long()
+        ids = (glade.rand(2, 6) * 11).long().to(next(iter(model.parameters())).device)
         loss = model.loss(ids[:, :-1], ids[:, 1:])
         loss.backward()
         optimizer.step()
@@ -27,23 +35,39 @@ def train(model, optimizer, scheduler, steps):
     return losses
 
 
-def test_resuming_is_not_stopping(tmp_path):
-    path = tmp_path / "model.h5"
+@pytest.mark.parametrize("name", MODELS)
+def test_resuming_is_not_stopping(tmp_path, device, name):
+    def save(run, path, step):
+        glade.save(run[0], path, optimizer=run[1], scheduler=run[2], step=step, data={"position": glade.tensor([step])})
+
+    whole = make(name, device)
+    losses = train(*whole, 6)
+    save(whole, tmp_path / "whole.h5", 6)
+    for stop in (1, 3, 5):
+        stopped = make(name, device)
+        assert train(*stopped, stop) == losses[:stop]
+        save(stopped, tmp_path / "stopped.h5", stop)
+        resumed = make(name, device)
+        checkpoint = glade.CheckpointFile(tmp_path / "stopped.h5")
+        checkpoint.restore(*resumed)
+        assert checkpoint.step == stop and checkpoint.data["position"].tolist() == [stop]
+        assert train(*resumed, 6 - stop) == losses[stop:]
+        save(resumed, tmp_path / "resumed.h5", 6)
+        assert inspect.differences(tmp_path / "whole.h5", tmp_path / "resumed.h5") == []
+        from_memory = make(name, device)
+        glade.load(tmp_path / "stopped.h5").restore(*from_memory)
+        assert train(*from_memory, 6 - stop) == losses[stop:]
+
+
+def test_what_a_checkpoint_says(tmp_path):
     run = make()
-    train(*run, 3)
-    glade.save(run[0], path, optimizer=run[1], scheduler=run[2], step=3, data={"position": glade.tensor([7])}, compression=4)
-    expected = train(*run, 3)
-
-    checkpoint = glade.load(path)
-    assert checkpoint.step == 3 and checkpoint.data["position"].tolist() == [7] and checkpoint.path == str(path)
-    assert checkpoint.config == run[0].config and checkpoint.library_version == glade.__version__ and checkpoint.created
-    glade.manual_seed(99)
-    resumed = make()
-    checkpoint.restore(*resumed)
-    assert train(*resumed, 3) == expected
-
-    model = nn.models.from_checkpoint(glade.load(str(path)))
-    assert set(model.state_dict()) == set(checkpoint.model)
+    glade.save(run[0], tmp_path / "model.h5", step=3, compression=4)
+    for checkpoint in (glade.load(tmp_path / "model.h5"), glade.CheckpointFile(tmp_path / "model.h5")):
+        assert checkpoint.step == 3 and checkpoint.path == str(tmp_path / "model.h5")
+        assert checkpoint.config == run[0].config and checkpoint.library_version == glade.__version__ and checkpoint.created
+        assert checkpoint.random.keys() == {"default"}
+    checkpoint = glade.load_checkpoint(str(tmp_path / "model.h5"))
+    assert set(nn.models.from_checkpoint(checkpoint).state_dict()) == set(checkpoint.model)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool"])
@@ -68,15 +92,82 @@ def test_a_module_written_in_python(tmp_path):
     assert other.scale.tolist() == model.scale.tolist() and other.linear.weight.tolist() == model.linear.weight.tolist()
 
 
-def test_h5py_reads_it(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    linear = nn.Linear(2, 3)
-    glade.save(linear, tmp_path / "l.h5")
-    found = {}
-    with h5py.File(tmp_path / "l.h5") as file:
-        file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
-    (weight,) = [value for name, value in found.items() if name.endswith("weight")]
-    np.testing.assert_array_equal(weight, to_numpy(linear.weight))
+def test_saving_in_the_background(tmp_path):
+    run = make()
+    path = tmp_path / "m.h5"
+    assert glade.open_newest_checkpoint(path) is None
+    with glade.CheckpointSaver(path, keep=2) as saver:
+        for step in range(1, 5):
+            train(*run, 1)
+            saver.check()
+            saver.save(run[0], optimizer=run[1], scheduler=run[2], step=step)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m-00000003.h5", "m-00000004.h5"]
+    newest = glade.open_newest_checkpoint(path)
+    assert newest is not None and newest.step == 4
+    newest.verify()
+
+    (tmp_path / "m-00000004.h5").write_bytes(b"damaged")
+    with pytest.warns(RuntimeWarning, match="m-00000004.h5: not an HDF5 file"):
+        assert glade.open_newest_checkpoint(path).step == 3
+    (tmp_path / "m-00000003.h5").write_bytes(b"damaged")
+    with pytest.warns(RuntimeWarning), pytest.raises(glade.CheckpointError, match="no checkpoint is whole"):
+        glade.open_newest_checkpoint(path)
+
+    saver = glade.CheckpointSaver(tmp_path / "missing" / "m.h5")
+    saver.save(run[0])
+    with pytest.raises(glade.CheckpointError, match="No such file"):
+        saver.wait()
+    saver.check()
+
+
+def test_parts_of_a_checkpoint(tmp_path):
+    model, path = make()[0], tmp_path / "m.h5"
+    glade.save(model, path)
+    state = model.state_dict()
+    assert glade.load_state_dict_hdf5(path, "model").keys() == state.keys()
+    part = glade.load_state_dict_hdf5(path, "/model/", include=["*.weight", "?m_head*"], rename={"model.": "decoder."}, dtype="float64")
+    assert part["lm_head.weight"].dtype == glade.float64 and all(name.endswith("weight") for name in part)
+    assert {name.replace("decoder.", "model.", 1) for name in part} == {name for name in state if name.endswith("weight")}
+    file = glade.HDF5File(path)
+    assert "model/lm_head" in file and "model/lm_head/weight" in file and "head" not in file
+    assert file.read("model/lm_head/weight").tolist() == state["lm_head.weight"].tolist()
+    target = glade.zeros(11, 16)
+    file.read_into("model/lm_head/weight", target)
+    assert target.tolist() == state["lm_head.weight"].tolist()
+    with pytest.raises(glade.CheckpointError, match="m.h5: other: is missing"):
+        glade.load_state_dict_hdf5(path, "other")
+    with pytest.raises(glade.CheckpointError, match="is missing"):
+        file.read("model/lm_head")
+
+
+def run_inspect(*arguments):
+    return subprocess.run([sys.executable, "-m", "glade.inspect", *map(str, arguments)], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(glade.__file__))})
+
+
+def test_inspect(tmp_path):
+    a, b = tmp_path / "a.h5", tmp_path / "b.h5"
+    shared = glade.ones(2, 3)
+    glade.save({"w": shared, "tied": shared, "n": glade.tensor([1])}, a, step=1, config='{"x": 1}')
+    glade.save({"w": glade.tensor([[1.0, 1, 1], [1, 1, 1.5]]), "other": glade.ones(1), "n": glade.tensor([2**60])}, b, step=2, config='{"x": 1}')
+    table = run_inspect(a)
+    assert table.returncode == 0, table.stderr
+    assert "step: 1\n" in table.stdout and "the same as model/tied" in table.stdout and '"x": 1' in table.stdout
+    description = json.loads(run_inspect(a, "--json").stdout)
+    assert description == inspect.describe(a)
+    assert description["tensors"][1] == {"name": "model/tied", "dtype": "float32", "shape": [2, 3], "bytes": 24, "stored_bytes": 28}
+    assert run_inspect("--diff", a, a).returncode == 0
+    different = run_inspect("--diff", a, b)
+    assert different.returncode == 1
+    assert different.stdout.splitlines() == [
+        "step: 1 and 2",
+        "model/n: 1 of 1 values differ, by up to 1.15e+18",
+        f"model/other: only in {b}",
+        f"model/tied: only in {a}",
+        "model/w: 1 of 6 values differ, by up to 0.5",
+    ]
+    failed = run_inspect(tmp_path / "missing.h5")
+    assert failed.returncode == 1 and failed.stderr.count("\n") == 1 and "missing.h5: cannot be opened" in failed.stderr
 
 
 def test_errors(tmp_path):

@@ -1,0 +1,126 @@
+"""What is in a checkpoint, or in any other HDF5 file of numbers; and what differs between two.
+
+    python -m glade.inspect model.h5
+    python -m glade.inspect model.h5 --json
+    python -m glade.inspect --diff a.h5 b.h5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from typing import Any
+
+from glade import CheckpointError, HDF5Entry, HDF5File
+
+__all__ = ["describe", "differences"]
+
+
+def attributes(file: HDF5File) -> dict[str, Any]:
+    """The attributes of a checkpoint, as far as they are there."""
+    found: dict[str, Any] = {name: file.string_attribute(name) for name in ("format", "created", "library_version")}
+    found |= {name: file.integer_attribute(name) for name in ("format_version", "step")}
+    config = file.string_attribute("config")
+    try:
+        found["config"] = json.loads(config) if config else config
+    except ValueError:
+        found["config"] = config
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def size(entry: HDF5Entry) -> int:
+    return math.prod(entry.shape) * entry.dtype.itemsize
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What is in a file, as plain values: its attributes, and "tensors" with name, dtype, shape, bytes and stored_bytes each,
+    "same_as" for a further name of a tensor, and instead of all that a "problem" for what cannot be read."""
+    file = HDF5File(path)
+    tensors = []
+    for entry in file.entries:
+        tensor: dict[str, Any] = {"name": entry.name}
+        if entry.problem:
+            tensor["problem"] = entry.problem
+        else:
+            tensor |= {"dtype": entry.dtype.name, "shape": list(entry.shape)}
+            tensor |= {"bytes": size(entry), "stored_bytes": entry.stored_bytes}
+            if entry.first_name != entry.name:
+                tensor["same_as"] = entry.first_name
+        tensors.append(tensor)
+    return attributes(file) | {"tensors": tensors}
+
+
+def difference(a: HDF5File, b: HDF5File, name: str) -> str:
+    """What differs between the values of a tensor that is in both files, or ""."""
+    x, y = a.read(name), b.read(name)
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return f"{x.dtype.name} {list(x.shape)} and {y.dtype.name} {list(y.shape)}"
+    p, q = x.flatten().tolist(), y.flatten().tolist()
+    distances = [abs(u - v) for u, v in zip(p, q) if u != v and not (u != u and v != v)]
+    return f"{len(distances)} of {len(p)} values differ, by up to {max(distances):.3g}" if distances else ""
+
+
+def differences(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> list[str]:
+    """One line for each difference between two files but the time of writing."""
+    first, second = HDF5File(a), HDF5File(b)
+    lines = []
+    p, q = attributes(first), attributes(second)
+    for name in sorted((p.keys() | q.keys()) - {"created"}):
+        if p.get(name) != q.get(name):
+            lines.append(f"{name}: {json.dumps(p.get(name))} and {json.dumps(q.get(name))}")
+    in_first, in_second = ({entry.name for entry in file.entries} for file in (first, second))
+    for name in sorted(in_first | in_second):
+        if name not in in_second or name not in in_first:
+            lines.append(f"{name}: only in {first.path if name in in_first else second.path}")
+        elif what := difference(first, second, name):
+            lines.append(f"{name}: {what}")
+    return lines
+
+
+def print_table(description: dict[str, Any]) -> None:
+    tensors = description.pop("tensors")
+    for name, value in description.items():
+        print(f"{name}: {json.dumps(value)}")
+    width = max([4, *(len(tensor["name"]) for tensor in tensors)])
+    print(f"{'name':{width}}  {'dtype':8}  {'bytes':>12}  shape")
+    elements = total = stored = 0
+    for tensor in tensors:
+        if "problem" in tensor:
+            print(f"{tensor['name']:{width}}  cannot be read: {tensor['problem']}")
+            continue
+        same = f" the same as {tensor['same_as']}" if "same_as" in tensor else ""
+        print(f"{tensor['name']:{width}}  {tensor['dtype']:8}  {tensor['bytes']:12}  {tensor['shape']}{same}")
+        if not same:
+            elements += math.prod(tensor["shape"])
+            total += tensor["bytes"]
+            stored += tensor["stored_bytes"]
+    print(f"{elements} elements, {total} bytes, {stored} in the file")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m glade.inspect", description=__doc__.split("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", nargs="?", help="file to show")
+    what.add_argument("--diff", nargs=2, metavar="FILE", help="two files to compare; exit code 0 means that nothing differs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    try:
+        if options.diff:
+            lines = differences(*options.diff)
+            print(*lines, sep="\n", end="\n" if lines else "")
+            return 1 if lines else 0
+        if options.json:
+            print(json.dumps(describe(options.file), indent=2))
+        else:
+            print_table(describe(options.file))
+        return 0
+    except CheckpointError as error:
+        print(f"glade.inspect: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
