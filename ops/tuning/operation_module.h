@@ -125,10 +125,16 @@ class OperationModule {
   }
 
   TuningResult tune_locked(const ProblemType& problem, const Key& key, const TuningOptions& options) const {
-    std::vector<Config> candidates{reference_cfg(problem)};
-    for (const Config& cfg : candidate_cfgs(problem))
-      if (std::find(candidates.begin(), candidates.end(), cfg) == candidates.end()) candidates.push_back(cfg);
-    Workload workload{problem.device, problem.dtype, problem.pass, {}, {}, {}, 0};
+    std::vector<Config> candidates;
+    const auto add = [&](const Config& cfg) {
+      const auto position = static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), cfg) - candidates.begin());
+      if (position == candidates.size()) candidates.push_back(cfg);
+      return position;
+    };
+    add(heuristic_cfg(problem));  // first: it is good, so that slow ones are given up early
+    const std::size_t reference = add(reference_cfg(problem));
+    for (const Config& cfg : candidate_cfgs(problem)) add(cfg);
+    Workload workload{problem.device, problem.dtype, problem.pass, {}, {}, {}, reference};
     workload.sample = [&](Generator& generator) { return sample(problem, generator); };
     workload.run = [&](std::size_t i, const Tensors& inputs) {
       check_cfg(problem, candidates[i]);

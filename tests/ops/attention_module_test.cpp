@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include <glade/autograd/grad_mode.h>
+#include <glade/nn/attention.h>
 
 #include "support/process.h"
 #include "support/testing.h"
@@ -175,6 +176,22 @@ TEST_P(AttentionModules, EachPassHasItsOwnChoice) {
   tuning::set_autotune_policy(AutotunePolicy::autotune);
   recurrent_attention(q, q, q);
   EXPECT_EQ(RecurrentAttention().choose(backward).source, Source::process_cache);
+}
+
+TEST_P(AttentionModules, DecideForTheLayersOfModels) {
+  nn::GatedLinearAttention gla(16);
+  nn::LightningAttention lightning(16, 0, 2);
+  const Tensor x = random({1, 8, 16}, DType::float32);
+  for (nn::LinearAttention* layer : {static_cast<nn::LinearAttention*>(&gla), static_cast<nn::LinearAttention*>(&lightning)}) {
+    layer->to(device());
+    tuning::set_autotune_policy(AutotunePolicy::cache_only);
+    EXPECT_TRUE(throws_with<ValueError>([&] { layer->forward(x); }, "no cache has a configuration"));
+    layer->algorithm = Algorithm::recurrent;  // says which: nothing is looked up
+    EXPECT_NO_THROW(layer->forward(x));
+    layer->algorithm = Algorithm::automatic;
+    tuning::set_autotune_policy(AutotunePolicy::heuristic);
+    EXPECT_NO_THROW(layer->forward(x));
+  }
 }
 
 TEST_P(AttentionModules, RefuseWhatCannotBe) {
