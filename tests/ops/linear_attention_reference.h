@@ -1,6 +1,7 @@
 #pragma once
 // The gated recurrence and its gradients as tests/reference/gated_recurrence.py defines them: plain loops in float64 over
 // vectors, sharing nothing with the library's kernels.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -32,8 +33,10 @@ struct RecurrenceArguments {
 struct RecurrenceReference {
   Values o, final_state;
   Values query, key, value, g, g_gamma, gk, gv,
-      initial_state;     ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
-  Values g_gamma_terms;  ///< sums of the magnitudes of the terms, one a step, that add up to the gradient of g_gamma
+      initial_state;  ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
+  /// What the error of g_gamma's gradient is measured by: it is a sum over all steps, and over the K V products of both signs
+  /// of each step, of which this adds up the roots of the sums of squares (the size that sums of such numbers have).
+  Values g_gamma_terms;
 
   const Values& gradient(std::size_t input) const {
     const Values* all[] = {&query, &key, &value, &g, &g_gamma, &gk, &gv, &initial_state};
@@ -106,7 +109,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
         if (!grad_final_state.empty()) dS[e] = grad_final_state[final_at + e];
       for (std::size_t p = L; p-- > 0;) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
-        double step = 0;
+        double step = 0, squares = 0;
         for (std::int64_t i = 0; i < K; ++i)
           for (std::int64_t j = 0; j < V; ++j) {
             const double D = decay(row, i, j), out = grad_o.empty() ? 0 : grad_o[row * V + j];
@@ -120,11 +123,12 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
             if (!gk.empty()) y.gk[row * K + i] += log;
             if (!gv.empty()) y.gv[row * V + j] += log;
             step += log;
+            squares += log * log;
             d *= D;
           }
         if (gamma.empty()) continue;
         y.g_gamma[gamma_at] += step;
-        y.g_gamma_terms[gamma_at] += std::abs(step);
+        y.g_gamma_terms[gamma_at] += std::max(std::abs(step), std::sqrt(squares));
       }
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) y.initial_state[state_at + e] += dS[e];

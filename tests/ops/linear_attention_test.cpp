@@ -5,7 +5,7 @@
 
 #include <glade/ops/shape/shape.h>
 
-#include "ops/linear_attention_reference.h"
+#include "ops/linear_attention_cases.h"
 #include "support/testing.h"
 
 using namespace glade;
@@ -14,143 +14,6 @@ using namespace glade::testing_support;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// What to make random arguments of.
-struct Spec {
-  std::int64_t B = 2, T = 6, H = 2, Hkv = 2, K = 5, V = 3;
-  std::string gates = {};  ///< of: g (a head), c (g a channel), m (g_gamma), n (g_gamma a sequence), k (gk), v (gv)
-  int state = 0;           ///< dimensions of initial_state: 0 (none), 3 or 4
-  bool reverse = false;
-  std::vector<std::int64_t> starts = {};  ///< cu_seqlens; B is 1 then
-  bool flat = false;                      ///< without the batch dimension
-  double gate = -0.3;                     ///< scale of the gates
-  bool float32_gates = false;
-  std::int64_t interval = 128;
-
-  std::string str() const {
-    return "B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + "/" + std::to_string(Hkv) + " K" +
-           std::to_string(K) + " V" + std::to_string(V) + " gates '" + gates + "' state " + std::to_string(state) +
-           (reverse ? " reverse" : "") +
-           (starts.empty() ? ""
-            : flat         ? " packed, flat"
-                           : " packed");
-  }
-};
-
-/// -gate * |normal|, so that every decay is one.
-Tensor random_gate(const Shape& shape, Device device, DType dtype, double scale) {
-  auto values = random_tensor(shape).to_vector<double>();
-  for (double& x : values) x = scale * std::abs(x);
-  return to_data(to_data(Tensor::from_vector(values, shape), dtype), device);
-}
-
-RecurrenceArguments make(const Spec& s, Device device, DType dtype = DType::float64) {
-  auto rows = [&](std::int64_t heads, std::int64_t size) {
-    return s.flat ? Shape{s.T, heads, size} : Shape{s.B, s.T, heads, size};
-  };
-  const DType state = dtype == DType::float64 ? DType::float64 : DType::float32, gate = s.float32_gates ? state : dtype;
-  const std::int64_t N = s.starts.empty() ? s.B : static_cast<std::int64_t>(s.starts.size()) - 1;
-  auto has = [&](char which) { return s.gates.find(which) != std::string::npos; };
-  RecurrenceArguments x;
-  x.query = random_tensor(rows(s.H, s.K), device, dtype);
-  x.key = random_tensor(rows(s.Hkv, s.K), device, dtype);
-  x.value = random_tensor(rows(s.Hkv, s.V), device, dtype);
-  Shape head = rows(s.H, 1);
-  head.erase(head.ndim() - 1);
-  if (has('g')) x.options.g = random_gate(head, device, gate, s.gate);
-  if (has('c')) x.options.g = random_gate(rows(s.H, s.K), device, gate, s.gate);
-  if (has('m')) x.options.g_gamma = random_gate({s.H}, device, state, s.gate);
-  if (has('n')) x.options.g_gamma = random_gate({N, s.H}, device, state, s.gate);
-  if (has('k')) x.options.gk = random_gate(rows(s.H, s.K), device, gate, s.gate);
-  if (has('v')) x.options.gv = random_gate(rows(s.H, s.V), device, gate, s.gate);
-  if (s.state == 3) x.options.initial_state = random_tensor({s.H, s.K, s.V}, device, state);
-  if (s.state == 4) x.options.initial_state = random_tensor({N, s.H, s.K, s.V}, device, state);
-  if (!s.starts.empty()) x.options.cu_seqlens = Tensor::from_vector(s.starts, device);
-  x.options.reverse = s.reverse;
-  x.options.checkpoint_interval = s.interval;
-  x.options.algorithm = Algorithm::recurrent;
-  return x;
-}
-
-Tensor like(const Values& values, const Tensor& x) { return Tensor::from_vector(values, x.shape()); }
-
-/// Bounds of root-mean-square errors relative to the reference. In 16 bits: the largest error that rounding the result
-/// makes, 2^-8 and 2^-11, as sums are float32.
-struct Tolerance {
-  double forward, backward;
-  explicit Tolerance(DType dtype)
-      : forward(dtype == DType::float64    ? 1e-12
-                : dtype == DType::float32  ? 2e-6
-                : dtype == DType::bfloat16 ? 0x1p-8
-                                           : 0x1p-11),
-        backward(dtype == DType::float64   ? 1e-12
-                 : dtype == DType::float32 ? 1e-5
-                                           : forward) {}
-};
-
-/// What can compute x to the tolerances of its dtype. On CUDA the chunk form takes bfloat16 alone: chunk_test.
-std::vector<Algorithm> algorithms(const RecurrenceArguments& x) {
-  if (x.options.gv.defined() || x.query.device().is_cuda()) return {Algorithm::recurrent};
-  return {Algorithm::recurrent, Algorithm::chunk};
-}
-
-/// Output, final state and all gradients of one algorithm against the reference.
-void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const RecurrenceReference& expected, const Tensor& grad_o,
-                    const Tensor& grad_state) {
-  SCOPED_TRACE(algorithm == Algorithm::chunk ? "chunk" : "recurrent");
-  const Tolerance tolerance(x.query.dtype());
-  for (auto& [name, tensor] : x.named())
-    if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
-  x.options.algorithm = algorithm;
-  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
-  EXPECT_EQ(o.dtype(), x.query.dtype());
-  EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
-  EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.forward) << "output";
-  EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), std::min(tolerance.forward, 2e-6))
-      << "final state";
-  Tensors outputs, gradients;
-  if (grad_o.defined()) outputs.push_back(o), gradients.push_back(grad_o);
-  if (grad_state.defined()) outputs.push_back(final_state), gradients.push_back(grad_state);
-  autograd::backward(outputs, gradients);
-  const auto named = x.named();
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    const Tensor& input = *named[i].second;
-    if (!input.defined()) continue;
-    const Tensor grad = input.grad();
-    ASSERT_TRUE(grad.defined()) << named[i].first;
-    EXPECT_EQ(grad.dtype(), input.dtype());
-    const double bound = input.dtype() == x.query.dtype() ? tolerance.backward : 1e-5;
-    const Tensor reference = like(expected.gradient(i), grad);
-    if (&input != &x.options.g_gamma) {
-      EXPECT_LE(relative_error(grad, reference), bound) << "gradient of " << named[i].first;
-      continue;
-    }
-    // A sum over all steps, of terms that cancel and share the rounding of later steps: its error is relative to them.
-    const auto actual = grad.to_vector<double>();
-    for (std::size_t head = 0; head < actual.size(); ++head)
-      EXPECT_LE(std::abs(actual[head] - expected.g_gamma[head]), bound * expected.g_gamma_terms[head]) << "gradient of g_gamma";
-  }
-}
-
-/// The same for all algorithms, with random gradients of the output, the final state, or both.
-void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_output = true, bool from_state = true) {
-  SCOPED_TRACE(what + " " + std::string(dtype_name(x.query.dtype())));
-  const DType dtype = x.query.dtype(), state = dtype == DType::float64 ? DType::float64 : DType::float32;
-  Shape outputs = x.query.shape();
-  outputs[outputs.ndim() - 1] = x.value.size(-1);
-  const std::int64_t N = x.options.cu_seqlens.defined() ? x.options.cu_seqlens.numel() - 1 : x.query.size(0);
-  Tensor grad_o, grad_state;
-  if (from_output) grad_o = random_tensor(outputs, x.query.device(), dtype);
-  if (from_state) grad_state = random_tensor({N, x.query.size(-2), x.query.size(-1), x.value.size(-1)}, x.query.device(), state);
-  const RecurrenceReference expected = recurrence_reference(x, from_output ? grad_o.to_vector<double>() : Values(),
-                                                            from_state ? grad_state.to_vector<double>() : Values());
-  for (const Algorithm algorithm : algorithms(x)) expect_matches(x, algorithm, expected, grad_o, grad_state);
-}
-
-void expect_matches(const Spec& s, Device device, DType dtype = DType::float64) {
-  RecurrenceArguments x = make(s, device, dtype);
-  expect_matches(x, s.str());
-}
 
 class LinearAttention : public DeviceTest {};
 GLADE_DEVICE_TESTS(LinearAttention);
@@ -294,75 +157,105 @@ TEST_P(LinearAttention, ViewsAndScale) {
 
 TEST_P(LinearAttention, NaNStaysInItsSequence) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  RecurrenceArguments x = make({.B = 3, .T = 40, .gates = "k", .state = 4}, device(), DType::float32);
-  fill_data(slice(slice(x.value, 0, 1, 2), 1, 7, 8), nan);
-  for (Tensor* tensor : {&x.query, &x.key, &x.value, &x.options.gk}) tensor->set_requires_grad();
-  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
-  autograd::backward({o}, {ones_like(o)});
-  for (const Tensor& y : {o, final_state, x.query.grad(), x.key.grad(), x.value.grad(), x.options.gk.grad()})
-    for (const std::int64_t b : {0, 2})
-      for (const double value : select(y, 0, b).to_vector<double>()) ASSERT_TRUE(std::isfinite(value));
-  for (const double value : select(final_state, 0, 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+  for (const std::string gates : {"g", "k"}) {
+    RecurrenceArguments x = make({.B = 3, .T = 40, .gates = gates, .state = 4}, device(), DType::float32);
+    fill_data(slice(slice(x.value, 0, 1, 2), 1, 7, 8), nan);
+    fill_data(slice(slice(gates == "g" ? x.options.g : x.options.gk, 0, 1, 2), 1, 20, 21), nan);
+    for (const Algorithm algorithm : algorithms(x)) {
+      x.options.algorithm = algorithm;
+      for (auto& [name, tensor] : x.named())
+        if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
+      const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+      autograd::backward({o}, {ones_like(o)});
+      Tensors results{o, final_state};
+      for (auto& [name, tensor] : x.named())
+        if (tensor->defined()) results.push_back(tensor->grad());
+      for (const Tensor& y : results)
+        for (const std::int64_t b : {0, 2})
+          for (const double value : select(y, 0, b).to_vector<double>()) ASSERT_TRUE(std::isfinite(value));
+      for (const double value : select(final_state, 0, 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+    }
+  }
 }
 
 TEST_P(LinearAttention, SegmentsCarryTheState) {
-  for (const bool reverse : {false, true}) {
-    RecurrenceArguments x = make({.T = 50, .gates = "gmkv", .state = 4, .reverse = reverse}, device());
-    const auto [whole, whole_state] = recurrent(x.query, x.key, x.value, x.options);
-    Tensors parts;
-    Tensor state = x.options.initial_state;
-    const std::vector<std::pair<int, int>> bounds = {{0, 1}, {1, 20}, {20, 50}};
-    for (std::size_t i = 0; i < bounds.size(); ++i) {
-      const auto [from, to] = bounds[reverse ? bounds.size() - 1 - i : i];
-      auto part = [from = from, to = to](const Tensor& t) { return slice(t, 1, from, to); };
-      RecurrentOptions options = x.options;
-      options.g = part(options.g), options.gk = part(options.gk), options.gv = part(options.gv);
-      options.initial_state = state;
-      auto [o, next] = recurrent(part(x.query), part(x.key), part(x.value), options);
-      state = next;
-      parts.insert(reverse ? parts.begin() : parts.end(), o);
+  for (const char* gates : {"gmkv", "gmk", "gm"})
+    for (const bool reverse : {false, true}) {
+      RecurrenceArguments x = make({.T = 150, .gates = gates, .state = 4, .reverse = reverse}, device());
+      for (const Algorithm algorithm : algorithms(x)) {
+        x.options.algorithm = algorithm;
+        const auto [whole, whole_state] = recurrent(x.query, x.key, x.value, x.options);
+        Tensors parts;
+        Tensor state = x.options.initial_state;
+        const std::vector<std::pair<int, int>> bounds = {{0, 1}, {1, 20}, {20, 150}};
+        for (std::size_t i = 0; i < bounds.size(); ++i) {
+          const auto [from, to] = bounds[reverse ? bounds.size() - 1 - i : i];
+          auto part = [from = from, to = to](const Tensor& t) { return t.defined() ? slice(t, 1, from, to) : t; };
+          RecurrentOptions options = x.options;
+          options.g = part(options.g), options.gk = part(options.gk), options.gv = part(options.gv);
+          options.initial_state = state;
+          auto [o, next] = recurrent(part(x.query), part(x.key), part(x.value), options);
+          state = next;
+          parts.insert(reverse ? parts.begin() : parts.end(), o);
+        }
+        EXPECT_TRUE(all_close(cat(parts, 1), whole));
+        EXPECT_TRUE(all_close(state, whole_state));
+      }
     }
-    EXPECT_TRUE(all_close(cat(parts, 1), whole));
-    EXPECT_TRUE(all_close(state, whole_state));
-  }
 }
 
 TEST_P(LinearAttention, ReverseIsFlip) {
-  RecurrenceArguments x = make({.T = 30, .gates = "gmkv", .state = 4}, device());
-  RecurrentOptions flipped = x.options;
-  flipped.reverse = true;
-  for (Tensor* gate : {&flipped.g, &flipped.gk, &flipped.gv}) *gate = flip(*gate, {1});
-  const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
-  const auto [o2, state2] = recurrent(flip(x.query, {1}), flip(x.key, {1}), flip(x.value, {1}), flipped);
-  EXPECT_TRUE(all_close(flip(o2, {1}), o, 0, 0));
-  EXPECT_TRUE(all_close(state2, state, 0, 0));
+  for (const char* gates : {"gmkv", "gmk", "gm"}) {
+    RecurrenceArguments x = make({.T = 150, .gates = gates, .state = 4}, device());
+    for (const Algorithm algorithm : algorithms(x)) {
+      x.options.algorithm = algorithm;
+      RecurrentOptions flipped = x.options;
+      flipped.reverse = true;
+      for (Tensor* gate : {&flipped.g, &flipped.gk, &flipped.gv})
+        if (gate->defined()) *gate = flip(*gate, {1});
+      const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+      const auto [o2, state2] = recurrent(flip(x.query, {1}), flip(x.key, {1}), flip(x.value, {1}), flipped);
+      EXPECT_TRUE(all_close(flip(o2, {1}), o, 0, 0));
+      EXPECT_TRUE(all_close(state2, state, 0, 0));
+    }
+  }
 }
 
 TEST_P(LinearAttention, GradientsByDifferences) {
-  for (const bool reverse : {false, true}) {
-    RecurrenceArguments x = make({.B = 1,
-                                  .T = 7,
-                                  .H = 2,
-                                  .Hkv = 1,
-                                  .K = 3,
-                                  .V = 2,
-                                  .gates = "gnkv",
-                                  .state = 3,
-                                  .reverse = reverse,
-                                  .starts = {0, 3, 7},
-                                  .interval = 2},
-                                 device());
-    Tensors inputs;
-    for (auto& [name, tensor] : x.named()) inputs.push_back(tensor->set_requires_grad());
-    EXPECT_TRUE(autograd::gradcheck(
-        [&](const Tensors& t) {
-          RecurrentOptions options = x.options;
-          options.g = t[3], options.g_gamma = t[4], options.gk = t[5], options.gv = t[6], options.initial_state = t[7];
-          const auto [o, state] = recurrent(t[0], t[1], t[2], options);
-          return Tensors{o, state};
-        },
-        inputs));
-  }
+  // Gates a channel of about -9 a step make the chunk form on the CPU take a few tokens at a time.
+  for (const auto& [gates, gate] :
+       {std::pair<const char*, double>{"gnkv", -0.3}, {"gnk", -0.3}, {"cn", -9}, {"gn", -0.3}, {"", 0}})
+    for (const bool reverse : {false, true}) {
+      RecurrenceArguments x = make({.B = 1,
+                                    .T = 7,
+                                    .H = 2,
+                                    .Hkv = 1,
+                                    .K = 3,
+                                    .V = 2,
+                                    .gates = gates,
+                                    .state = 3,
+                                    .reverse = reverse,
+                                    .starts = {0, 3, 7},
+                                    .gate = gate,
+                                    .interval = 2},
+                                   device());
+      std::vector<Tensor*> slots;
+      for (auto& [name, tensor] : x.named())
+        if (tensor->defined()) slots.push_back(tensor);
+      Tensors inputs;
+      for (Tensor* slot : slots) inputs.push_back(slot->set_requires_grad());
+      for (const Algorithm algorithm : algorithms(x)) {
+        x.options.algorithm = algorithm;
+        EXPECT_TRUE(autograd::gradcheck(
+            [&](const Tensors& t) {
+              for (std::size_t i = 0; i < slots.size(); ++i) *slots[i] = t[i];
+              const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+              return Tensors{o, state};
+            },
+            inputs))
+            << "gates '" << gates << "'";
+      }
+    }
 }
 
 TEST_P(LinearAttention, SameBitsEveryTime) {
@@ -378,11 +271,16 @@ TEST_P(LinearAttention, SameBitsEveryTime) {
     results.insert(results.end(), {o, state});
     return results;
   };
-  const RecurrenceArguments x =
-      make({.T = 200, .H = 4, .Hkv = 2, .K = 64, .V = 128, .gates = "gmkv", .state = 4}, device(), DType::float32);
-  const Tensor grad_o = random_tensor({2, 200, 4, 128}, device(), DType::float32);
-  const Tensors first = run(x, grad_o), second = run(x, grad_o);
-  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(all_close(first[i], second[i], 0, 0));
+  for (const char* gates : {"gmkv", "gmk"}) {
+    RecurrenceArguments x =
+        make({.T = 200, .H = 4, .Hkv = 2, .K = 64, .V = 128, .gates = gates, .state = 4}, device(), DType::float32);
+    const Tensor grad_o = random_tensor({2, 200, 4, 128}, device(), DType::float32);
+    for (const Algorithm algorithm : algorithms(x)) {
+      x.options.algorithm = algorithm;
+      const Tensors first = run(x, grad_o), second = run(x, grad_o);
+      for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(all_close(first[i], second[i], 0, 0));
+    }
+  }
 }
 
 TEST_P(LinearAttention, GatedLinearAttentionAndLightning) {

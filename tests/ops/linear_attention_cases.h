@@ -1,0 +1,147 @@
+#pragma once
+// Random calls of the gated recurrence, and their comparison with the reference.
+#include <string>
+
+#include "ops/linear_attention_reference.h"
+#include "support/testing.h"
+
+namespace glade::testing_support {
+
+/// What to make random arguments of.
+struct Spec {
+  std::int64_t B = 2, T = 6, H = 2, Hkv = 2, K = 5, V = 3;
+  std::string gates = {};  ///< of: g (a head), c (g a channel), m (g_gamma), n (g_gamma a sequence), k (gk), v (gv)
+  int state = 0;           ///< dimensions of initial_state: 0 (none), 3 or 4
+  bool reverse = false;
+  std::vector<std::int64_t> starts = {};  ///< cu_seqlens; B is 1 then
+  bool flat = false;                      ///< without the batch dimension
+  double gate = -0.3;                     ///< scale of the gates
+  bool float32_gates = false;
+  std::int64_t interval = 128;
+
+  std::string str() const {
+    return "B" + std::to_string(B) + " T" + std::to_string(T) + " H" + std::to_string(H) + "/" + std::to_string(Hkv) + " K" +
+           std::to_string(K) + " V" + std::to_string(V) + " gates '" + gates + "' state " + std::to_string(state) +
+           (reverse ? " reverse" : "") +
+           (starts.empty() ? ""
+            : flat         ? " packed, flat"
+                           : " packed");
+  }
+};
+
+/// -gate * |normal|, so that every decay is one.
+inline Tensor random_gate(const Shape& shape, Device device, DType dtype, double scale) {
+  auto values = random_tensor(shape).to_vector<double>();
+  for (double& x : values) x = scale * std::abs(x);
+  return to_data(to_data(Tensor::from_vector(values, shape), dtype), device);
+}
+
+inline RecurrenceArguments make(const Spec& s, Device device, DType dtype = DType::float64) {
+  auto rows = [&](std::int64_t heads, std::int64_t size) {
+    return s.flat ? Shape{s.T, heads, size} : Shape{s.B, s.T, heads, size};
+  };
+  const DType state = dtype == DType::float64 ? DType::float64 : DType::float32, gate = s.float32_gates ? state : dtype;
+  const std::int64_t N = s.starts.empty() ? s.B : static_cast<std::int64_t>(s.starts.size()) - 1;
+  auto has = [&](char which) { return s.gates.find(which) != std::string::npos; };
+  RecurrenceArguments x;
+  x.query = random_tensor(rows(s.H, s.K), device, dtype);
+  x.key = random_tensor(rows(s.Hkv, s.K), device, dtype);
+  x.value = random_tensor(rows(s.Hkv, s.V), device, dtype);
+  Shape head = rows(s.H, 1);
+  head.erase(head.ndim() - 1);
+  if (has('g')) x.options.g = random_gate(head, device, gate, s.gate);
+  if (has('c')) x.options.g = random_gate(rows(s.H, s.K), device, gate, s.gate);
+  if (has('m')) x.options.g_gamma = random_gate({s.H}, device, state, s.gate);
+  if (has('n')) x.options.g_gamma = random_gate({N, s.H}, device, state, s.gate);
+  if (has('k')) x.options.gk = random_gate(rows(s.H, s.K), device, gate, s.gate);
+  if (has('v')) x.options.gv = random_gate(rows(s.H, s.V), device, gate, s.gate);
+  if (s.state == 3) x.options.initial_state = random_tensor({s.H, s.K, s.V}, device, state);
+  if (s.state == 4) x.options.initial_state = random_tensor({N, s.H, s.K, s.V}, device, state);
+  if (!s.starts.empty()) x.options.cu_seqlens = Tensor::from_vector(s.starts, device);
+  x.options.reverse = s.reverse;
+  x.options.checkpoint_interval = s.interval;
+  x.options.algorithm = Algorithm::recurrent;
+  return x;
+}
+
+inline Tensor like(const Values& values, const Tensor& x) { return Tensor::from_vector(values, x.shape()); }
+
+/// Bounds of root-mean-square errors relative to the reference. In 16 bits: the largest error that rounding the result
+/// makes, 2^-8 and 2^-11, as sums are float32.
+struct Tolerance {
+  double forward, backward;
+  explicit Tolerance(DType dtype)
+      : forward(dtype == DType::float64    ? 1e-12
+                : dtype == DType::float32  ? 2e-6
+                : dtype == DType::bfloat16 ? 0x1p-8
+                                           : 0x1p-11),
+        backward(dtype == DType::float64   ? 1e-12
+                 : dtype == DType::float32 ? 1e-5
+                                           : forward) {}
+};
+
+/// What can compute x to the tolerances of its dtype. On CUDA the chunk form takes bfloat16 alone: chunk_test.
+inline std::vector<Algorithm> algorithms(const RecurrenceArguments& x) {
+  if (x.options.gv.defined() || x.query.device().is_cuda()) return {Algorithm::recurrent};
+  return {Algorithm::recurrent, Algorithm::chunk};
+}
+
+/// Output, final state and all gradients of one algorithm against the reference.
+inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const RecurrenceReference& expected, const Tensor& grad_o,
+                           const Tensor& grad_state) {
+  SCOPED_TRACE(algorithm == Algorithm::chunk ? "chunk" : "recurrent");
+  const Tolerance tolerance(x.query.dtype());
+  for (auto& [name, tensor] : x.named())
+    if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
+  x.options.algorithm = algorithm;
+  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+  EXPECT_EQ(o.dtype(), x.query.dtype());
+  EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.forward) << "output";
+  EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), std::min(tolerance.forward, 2e-6))
+      << "final state";
+  Tensors outputs, gradients;
+  if (grad_o.defined()) outputs.push_back(o), gradients.push_back(grad_o);
+  if (grad_state.defined()) outputs.push_back(final_state), gradients.push_back(grad_state);
+  autograd::backward(outputs, gradients);
+  const auto named = x.named();
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const Tensor& input = *named[i].second;
+    if (!input.defined()) continue;
+    const Tensor grad = input.grad();
+    ASSERT_TRUE(grad.defined()) << named[i].first;
+    EXPECT_EQ(grad.dtype(), input.dtype());
+    const double bound = input.dtype() == x.query.dtype() ? tolerance.backward : 1e-5;
+    const Tensor reference = like(expected.gradient(i), grad);
+    if (&input != &x.options.g_gamma) {
+      EXPECT_LE(relative_error(grad, reference), bound) << "gradient of " << named[i].first;
+      continue;
+    }
+    // A sum over all steps, of terms that cancel and share the rounding of later steps: its error is relative to them.
+    const auto actual = grad.to_vector<double>();
+    for (std::size_t head = 0; head < actual.size(); ++head)
+      EXPECT_LE(std::abs(actual[head] - expected.g_gamma[head]), bound * expected.g_gamma_terms[head]) << "gradient of g_gamma";
+  }
+}
+
+/// The same for all algorithms, with random gradients of the output, the final state, or both.
+inline void expect_matches(RecurrenceArguments& x, const std::string& what, bool from_output = true, bool from_state = true) {
+  SCOPED_TRACE(what + " " + std::string(dtype_name(x.query.dtype())));
+  const DType dtype = x.query.dtype(), state = dtype == DType::float64 ? DType::float64 : DType::float32;
+  Shape outputs = x.query.shape();
+  outputs[outputs.ndim() - 1] = x.value.size(-1);
+  const std::int64_t N = x.options.cu_seqlens.defined() ? x.options.cu_seqlens.numel() - 1 : x.query.size(0);
+  Tensor grad_o, grad_state;
+  if (from_output) grad_o = random_tensor(outputs, x.query.device(), dtype);
+  if (from_state) grad_state = random_tensor({N, x.query.size(-2), x.query.size(-1), x.value.size(-1)}, x.query.device(), state);
+  const RecurrenceReference expected = recurrence_reference(x, from_output ? grad_o.to_vector<double>() : Values(),
+                                                            from_state ? grad_state.to_vector<double>() : Values());
+  for (const Algorithm algorithm : algorithms(x)) expect_matches(x, algorithm, expected, grad_o, grad_state);
+}
+
+inline void expect_matches(const Spec& s, Device device, DType dtype = DType::float64) {
+  RecurrenceArguments x = make(s, device, dtype);
+  expect_matches(x, s.str());
+}
+
+}  // namespace glade::testing_support
