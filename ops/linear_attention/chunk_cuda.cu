@@ -1,6 +1,9 @@
-// The chunk form on the GPU, from its kernels: see chunk_cuda.h.
+// The chunk form on the GPU: by the passes of chunk_pass.h where those can be used, otherwise by the kernels of chunk_cuda.h.
+#include <cuda_fp16.h>
+
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_cuda.h>
+#include <glade/ops/linear_attention/chunk_pass.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
@@ -51,10 +54,10 @@ chunk::StatesArguments state_arguments(const Recurrence& r, const Tensor& states
 
 constexpr int kSumThreads = 256;
 
-/// Sums of the gate gradients over the tiles of K, for every token in dg (float or bfloat16) and for every sequence in dgamma
-/// (both may be null). A block has a sequence and a head.
-__global__ void __launch_bounds__(kSumThreads)
-    sum_gates_kernel(chunk::Arguments a, const float* partial, int tiles, std::int64_t tokens, void* dg, float* dgamma) {
+/// Sums of the gate gradients over the tiles of K, for every token in dg (float, or half or bfloat16) and for every sequence in
+/// dgamma (both may be null). A block has a sequence and a head.
+__global__ void __launch_bounds__(kSumThreads) sum_gates_kernel(chunk::Arguments a, const float* partial, int tiles,
+                                                                std::int64_t tokens, bool half, void* dg, float* dgamma) {
   const chunk::Sequence sequence(a, blockIdx.x);
   const int head = blockIdx.y;
   float total = 0;
@@ -63,6 +66,7 @@ __global__ void __launch_bounds__(kSumThreads)
     float sum = 0;
     for (int i = 0; i < tiles; ++i) sum += partial[i * tokens * a.heads + at];
     if (dg && a.wide_gates) static_cast<float*>(dg)[at] = sum;
+    else if (dg && half) static_cast<__half*>(dg)[at] = __float2half_rn(sum);
     else if (dg) static_cast<bf16*>(dg)[at] = __float2bfloat16_rn(sum);
     total += sum;
   }
@@ -84,8 +88,16 @@ void sum_groups(const Recurrence& r, const Tensor& x, const Tensor& out) {
 
 }  // namespace
 
+void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle) {
+  if (passes::take(shape)) return;
+  if (shape.K % 8 != 0 || shape.V % 8 != 0) obstacle = "head sizes that are not multiples of 8";
+  else if (shape.dtype == DType::float16) obstacle = "float16 in heads larger than 256, or before compute capability 9.0";
+  else if (shape.dtype != DType::bfloat16) obstacle = "dtypes other than bfloat16 and float16";
+}
+
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   DeviceGuard guard(r.q.device());
+  if (passes::take(RecurrenceShape::of(r))) return passes::forward(r, o, final_state);
   const chunk::Arguments a = arguments(r);
   const Tensor states = border_states(r);
   chunk::StatesArguments s = state_arguments(r, states);
@@ -94,13 +106,13 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
   chunk::outputs(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
 }
 
-void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tensor& grad_final_state,
-                    const RecurrenceGradients& grads) {
-  const Device device = r.q.device();
-  DeviceGuard guard(device);
-  const cudaStream_t on = stream(device);
+namespace {
+
+/// passes::backward for what has no passes.
+void backward_by_kernels(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                         const passes::Gradients& grads) {
+  const cudaStream_t on = stream(r.q.device());
   const chunk::Arguments a = arguments(r);
-  const Tensor grad_o = given_grad_o.defined() ? given_grad_o : zeros({r.tokens, r.heads, r.V}, r.q.options());
   const Tensor states = border_states(r), grad_states = border_states(r);
   chunk::states(a, state_arguments(r, states), false, on);
   chunk::StatesArguments s{};
@@ -109,31 +121,44 @@ void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tenso
   s.states = pointer<bf16>(grad_states);
   s.last = pointer<float>(grads.initial_state);
   chunk::states(a, s, true, on);
-
   const bool grouped = r.group() > 1;
-  auto per_query_head = [&](const Tensor& grad, std::int64_t size) {
-    return grouped ? empty({r.tokens, r.heads, size}, {DType::float32, device}) : grad;
-  };
-  if (grads.v.defined()) {
-    const Tensor dv = per_query_head(grads.v, r.V);
-    chunk::outputs(a, {s.grad_o, s.states, dv.raw_data(), grouped}, on);
-    if (grouped) sum_groups(r, dv, grads.v);
-  }
-  const bool sums = grads.g.defined() || grads.g_gamma.defined();
-  if (!grads.q.defined() && !grads.k.defined() && !grads.gk.defined() && !sums) return;
+  if (grads.v.defined()) chunk::outputs(a, {s.grad_o, s.states, grads.v.raw_data(), grouped}, on);
+  if (!grads.q.defined() && !grads.k.defined() && !grads.dgk.defined() && !grads.dg.defined()) return;
   const Tensor dq = grads.q.defined() ? grads.q : empty_like(r.q);
-  const Tensor dk = per_query_head(grads.k.defined() ? grads.k : empty_like(r.k), r.K);
-  const std::int64_t tiles = (r.K + chunk::kTile - 1) / chunk::kTile;
-  const Tensor partial = sums ? empty({tiles, r.tokens, r.heads}, {DType::float32, device}) : Tensor();
+  const Tensor dk = grads.k.defined() ? grads.k : empty({r.tokens, r.heads, r.K}, {DType::float32, r.q.device()});
   chunk::gradients(a,
-                   {s.grad_o, pointer<const bf16>(states), s.states, pointer<bf16>(dq), dk.raw_data(), grouped,
-                    pointer<void>(grads.gk), pointer<float>(partial)},
+                   {s.grad_o, pointer<const bf16>(states), s.states, pointer<bf16>(dq), dk.raw_data(),
+                    dk.dtype() == DType::float32, pointer<void>(grads.dgk), pointer<float>(grads.dg)},
                    on);
-  if (grouped && grads.k.defined()) sum_groups(r, dk, grads.k);
+}
+
+}  // namespace
+
+void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tensor& grad_final_state,
+                    const RecurrenceGradients& grads) {
+  const Device device = r.q.device();
+  DeviceGuard guard(device);
+  const Tensor grad_o = given_grad_o.defined() ? given_grad_o : zeros({r.tokens, r.heads, r.V}, r.q.options());
+  const bool grouped = r.group() > 1, sums = grads.g.defined() || grads.g_gamma.defined();
+  auto per_query_head = [&](const Tensor& grad, std::int64_t size) {
+    return grouped && grad.defined() ? empty({r.tokens, r.heads, size}, {DType::float32, device}) : grad;
+  };
+  const std::int64_t tiles = (r.K + chunk::kTile - 1) / chunk::kTile;
+  passes::Gradients of_heads{grads.q,
+                             per_query_head(grads.k, r.K),
+                             per_query_head(grads.v, r.V),
+                             grads.gk,
+                             sums ? empty({tiles, r.tokens, r.heads}, {DType::float32, device}) : Tensor(),
+                             grads.initial_state};
+  if (passes::take(RecurrenceShape::of(r))) passes::backward(r, grad_o, grad_final_state, of_heads);
+  else backward_by_kernels(r, grad_o, grad_final_state, of_heads);
+  if (grouped && grads.k.defined()) sum_groups(r, of_heads.k, grads.k);
+  if (grouped && grads.v.defined()) sum_groups(r, of_heads.v, grads.v);
   if (!sums) return;
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
-  sum_gates_kernel<<<grid, kSumThreads, 0, on>>>(a, pointer<const float>(partial), static_cast<int>(tiles), r.tokens,
-                                                 pointer<void>(grads.g), pointer<float>(grads.g_gamma));
+  sum_gates_kernel<<<grid, kSumThreads, 0, stream(device)>>>(arguments(r), pointer<const float>(of_heads.dg),
+                                                             static_cast<int>(tiles), r.tokens, r.q.dtype() == DType::float16,
+                                                             pointer<void>(grads.g), pointer<float>(grads.g_gamma));
   GLADE_CUDA_LAUNCHED();
 }
 

@@ -224,9 +224,9 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
 const char* chunk_obstacle(const RecurrenceShape& shape) {
   if (shape.value_gate) return "gv";
   if (shape.device.is_cpu()) return nullptr;
-  if (shape.dtype != DType::bfloat16) return "dtypes other than bfloat16";
-  if (shape.K % 8 != 0 || shape.V % 8 != 0) return "head sizes that are not multiples of 8";
-  return shape.sequences > 65535 ? "more than 65535 sequences" : nullptr;
+  const char* obstacle = shape.sequences > 65535 ? "more than 65535 sequences" : nullptr;
+  GLADE_DISPATCH_CUDA(chunk_obstacle, shape, obstacle);
+  return obstacle;
 }
 
 Algorithm pick_algorithm(const RecurrenceShape& shape) {

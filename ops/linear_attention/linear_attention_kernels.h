@@ -64,6 +64,8 @@ namespace cuda {
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
+/// Sets `obstacle` where there is one.
+void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle);
 /// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against.
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);

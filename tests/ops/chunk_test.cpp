@@ -25,6 +25,7 @@ struct Case {
   std::vector<std::int64_t> cu_seqlens{};
   double strength = 0.06;  // of the gates: the mean log decay of a step
   bool wide_gates = false;
+  DType dtype = DType::bfloat16;
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -39,16 +40,28 @@ struct Twin {
   }
 };
 
+/// Whether the chunk form takes a dtype on this GPU.
+bool takes(DType dtype) {
+  const Tensor x = zeros({1, 64, 1, 64}, {dtype, kCUDA});
+  RecurrentOptions options;
+  options.algorithm = Algorithm::chunk;
+  try {
+    recurrent(x, x, x, options);
+  } catch (const ValueError&) {
+    return false;
+  }
+  return true;
+}
+
 void check(const Case& c, double tolerance = 5e-3) {
   SCOPED_TRACE(::testing::Message() << "B" << c.B << " T" << c.T << " H" << c.H << " group" << c.group << " K" << c.K << " V"
                                     << c.V << " g" << c.g << " gamma" << c.g_gamma << " gk" << c.gk << " reverse" << c.reverse
                                     << " strength" << c.strength);
   const auto count = c.cu_seqlens.empty() ? c.B : static_cast<std::int64_t>(c.cu_seqlens.size()) - 1;
-  const DType gate = c.wide_gates ? DType::float32 : DType::bfloat16;
+  const DType gate = c.wide_gates ? DType::float32 : c.dtype;
   auto decay = [&](const Shape& shape) { return Twin(abs(random_tensor(shape)) * -c.strength, gate); };
-  const Twin q(random_tensor({c.B, c.T, c.H, c.K}), DType::bfloat16),
-      k(random_tensor({c.B, c.T, c.H / c.group, c.K}), DType::bfloat16),
-      v(random_tensor({c.B, c.T, c.H / c.group, c.V}), DType::bfloat16);
+  const Twin q(random_tensor({c.B, c.T, c.H, c.K}), c.dtype), k(random_tensor({c.B, c.T, c.H / c.group, c.K}), c.dtype),
+      v(random_tensor({c.B, c.T, c.H / c.group, c.V}), c.dtype);
   Twin g, g_gamma, gk, state;
   RecurrentOptions on_gpu, on_cpu;
   std::vector<std::pair<const char*, const Twin*>> inputs{{"query", &q}, {"key", &k}, {"value", &v}};
@@ -71,7 +84,7 @@ void check(const Case& c, double tolerance = 5e-3) {
   EXPECT_LE(relative_error(o, expected), tolerance) << "output";
   EXPECT_LE(relative_error(final_state, expected_state), tolerance) << "final state";
 
-  const Twin grad_o(random_tensor(o.shape()), DType::bfloat16), grad_state(random_tensor(final_state.shape()), DType::float32);
+  const Twin grad_o(random_tensor(o.shape()), c.dtype), grad_state(random_tensor(final_state.shape()), DType::float32);
   autograd::backward({o, final_state}, {grad_o.gpu.detach(), grad_state.gpu.detach()});
   autograd::backward({expected, expected_state}, {grad_o.cpu.detach(), grad_state.cpu.detach()});
   for (const auto& [name, twin] : inputs) {
@@ -127,6 +140,19 @@ TEST_F(Chunk, PackedSequences) {
 
 TEST_F(Chunk, WideGates) {
   for (const bool gk : {false, true}) check({.g = true, .g_gamma = true, .gk = gk, .wide_gates = true});
+}
+
+TEST_F(Chunk, HalfPrecision) {
+  if (!takes(DType::float16)) GTEST_SKIP() << "not on this GPU";
+  for (int gates = 0; gates < 8; ++gates)
+    check({.K = 128, .g = (gates & 1) != 0, .g_gamma = (gates & 2) != 0, .gk = (gates & 4) != 0, .dtype = DType::float16});
+  for (const double strength : {1.0, 10.0}) check({.strength = strength, .dtype = DType::float16});
+}
+
+TEST_F(Chunk, FewHeadsAndLongSequences) {
+  for (const bool gk : {false, true})
+    for (const bool reverse : {false, true}) check({.B = 1, .T = 3000, .H = 1, .g = !gk, .gk = gk, .reverse = reverse});
+  check({.B = 1, .T = 3000, .H = 2, .g_gamma = true, .cu_seqlens = {0, 70, 70, 1900, 3000}});
 }
 
 TEST_F(Chunk, StrongGates) {

@@ -1,0 +1,80 @@
+#pragma once
+// The chunk form as one pass over a sequence, on Hopper. Forward and backward are the same computation with the tensors in
+// different roles,
+//     out_t = sum over j up to t of (x_t . y_j) w_j,     weighted with the decays between t and j,
+// taken in the sequence's order for o (x, y, w = q, k, v) and dq (do, v, k), and against it for dv (k, q, do) and dk (v, do, q).
+//
+// A block has a sequence, a head and 64 channels of w. It keeps the state R = sum y_j w_j^T in registers, transposed
+// ([64 channels of w][channels of y]), and walks the chunks:
+//     out = e^{c_t} (R x^T) + w^T mask(x y^T)^T,     R = e^{c_C} R + (w e^{c_C - c_j})^T y
+// with c_t the log decay since the chunk's start (against the order of the sequence: to the chunk's end). One warp group, the
+// consumer, does these products; the others, the producers, bring the tiles into shared memory, apply the gates and compute
+// the scores x y^T, a chunk or more ahead.
+//
+// Where the gates differ by channel, of y (Gates::inner: o and dv) or of w (Gates::outer: dq and dk), the factors go to the
+// tiles: x e^{c_t - r} and y e^{r - c_j} (or out and w), r half of the chunk's decay, and R is kept times e^r. That is exact as
+// long as e^{c - r} stays within e^{+-kSafeRange}; where it does not, the chunk is taken in parts of 32, 16, .. or at last 1
+// token, for which it always holds.
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_consumer.cuh>
+#include <glade/ops/linear_attention/chunk_producer.cuh>
+
+namespace glade::cuda::passes {
+
+template <class E, Gates kGates, int Inner, bool kBalance>
+__global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_constant__ Pass p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  using S = Shared<E, kGates, Inner, kBalance>;
+  S& shared = *reinterpret_cast<S*>(memory);
+  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
+  const int first_outer = static_cast<int>(blockIdx.x) * kTile;
+  const std::int64_t n = blockIdx.z / p.parts;
+  const Stretch stretch(p, n, static_cast<int>(blockIdx.z % p.parts));
+  if (thread == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(&shared.full[i], S::kProducers);
+      barrier_init(&shared.empty[i], kGroup);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  if (thread < kGroup) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    Consumer<E, kGates, Inner, kBalance>{p, shared, stretch, n, head, first_outer, thread}.run();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 128;");
+    Producer<E, kGates, Inner, kBalance>{p, shared, stretch, n, head, first_outer, thread - kGroup}.run();
+  }
+#else
+  __trap();
+#endif
+}
+
+template <class E, Gates kGates, int Inner, bool kBalance>
+void launch_pass(const Pass& p, cudaStream_t stream) {
+  using S = Shared<E, kGates, Inner, kBalance>;
+  constexpr int bytes = sizeof(S);
+  static_assert(bytes <= 227 * 1024);
+  const auto kernel = pass_kernel<E, kGates, Inner, kBalance>;
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const dim3 grid(blocks_for(p.outer, kTile), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences * p.parts));
+  kernel<<<grid, S::kProducers + kGroup, bytes, stream>>>(p);
+  GLADE_CUDA_LAUNCHED();
+}
+
+template <class E, Gates kGates, bool kBalance>
+void launch_pass(const Pass& p, cudaStream_t stream) {
+  if (p.inner <= kTile) launch_pass<E, kGates, kTile, kBalance>(p, stream);
+  else if (p.inner <= 2 * kTile) launch_pass<E, kGates, 2 * kTile, kBalance>(p, stream);
+  else launch_pass<E, kGates, 4 * kTile, kBalance>(p, stream);
+}
+
+template <class E>
+void run_pass(const Pass& p, cudaStream_t stream) {
+  if (!p.gk) p.u.data ? launch_pass<E, Gates::none, true>(p, stream) : launch_pass<E, Gates::none, false>(p, stream);
+  else if (p.gates_are_inner) launch_pass<E, Gates::inner, false>(p, stream);
+  else launch_pass<E, Gates::outer, true>(p, stream);
+}
+
+}  // namespace glade::cuda::passes

@@ -1,0 +1,68 @@
+#pragma once
+// The chunk form as passes over the sequences, for Hopper: see chunk_pass.cuh.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include <glade/ops/linear_attention/linear_attention_kernels.h>
+
+namespace glade::cuda::passes {
+
+/// Rows of a [tokens, heads, size] tensor; head h of the pass reads head h / group.
+struct Rows {
+  const void* data;
+  int heads, group, size;
+};
+
+/// Arguments of a pass; Inner is y's number of channels and outer w's.
+struct Pass {
+  Rows x, y, w;
+  const void *g, *gk;    ///< one a head or one a channel (or both); in the elements' type, float where wide_gates; may be null
+  bool gates_are_inner;  ///< gk's channels are y's; otherwise they are w's, and u, balance and borders are needed
+  bool wide_gates;
+  const float* g_gamma;  ///< [sequences, heads] or null
+  const std::int64_t* cu_seqlens;
+  std::int64_t sequences, length;
+  int heads, inner, outer;
+  bool reverse;   ///< the recurrence runs from the last token to the first
+  bool backward;  ///< the pass goes against the recurrence
+  float scale;    ///< factor of out, and of the states' gradients (R is kept without it)
+
+  const float* first;  ///< states [sequences x parts, heads, ..], or [heads, ..] where shared; null: zeros
+  bool first_is_shared;
+  float* last;                     ///< the same, after the pass; or null
+  int outer_stride, inner_stride;  ///< where the state's elements lie
+  int parts, part_chunks;          ///< a sequence is taken as so many parts of so many chunks
+  float* decay;                    ///< [sequences x parts, heads, gated channels or 1]: log2 of each part's decay, or null
+
+  void* out;      ///< [tokens, heads, outer]; null: states only
+  bool wide_out;  ///< float
+  // For gradients of gates, dg_t = sum_{s>=t} (q dq - k dk)_s. The pass for dq leaves q dq and the states at the chunks' borders
+  // where the pass for dk finds them, so that the sums start anew at every chunk and their errors don't grow.
+  Rows u;          ///< q or k; null: no gate has a gradient
+  float* balance;  ///< u out: Gates::outer: [slots, heads, tiles of outer, 64 x 64]; otherwise [tiles of outer, tokens, heads]
+  void* borders;   ///< [slots, heads, tiles of outer, 64 x Inner], as the registers hold it
+  void* dgk;       ///< backward, Gates::outer: [tokens, heads, outer] as the gates, or null
+  float* dg;       ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
+};
+
+/// For elements of type E: __nv_bfloat16 or __half.
+template <class E>
+void run_pass(const Pass& p, cudaStream_t stream);
+
+// A recurrence as passes (chunk_passes_cuda.cu).
+
+/// Whether passes can compute it on this device.
+bool take(const RecurrenceShape& shape);
+
+/// As chunk_forward.
+void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+
+/// Gradients to be filled in; undefined ones are not wanted. k and v are [tokens, heads, ..], for every query head, in the
+/// elements' type or float32; dg is float32 [ceil(K / 64), tokens, heads], to be summed.
+struct Gradients {
+  Tensor q, k, v, dgk, dg, initial_state;
+};
+void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads);
+
+}  // namespace glade::cuda::passes

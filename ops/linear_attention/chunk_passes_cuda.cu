@@ -1,0 +1,197 @@
+// The chunk form on Hopper: a Recurrence as passes (chunk_pass.h).
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_pass.h>
+
+namespace glade::cuda::passes {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kChunk = 64;
+
+template <class T = void>
+T* pointer(const Tensor& x) {
+  return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+
+std::int64_t tiles(std::int64_t channels) { return (channels + kChunk - 1) / kChunk; }
+
+/// From what every part of a sequence adds to the state (`states`, [sequences x parts, heads, K, V]) and how it decays there
+/// (base 2), the state before each part, in place, and after the last.
+__global__ void __launch_bounds__(kThreads)
+    join_parts_kernel(float* states, const float* decay, const float* first, bool first_is_shared, float* last, int parts,
+                      int heads, int channels, std::int64_t K, std::int64_t V, bool backward) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, size = K * V;
+  if (at >= size) return;
+  const int head = blockIdx.y;
+  const std::int64_t n = blockIdx.z, channel = channels == 1 ? 0 : at / V;
+  float state = first ? first[((first_is_shared ? 0 : n * heads) + head) * size + at] : 0.f;
+  for (int i = 0; i < parts; ++i) {
+    const std::int64_t row = (n * parts + (backward ? parts - 1 - i : i)) * heads + head;
+    const float added = states[row * size + at];
+    states[row * size + at] = state;
+    state = exp2f(decay[row * channels + channel]) * state + added;
+  }
+  if (last) last[(n * heads + head) * size + at] = state;
+}
+
+/// The passes of one recurrence, on its stream. Where there are too few heads to fill the GPU the sequences are taken in parts:
+/// first what each part adds to the state, then the parts side by side.
+class Passes {
+ public:
+  explicit Passes(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {
+    const std::int64_t chunks = tiles(r.length), blocks = std::min(tiles(r.K), tiles(r.V)) * r.heads * r.sequences;
+    constexpr std::int64_t kShortestPart = 8;
+    parts_ = std::clamp<std::int64_t>(multiprocessor_count(r.q.device()) / std::max<std::int64_t>(blocks, 1), 1,
+                                      std::max<std::int64_t>(chunks / kShortestPart, 1));
+    base_.g = pointer(r.g);
+    base_.gk = pointer(r.gk);
+    const Tensor& gates = r.gk.defined() ? r.gk : r.g;
+    base_.wide_gates = gates.defined() && gates.dtype() == DType::float32;
+    base_.g_gamma = pointer<const float>(r.g_gamma);
+    base_.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
+    base_.sequences = r.sequences;
+    base_.length = r.length;
+    base_.heads = static_cast<int>(r.heads);
+    base_.reverse = r.reverse;
+    base_.scale = static_cast<float>(r.scale);
+    base_.parts = static_cast<int>(parts_);
+    base_.part_chunks = static_cast<int>((chunks + parts_ - 1) / parts_);
+  }
+
+  Rows rows(const Tensor& x) const {
+    const std::int64_t heads = x.size(-2);
+    return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r_.heads / heads), static_cast<int>(x.size(-1))};
+  }
+  /// A state from which passes start, in memory as [.., K, V], and where it is to be left after them (or null).
+  struct State {
+    const float* first;
+    bool is_shared;
+    float* last;
+  };
+  /// For o and dv: rows of w are values.
+  Pass value_pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
+    Pass p = pass(x, y, w, backward);
+    p.gates_are_inner = true;
+    p.outer_stride = 1;
+    p.inner_stride = static_cast<int>(r_.V);
+    return p;
+  }
+  /// For dq and dk: rows of w are keys or queries.
+  Pass key_pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
+    Pass p = pass(x, y, w, backward);
+    p.outer_stride = static_cast<int>(r_.V);
+    p.inner_stride = 1;
+    return p;
+  }
+
+  /// The states before each part, made from y and w; `state` itself where there is but one part.
+  State part_states(const Tensor& y, const Tensor& w, State state, bool backward) {
+    if (parts_ == 1) return state;
+    const int channels = r_.gk.defined() ? static_cast<int>(r_.K) : 1;
+    const TensorOptions like{DType::float32, r_.q.device()};
+    const Tensor states = keep(empty({r_.sequences * parts_, r_.heads, r_.K, r_.V}, like));
+    const Tensor decay = keep(zeros({r_.sequences * parts_, r_.heads, channels}, like));
+    Pass p = value_pass(y, y, w, backward);
+    p.last = pointer<float>(states);
+    p.decay = pointer<float>(decay);
+    launch(p);
+    const dim3 grid(blocks_for(r_.K * r_.V, kThreads), static_cast<unsigned>(r_.heads), static_cast<unsigned>(r_.sequences));
+    join_parts_kernel<<<grid, kThreads, 0, stream_>>>(p.last, p.decay, state.first, state.is_shared, state.last, p.parts, p.heads,
+                                                      channels, r_.K, r_.V, backward);
+    GLADE_CUDA_LAUNCHED();
+    return {p.last, false, nullptr};
+  }
+  void run(Pass p, const State& state, void* out, bool wide_out) {
+    p.first = state.first;
+    p.first_is_shared = state.is_shared;
+    p.last = state.last;
+    p.out = out;
+    p.wide_out = wide_out;
+    launch(p);
+  }
+  std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences * (parts_ + 1) + 1; }
+  /// Memory that lives as long as this.
+  Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
+
+ private:
+  Pass pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
+    Pass p = base_;
+    p.x = rows(x);
+    p.y = rows(y);
+    p.w = rows(w);
+    p.inner = p.y.size;
+    p.outer = p.w.size;
+    p.backward = backward;
+    return p;
+  }
+  void launch(const Pass& p) const {
+    if (p.sequences == 0) return;
+    r_.q.dtype() == DType::bfloat16 ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
+  }
+
+  const Recurrence& r_;
+  const cudaStream_t stream_;
+  std::int64_t parts_;
+  Pass base_{};
+  std::vector<Tensor> kept_;
+};
+
+Passes::State first_state(const Recurrence& r, const Tensor& last) {
+  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
+}
+
+}  // namespace
+
+bool take(const RecurrenceShape& shape) {
+  constexpr std::int64_t kLargest = 256, kMultiple = 8;
+  return (shape.dtype == DType::bfloat16 || shape.dtype == DType::float16) && compute_capability(shape.device) == 90 &&
+         std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
+}
+
+void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  Passes passes(r);
+  const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false);
+  passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o.raw_data(), false);
+}
+
+void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& out) {
+  Passes passes(r);
+  const bool gates = out.dgk.defined() || out.dg.defined();
+  Passes::State grad_state{pointer<const float>(grad_final_state), false, pointer<float>(out.initial_state)};
+  grad_state = passes.part_states(r.q, grad_o, grad_state, true);
+  if (out.v.defined() || grad_state.last)
+    passes.run(passes.value_pass(r.k, r.q, grad_o, true), grad_state, pointer(out.v),
+               out.v.defined() && out.v.dtype() == DType::float32);
+  grad_state.last = nullptr;
+
+  Pass dq = passes.key_pass(grad_o, r.v, r.k, false), dk = passes.key_pass(r.v, grad_o, r.q, true);
+  if (gates || r.gk.defined()) {
+    const std::int64_t K_tiles = tiles(r.K), inner = r.V <= 64 ? 64 : r.V <= 128 ? 128 : 256;
+    const Tensor borders = passes.keep(empty({passes.slots(), r.heads, K_tiles, kChunk * inner}, r.q.options()));
+    const Shape per_token{K_tiles, r.tokens, r.heads}, per_channel{passes.slots(), r.heads, K_tiles, kChunk * kChunk};
+    const Tensor balance = passes.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
+    dq.borders = dk.borders = borders.raw_data();
+    dq.balance = dk.balance = pointer<float>(balance);
+    dq.u = passes.rows(r.q);
+    dk.u = passes.rows(r.k);
+    dk.dgk = pointer(out.dgk);
+    dk.dg = pointer<float>(out.dg);
+  }
+  if (gates || out.q.defined()) {
+    const Tensor grad = out.q.defined() ? out.q : passes.keep(empty_like(r.q));
+    passes.run(dq, passes.part_states(r.k, r.v, first_state(r, {}), false), grad.raw_data(), false);
+  }
+  if (gates || out.k.defined()) {
+    const Tensor grad = out.k.defined() ? out.k : passes.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
+    passes.run(dk, grad_state, grad.raw_data(), grad.dtype() == DType::float32);
+  }
+}
+
+}  // namespace glade::cuda::passes

@@ -1,0 +1,174 @@
+#pragma once
+// Hopper's instructions as the chunk kernel uses them: products of a warp group (wgmma), barriers in shared memory, and
+// tiles of 64 x 64 16-bit values whose 16-byte pieces are swizzled as wgmma expects ("128-byte swizzle").
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace glade::cuda::passes {
+
+inline constexpr int kTile = 64;  ///< tokens of a chunk; channels of a tile
+
+template <class E>
+struct alignas(1024) SwizzledTile {
+  E data[kTile * kTile];
+  /// The 16-byte piece `piece` (of 8 columns) of a row.
+  __device__ E* at(int row, int piece) { return data + row * kTile + ((piece ^ (row & 7)) * 8); }
+  __device__ E* element(int row, int column) { return at(row, column / 8) + column % 8; }
+};
+
+// 16-bit values in pairs.
+template <class E>
+__device__ std::uint32_t pack(float low, float high) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+template <class E>
+__device__ float2 unpack(std::uint32_t pair) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>)
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+template <class E>
+__device__ float round_to(float x) {
+  return unpack<E>(pack<E>(x, 0)).x;
+}
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+
+// Barriers.
+__device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_arrive(std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ inline void barrier_wait(std::uint64_t* barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+/// __syncthreads for the first `Threads` threads that meet at the hardware's barrier Id.
+template <int Id, int Threads>
+__device__ void sync_group() {
+  asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+}
+template <int Id, int Threads>
+__device__ bool sync_group_or(bool x) {
+  int result;
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.s32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.s32 %0, 1, 0, q;\n}"
+               : "=r"(result)
+               : "r"(static_cast<int>(x)), "n"(Id), "n"(Threads)
+               : "memory");
+  return result != 0;
+}
+/// Makes this thread's writes to shared memory visible to wgmma, before the barrier that tells of them.
+__device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Copies from global memory past the registers; 16 bytes of zeros where `inside` is false.
+__device__ inline void copy_async(void* target, const void* source, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
+/// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
+/// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.
+template <class E>
+__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+/// The reverse of load_transposed.
+template <class E>
+__device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uint32_t (&r)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Products. An accumulator of N columns has for every 8 columns 4 values a thread: row lane / 4 of the warp's 16 with the
+// columns 2 (lane % 4) and the next, then the row 8 below.
+__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending>
+__device__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+/// Keeps the compiler from moving uses of the accumulator across a wait.
+template <int N>
+__device__ void pin(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+/// A tile as operand. Along its columns wgmma takes 16 at a time, 32 bytes further on each; along its rows, 16 rows. `step` is
+/// a number of those.
+inline constexpr int kColumnStep = 32 >> 4, kRowStep = 2048 >> 4;
+template <class E>
+__device__ std::uint64_t descriptor(const SwizzledTile<E>& tile, int step) {
+  constexpr std::uint32_t kEightRows = 1024 >> 4, kSwizzle128 = 1u << 30, kUnused = 1u << 16;
+  const std::uint32_t low = (shared_address(tile.data) >> 4 | kUnused) + static_cast<std::uint32_t>(step);
+  return std::uint64_t{kEightRows | kSwizzle128} << 32 | low;
+}
+
+#define GLADE_OUTPUTS_8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define GLADE_REGISTERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define GLADE_REGISTERS_32 GLADE_REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define GLADE_WGMMA_SHARED_32(type)                                                                                  \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type \
+               " {" GLADE_REGISTERS_16 "}, %16, %17, p, 1, 1, 0, 0;\n}"                                              \
+               : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8)                                                        \
+               : "l"(a), "l"(b), "r"(add))
+#define GLADE_WGMMA_REGISTERS_64(type)                                                                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+               " {" GLADE_REGISTERS_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"                                 \
+               : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8), GLADE_OUTPUTS_8(d, 16), GLADE_OUTPUTS_8(d, 24)        \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(RowsAreInner))
+
+/// d (+)= a b^T for 16 columns of the tile a and 32 rows of the tile b.
+template <class E>
+__device__ void wgmma_half(float (&d)[16], std::uint64_t a, std::uint64_t b, int add) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_SHARED_32("bf16");
+  else GLADE_WGMMA_SHARED_32("f16");
+}
+/// d (+)= a b^T for 16 columns of the tile b, or, where its rows are summed over (RowsAreInner), a b for 16 of its rows.
+template <class E, int RowsAreInner>
+__device__ void wgmma(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_REGISTERS_64("bf16");
+  else GLADE_WGMMA_REGISTERS_64("f16");
+}
+#undef GLADE_OUTPUTS_8
+#undef GLADE_REGISTERS_16
+#undef GLADE_REGISTERS_32
+#undef GLADE_WGMMA_SHARED_32
+#undef GLADE_WGMMA_REGISTERS_64
+
+}  // namespace glade::cuda::passes
