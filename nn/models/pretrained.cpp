@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <vector>
 
 #include <glade/core/format.h>
@@ -166,6 +167,16 @@ std::vector<TensorInfos> split(const TensorInfos& tensors, std::int64_t max_byte
   return shards;
 }
 
+/// Removes what is left of another model that was in the folder before.
+void remove_other_weights(const fs::path& folder, const std::set<std::string>& files) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    const bool is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    std::error_code error;
+    if ((is_shard || name == kWeights || name == kIndex) && !files.contains(name)) fs::remove(entry.path(), error);
+  }
+}
+
 }  // namespace
 
 PretrainedFolder::PretrainedFolder(const std::string& path)
@@ -214,11 +225,14 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const T
 
   const std::vector<TensorInfos> shards = split(published, options.max_shard_bytes);
   const bool sharded = shards.size() > 1;
+  if (sharded) fs::remove(path / kIndex, error);  // else shards of two models were taken for one if this ended half-way
+  std::set<std::string> files;
   json weight_map = json::object();
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string file = sharded ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()) : kWeights;
     save_safetensors(path / file, shards[i], read_published, {{"format", "pt"}});
     for (const auto& [name, info] : shards[i]) weight_map[name] = file;
+    files.insert(file);
   }
   if (sharded) {
     std::int64_t bytes = 0;
@@ -228,7 +242,8 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const T
   GLAConfig described = config;
   described.other.try_emplace("architectures", R"(["GLAForCausalLM"])");
   write_text(path / kConfig, described.to_json());
-  fs::remove(path / (sharded ? kWeights : kIndex), error);  // of another model that was here before
+  if (sharded) files.insert(kIndex);
+  remove_other_weights(path, files);
 }
 
 void save_pretrained(const std::string& folder, const GLAConfig& config, const StateDict& state,

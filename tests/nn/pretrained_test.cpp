@@ -253,8 +253,11 @@ TEST_F(PretrainedFolderTest, ShardsAreWrittenAndRead) {
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
   EXPECT_TRUE(fs::exists(folder_ / "model-00001-of-00005.safetensors"));
   EXPECT_TRUE(identical(GLAForCausalLM::from_pretrained(folder_)->state_dict(), model->state_dict()));
+  model->save_pretrained(folder_, {.max_shard_bytes = 400000});
+  EXPECT_FALSE(fs::exists(folder_ / "model-00001-of-00005.safetensors"));
+  EXPECT_TRUE(identical(GLAForCausalLM::from_pretrained(folder_)->state_dict(), model->state_dict()));
   model->save_pretrained(folder_);
-  EXPECT_FALSE(fs::exists(folder_ / "model.safetensors.index.json"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);  // config and weights
 }
 
 TEST_F(PretrainedFolderTest, DTypesOfFilesAreKeptOrChosen) {
@@ -341,6 +344,7 @@ TEST_F(PretrainedFolderTest, ConfigsThatCannotBeHonouredAreNamed) {
   EXPECT_TRUE(refuses("\"conv_size\": 4", "\"conv_size\": 0", "conv_size is 0"));
   EXPECT_TRUE(refuses("\"pad_token_id\": null", "\"pad_token_id\": 97", "pad_token_id is 97"));
   EXPECT_TRUE(refuses("\"num_heads\": 4", "\"num_heads\": 3", "multiple of 3 heads"));
+  EXPECT_TRUE(refuses("\"model_type\": \"gla\"", "\"model_type\": \"gla\", \"dtype\": \"float8_e4m3fn\"", "float8_e4m3fn"));
   EXPECT_TRUE(refuses("\"model_type\": \"gla\"", "\"model_type\": \"llama\"", "model_type is \"llama\""));
   EXPECT_TRUE(refuses("\"vocab_size\": 97", "\"vocab_size\": \"x\"", "vocab_size is \"x\", expected an integer"));
 }
@@ -365,6 +369,12 @@ TEST_F(PretrainedFolderTest, BrokenFilesAreNamed) {
   const std::string weights = read("model.safetensors");
   write("model.safetensors", weights.substr(0, 300000));
   EXPECT_TRUE(refused("model.safetensors: lm_head.weight") || refused("the file is truncated"));
+  std::string other_type = weights;
+  write("model.safetensors", other_type.replace(other_type.find("F32"), 3, "F8_"));
+  EXPECT_TRUE(refused("its dtype \"F8_\" is none of glade's"));
+  other_type.replace(other_type.find("F8_"), 3, "I32");
+  write("model.safetensors", other_type);
+  EXPECT_TRUE(refused("int32"));
   write("model.safetensors", "nonsense");
   EXPECT_TRUE(refused("model.safetensors: not a safetensors file"));
   fs::remove(folder_ / "model.safetensors");
