@@ -17,7 +17,7 @@ class ForwardTask {
   explicit ForwardTask(const Recurrence& r)
       : r_(r),
         K_(padded(r.K, kLine<F>)),
-        chunk_(r),
+        chunk_(r, std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2),
         state_(r.K, r.V),
         factors_(1, r.K),
         keys_(K_, kChunk),
@@ -103,7 +103,7 @@ class BackwardTask {
         K_(padded(r.K, kLine<F>)),
         rows_(padded(r.V, kLine<F>)),
         segment_(std::clamp<std::int64_t>(r.length, 1, std::max(r.checkpoint_interval, kChunk))),
-        chunk_(r),
+        chunk_(r, kChunk),
         borders_((r.length + segment_ - 1) / segment_ * r.group() * rows_, r.K),
         dS_(r.group() * rows_, r.K),
         dS_untransposed_(K_, r.V),

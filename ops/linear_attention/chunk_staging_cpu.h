@@ -7,7 +7,7 @@
 
 namespace glade::cpu {
 
-constexpr std::int64_t kChunk = 64;
+constexpr std::int64_t kChunk = 64;  // tokens at most
 
 /// With b_t the sum of the log decays of the chunk's tokens up to t, its form is
 ///     o_t = sum_{j <= t} (q_t . e^{b_t - b_j} k_j) v_j + (e^{b_t} q_t) S          S the state before the chunk
@@ -34,7 +34,7 @@ struct Chunk {
   std::array<F, kChunk> from_start{}, to_end;  ///< e^{b_t} and e^{b_C - b_t}; 1 where per_channel
   F total = 1;                                 ///< e^{b_C}
 
-  explicit Chunk(const Recurrence& recurrence)
+  Chunk(const Recurrence& recurrence, std::int64_t tokens)
       : per_channel(recurrence.gk.defined()),
         q(kChunk, recurrence.K),
         k(kChunk, recurrence.K),
@@ -44,7 +44,8 @@ struct Chunk {
         lead(1, recurrence.K),
         trail(1, recurrence.K),
         mask(kChunk, kChunk),
-        r_(recurrence) {
+        r_(recurrence),
+        capacity_(tokens) {
     for (std::int64_t t = 0; t < kChunk; ++t) std::fill_n(mask[t], t + 1, F{1});
     from_start.fill(1);
     to_end.fill(1);
@@ -52,7 +53,7 @@ struct Chunk {
 
   /// Stages keys, values and decays of a chunk of head h that begins at `position` and has at most `limit` tokens.
   void load(const Sequence& of, std::int64_t n, std::int64_t h, std::int64_t position, std::int64_t limit, Columns columns) {
-    count = std::min(kChunk, limit);
+    count = std::min(capacity_, limit);
     std::array<F, kChunk> shared;
     load_head_gates<T>(r_, of, n, h, position, count, shared.data());
     if (per_channel) {
@@ -131,6 +132,7 @@ struct Chunk {
   }
 
   const Recurrence& r_;
+  std::int64_t capacity_;
   const SimdKernels<F>& simd_ = simd_kernels<F>();
 };
 
