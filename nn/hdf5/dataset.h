@@ -1,7 +1,6 @@
 #pragma once
 // Datasets: where their values lie in the file, and reading them. Not public.
-#include <span>
-#include <string_view>
+#include <functional>
 #include <vector>
 
 #include <glade/nn/hdf5/objects.h>
@@ -36,15 +35,9 @@ struct Dataset {
 /// it has no numbers, or not here, or is incomplete.
 Dataset open_dataset(Source& source, const Messages& object);
 
-/// A dataset to read, and where to: `out` has room for its values in type.dtype, or is nullptr to check them only.
-struct ReadJob {
-  std::string_view name;  ///< for errors
-  const Dataset* dataset;
-  void* out;
-};
-
-/// Reads all values of all datasets, in parallel. Throws "<name>: <cause>" where they are damaged, with some of them read.
-void read_values(const Source& source, std::span<const ReadJob> jobs);
+/// Reads all values, in parallel. `out` has room for them in type.dtype, or is nullptr to check them only. Throws with
+/// `out` partly written where they are damaged.
+void read_values(const Source& source, const Dataset& dataset, void* out);
 
 // ---- for open_dataset --------------------------------------------------------------------------------------------------
 

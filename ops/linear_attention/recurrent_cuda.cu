@@ -11,9 +11,11 @@ using namespace recurrent;
 
 namespace {
 
-Rows rows(const Tensor& x, std::int64_t size, double factor = 1, std::int64_t group = 1) {
+/// Rows of `size` channels for the heads of r, of which `group` share one.
+Rows rows(const Recurrence& r, const Tensor& x, std::int64_t size, double factor = 1, std::int64_t group = 1) {
   Rows result;
   result.size = static_cast<int>(size);
+  result.heads = static_cast<int>(r.heads / group);
   result.group = static_cast<int>(group);
   result.factor = factor;
   if (!x.defined()) return result;
@@ -36,14 +38,14 @@ recurrent::Sequences sequences(const Recurrence& r) {
 /// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that.
 template <class F>
 Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& c, const Rows& d, const Rows& e) {
-  const Rows gk = rows(r.gk, r.K), gv = rows(r.gv, r.V);
+  const Rows gk = rows(r, r.gk, r.K), gv = rows(r, r.gv, r.V);
   Pass<F> pass{};
   pass.rows[kC] = c;
   pass.rows[kD] = d;
   pass.rows[kE] = e;
   pass.rows[kInnerGate] = keys_inside ? gk : gv;
   pass.rows[kOuterGate] = keys_inside ? gv : gk;
-  pass.head_gate = rows(r.g, 1);
+  pass.head_gate = rows(r, r.g, 1);
   pass.gamma = pointer<const F>(r.g_gamma);
   pass.heads = static_cast<int>(r.heads);
   pass.sequences = sequences(r);
@@ -51,17 +53,17 @@ Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& 
   pass.inner_stride = keys_inside ? r.V : 1;
   pass.outer_stride = keys_inside ? 1 : r.V;
   if (!down) {
-    pass.initial = pointer<const F>(r.initial_state);
-    pass.initial_stride = r.initial_state.defined() && r.initial_state.ndim() == 4 ? r.heads * r.K * r.V : 0;
+    const bool shared = r.initial_state.defined() && r.initial_state.ndim() == 3;
+    pass.initial = {pointer<const F>(r.initial_state), shared ? 0 : r.heads * r.K * r.V, 0};
   }
   return pass;
 }
 
 template <class F>
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  const Rows q = rows(r.q, r.K, r.scale), k = rows(r.k, r.K, 1, r.group()), v = rows(r.v, r.V, 1, r.group());
+  const Rows q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()), v = rows(r, r.v, r.V, 1, r.group());
   Pass<F> pass = make_pass<F>(r, true, false, q, k, v);
-  pass.final = pointer<F>(final_state);
+  pass.final = {pointer<F>(final_state), r.heads * r.K * r.V, 0};
   pass.out = o.raw_data();
   pass.out_dtype = o.dtype();
   if (r.length == 1 && !r.cu_seqlens.defined()) run_step(pass, r.q.device());
@@ -93,7 +95,7 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
     const std::int64_t rows = r.tokens * r.heads, checkpoints = up.sequences.checkpoints(r.tokens) * r.heads;
     past_x = buffer(rows * half.x.size);
     past_y = buffer(rows * half.x.size);
-    states = buffer(checkpoints * checkpoint_size(up, device));
+    states = buffer(checkpoints * checkpoint_size(up));
     products = buffer(checkpoints * half.x.size);
     up.past = past_x.data<F>();
     down.past = past_y.data<F>();
@@ -112,10 +114,9 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
     down.out = of_heads.raw_data();
     down.out_dtype = of_heads.dtype();
   }
-  down.initial = pointer<const F>(grad_final_state);
-  down.initial_stride = r.heads * r.K * r.V;
-  down.final = pointer<F>(half.initial_state);
-  if (down.out != nullptr || down.past != nullptr || down.final != nullptr) run(down, device);
+  down.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
+  down.final = {pointer<F>(half.initial_state), r.heads * r.K * r.V, 0};
+  if (down.out != nullptr || down.past != nullptr || down.final.data != nullptr) run(down, device);
   if (half.down_out.defined() && r.group() > 1) copy_data(half.down_out, reshape(sum(of_heads, {2}), half.down_out.shape()));
 
   if (!half.wants_gates()) return;
@@ -133,8 +134,8 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
 
 template <class F>
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  const Rows q = rows(r.q, r.K), scaled_q = rows(r.q, r.K, r.scale), k = rows(r.k, r.K, 1, r.group()),
-             v = rows(r.v, r.V, 1, r.group()), out = rows(grad_o, r.V), scaled_out = rows(grad_o, r.V, r.scale);
+  const Rows q = rows(r, r.q, r.K), scaled_q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()),
+             v = rows(r, r.v, r.V, 1, r.group()), out = rows(r, grad_o, r.V), scaled_out = rows(r, grad_o, r.V, r.scale);
   Half keys{false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g, grads.g_gamma, {}};
   Half values{true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
   const bool values_run = values.down_out.defined() || values.wants_gates();

@@ -31,7 +31,7 @@ __device__ F term(const GateGradients<F>& gates, const Stretch& stretch, std::in
   F sum = 0;
   if (gates.x.data != nullptr) sum = static_cast<F>(static_cast<const T*>(gates.x.data)[past]) * gates.past_x[past];
   if (position == stretch.high - 1) return sum;
-  const std::int64_t y = gates.y.row(token, gates.heads, stretch.h) * gates.y.size + channel;
+  const std::int64_t y = gates.y.row(token, stretch.h) * gates.y.size + channel;
   return sum - static_cast<F>(static_cast<const T*>(gates.y.data)[y]) * gates.past_y[past];
 }
 

@@ -20,6 +20,13 @@ namespace glade::cuda::recurrent {
 /// The rows of a pass. The gates are logarithms of a and b.
 enum Operand { kC, kD, kInnerGate, kE, kOuterGate, kOperands };
 
+/// Where a pass finds or leaves the states of sequences and heads: [I, J] or, by the pass's strides, [J, I] each.
+template <class F>
+struct States {
+  F* data;                         ///< null: zeros, or not wanted
+  std::int64_t sequence, segment;  ///< from one sequence, one segment of a sequence to the next; 0: shared by all
+};
+
 template <class F>
 struct Pass {
   Rows rows[kOperands];
@@ -31,11 +38,11 @@ struct Pass {
 
   __host__ __device__ int inner() const { return rows[kC].size; }
   __host__ __device__ int outer() const { return rows[kE].size; }
+  __host__ __device__ std::int64_t state_size() const { return static_cast<std::int64_t>(inner()) * outer(); }
 
-  const F* initial;             ///< [sequences or 1, heads, I, J] by the strides below; null: zeros
-  std::int64_t initial_stride;  ///< from sequence to sequence; 0: one for all
-  F* final;                     ///< [sequences, heads, I, J] or null
-  std::int64_t inner_stride, outer_stride;
+  States<const F> initial;
+  States<F> final;
+  std::int64_t inner_stride, outer_stride;  ///< of their elements
 
   void* out;  ///< [tokens, heads, J] or null
   DType out_dtype;
@@ -45,11 +52,16 @@ struct Pass {
   // product = sum_i X_i state_i, also before its update.
   F* states;    ///< of checkpoint_size(pass) values a checkpoint and head; null: none
   F* products;  ///< [checkpoints, heads, J]; not null in a pass downwards with states
+
+  // For run() itself: a sequence's positions in segments that run at once (recurrent_segments.cuh).
+  int segments;          ///< of the longest sequence
+  std::int64_t segment;  ///< positions of one
+  F* segment_decays;     ///< [segments, sequences, heads, I + J]: not null: every segment leaves its final state and decay
 };
 
 /// Queues the pass on the device's current stream. F is float or double.
 template <class F>
-void run(const Pass<F>& pass, Device device);
+void run(Pass<F> pass, Device device);
 
 /// The same for sequences of one token, without past and checkpoints: as fast as the state can be read and written.
 template <class F>
@@ -57,6 +69,6 @@ void run_step(const Pass<F>& pass, Device device);
 
 /// Values of `states` for each checkpoint and head. The layout is the kernel's own, the same up and down.
 template <class F>
-std::int64_t checkpoint_size(const Pass<F>& pass, Device device);
+std::int64_t checkpoint_size(const Pass<F>& pass);
 
 }  // namespace glade::cuda::recurrent
