@@ -1,10 +1,15 @@
-"""Times glade's gated recurrence beside fla's kernels (flash-linear-attention) on the same GPU.
+"""Times glade's gated recurrence beside fla's kernels (flash-linear-attention) and torch's attention on the same GPU.
 
-    compare_fla.py build/benchmarks/linear_attention_benchmark [--filter REGEX] [--json FILE]
+    compare_fla.py build/benchmarks/linear_attention_benchmark [--filter REGEX] [--json FILE] [--plot FILE]
 
 Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on inputs of the same shapes, and prints
-one line for each: both medians in milliseconds and their ratio. Without torch or fla it prints glade's times alone.
---json writes what was measured.
+one line for each: both medians in milliseconds, their ratio, the time of causal scaled_dot_product_attention (for gk in the
+chunk form, where K is V), and the memory of a forward and backward pass, inputs included, as a fraction of fla's. Without
+torch or fla it prints glade's times alone. --json writes what was measured, --plot a plot of time over length, from the
+lines of 131072 tokens of 8 heads.
+
+fla refuses to run the backward pass of chunk_simple_gla on Hopper with some versions of Triton, whose results are wrong
+(fla issue 640). It is timed all the same: the refusal is switched off here, and results are not looked at.
 """
 import argparse
 import json
@@ -16,15 +21,21 @@ import sys
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
 
 
-def glade_times(program, pattern):
-    """-> {name: milliseconds}, medians of the program's repetitions."""
-    command = [program, "--benchmark_format=json", "--benchmark_repetitions=5", "--benchmark_report_aggregates_only=true"]
+def glade_results(program, pattern):
+    """-> {name: (milliseconds, bytes beside the inputs or None)}, medians of the program's repetitions."""
+    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.05s", "--benchmark_repetitions=5",
+               "--benchmark_report_aggregates_only=true"]
     if pattern:
         command.append(f"--benchmark_filter={pattern}")
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-    return {x["run_name"].removesuffix("/manual_time"): x["real_time"] * scale[x["time_unit"]]
+    return {x["run_name"].removesuffix("/manual_time"): (x["real_time"] * scale[x["time_unit"]], x.get("memory"))
             for x in report["benchmarks"] if x.get("aggregate_name") == "median"}
+
+
+def input_bytes(gate, B, T, H, K, V):
+    """Of query, key, value, the gate and the gradient of the output, in bfloat16."""
+    return 2 * B * T * H * (2 * K + 2 * V + {"gk": K, "g": 1, "g_gamma": 0}[gate])
 
 
 class Fla:
@@ -33,10 +44,15 @@ class Fla:
     def __init__(self):
         import torch
         from fla.ops import gla, lightning_attn, simple_gla
+        from fla.ops.common import chunk_o
+        chunk_o.IS_NVIDIA_HOPPER = False  # see above
         if not torch.cuda.is_available():
             raise ImportError("torch sees no GPU")
         self.torch = torch
+        attention = torch.nn.functional.scaled_dot_product_attention
         self.functions = {
+            ("attention", "gk"):
+                lambda x: attention(*(x[name].transpose(1, 2) for name in "qkv"), is_causal=True).transpose(1, 2)[None],
             ("recurrent", "gk"): lambda x: gla.fused_recurrent_gla(x["q"], x["k"], x["v"], gk=x["g"]),
             ("recurrent", "g"): lambda x: simple_gla.fused_recurrent_simple_gla(x["q"], x["k"], x["v"], g=x["g"]),
             ("recurrent", "g_gamma"):
@@ -61,20 +77,22 @@ class Fla:
                 x[name].requires_grad_()
         return x
 
-    def time(self, algorithm, what, gate, sizes):
-        """Median milliseconds of a call."""
+    def measure(self, algorithm, what, gate, sizes):
+        """Median milliseconds of a call, and the bytes that it takes beside its inputs."""
         torch, function, gradients = self.torch, self.functions[algorithm, gate], what == "forward_backward"
-        bytes_each = 2 * sizes["B"] * sizes["T"] * sizes["H"] * (2 * sizes["K"] + 2 * sizes["V"])
-        rotation = [self.inputs(gate, **sizes, gradients=gradients) for _ in range(CACHE_BYTES // bytes_each + 2)]
+        rotation = [self.inputs(gate, **sizes, gradients=gradients) for _ in range(CACHE_BYTES // input_bytes(gate, **sizes) + 2)]
+        names = ("q", "k", "v") if algorithm == "attention" or gate == "g_gamma" else ("q", "k", "v", "g")
 
         def call(x):
             with torch.set_grad_enabled(gradients):
                 o = function(x)[0]
             if gradients:
-                torch.autograd.grad(o, [x[name] for name in ("q", "k", "v", "g") if name in x], x["do"])
+                torch.autograd.grad(o, [x[name] for name in names], x["do"])
 
         for i in range(5):  # compiles and tunes
             call(rotation[i % len(rotation)])
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         times = []
         for i in range(20):
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -83,7 +101,40 @@ class Fla:
             stop.record()
             stop.synchronize()
             times.append(start.elapsed_time(stop))
-        return statistics.median(times)
+        return statistics.median(times), torch.cuda.max_memory_allocated() - before
+
+    def try_measure(self, name, *arguments):
+        """measure, or (None, None) where a kernel is refused."""
+        try:
+            return self.measure(*arguments)
+        except RuntimeError as error:
+            print(f"{name}: {arguments[0]}: {str(error).splitlines()[0]}", file=sys.stderr)
+            return None, None
+
+
+def plot(results, path):
+    """Milliseconds over T, where B T is 131072 and H is 8."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
+    for axis, what in zip(axes, ("forward", "forward_backward")):
+        rows = {}
+        for x in results:
+            match = re.fullmatch(rf"chunk/{what}/gk/B(\d+)_T(\d+)_H8_K128_V128/cuda:0", x["name"])
+            if match and int(match[1]) * int(match[2]) == 131072:
+                rows[int(match[2])] = x
+        for key, label in (("glade_ms", "glade, chunk"), ("fla_ms", "fla, chunk_gla"), ("sdpa_ms", "torch, SDPA")):
+            points = [(T, rows[T][key]) for T in sorted(rows) if rows[T].get(key)]
+            if points:
+                axis.loglog(*zip(*points), marker="o", label=label, base=2)
+        axis.set(title=f"{what.replace('_', ' and ')}, 131072 tokens, 8 heads of 128, bfloat16", xlabel="T")
+        axis.title.set_fontsize(9)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("ms")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(path)
 
 
 def main():
@@ -91,32 +142,41 @@ def main():
     parser.add_argument("program", help="the linear_attention_benchmark program")
     parser.add_argument("--filter", default="", help="only the program's benchmarks that match")
     parser.add_argument("--json", help="file for the measured times")
+    parser.add_argument("--plot", help="file for a plot of time over length")
     arguments = parser.parse_args()
 
-    glade = glade_times(arguments.program, arguments.filter)
+    glade = glade_results(arguments.program, arguments.filter)
     try:
         fla = Fla()
     except ImportError as error:
         print(f"fla is not measured: {error}", file=sys.stderr)
         fla = None
 
+    def number(x):
+        return f"{x:10.4f}" if x else " " * 10
+
     results = []
-    print(f"{'benchmark':64} {'glade ms':>10} {'fla ms':>10} {'fla/glade':>10}")
-    for name, ours in glade.items():
+    print(f"{'benchmark':64} {'glade ms':>10} {'fla ms':>10} {'fla/glade':>10} {'SDPA ms':>10} {'memory/fla':>10}")
+    for name, (ours, our_memory) in glade.items():
         match = re.fullmatch(r"(recurrent|chunk)/(\w+)/(\w+)/B(\d+)_T(\d+)_H(\d+)_K(\d+)_V(\d+)/cuda:0", name)
-        theirs = None
+        theirs = their_memory = attention = memory = None
         if fla and match and match[3] != "none":
+            algorithm, what, gate = match.groups()[:3]
             sizes = dict(zip("BTHKV", map(int, match.groups()[3:])))
-            try:
-                theirs = fla.time(match[1], match[2], match[3], sizes)
-            except RuntimeError as error:  # fla refuses some kernels on some versions of Triton
-                print(f"{name}: fla: {str(error).splitlines()[0]}", file=sys.stderr)
-        columns = f"{theirs:10.4f} {theirs / ours:10.2f}" if theirs else ""
+            theirs, their_memory = fla.try_measure(name, algorithm, what, gate, sizes)
+            if (algorithm, gate) == ("chunk", "gk") and sizes["K"] == sizes["V"]:
+                attention, _ = fla.try_measure(name, "attention", what, gate, sizes)
+            if our_memory and their_memory:
+                memory = (our_memory + input_bytes(gate, **sizes)) / (their_memory + input_bytes(gate, **sizes))
+        columns = " ".join(map(number, (theirs, theirs and theirs / ours, attention, memory)))
         print(f"{name:64} {ours:10.4f} {columns}".rstrip(), flush=True)
-        results.append(dict(name=name, glade_ms=ours, fla_ms=theirs))
+        results.append(dict(name=name, glade_ms=ours, fla_ms=theirs, sdpa_ms=attention, glade_bytes=our_memory,
+                            fla_bytes=their_memory))
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=1)
+    if arguments.plot:
+        plot(results, arguments.plot)
 
 
 if __name__ == "__main__":

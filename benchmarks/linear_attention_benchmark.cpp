@@ -74,16 +74,24 @@ void forward(benchmark::State& state, const Case& c, const std::string& gate, Te
   });
 }
 
+/// The counter "memory" is what a call takes on the GPU beside its inputs, in bytes.
 void forward_backward(benchmark::State& state, const Case& c, const std::string& gate, TensorOptions like, Algorithm algorithm) {
   Rotation rotation(c, gate, like, algorithm, true);
-  measure(state, like.device, "tokens/s", static_cast<double>(c.B * c.T), [&] {
+  auto call = [&] {
     const Inputs& x = rotation.next();
     const Tensor o = recurrent(x.query, x.key, x.value, x.options).first;
     Tensors leaves;
     for (const Tensor& leaf : {x.query, x.key, x.value, x.options.g, x.options.gk})
       if (leaf.defined()) leaves.push_back(leaf);
     benchmark::DoNotOptimize(autograd::grad({o}, leaves, {x.grad}));
-  });
+  };
+  if (like.device.is_cuda()) {
+    cuda::reset_peak_memory_stats();
+    const std::size_t before = cuda::memory_stats().allocated;
+    call();
+    state.counters["memory"] = static_cast<double>(cuda::memory_stats().peak_allocated - before);
+  }
+  measure(state, like.device, "tokens/s", static_cast<double>(c.B * c.T), call);
 }
 
 #if defined(GLADE_WITH_CUDA)
@@ -145,6 +153,7 @@ const bool registered = [] {
     for (const Case& c : {Case{8, 2048, 32, 256, 256}, {2, 16384, 16, 128, 128}, {1, 131072, 8, 128, 128}})
       add("chunk", c, gate, like, Algorithm::chunk);
   }
+  for (std::int64_t T = 512; T < 131072; T *= 2) add("chunk", {131072 / T, T, 8, 128, 128}, "gk", like, Algorithm::chunk);
 #if defined(GLADE_WITH_CUDA)
   for (const std::int64_t batch : {1, 32, 256})
     benchmark::RegisterBenchmark(std::string("generate/gk/B").append(std::to_string(batch)).c_str(),

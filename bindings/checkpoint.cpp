@@ -163,8 +163,10 @@ void bind_hdf5_file(py::module_& module) {
       .def("integer_attribute", &HDF5File::integer_attribute, arg("name"), "An attribute of the file, or None.")
       .def("read", &HDF5File::read, arg("name"), py::kw_only(), arg("device") = kCPU, arg("dtype") = py::none(), Unlocked(),
            "One tensor, without touching the others; `dtype` converts floating-point ones.")
-      .def("read_into", &HDF5File::read_into, arg("name"), arg("target"), Unlocked(), "The same into an existing tensor.")
-      .def("verify", &HDF5File::verify, arg("name"), Unlocked(), "Reads the values, checks their checksums and keeps nothing.")
+      .def("read_into", py::overload_cast<const std::string&, const Tensor&>(&HDF5File::read_into, py::const_), arg("name"),
+           arg("target"), Unlocked(), "The same into an existing tensor.")
+      .def("verify", py::overload_cast<const std::string&>(&HDF5File::verify, py::const_), arg("name"), Unlocked(),
+           "Reads the values, checks their checksums and keeps nothing.")
       .def("load", load_part, arg("prefix") = "", py::kw_only(), arg("include") = std::vector<std::string>{},
            arg("rename") = py::dict(), arg("device") = kCPU, arg("dtype") = py::none(),
            "The tensors below a group by name. See load_state_dict_hdf5.");

@@ -154,8 +154,10 @@ CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {
 }
 
 void CheckpointFile::verify() const {
+  std::vector<std::string> names;
   for (const HDF5Entry& entry : file_.entries())
-    if (entry.first_name == entry.name || !entry.problem.empty()) file_.verify(entry.name);
+    if (entry.first_name == entry.name || !entry.problem.empty()) names.push_back(entry.name);
+  file_.verify(names);
 }
 
 void CheckpointFile::restore(Module& model, optim::Optimizer* optimizer, optim::LRScheduler* scheduler) const {
@@ -177,18 +179,20 @@ void CheckpointFile::restore(Module& model, optim::Optimizer* optimizer, optim::
     check_part(header_, part.group, part.targets, info);
   }
   check_config(header_, model);
-  for (const std::string& name : first_names) file_.verify(name);
+  file_.verify(std::vector(first_names.begin(), first_names.end()));
 
   if (scheduler != nullptr) {  // which sets the learning rates, too
     scheduler->load_state_dict(file_.load("scheduler"));
     parts.pop_back();
   }
+  NamedTensors targets;  // by the names of their entries
   for (const Part& part : parts) {
     std::map<std::string, const HDF5Entry*> entries;
     for (const auto& [name, entry] : file_.select(part.group)) entries.emplace(name, entry);
     for (const auto& [name, target] : part.targets)
-      if (const auto found = entries.find(name); found != entries.end()) file_.read_into(found->second->name, target);
+      if (const auto found = entries.find(name); found != entries.end()) targets.emplace_back(found->second->name, target);
   }
+  file_.read_into(targets);
 }
 
 Checkpoint CheckpointFile::load() const {

@@ -27,19 +27,19 @@ struct HDF5File::Content {
   void walk(std::uint64_t root_address);
   void add_dataset(HDF5Entry& entry, std::uint64_t address, const Messages& object);
   const HDF5Entry& find(const std::string& name) const;
-  void read(const HDF5Entry& entry, void* out) const;
+  hdf5::ReadJob job(const HDF5Entry& entry, void* out) const { return {entry.name, datasets.at(entry.name).get(), out}; }
+  void read(const std::vector<hdf5::ReadJob>& jobs) const;
 };
 
 namespace {
 
-/// Runs f, and puts the file and the entry before the cause of its errors.
+/// Runs f, and puts the file before the cause of its errors.
 template <class F>
-decltype(auto) named(const std::string& path, const std::string& entry, const F& f) {
+decltype(auto) named(const std::string& path, const F& f) {
   try {
     return f();
   } catch (const CheckpointError& error) {
-    if (entry.empty()) fail<CheckpointError>("{}: {}", path, error.what());
-    fail<CheckpointError>("{}: {}: {}", path, entry, error.what());
+    fail<CheckpointError>("{}: {}", path, error.what());
   }
 }
 
@@ -149,12 +149,12 @@ const HDF5Entry& HDF5File::Content::find(const std::string& name) const {
   return *found;
 }
 
-void HDF5File::Content::read(const HDF5Entry& entry, void* out) const {
-  named(path, entry.name, [&] { hdf5::read_values(source, *datasets.at(entry.name), out); });
+void HDF5File::Content::read(const std::vector<hdf5::ReadJob>& jobs) const {
+  named(path, [&] { hdf5::read_values(source, jobs); });
 }
 
 HDF5File::HDF5File(const std::string& path) {
-  named(path, "", [&] {
+  named(path, [&] {
     content_ = std::make_unique<Content>(path);
     content_->walk(hdf5::open_superblock(content_->source));
   });
@@ -174,34 +174,43 @@ bool HDF5File::contains(const std::string& name) const {
 }
 
 std::optional<std::string> HDF5File::string_attribute(const std::string& name) const {
-  return named(path(), "", [&] { return hdf5::string_attribute(content_->source, content_->root, name); });
+  return named(path(), [&] { return hdf5::string_attribute(content_->source, content_->root, name); });
 }
 
 std::optional<std::int64_t> HDF5File::integer_attribute(const std::string& name) const {
-  return named(path(), "", [&] { return hdf5::integer_attribute(content_->source, content_->root, name); });
+  return named(path(), [&] { return hdf5::integer_attribute(content_->source, content_->root, name); });
 }
 
 Tensor HDF5File::read(const std::string& name, Device device, std::optional<DType> dtype) const {
   const HDF5Entry& entry = content_->find(name);
   Tensor x = empty(entry.shape, {entry.dtype, kCPU});
-  content_->read(entry, x.raw_data());
+  content_->read({content_->job(entry, x.raw_data())});
   if (dtype && is_floating(entry.dtype)) x = to_data(x, *dtype);
   return to_data(x, device);
 }
 
-void HDF5File::read_into(const std::string& name, const Tensor& target) const {
-  const HDF5Entry& entry = content_->find(name);
-  if (!(entry.shape == target.shape()))
-    fail<ShapeError>("read_into: {} is {}, the target is {}", entry.name, entry.shape, target.shape());
-  if (target.is_cpu() && target.is_contiguous() && target.dtype() == entry.dtype) {
-    target.storage()->bump_version();
-    content_->read(entry, target.raw_data());
-  } else {
-    copy_data(target, read(name));
+void HDF5File::read_into(const NamedTensors& targets) const {
+  for (const auto& [name, target] : targets)
+    if (const HDF5Entry& entry = content_->find(name); !(entry.shape == target.shape()))
+      fail<ShapeError>("read_into: {} is {}, the target is {}", entry.name, entry.shape, target.shape());
+  std::vector<hdf5::ReadJob> direct;
+  for (const auto& [name, target] : targets) {
+    const HDF5Entry& entry = content_->find(name);
+    if (target.is_cpu() && target.is_contiguous() && target.dtype() == entry.dtype) {
+      target.storage()->bump_version();
+      direct.push_back(content_->job(entry, target.raw_data()));
+    } else {
+      copy_data(target, read(name));
+    }
   }
+  content_->read(direct);
 }
 
-void HDF5File::verify(const std::string& name) const { content_->read(content_->find(name), nullptr); }
+void HDF5File::verify(const std::vector<std::string>& names) const {
+  std::vector<hdf5::ReadJob> jobs;
+  for (const std::string& name : names) jobs.push_back(content_->job(content_->find(name), nullptr));
+  content_->read(jobs);
+}
 
 std::vector<std::pair<std::string, const HDF5Entry*>> HDF5File::select(const std::string& prefix,
                                                                        const LoadOptions& options) const {

@@ -56,9 +56,12 @@ class HDF5File {
   Tensor read(const std::string& name, Device device = kCPU, std::optional<DType> dtype = {}) const;
   /// The same into an existing tensor of its shape, without other memory where it is row-major, on the CPU and of the
   /// entry's dtype. Damage that is found on the way leaves the target partly written: see verify.
-  void read_into(const std::string& name, const Tensor& target) const;
+  void read_into(const std::string& name, const Tensor& target) const { read_into({{name, target}}); }
+  /// Several at once, in parallel.
+  void read_into(const NamedTensors& targets) const;
   /// Reads the values and checks their checksums, and keeps nothing.
-  void verify(const std::string& name) const;
+  void verify(const std::string& name) const { verify(std::vector{name}); }
+  void verify(const std::vector<std::string>& names) const;
 
   /// The entries that `options` select below the group `prefix`, without their values: new names ('.' for '/', without the
   /// prefix) and the entries. CheckpointError for two of the same name, or a selected one with a problem.

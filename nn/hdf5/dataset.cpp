@@ -252,6 +252,11 @@ void read_chunk(const Source& source, const Dataset& dataset, std::size_t index,
   }
 }
 
+void read_compact(const Dataset& dataset, void* out) {
+  check_range_of(dataset.type, dataset.compact);
+  if (out != nullptr) convert(dataset.type, dataset.compact, 0, out);
+}
+
 }  // namespace
 
 std::uint64_t Dataset::stored_bytes() const {
@@ -306,23 +311,37 @@ Dataset open_dataset(Source& source, const Messages& object) {
   return dataset;
 }
 
-void read_values(const Source& source, const Dataset& dataset, void* out) {
-  if (!dataset.compact.empty()) {
-    check_range_of(dataset.type, dataset.compact);
-    if (out != nullptr) convert(dataset.type, dataset.compact, 0, out);
-    return;
+void read_values(const Source& source, std::span<const ReadJob> jobs) {
+  struct Piece {
+    const ReadJob* job;
+    std::size_t chunk;
+  };
+  std::vector<Piece> pieces;
+  std::uint64_t bytes = 0;
+  for (const ReadJob& job : jobs) {
+    // Values that lie in the object itself count as a chunk.
+    const std::size_t chunks = job.dataset->compact.empty() ? job.dataset->chunks.size() : 1;
+    for (std::size_t i = 0; i < chunks; ++i) pieces.push_back({&job, i});
+    bytes += job.dataset->stored_bytes();
   }
   std::atomic_flag failed;
   std::exception_ptr error;
-  const std::uint64_t chunk_bytes = dataset.type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
-  const auto grain = static_cast<std::int64_t>(kGrainBytes / std::clamp<std::uint64_t>(chunk_bytes, 1, kGrainBytes));
-  parallel_for(static_cast<std::int64_t>(dataset.chunks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
-    try {
-      Decoder decoder;
-      for (std::int64_t i = begin; i < end && !failed.test(); ++i)
-        read_chunk(source, dataset, static_cast<std::size_t>(i), decoder, out);
-    } catch (...) {
-      if (!failed.test_and_set()) error = std::current_exception();
+  const auto keep = [&](const std::exception_ptr& exception) {
+    if (!failed.test_and_set()) error = exception;
+  };
+  const auto n = static_cast<std::int64_t>(pieces.size()), worth_threads = static_cast<std::int64_t>(bytes / kGrainBytes);
+  parallel_for(n, n / (worth_threads + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+    Decoder decoder;
+    for (std::int64_t i = begin; i < end && !failed.test(); ++i) {
+      const auto& [job, chunk] = pieces[static_cast<std::size_t>(i)];
+      try {
+        if (job->dataset->compact.empty()) read_chunk(source, *job->dataset, chunk, decoder, job->out);
+        else read_compact(*job->dataset, job->out);
+      } catch (const CheckpointError& cause) {
+        keep(std::make_exception_ptr(CheckpointError(fmt::format("{}: {}", job->name, cause.what()))));
+      } catch (...) {
+        keep(std::current_exception());
+      }
     }
   });
   if (error) std::rethrow_exception(error);

@@ -1,6 +1,7 @@
 #pragma once
 // Datasets: where their values lie in the file, and reading them. Not public.
-#include <functional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include <glade/nn/hdf5/objects.h>
@@ -35,9 +36,15 @@ struct Dataset {
 /// it has no numbers, or not here, or is incomplete.
 Dataset open_dataset(Source& source, const Messages& object);
 
-/// Reads all values, in parallel. `out` has room for them in type.dtype, or is nullptr to check them only. Throws with
-/// `out` partly written where they are damaged.
-void read_values(const Source& source, const Dataset& dataset, void* out);
+/// A dataset to read, and where to: `out` has room for its values in type.dtype, or is nullptr to check them only.
+struct ReadJob {
+  std::string_view name;  ///< for errors
+  const Dataset* dataset;
+  void* out;
+};
+
+/// Reads all values of all datasets, in parallel. Throws "<name>: <cause>" where they are damaged, with some of them read.
+void read_values(const Source& source, std::span<const ReadJob> jobs);
 
 // ---- for open_dataset --------------------------------------------------------------------------------------------------
 

@@ -8,45 +8,84 @@ namespace glade::cpu {
 
 namespace {
 
+/// One head, forwards.
+template <class T>
+class ForwardTask {
+  using F = compute_t<T>;
+
+ public:
+  explicit ForwardTask(const Recurrence& r)
+      : r_(r),
+        K_(padded(r.K, kLine<F>)),
+        chunk_(r, std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2),
+        state_(r.K, r.V),
+        factors_(1, r.K),
+        keys_(K_, kChunk),
+        scores_(kChunk, kChunk),
+        out_(kChunk, r.V) {}
+
+  void run(std::int64_t n, std::int64_t h, Columns columns, const Tensor& o, const Tensor& final_state) {
+    const Sequence sequence(r_, n);
+    V_ = padded(columns.size(), kLine<F>);
+    load_state(initial_state<F>(r_, n, h), r_, columns, state_);
+    std::fill_n(factors_[0], K_, F{1});
+    for (std::int64_t position = 0; position < sequence.length; position += chunk_.count) {
+      chunk_.load(sequence, n, h, position, sequence.length - position, columns);
+      chunk_.load_queries(sequence, h, position, chunk_.count);
+      if (chunk_.by_steps) {
+        scale_state();
+        std::fill_n(factors_[0], K_, F{1});
+        simd_.forward_steps(chunk_.steps(), r_.K, V_, state_[0], state_.row(), out_[0]);
+      } else {
+        compute_outputs();
+      }
+      store_rows<T>(out_, chunk_.count, columns.size(), o, HeadRows(sequence, position, r_.heads, h, r_.V, columns.begin));
+    }
+    if (chunk_.per_channel) scale_state();
+    store_state(state_, r_, columns, final_state.data<F>() + (n * r_.heads + h) * r_.K * r_.V);
+  }
+
+ private:
+  /// The outputs of the staged chunk, whose keys are used up, and the state after it.
+  void compute_outputs() {
+    Rows<F>&q = chunk_.q, &k = chunk_.k, &v = chunk_.v;
+    if (chunk_.per_channel) {
+      simd_.multiply_elements(K_, chunk_.lead[0], factors_[0]);
+      scale_state();
+      std::copy_n(chunk_.trail[0], K_, factors_[0]);
+    }
+    simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
+    chunk_.scores(q, keys_, r_.K, scores_);
+    simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
+    if (!chunk_.per_channel) {
+      simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
+      simd_.scale_rows(chunk_.count, K_, chunk_.to_end.data(), k[0], k.row());
+      std::fill_n(factors_[0], K_, chunk_.total);
+      scale_state();
+    }
+    chunk_.add_lower(scores_, v, V_, out_);
+    simd_.multiply(r_.K, V_, chunk_.count, k[0], 1, k.row(), v[0], v.row(), state_[0], state_.row(), true);
+  }
+
+  void scale_state() { simd_.scale_rows(r_.K, V_, factors_[0], state_[0], state_.row()); }
+
+  const SimdKernels<F>& simd_ = simd_kernels<F>();
+  const Recurrence& r_;
+  std::int64_t K_, V_ = 0;
+  Chunk<T> chunk_;
+  Rows<F> state_, factors_;  // [K][values]; factors of its rows, which are not yet in it where decays are channels'
+  Rows<F> keys_;             // of the chunk, transposed
+  Rows<F> scores_, out_;
+};
+
 template <class T>
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  using F = compute_t<T>;
-  const SimdKernels<F>& simd = simd_kernels<F>();
-  const Parts<F> parts(r.sequences * r.heads, r.V);
-  const std::int64_t K = padded(r.K, kLine<F>);
+  const Parts<compute_t<T>> parts(r.sequences * r.heads, r.V);
   parallel_for(parts.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
-    Chunk<T> chunk(r);
-    Rows<F> keys(K, kChunk), scores(kChunk, kChunk), state(r.K, r.V), out(kChunk, r.V), factors(1, r.K);
-    for (std::int64_t task = first; task < last; ++task) {
-      const std::int64_t head = task / parts.parts, n = head / r.heads, h = head % r.heads;
-      const Columns columns = parts.columns(task % parts.parts);
-      const std::int64_t V = padded(columns.size(), kLine<F>);
-      const Sequence sequence(r, n);
-      load_state(initial_state<F>(r, n, h), r, columns, state);
-      std::fill_n(factors[0], K, F{1});  // of the state, not yet in it where they are channels'
-      for (std::int64_t position = 0; position < sequence.length; position += chunk.count) {
-        chunk.load(sequence, n, h, position, sequence.length - position, columns);
-        chunk.load_queries(sequence, h, position, chunk.count);
-        if (chunk.per_channel) {
-          simd.multiply_elements(K, chunk.lead[0], factors[0]);
-          simd.scale_rows(r.K, V, factors[0], state[0], state.row());
-          std::copy_n(chunk.trail[0], K, factors[0]);
-        }
-        simd.transpose(chunk.count, K, chunk.k[0], chunk.k.row(), keys[0], keys.row());
-        chunk.scores(chunk.q, keys, r.K, scores);
-        simd.multiply(chunk.count, V, r.K, chunk.q[0], chunk.q.row(), 1, state[0], state.row(), out[0], out.row(), false);
-        if (!chunk.per_channel) {
-          simd.scale_rows(chunk.count, V, chunk.from_start.data(), out[0], out.row());
-          simd.scale_rows(chunk.count, K, chunk.to_end.data(), chunk.k[0], chunk.k.row());
-          std::fill_n(factors[0], K, chunk.total);
-          simd.scale_rows(r.K, V, factors[0], state[0], state.row());
-        }
-        chunk.add_lower(scores, chunk.v, V, out);
-        simd.multiply(r.K, V, chunk.count, chunk.k[0], 1, chunk.k.row(), chunk.v[0], chunk.v.row(), state[0], state.row(), true);
-        store_rows<T>(out, chunk.count, columns.size(), o, HeadRows(sequence, position, r.heads, h, r.V, columns.begin));
-      }
-      if (chunk.per_channel) simd.scale_rows(r.K, V, factors[0], state[0], state.row());
-      store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
+    ForwardTask<T> task(r);
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t head = i / parts.parts;
+      task.run(head / r.heads, head % r.heads, parts.columns(i % parts.parts), o, final_state);
     }
   });
 }
@@ -64,7 +103,7 @@ class BackwardTask {
         K_(padded(r.K, kLine<F>)),
         rows_(padded(r.V, kLine<F>)),
         segment_(std::clamp<std::int64_t>(r.length, 1, std::max(r.checkpoint_interval, kChunk))),
-        chunk_(r),
+        chunk_(r, kChunk),
         borders_((r.length + segment_ - 1) / segment_ * r.group() * rows_, r.K),
         dS_(r.group() * rows_, r.K),
         dS_untransposed_(K_, r.V),
@@ -78,6 +117,7 @@ class BackwardTask {
         dv_(kChunk, r.V),
         da_(kChunk, r.K),
         passing_(1, r.K),
+        history_(r.gk.defined() ? (kChunk + 1) * kColumns : 0, r.K),
         segment_dk_(segment_, r.K),
         segment_dv_(segment_, r.V) {}
 
@@ -131,6 +171,10 @@ class BackwardTask {
 
   /// From the state before the staged chunk to that after it. Changes the staged values.
   void advance(F* state) {
+    if (chunk_.by_steps) {
+      for (std::int64_t v = 0; v < V_; v += kColumns) simd_.advance(chunk_.steps(), v, state + v * K_);
+      return;
+    }
     if (chunk_.per_channel) {
       simd_.scale_columns(V_, K_, chunk_.lead[0], state, K_);
     } else {
@@ -166,7 +210,8 @@ class BackwardTask {
       if (grad_o_.defined())
         load_rows<T>(grad_o_, HeadRows(sequence, position, r_.heads, h, r_.V, columns_.begin), chunk_.count, columns_.size(),
                      chunk_.grad_o, -kChunk);
-      differentiate(states_[i][0], dS_[j * rows_], starts[i]);
+      if (chunk_.by_steps) differentiate_steps(states_[i][0], dS_[j * rows_], starts[i]);
+      else differentiate(states_[i][0], dS_[j * rows_], starts[i]);
       const HeadRows keys(sequence, position, r_.heads, h, r_.K);
       store_rows<T>(dq_, chunk_.count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
       store_rows<T>(da_, chunk_.count, r_.K, grads.gk, keys);
@@ -220,6 +265,15 @@ class BackwardTask {
                              dq_[0], dk_[0], segment_dk_[position]);
   }
 
+  /// The same for a chunk that is taken step by step.
+  void differentiate_steps(const F* state, F* dS, std::int64_t position) {
+    dq_.clear();
+    da_.clear();
+    const StepGradients<F> sums{dq_[0], segment_dk_[position], da_[0], segment_dv_[position], nullptr};
+    for (std::int64_t v = 0; v < V_; v += kColumns)
+      simd_.backward_steps(chunk_.steps(), v, state + v * K_, history_[0], dS + v * K_, sums);
+  }
+
   void scale_by_total(F* state) {
     std::array<F, kLine<F>> totals;
     totals.fill(chunk_.total);
@@ -244,6 +298,7 @@ class BackwardTask {
   Rows<F> scores_, dscores_;
   Rows<F> dq_, dk_, dk_of_state_, dv_, da_, passing_;
   std::array<F, kChunk> diagonal_;
+  Rows<F> history_;  // of a chunk that is taken step by step
   Rows<F> segment_dk_, segment_dv_;
 };
 

@@ -65,9 +65,11 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
 
 template <class E, Gates kGates, bool kBalance>
 void launch_pass(const Pass& p, cudaStream_t stream) {
-  if (p.inner <= kTile) launch_pass<E, kGates, kTile, kBalance>(p, stream);
-  else if (p.inner <= 2 * kTile) launch_pass<E, kGates, 2 * kTile, kBalance>(p, stream);
-  else launch_pass<E, kGates, 4 * kTile, kBalance>(p, stream);
+  switch (pass_channels(p.inner)) {
+    case 64: return launch_pass<E, kGates, 64, kBalance>(p, stream);
+    case 128: return launch_pass<E, kGates, 128, kBalance>(p, stream);
+    default: return launch_pass<E, kGates, 256, kBalance>(p, stream);
+  }
 }
 
 template <class E>

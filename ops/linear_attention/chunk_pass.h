@@ -46,6 +46,9 @@ struct Pass {
   float* dg;       ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
 };
 
+/// Channels that a pass works on where `inner` of them are given: the next of its sizes.
+constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 64 : inner <= 128 ? 128 : 256; }
+
 /// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);

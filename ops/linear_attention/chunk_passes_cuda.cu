@@ -45,8 +45,9 @@ __global__ void __launch_bounds__(kThreads)
 /// first what each part adds to the state, then the parts side by side.
 class Passes {
  public:
-  explicit Passes(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {
-    const std::int64_t chunks = tiles(r.length), blocks = std::min(tiles(r.K), tiles(r.V)) * r.heads * r.sequences;
+  /// For passes over rows of w of so many channels.
+  Passes(const Recurrence& r, std::int64_t outer) : r_(r), stream_(stream(r.q.device())) {
+    const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
     constexpr std::int64_t kShortestPart = 8;
     parts_ = std::clamp<std::int64_t>(multiprocessor_count(r.q.device()) / std::max<std::int64_t>(blocks, 1), 1,
                                       std::max<std::int64_t>(chunks / kShortestPart, 1));
@@ -99,6 +100,7 @@ class Passes {
     const Tensor states = keep(empty({r_.sequences * parts_, r_.heads, r_.K, r_.V}, like));
     const Tensor decay = keep(zeros({r_.sequences * parts_, r_.heads, channels}, like));
     Pass p = value_pass(y, y, w, backward);
+    p.x.data = nullptr;
     p.last = pointer<float>(states);
     p.decay = pointer<float>(decay);
     launch(p);
@@ -116,6 +118,7 @@ class Passes {
     p.wide_out = wide_out;
     launch(p);
   }
+  std::int64_t parts() const { return parts_; }
   std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences * (parts_ + 1) + 1; }
   /// Memory that lives as long as this.
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
@@ -156,41 +159,42 @@ bool take(const RecurrenceShape& shape) {
 }
 
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes(r);
+  Passes passes(r, r.V);
   const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false);
   passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o.raw_data(), false);
 }
 
-void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& out) {
-  Passes passes(r);
-  const bool gates = out.dgk.defined() || out.dg.defined();
-  Passes::State grad_state{pointer<const float>(grad_final_state), false, pointer<float>(out.initial_state)};
-  grad_state = passes.part_states(r.q, grad_o, grad_state, true);
-  if (out.v.defined() || grad_state.last)
-    passes.run(passes.value_pass(r.k, r.q, grad_o, true), grad_state, pointer(out.v),
-               out.v.defined() && out.v.dtype() == DType::float32);
-  grad_state.last = nullptr;
+void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
+  Passes values(r, r.V), keys(r, r.K);
+  const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
+  Passes::State state = values.part_states(r.q, grad_o, last_state, true);
+  if (grads.v.defined() || state.last)
+    values.run(values.value_pass(r.k, r.q, grad_o, true), state, pointer(grads.v),
+               grads.v.defined() && grads.v.dtype() == DType::float32);
+  if (keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, {last_state.first, false, nullptr}, true);
+  state.last = nullptr;
 
-  Pass dq = passes.key_pass(grad_o, r.v, r.k, false), dk = passes.key_pass(r.v, grad_o, r.q, true);
+  const bool gates = grads.dgk.defined() || grads.dg.defined();
+  Pass dq = keys.key_pass(grad_o, r.v, r.k, false), dk = keys.key_pass(r.v, grad_o, r.q, true);
   if (gates || r.gk.defined()) {
-    const std::int64_t K_tiles = tiles(r.K), inner = r.V <= 64 ? 64 : r.V <= 128 ? 128 : 256;
-    const Tensor borders = passes.keep(empty({passes.slots(), r.heads, K_tiles, kChunk * inner}, r.q.options()));
-    const Shape per_token{K_tiles, r.tokens, r.heads}, per_channel{passes.slots(), r.heads, K_tiles, kChunk * kChunk};
-    const Tensor balance = passes.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
+    const std::int64_t K_tiles = tiles(r.K), inner = pass_channels(r.V);
+    const Tensor borders = keys.keep(empty({keys.slots(), r.heads, K_tiles, kChunk * inner}, r.q.options()));
+    const Shape per_token{K_tiles, r.tokens, r.heads}, per_channel{keys.slots(), r.heads, K_tiles, kChunk * kChunk};
+    const Tensor balance = keys.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
     dq.borders = dk.borders = borders.raw_data();
     dq.balance = dk.balance = pointer<float>(balance);
-    dq.u = passes.rows(r.q);
-    dk.u = passes.rows(r.k);
-    dk.dgk = pointer(out.dgk);
-    dk.dg = pointer<float>(out.dg);
+    dq.u = keys.rows(r.q);
+    dk.u = keys.rows(r.k);
+    dk.dgk = pointer(grads.dgk);
+    dk.dg = pointer<float>(grads.dg);
   }
-  if (gates || out.q.defined()) {
-    const Tensor grad = out.q.defined() ? out.q : passes.keep(empty_like(r.q));
-    passes.run(dq, passes.part_states(r.k, r.v, first_state(r, {}), false), grad.raw_data(), false);
+  if (gates || grads.q.defined()) {
+    const Tensor grad = grads.q.defined() ? grads.q : keys.keep(empty_like(r.q));
+    keys.run(dq, keys.part_states(r.k, r.v, first_state(r, {}), false), grad.raw_data(), false);
   }
-  if (gates || out.k.defined()) {
-    const Tensor grad = out.k.defined() ? out.k : passes.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
-    passes.run(dk, grad_state, grad.raw_data(), grad.dtype() == DType::float32);
+  if (gates || grads.k.defined()) {
+    const Tensor grad = grads.k.defined() ? grads.k : keys.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
+    keys.run(dk, state, grad.raw_data(), grad.dtype() == DType::float32);
   }
 }
 

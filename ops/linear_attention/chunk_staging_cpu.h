@@ -7,7 +7,7 @@
 
 namespace glade::cpu {
 
-constexpr std::int64_t kChunk = 64;
+constexpr std::int64_t kChunk = 64;  // tokens at most
 
 /// With b_t the sum of the log decays of the chunk's tokens up to t, its form is
 ///     o_t = sum_{j <= t} (q_t . e^{b_t - b_j} k_j) v_j + (e^{b_t} q_t) S          S the state before the chunk
@@ -16,22 +16,25 @@ constexpr std::int64_t kChunk = 64;
 /// no exponent is positive. Those of single channels are split: q_t and k_t are multiplied by e^{b_t - r} and e^{r - b_t},
 /// with r halfway between the first and the last b, and S is multiplied by `lead` = e^r before and `trail` = e^{b_C - r}
 /// after. That is accurate while b stays near r, so a chunk ends before the token at which the decay since its first one
-/// exceeds kSpan in a channel. What the first token itself forgets is in `lead` alone and may be anything, -inf too; so
-/// gates of any strength are right, in chunks of one token at worst.
+/// exceeds kSpan in a channel. What the first token itself forgets is in `lead` alone and may be anything, -inf too. Where
+/// gates are so strong that a chunk would end before kFewest tokens, the next ones are taken step by step instead (`by_steps`):
+/// that is exact for gates of any strength, and then faster.
 template <class T>
 struct Chunk {
   using F = compute_t<T>;
   static constexpr F kSpan = 16;
+  static constexpr std::int64_t kFewest = 8;
 
   bool per_channel;
+  bool by_steps = false;
   std::int64_t count = 0;
-  Rows<F> q, k, v, grad_o;                     ///< q scaled; q and k with their decays where per_channel
-  Rows<F> decay, lead, trail;                  ///< per_channel: e^{b_t - r}, and the factors of the state
+  Rows<F> q, k, v, grad_o;                     ///< q scaled; q and k with their decays where per_channel and not by_steps
+  Rows<F> decay, lead, trail;                  ///< per_channel: e^{b_t - r}, and the factors of the state; by_steps: decays
   Rows<F> mask;                                ///< e^{b_t - b_j} at (t, j), 1 where per_channel; 0 for j > t
   std::array<F, kChunk> from_start{}, to_end;  ///< e^{b_t} and e^{b_C - b_t}; 1 where per_channel
   F total = 1;                                 ///< e^{b_C}
 
-  explicit Chunk(const Recurrence& recurrence)
+  Chunk(const Recurrence& recurrence, std::int64_t tokens)
       : per_channel(recurrence.gk.defined()),
         q(kChunk, recurrence.K),
         k(kChunk, recurrence.K),
@@ -41,7 +44,8 @@ struct Chunk {
         lead(1, recurrence.K),
         trail(1, recurrence.K),
         mask(kChunk, kChunk),
-        r_(recurrence) {
+        r_(recurrence),
+        capacity_(tokens) {
     for (std::int64_t t = 0; t < kChunk; ++t) std::fill_n(mask[t], t + 1, F{1});
     from_start.fill(1);
     to_end.fill(1);
@@ -49,25 +53,35 @@ struct Chunk {
 
   /// Stages keys, values and decays of a chunk of head h that begins at `position` and has at most `limit` tokens.
   void load(const Sequence& of, std::int64_t n, std::int64_t h, std::int64_t position, std::int64_t limit, Columns columns) {
-    count = std::min(kChunk, limit);
+    count = std::min(capacity_, limit);
     std::array<F, kChunk> shared;
     load_head_gates<T>(r_, of, n, h, position, count, shared.data());
     if (per_channel) {
+      const std::int64_t most = count;
       load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay);
-      count = simd_.channel_decays(count, decay.row(), kSpan, decay[0], lead[0], trail[0]);
+      count = simd_.channel_decays(most, decay.row(), kSpan, decay[0], lead[0], trail[0]);
+      by_steps = count < std::min(most, kFewest);
+      if (by_steps) {
+        count = most;
+        load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay);
+        simd_.exponentials(count * decay.row(), decay[0]);
+      }
     } else if (r_.g.defined() || r_.g_gamma.defined()) {
       compute_shared_decays(shared);
     }
     const std::int64_t kv_head = h / r_.group();
     load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k, count);
     load_rows<T>(r_.v, HeadRows(of, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v, count);
-    if (per_channel) simd_.divide_elements(count * k.row(), decay[0], k[0]);
+    if (per_channel && !by_steps) simd_.divide_elements(count * k.row(), decay[0], k[0]);
   }
   /// The same chunk's queries. The next ones will lie `ahead` tokens from them.
   void load_queries(const Sequence& of, std::int64_t h, std::int64_t position, std::int64_t ahead) {
     load_rows<T>(r_.q, HeadRows(of, position, r_.heads, h, r_.K), count, r_.K, q, ahead, static_cast<F>(r_.scale));
-    if (per_channel) simd_.multiply_elements(count * q.row(), decay[0], q[0]);
+    if (per_channel && !by_steps) simd_.multiply_elements(count * q.row(), decay[0], q[0]);
   }
+
+  /// The chunk for the kernels that go step by step.
+  StagedSteps<F> steps() const { return {q[0], k[0], decay[0], v[0], nullptr, grad_o[0], count, k.row(), v.row()}; }
 
   /// x y^T on and below the diagonal, times `mask`; y is given transposed, `inner` the length of their rows.
   void scores(const Rows<F>& x, const Rows<F>& y_transposed, std::int64_t inner, Rows<F>& out) const {
@@ -118,6 +132,7 @@ struct Chunk {
   }
 
   const Recurrence& r_;
+  std::int64_t capacity_;
   const SimdKernels<F>& simd_ = simd_kernels<F>();
 };
 

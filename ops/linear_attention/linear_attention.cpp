@@ -230,8 +230,9 @@ const char* chunk_obstacle(const RecurrenceShape& shape) {
 }
 
 Algorithm pick_algorithm(const RecurrenceShape& shape) {
-  constexpr std::int64_t kShortest = 64;  // a chunk
-  return chunk_obstacle(shape) || shape.length < kShortest ? Algorithm::recurrent : Algorithm::chunk;
+  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md).
+  const bool pays = shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64;
+  return chunk_obstacle(shape) || !pays ? Algorithm::recurrent : Algorithm::chunk;
 }
 
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
