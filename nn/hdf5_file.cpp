@@ -208,6 +208,7 @@ void HDF5File::read_into(const NamedTensors& targets) const {
 
 void HDF5File::verify(const std::vector<std::string>& names) const {
   std::vector<hdf5::ReadJob> jobs;
+  jobs.reserve(names.size());
   for (const std::string& name : names) jobs.push_back(content_->job(content_->find(name), nullptr));
   content_->read(jobs);
 }

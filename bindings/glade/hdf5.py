@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import h5py
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 __all__ = ["bfloat16_type", "create_dataset", "is_bfloat16", "read"]
