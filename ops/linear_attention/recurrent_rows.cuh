@@ -118,14 +118,14 @@ struct RawQuad {
 /// Loads 8 or 16 bytes, or zeros where they are not present. Without a branch: the results of conditional loads would be
 /// waited for where the branches meet.
 __device__ inline void load_8_bytes(std::uint32_t* words, const void* from, bool present) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; @p ld.global.nc.v2.b32 {%0, %1}, [%2];}"
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; @p ld.global.v2.b32 {%0, %1}, [%2];}"
                : "=&r"(words[0]), "=&r"(words[1])
                : "l"(from), "r"(static_cast<int>(present)));
 }
 __device__ inline void load_16_bytes(std::uint32_t* words, const void* from, bool present) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-      "@p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];}"
+      "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}"
       : "=&r"(words[0]), "=&r"(words[1]), "=&r"(words[2]), "=&r"(words[3])
       : "l"(from), "r"(static_cast<int>(present)));
 }
