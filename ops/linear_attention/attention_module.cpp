@@ -15,7 +15,8 @@ using tuning::Pass;
 
 namespace {
 
-constexpr std::int64_t kChunkSize = 64;
+constexpr std::int64_t kChunkSize = 64, kShortestSegment = 256;
+constexpr std::int64_t kLong = 1024;  // tokens from which the chunk form is many times as fast as the recurrent
 
 RecurrenceShape shape_of(const AttentionProblem& p) {
   return {p.device, p.dtype, p.sequences, p.length, p.heads, p.kv_heads, p.K, p.V, p.gk, p.gv};
@@ -29,6 +30,8 @@ Algorithm algorithm_of(const AttentionConfig& cfg, const AttentionProblem& probl
 void set_configurations(RecurrentOptions& arguments, const AttentionConfig& forward, const AttentionConfig& backward) {
   arguments.algorithm = forward.algorithm;
   arguments.backward_algorithm = backward.algorithm;
+  arguments.sizes = {forward.warps, forward.sequence_split};
+  arguments.backward_sizes = {backward.warps, backward.sequence_split};
   if (backward.checkpoint_interval != 0) arguments.checkpoint_interval = backward.checkpoint_interval;
 }
 
@@ -87,21 +90,43 @@ void AttentionModule::describe(const AttentionProblem& p, tuning::Key& key) cons
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
-  return {.algorithm = pick_algorithm(shape_of(problem))};
+  const RecurrenceShape shape = shape_of(problem);
+  const bool single_step = problem.length == 1 && problem.pass == Pass::forward;
+  if (!single_step && !chunk_obstacle(shape) && chunk_in_passes(shape)) return {.algorithm = Algorithm::chunk};
+  AttentionConfig cfg{.algorithm = pick_algorithm(shape)};
+  // Measured: few heads fill the GPU better in smaller blocks, as long as the kernel does not split their sequences.
+  const bool few = problem.sequences * problem.heads <= 64 && problem.length > 1 && problem.length < 3 * kShortestSegment;
+  if (problem.device.is_cuda() && cfg.algorithm == Algorithm::recurrent && few) cfg.warps = 4;
+  return cfg;
 }
 
 AttentionConfig AttentionModule::reference_cfg(const AttentionProblem&) const { return {.algorithm = Algorithm::recurrent}; }
 
 std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProblem& problem) const {
-  std::vector<AttentionConfig> candidates;
-  for (const Algorithm algorithm : {Algorithm::recurrent, Algorithm::chunk}) {
-    const bool chunk = algorithm == Algorithm::chunk;
-    if (chunk && chunk_obstacle(shape_of(problem))) continue;
-    candidates.push_back({.algorithm = algorithm});
-    if (problem.pass == Pass::forward || (chunk && problem.device.is_cuda())) continue;  // which keep no states, or all
+  std::vector<AttentionConfig> candidates{{.algorithm = Algorithm::recurrent}};
+  const bool cuda = problem.device.is_cuda(), backward = problem.pass == Pass::backward;
+  const bool chunk = chunk_obstacle(shape_of(problem)) == nullptr;
+  const auto add = [&](const AttentionConfig& cfg) {
+    if (!sizes_obstacle(shape_of(problem), cfg.algorithm == Algorithm::chunk, {cfg.warps, cfg.sequence_split}))
+      candidates.push_back(cfg);
+  };
+  const auto add_intervals = [&](Algorithm algorithm) {
     for (const std::int64_t interval : {64, 256})
-      if (interval < 2 * problem.length) candidates.push_back({.algorithm = algorithm, .checkpoint_interval = interval});
+      if (interval < 2 * problem.length) add({.algorithm = algorithm, .checkpoint_interval = interval});
+  };
+  if (!chunk || problem.length < kLong) {  // else chunk wins by far
+    if (backward) add_intervals(Algorithm::recurrent);
+    if (cuda && problem.length > 1)
+      for (const std::int64_t warps : {2, 4}) add({.algorithm = Algorithm::recurrent, .warps = warps});
+    for (const std::int64_t split : {1, 4, 16})
+      if (cuda && split * kShortestSegment <= problem.length && problem.length >= kLong)
+        add({.algorithm = Algorithm::recurrent, .sequence_split = split});
   }
+  if (!chunk) return candidates;
+  add({.algorithm = Algorithm::chunk});
+  if (backward && !cuda) add_intervals(Algorithm::chunk);
+  for (const std::int64_t split : {1, 2, 4, 8, 16})
+    if (cuda && 2 * split * kChunkSize <= problem.length) add({.algorithm = Algorithm::chunk, .sequence_split = split});
   return candidates;
 }
 
@@ -119,10 +144,13 @@ void AttentionModule::check_cfg(const AttentionProblem& problem, const Attention
   fixed("chunk_size", cfg.chunk_size, chunk ? kChunkSize : 0,
         chunk ? "the chunk kernels are compiled for 64" : "the recurrent algorithm has no chunks");
   fixed("sub_chunk_size", cfg.sub_chunk_size, 0, "the chunk kernels have no sub-chunks");
-  fixed("value_block", cfg.value_block, 0, "the kernels choose it from V");
-  fixed("warps", cfg.warps, 0, "the kernels are compiled for one number of warps");
+  fixed("value_block", cfg.value_block, 0, "it follows from the number of warps");
   fixed("stages", cfg.stages, 0, "the kernels are compiled for one number of stages");
-  fixed("sequence_split", cfg.sequence_split, 0, "the kernels choose it from the shapes");
+  obstacle = sizes_obstacle(shape_of(problem), chunk, {cfg.warps, cfg.sequence_split});
+  if (obstacle) fail<ValueError>("{}: cfg: algorithm {} does not take {}", name(), chunk ? "chunk" : "recurrent", obstacle);
+  if (problem.length == 1 && !problem.packed && !chunk && (cfg.warps != 0 || cfg.sequence_split != 0))
+    fail<ValueError>("{}: cfg: warps is {} and sequence_split {}: single tokens have a kernel of their own, without them", name(),
+                     cfg.warps, cfg.sequence_split);
 }
 
 Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator) const {

@@ -48,9 +48,13 @@ class Passes {
   /// For passes over rows of w of so many channels.
   Passes(const Recurrence& r, std::int64_t outer) : r_(r), stream_(stream(r.q.device())) {
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
-    constexpr std::int64_t kShortestPart = 8;
-    parts_ = std::clamp<std::int64_t>(multiprocessor_count(r.q.device()) / std::max<std::int64_t>(blocks, 1), 1,
-                                      std::max<std::int64_t>(chunks / kShortestPart, 1));
+    // Measured: the pass over the states makes up for two parts only where they are long.
+    constexpr std::int64_t kShortestPart = 4, kShortestOfTwo = 32;
+    const std::int64_t fill = multiprocessor_count(r.q.device()) / std::max<std::int64_t>(blocks, 1);
+    parts_ = std::min(fill, chunks / kShortestPart);
+    if (parts_ == 2 && chunks < 2 * kShortestOfTwo) parts_ = 1;
+    if (r.sizes.sequence_split != 0) parts_ = std::min(r.sizes.sequence_split, chunks);
+    parts_ = std::max<std::int64_t>(parts_, 1);
     base_.g = pointer(r.g);
     base_.gk = pointer(r.gk);
     const Tensor& gates = r.gk.defined() ? r.gk : r.g;

@@ -166,15 +166,17 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   r.scale = options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(r.K)));
   r.reverse = options.reverse;
   r.checkpoint_interval = options.checkpoint_interval;
+  r.sizes = options.sizes;
   return r;
 }
 
-bool use_chunk(Algorithm algorithm, const Recurrence& r) {
+bool use_chunk(Algorithm algorithm, const KernelSizes& sizes, const Recurrence& r) {
   const RecurrenceShape shape = RecurrenceShape::of(r);
-  if (algorithm == Algorithm::automatic) algorithm = pick_algorithm(shape);
-  if (algorithm != Algorithm::chunk) return false;
-  if (const char* obstacle = chunk_obstacle(shape)) fail<ValueError>("recurrent: algorithm chunk does not take {}", obstacle);
-  return true;
+  const bool chunk = (algorithm == Algorithm::automatic ? pick_algorithm(shape) : algorithm) == Algorithm::chunk;
+  const char* obstacle = chunk ? chunk_obstacle(shape) : nullptr;
+  if (!obstacle) obstacle = sizes_obstacle(shape, chunk, sizes);
+  if (obstacle) fail<ValueError>("recurrent: algorithm {} does not take {}", chunk ? "chunk" : "recurrent", obstacle);
+  return chunk;
 }
 
 Shape output_shape(const Tensor& query, const Tensor& value) {
@@ -229,18 +231,39 @@ const char* chunk_obstacle(const RecurrenceShape& shape) {
   return obstacle;
 }
 
+bool chunk_in_passes(const RecurrenceShape& shape) {
+  bool yes = false;
+  if (shape.device.is_cuda()) GLADE_DISPATCH_CUDA(chunk_in_passes, shape, yes);
+  return yes;
+}
+
+const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const KernelSizes& sizes) {
+  if (sizes.warps == 0 && sizes.sequence_split == 0) return nullptr;
+  if (shape.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
+  if (sizes.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
+  if (sizes.warps != 0 && sizes.warps != 2 && sizes.warps != 4 && sizes.warps != 8)
+    return "a number of warps other than 2, 4 and 8";
+  if (sizes.sequence_split < 0) return "a negative sequence_split";
+  return !chunk || sizes.sequence_split <= 1 || chunk_in_passes(shape)
+             ? nullptr
+             : "a sequence_split in the chunk form on this GPU or for these head sizes";
+}
+
 Algorithm pick_algorithm(const RecurrenceShape& shape) {
-  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md).
-  const bool pays = shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64;
-  return chunk_obstacle(shape) || !pays ? Algorithm::recurrent : Algorithm::chunk;
+  if (chunk_obstacle(shape)) return Algorithm::recurrent;
+  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md); on the GPU fused
+  // passes are faster from the second token on (benchmarks/results).
+  const bool pays =
+      shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= (chunk_in_passes(shape) ? 2 : 64);
+  return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
 
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
   const Recurrence r = canonical(query, key, value, options, sequences);
-  const bool chunk = use_chunk(options.algorithm, r),
-             backward_chunk = options.backward_algorithm ? use_chunk(*options.backward_algorithm, r) : chunk;
+  const bool chunk = use_chunk(options.algorithm, options.sizes, r),
+             backward_chunk = use_chunk(options.backward_algorithm.value_or(options.algorithm), options.backward_sizes, r);
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   if (chunk) GLADE_DISPATCH(query.device(), chunk_forward, r, o, final_state);
@@ -253,6 +276,7 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   settings.reverse = options.reverse;
   settings.checkpoint_interval = options.checkpoint_interval;
   settings.algorithm = backward_chunk ? Algorithm::chunk : Algorithm::recurrent;
+  settings.sizes = options.backward_sizes;
   autograd::record(
       "recurrent", {&o, &final_state},
       {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},

@@ -16,6 +16,12 @@ namespace glade {
 /// `automatic` takes chunk where it can and the sequences are long enough for it to pay.
 enum class Algorithm { automatic, recurrent, chunk };
 
+/// Sizes of the kernels on CUDA; 0: as the kernel chooses.
+struct KernelSizes {
+  std::int64_t warps = 0;           ///< of a block of the recurrent form that compute: 2, 4 or 8
+  std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed side by side, at most
+};
+
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
@@ -30,6 +36,8 @@ struct RecurrentOptions {
   std::int64_t checkpoint_interval = 128;            ///< the recurrent backward keeps one state in so many tokens
   Algorithm algorithm = Algorithm::automatic;        ///< ValueError for chunk where it cannot be used
   std::optional<Algorithm> backward_algorithm = {};  ///< of the backward pass; `algorithm` where not given
+  KernelSizes sizes = {};           ///< of the forward pass. ValueError for sizes that the algorithm's kernels do not have
+  KernelSizes backward_sizes = {};  ///< of the backward pass
 };
 
 /// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final

@@ -20,6 +20,7 @@ struct Recurrence {
   double scale;
   bool reverse;
   std::int64_t checkpoint_interval;
+  KernelSizes sizes;
 
   std::int64_t group() const { return heads / kv_heads; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
@@ -46,6 +47,10 @@ struct RecurrenceShape {
 
 /// Why the chunk form cannot compute such a recurrence; null where it can.
 const char* chunk_obstacle(const RecurrenceShape& shape);
+/// Whether the chunk form goes over the sequences in fused passes, on CUDA.
+bool chunk_in_passes(const RecurrenceShape& shape);
+/// Why the kernels of an algorithm cannot have such sizes; null where they can.
+const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const KernelSizes& sizes);
 /// What Algorithm::automatic means for it.
 Algorithm pick_algorithm(const RecurrenceShape& shape);
 
@@ -66,6 +71,8 @@ void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor&
                         const RecurrenceGradients& grads);
 /// Sets `obstacle` where there is one.
 void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle);
+/// Sets `yes` to whether the chunk form goes over the sequences in fused passes, which can split them.
+void chunk_in_passes(const RecurrenceShape& shape, bool& yes);
 /// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against.
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);

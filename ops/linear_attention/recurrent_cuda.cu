@@ -50,6 +50,8 @@ Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& 
   pass.heads = static_cast<int>(r.heads);
   pass.sequences = sequences(r);
   pass.down = down;
+  pass.warps = static_cast<int>(r.sizes.warps);
+  pass.most_segments = static_cast<int>(std::min<std::int64_t>(r.sizes.sequence_split, r.length));
   pass.inner_stride = keys_inside ? r.V : 1;
   pass.outer_stride = keys_inside ? 1 : r.V;
   if (!down) {

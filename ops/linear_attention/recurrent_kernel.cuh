@@ -267,8 +267,8 @@ struct Split {
   int warps, blocks, columns;
 
   template <class C>
-  static Split of(int outer) {
-    int warps = kComputeWarps;
+  static Split of(int outer, int most_warps) {
+    int warps = most_warps == 0 ? kComputeWarps : most_warps;
     while (warps > 2 && warps / 2 * C::kWarpColumns >= outer) warps /= 2;
     const int columns = warps * C::kWarpColumns;
     return {warps, (outer + columns - 1) / columns, columns};
@@ -290,7 +290,7 @@ void run(Pass<F> pass, Device device) {
   if (pass.sequences.count == 0) return;
   visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) {
     using C = Config<F, I>;
-    const Split split = Split::of<C>(pass.outer());
+    const Split split = Split::of<C>(pass.outer(), pass.warps);
     run_in_segments(pass, split.blocks, device, [&](const Pass<F>& part) { launch<C>(part, split, device); });
   });
 }
@@ -298,7 +298,7 @@ void run(Pass<F> pass, Device device) {
 template <class F>
 std::int64_t checkpoint_size(const Pass<F>& pass) {
   return visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) -> std::int64_t {
-    const Split split = Split::of<Config<F, I>>(pass.outer());
+    const Split split = Split::of<Config<F, I>>(pass.outer(), pass.warps);
     return std::int64_t{split.blocks} * split.columns * I;
   });
 }

@@ -53,6 +53,9 @@ struct Pass {
   F* states;    ///< of checkpoint_size(pass) values a checkpoint and head; null: none
   F* products;  ///< [checkpoints, heads, J]; not null in a pass downwards with states
 
+  int warps;          ///< that compute, of a block; 0: as run() chooses
+  int most_segments;  ///< of a sequence; 0: as run() chooses
+
   // For run() itself: a sequence's positions in segments that run at once (recurrent_segments.cuh).
   int segments;          ///< of the longest sequence
   std::int64_t segment;  ///< positions of one

@@ -13,13 +13,14 @@ namespace glade::cuda::recurrent {
 template <class F>
 void compose(const Pass<F>& pass, const F* decays, F* states, Device device);
 
-/// Segments of `pass`, where a head takes `blocks` blocks. Their first pass costs half of the pass, so that two do not pay.
+/// Segments of `pass`, where a head takes `blocks` blocks. Their first pass costs half of the pass, so that two do not pay,
+/// unless the pass says how many.
 template <class F>
 void set_segments(Pass<F>& pass, int blocks, Device device) {
   constexpr std::int64_t kShortest = 256;  // positions; a multiple of every tile
   const std::int64_t idle = multiprocessor_count(device) / (pass.sequences.count * pass.heads * blocks);
-  const std::int64_t segments = std::min(idle, pass.sequences.length / kShortest);
-  pass.segments = segments < 3 ? 1 : static_cast<int>(segments);
+  const std::int64_t most = pass.sequences.length / kShortest, own = std::min(idle, most) < 3 ? 1 : std::min(idle, most);
+  pass.segments = static_cast<int>(pass.most_segments == 0 ? own : std::clamp<std::int64_t>(most, 1, pass.most_segments));
   pass.segment = (pass.sequences.length / pass.segments + kShortest - 1) / kShortest * kShortest;
   if (pass.segments > 1) pass.segments = static_cast<int>((pass.sequences.length + pass.segment - 1) / pass.segment);
 }

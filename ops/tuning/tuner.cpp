@@ -26,8 +26,7 @@ namespace glade::tuning {
 namespace {
 
 constexpr double kClockWarmup = 0.05;  // seconds of work after which a processor has its lasting clock
-constexpr int kFirstLook = 10;         // timed runs after which a slow candidate is given up
-constexpr double kHopeless = 2;        // times the best
+constexpr double kHopeless = 2;        // times slower than the best: a candidate that is given up after its warm-up
 
 class GradGuard {
  public:
@@ -184,13 +183,10 @@ class Tuner {
     }
     for (Turn& turn : turns_) turn.prepare(candidate, generator_);
     auto one = [&](int i) { turns_[static_cast<std::size_t>(i) % turns_.size()].run(candidate); };
-    time_runs(workload_.device, options_.warmup, one);
+    const std::vector<double> first = time_runs(workload_.device, options_.warmup, one);
     if (!warm_) warm_clock(one);
-    std::vector<double> times = time_runs(workload_.device, std::min(options_.repeats, kFirstLook), one);
-    if (best_ == 0 || median(times) < kHopeless * best_)
-      for (const double t : time_runs(workload_.device, options_.repeats - static_cast<int>(times.size()), one))
-        times.push_back(t);
-    trial.milliseconds = median(times);
+    const bool hopeless = best_ != 0 && !first.empty() && median(first) > kHopeless * best_;
+    trial.milliseconds = median(hopeless ? first : time_runs(workload_.device, options_.repeats, one));
   }
 
   void warm_clock(const std::function<void(int)>& one) {

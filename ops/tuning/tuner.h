@@ -21,7 +21,7 @@ struct Trial {
 
 struct TuningOptions {
   int warmup = 5;                 ///< runs before those that are timed
-  int repeats = 100;              ///< runs that are timed; fewer for a candidate twice as slow as the best so far
+  int repeats = 100;              ///< runs that are timed; none more for a candidate that is twice as slow as the best by then
   bool validate_backward = true;  ///< compares gradients too; results of the forward pass always are compared
   std::function<void(const Trial&)> on_trial = {};  ///< called after each candidate
 };

@@ -205,9 +205,11 @@ TEST_P(AttentionModules, RefuseWhatCannotBe) {
   EXPECT_TRUE(throws_with<ValueError>(with({.chunk_size = 128}), "chunk_size is 128"));
   EXPECT_TRUE(throws_with<ValueError>(with({.sub_chunk_size = 16}), "sub_chunk_size is 16"));
   EXPECT_TRUE(throws_with<ValueError>(with({.value_block = 7}), "value_block is 7"));
-  EXPECT_TRUE(throws_with<ValueError>(with({.warps = 3}), "warps is 3"));
+  const std::string sizes = device().is_cpu() ? "sizes of kernels" : "a number of warps other than 2, 4 and 8";
+  EXPECT_TRUE(throws_with<ValueError>(with({.algorithm = Algorithm::recurrent, .warps = 3}),
+                                      "algorithm recurrent does not take " + sizes));
   EXPECT_TRUE(throws_with<ValueError>(with({.stages = 9}), "stages is 9"));
-  EXPECT_TRUE(throws_with<ValueError>(with({.sequence_split = -1}), "sequence_split is -1"));
+  EXPECT_TRUE(throws_with<ValueError>(with({.sequence_split = -1}), device().is_cpu() ? sizes : "a negative sequence_split"));
   const Platform other = device().is_cpu() ? Platform::cuda : Platform::cpu,
                  same = device().is_cpu() ? Platform::cpu : Platform::cuda;
   EXPECT_TRUE(throws_with<DeviceError>([&] { gla_attention(q, q, q, {}, {}, {}, {}, {.platform = other}); },

@@ -50,8 +50,8 @@ def test_calls_with_a_configuration(cfg, inputs):
 def test_configurations_that_cannot_be_used(inputs):
     with pytest.raises(ValueError, match="algorithm chunk does not take gv"):
         glade.recurrent_attention(*inputs, None, None, None, inputs[2], cfg={"algorithm": "chunk"})
-    with pytest.raises(ValueError, match="warps is 3"):
-        glade.gla_attention(*inputs, cfg={"warps": 3})
+    with pytest.raises(ValueError, match="stages is 3"):
+        glade.gla_attention(*inputs, cfg={"stages": 3})
     with pytest.raises(TypeError, match="cfg"):
         glade.gla_attention(*inputs, cfg="chunk")
     with pytest.raises((ValueError, RuntimeError), match="platform is"):
