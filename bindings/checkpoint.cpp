@@ -147,8 +147,8 @@ void def_header(py::class_<T>& type, F header) {
 void bind_hdf5_file(py::module_& module) {
   py::class_<HDF5Entry>(module, "HDF5Entry", "A tensor in a file.")
       .def_readonly("name", &HDF5Entry::name, "Its path, \"model/layers/0/weight\".")
-      .def_readonly("dtype", &HDF5Entry::dtype)
-      .def_readonly("shape", &HDF5Entry::shape)
+      .def_readonly("dtype", &HDF5Entry::dtype, "The element type in memory.")
+      .def_readonly("shape", &HDF5Entry::shape, "The sizes of the dimensions.")
       .def_readonly("stored_bytes", &HDF5Entry::stored_bytes, "What it takes in the file.")
       .def_readonly("first_name", &HDF5Entry::first_name, "Of a tensor with several names, the first; else its name.")
       .def_readonly("problem", &HDF5Entry::problem, "Why it cannot be read, or \"\".");
@@ -156,7 +156,7 @@ void bind_hdf5_file(py::module_& module) {
                        "An HDF5 file of numbers, open for reading: a checkpoint's or another program's. Files need not be "
                        "trusted: they give right values or a CheckpointError.")
       .def(py::init([](const Path& path) { return HDF5File(path.string()); }), arg("path"), Unlocked())
-      .def_property_readonly("path", &HDF5File::path)
+      .def_property_readonly("path", &HDF5File::path, "Of the file, as it was opened.")
       .def_property_readonly("entries", &HDF5File::entries, "All tensors, by name.")
       .def("__contains__", &HDF5File::contains, arg("name"), "Whether there is a tensor or a group of this name.")
       .def("string_attribute", &HDF5File::string_attribute, arg("name"), "An attribute of the file, or None.")
