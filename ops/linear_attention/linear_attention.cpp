@@ -251,10 +251,9 @@ const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const Kerne
 
 Algorithm pick_algorithm(const RecurrenceShape& shape) {
   if (chunk_obstacle(shape)) return Algorithm::recurrent;
-  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md); on the GPU fused
-  // passes are faster from the second token on (benchmarks/results).
-  const bool pays =
-      shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= (chunk_in_passes(shape) ? 2 : 64);
+  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md). On the GPU the
+  // chunk form is faster for short sequences too, but its sums of 16-bit products are less exact: there it takes a configuration.
+  const bool pays = shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64;
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
 
