@@ -230,13 +230,15 @@ void bind_checkpoint(py::module_& module) {
       "cause: missing, not HDF5, truncated, damaged, no glade checkpoint, another format version.");
   module.def("load", load, arg("path"),
              "A Checkpoint from a file that glade wrote; from any other HDF5 file of numbers, its tensors by name, with \".\" "
-             "between the groups.");
-  module.def(
-      "load_state_dict_hdf5", load_state_dict, arg("path"), arg("prefix") = "", py::kw_only(),
-      arg("include") = std::vector<std::string>{}, arg("rename") = py::dict(), arg("device") = kCPU, arg("dtype") = py::none(),
-      "The tensors below the group `prefix` of any HDF5 file, by name.\n\n`include`: patterns, of which one must match the "
-      "whole name (\"*\": any characters, \"?\": one). `rename`: of the first key that begins the name, the value takes "
-      "its place. `dtype` converts floating-point tensors.");
+             "between the groups. CheckpointError that names the file and the cause where it cannot be read.");
+  module.def("load_state_dict_hdf5", load_state_dict, arg("path"), arg("prefix") = "", py::kw_only(),
+             arg("include") = std::vector<std::string>{}, arg("rename") = py::dict(), arg("device") = kCPU,
+             arg("dtype") = py::none(),
+             "The tensors below the group `prefix` of any HDF5 file, by name. CheckpointError that names the file and the cause "
+             "where it "
+             "cannot be read.\n\n`include`: patterns, of which one must match the "
+             "whole name (\"*\": any characters, \"?\": one). `rename`: of the first key that begins the name, the value takes "
+             "its place. `dtype` converts floating-point tensors.");
   module.def("open_newest_checkpoint", open_newest, arg("path"),
              "Opens the checkpoint of the highest step among `path` and the numbered files of a CheckpointSaver, having read all "
              "of it: a CheckpointFile, or None where there is none. Damaged ones are passed over with a warning that names them; "
