@@ -25,11 +25,17 @@ def byte_level_bpe():
 
 
 def unigram():
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    # Its trainer gives other pieces in every run. So these are characters, words with their space, and pairs of characters
+    # for all other tokens that the model may choose.
+    words = sorted({"\u2581" + word for text in TEXTS for word in text.split()})
+    characters = sorted(set("".join(words)))
+    special = [(name, 0.0) for name in ("<unk>", "<s>", "</s>")]
+    pairs = [a + b for a in characters for b in characters]
+    vocabulary = special + [(piece, -4.0) for piece in characters] + [(piece, -2.0) for piece in words]
+    vocabulary += [(piece, -9.0) for piece in pairs[: 97 - len(vocabulary)]]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary, unk_id=0))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
-    trainer = tokenizers.trainers.UnigramTrainer(vocab_size=60, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>")
-    tokenizer.train_from_iterator(TEXTS, trainer)
     return tokenizer
 
 
