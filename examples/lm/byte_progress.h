@@ -28,7 +28,7 @@ class ByteProgress {
   const std::int64_t total_;
   const bool terminal_;
   const Clock::time_point start_ = Clock::now();
-  Clock::time_point shown_ = start_;
+  Clock::time_point shown_ = terminal_ ? Clock::time_point() : start_;  // a bar is there from the first bytes on
   std::int64_t done_ = 0;
 };
 
