@@ -10,4 +10,4 @@ mkdir -p build/lint
 cp "$(g++ -print-file-name=include/omp.h)" build/lint/
 
 printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 .venv/bin/clang-tidy -p build --quiet \
-  --extra-arg=-isystem"$root/build/lint" '--extra-arg=-D__malloc__(...)=' --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas
+  --extra-arg=-isystem"$root/build/lint" '--extra-arg=-D__malloc__(...)=' --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-error
