@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace tune {
 
@@ -14,9 +15,12 @@ using glade::tuning::Trial;
 
 namespace {
 
-constexpr double kClose = 1.1;  // a choice so many times slower than the best is as good as it
+// A choice so many times slower than the best is as good as it: of a configuration, and of an algorithm.
+constexpr double kClose = 1.1, kCloseAlgorithm = 1.05;
 
 double fraction_of_floor(const Tuned& tuned, const Trial& trial) { return tuned.result.floor_milliseconds / trial.milliseconds; }
+
+std::string algorithm_of(const std::string& cfg) { return nlohmann::json::parse(cfg).value("algorithm", ""); }
 
 bool is_best(const Tuned& tuned, const Trial& trial) { return &trial == &tuned.result.trials[tuned.result.best]; }
 
@@ -26,6 +30,13 @@ double Tuned::heuristic_ratio() const {
   for (const Trial& trial : result.trials)
     if (trial.cfg == heuristic && trial.refused.empty()) return trial.milliseconds / result.trials[result.best].milliseconds;
   return std::numeric_limits<double>::infinity();
+}
+
+double Tuned::algorithm_ratio() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Trial& trial : result.trials)
+    if (trial.refused.empty() && algorithm_of(trial.cfg) == algorithm_of(heuristic)) least = std::min(least, trial.milliseconds);
+  return least / result.trials[result.best].milliseconds;
 }
 
 void print_table(const Tuned& tuned) {
@@ -43,14 +54,16 @@ void print_table(const Tuned& tuned) {
 }
 
 void print_summary(const std::vector<Tuned>& all) {
-  std::size_t close = 0;
+  std::size_t close = 0, close_algorithms = 0;
   double worst = 0;
   for (const Tuned& tuned : all) {
     close += tuned.heuristic_ratio() <= kClose;
+    close_algorithms += tuned.algorithm_ratio() <= kCloseAlgorithm;
     worst = std::max(worst, tuned.heuristic_ratio());
   }
   fmt::print("the heuristic's choice is within 10% of the best in {} of {} ({:.2f} times the best at most)\n", close, all.size(),
              worst);
+  fmt::print("its algorithm, with the best sizes for it, is within 5% of the best in {} of {}\n", close_algorithms, all.size());
 }
 
 void write_csv(const std::string& path, const std::vector<Tuned>& all) {

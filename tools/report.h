@@ -17,6 +17,8 @@ struct Tuned {
 
   /// The time of the heuristic's choice over the best; infinite where it was refused.
   double heuristic_ratio() const;
+  /// The least time of the heuristic's algorithm, whatever its sizes, over the best; infinite where all were refused.
+  double algorithm_ratio() const;
 };
 
 /// A row for each candidate: configuration, time, fraction of the floor, and whether it is the best, the heuristic's or refused.

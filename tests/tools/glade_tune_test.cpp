@@ -22,7 +22,7 @@ TEST_F(GladeTune, TunesShapesAndPrintsATable) {
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* part :
        {"recurrent_attention B2_T8_H4_G2_K16_V8 gk float32 forward", "gk float32 backward", "none float32 forward", "candidate",
-        "of floor", "  best", "  heuristic", "is within 10% of the best in "})
+        "of floor", "  best", "  heuristic", "is within 10% of the best in ", "is within 5% of the best in "})
     EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
   EXPECT_EQ(result.output.find("\x1b["), std::string::npos) << "a progress bar without a terminal";
   const std::string cache = read_file("cache/recurrent_attention.json"), rows = read_file("rows.csv");
