@@ -19,11 +19,12 @@ T* pointer(const Tensor& x) {
   return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
 }
 
-chunk::Arguments arguments(const Recurrence& r) {
-  chunk::Arguments a{};
-  a.q = pointer<const bf16>(r.q);
-  a.k = pointer<const bf16>(r.k);
-  a.v = pointer<const bf16>(r.v);
+template <class E>
+chunk::Arguments<E> arguments(const Recurrence& r) {
+  chunk::Arguments<E> a{};
+  a.q = pointer<const E>(r.q);
+  a.k = pointer<const E>(r.k);
+  a.v = pointer<const E>(r.v);
   a.g = pointer<const void>(r.g);
   a.gk = pointer<const void>(r.gk);
   a.wide_gates = (r.gk.defined() ? r.gk : r.g).defined() && (r.gk.defined() ? r.gk : r.g).dtype() == DType::float32;
@@ -40,24 +41,37 @@ chunk::Arguments arguments(const Recurrence& r) {
   return a;
 }
 
-Tensor border_states(const Recurrence& r) {
-  return empty({r.tokens / chunk::kTile + r.sequences + 1, r.heads, r.K, r.V}, {DType::bfloat16, r.q.device()});
+/// Calls f with a null pointer to the elements' type.
+template <class F>
+void visit_elements(const Recurrence& r, F&& f) {
+  switch (r.q.dtype()) {
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::bfloat16: return f(static_cast<bf16*>(nullptr));
+    default: return f(static_cast<__half*>(nullptr));
+  }
 }
 
-chunk::StatesArguments state_arguments(const Recurrence& r, const Tensor& states) {
-  chunk::StatesArguments s{};
+template <class E>
+Tensor border_states(const Recurrence& r, const chunk::Arguments<E>& a) {
+  return empty({r.tokens / chunk::kTile + r.sequences + 1, r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
+}
+
+template <class E>
+chunk::StatesArguments<E> state_arguments(const Recurrence& r, const Tensor& states) {
+  chunk::StatesArguments<E> s{};
   s.first = pointer<const float>(r.initial_state);
   s.first_is_shared = r.initial_state.defined() && r.initial_state.ndim() == 3;
-  s.states = pointer<bf16>(states);
+  s.states = pointer<E>(states);
   return s;
 }
 
 constexpr int kSumThreads = 256;
 
-/// Sums of the gate gradients over the tiles of K, for every token in dg (float, or half or bfloat16) and for every sequence in
-/// dgamma (both may be null). A block has a sequence and a head.
-__global__ void __launch_bounds__(kSumThreads) sum_gates_kernel(chunk::Arguments a, const float* partial, int tiles,
-                                                                std::int64_t tokens, bool half, void* dg, float* dgamma) {
+/// Sums of the gate gradients over the tiles of K, for every token in dg (float where the gates are, else E) and for every
+/// sequence in dgamma (both may be null). A block has a sequence and a head.
+template <class E>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_gates_kernel(chunk::Arguments<E> a, const float* partial, int tiles, std::int64_t tokens, void* dg, float* dgamma) {
   const chunk::Sequence sequence(a, blockIdx.x);
   const int head = blockIdx.y;
   float total = 0;
@@ -66,8 +80,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_gates_kernel(chunk::Arguments
     float sum = 0;
     for (int i = 0; i < tiles; ++i) sum += partial[i * tokens * a.heads + at];
     if (dg && a.wide_gates) static_cast<float*>(dg)[at] = sum;
-    else if (dg && half) static_cast<__half*>(dg)[at] = __float2half_rn(sum);
-    else if (dg) static_cast<bf16*>(dg)[at] = __float2bfloat16_rn(sum);
+    else if (dg) static_cast<E*>(dg)[at] = static_cast<E>(sum);
     total += sum;
   }
   __shared__ float totals[kSumThreads];
@@ -92,46 +105,48 @@ void chunk_in_passes(const RecurrenceShape& shape, bool& yes) { yes = passes::ta
 
 void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle) {
   if (passes::take(shape)) return;
-  if (shape.K % 8 != 0 || shape.V % 8 != 0) obstacle = "head sizes that are not multiples of 8";
-  else if (shape.dtype == DType::float16) obstacle = "float16 in heads larger than 256, or before compute capability 9.0";
-  else if (shape.dtype != DType::bfloat16) obstacle = "dtypes other than bfloat16 and float16";
+  if (shape.dtype == DType::float64) obstacle = "float64 on CUDA";
 }
 
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   DeviceGuard guard(r.q.device());
   if (passes::take(RecurrenceShape::of(r))) return passes::forward(r, o, final_state);
-  const chunk::Arguments a = arguments(r);
-  const Tensor states = border_states(r);
-  chunk::StatesArguments s = state_arguments(r, states);
-  s.last = pointer<float>(final_state);
-  chunk::states(a, s, false, stream(r.q.device()));
-  chunk::outputs(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
+  visit_elements(r, [&]<class E>(E*) {
+    const chunk::Arguments<E> a = arguments<E>(r);
+    const Tensor states = border_states(r, a);
+    chunk::StatesArguments<E> s = state_arguments<E>(r, states);
+    s.last = pointer<float>(final_state);
+    chunk::states(a, s, false, stream(r.q.device()));
+    chunk::outputs<E>(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
+  });
 }
 
 namespace {
 
 /// passes::backward for what has no passes.
+template <class E>
 void backward_by_kernels(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                          const passes::Gradients& grads) {
   const cudaStream_t on = stream(r.q.device());
-  const chunk::Arguments a = arguments(r);
-  const Tensor states = border_states(r), grad_states = border_states(r);
-  chunk::states(a, state_arguments(r, states), false, on);
-  chunk::StatesArguments s{};
-  s.grad_o = pointer<const bf16>(grad_o);
+  const chunk::Arguments<E> a = arguments<E>(r);
+  const Tensor grad_states = border_states(r, a);
+  chunk::StatesArguments<E> s{};
+  s.grad_o = pointer<const E>(grad_o);
   s.first = pointer<const float>(grad_final_state);
-  s.states = pointer<bf16>(grad_states);
+  s.states = pointer<E>(grad_states);
   s.last = pointer<float>(grads.initial_state);
   chunk::states(a, s, true, on);
   const bool grouped = r.group() > 1;
-  if (grads.v.defined()) chunk::outputs(a, {s.grad_o, s.states, grads.v.raw_data(), grouped}, on);
+  if (grads.v.defined()) chunk::outputs<E>(a, {s.grad_o, s.states, grads.v.raw_data(), grouped}, on);
   if (!grads.q.defined() && !grads.k.defined() && !grads.dgk.defined() && !grads.dg.defined()) return;
+  const Tensor states = border_states(r, a);
+  chunk::states(a, state_arguments<E>(r, states), false, on);
   const Tensor dq = grads.q.defined() ? grads.q : empty_like(r.q);
   const Tensor dk = grads.k.defined() ? grads.k : empty({r.tokens, r.heads, r.K}, {DType::float32, r.q.device()});
-  chunk::gradients(a,
-                   {s.grad_o, pointer<const bf16>(states), s.states, pointer<bf16>(dq), dk.raw_data(),
-                    dk.dtype() == DType::float32, pointer<void>(grads.dgk), pointer<float>(grads.dg)},
-                   on);
+  chunk::gradients<E>(a,
+                      {s.grad_o, pointer<const E>(states), s.states, pointer<E>(dq), dk.raw_data(), dk.dtype() == DType::float32,
+                       pointer<void>(grads.dgk), pointer<float>(grads.dg)},
+                      on);
 }
 
 }  // namespace
@@ -153,15 +168,17 @@ void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tenso
                              sums ? empty({tiles, r.tokens, r.heads}, {DType::float32, device}) : Tensor(),
                              grads.initial_state};
   if (passes::take(RecurrenceShape::of(r))) passes::backward(r, grad_o, grad_final_state, of_heads);
-  else backward_by_kernels(r, grad_o, grad_final_state, of_heads);
+  else visit_elements(r, [&]<class E>(E*) { backward_by_kernels<E>(r, grad_o, grad_final_state, of_heads); });
   if (grouped && grads.k.defined()) sum_groups(r, of_heads.k, grads.k);
   if (grouped && grads.v.defined()) sum_groups(r, of_heads.v, grads.v);
   if (!sums) return;
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
-  sum_gates_kernel<<<grid, kSumThreads, 0, stream(device)>>>(arguments(r), pointer<const float>(of_heads.dg),
-                                                             static_cast<int>(tiles), r.tokens, r.q.dtype() == DType::float16,
-                                                             pointer<void>(grads.g), pointer<float>(grads.g_gamma));
-  GLADE_CUDA_LAUNCHED();
+  visit_elements(r, [&]<class E>(E*) {
+    sum_gates_kernel<<<grid, kSumThreads, 0, stream(device)>>>(arguments<E>(r), pointer<const float>(of_heads.dg),
+                                                               static_cast<int>(tiles), r.tokens, pointer<void>(grads.g),
+                                                               pointer<float>(grads.g_gamma));
+    GLADE_CUDA_LAUNCHED();
+  });
 }
 
 }  // namespace glade::cuda

@@ -3,40 +3,47 @@
 // the state before it (arXiv 2312.06635, section 4):
 //     o_t = scale [ (q_t e^{b_t}) S + sum_{j<=t} A_tj v_j ],   A_tj = sum_k q_tk k_jk e^{b_tk - b_jk}
 // With one gate a head e^{b_t - b_j} is applied to the product. With one a channel, q_t e^{b_t - r} and k_j e^{r - b_j} are
-// multiplied, r the decay up to the middle of the chunk, wherever that is safe (kSafeRange), and elsewhere A is summed term
-// by term, whose exponents are never positive for gates that decay.
+// multiplied, r the decay up to the middle of the chunk, where that is safe. Where it is not, this is done for the pairs of
+// tokens on both sides of the middle alone, and the rest in the same way in the chunk's halves, quarters and so on
+// (chunk_gates.cuh). Compiled for E = float, __nv_bfloat16 and __half.
 #include <cuda_runtime.h>
 
-#include <glade/ops/linear_attention/chunk_load.cuh>
+#include <glade/ops/linear_attention/chunk_gates.cuh>
 
 namespace glade::cuda::chunk {
 
+template <class E>
 struct StatesArguments {
-  const bf16* grad_o;  ///< backward only
+  const E* grad_o;     ///< backward only
   const float* first;  ///< [sequences, heads, K, V], or [heads, K, V] where shared by all, or null for zeros
   bool first_is_shared;
-  bf16* states;  ///< [slots, heads, K, V]: each chunk's state before it; backward, the gradient of that after it
-  float* last;   ///< [sequences, heads, K, V] or null
+  E* states;    ///< [slots, heads, state_size()]: each chunk's state before it; backward, the gradient of that after it
+  float* last;  ///< [sequences, heads, K, V] or null
 };
-void states(const Arguments& a, const StatesArguments& s, bool backward, cudaStream_t stream);
+template <class E>
+void states(const Arguments<E>& a, const StatesArguments<E>& s, bool backward, cudaStream_t stream);
 
 /// o from q, k, v and the states; or dv from the same roles turned round: rows of k, grad_o for values, state gradients.
+template <class E>
 struct OutputsArguments {
-  const bf16* grad_o;  ///< null: computes o
-  const bf16* states;  ///< as states() wrote them, forward for o, backward for dv
-  void* out;           ///< [tokens, heads, V]
-  bool wide_out;       ///< float instead of bfloat16
+  const E* grad_o;  ///< null: computes o
+  const E* states;  ///< as states() wrote them, forward for o, backward for dv
+  void* out;        ///< [tokens, heads, V]
+  bool wide_out;    ///< float instead of E
 };
-void outputs(const Arguments& a, const OutputsArguments& o, cudaStream_t stream);
+template <class E>
+void outputs(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t stream);
 
+template <class E>
 struct GradientsArguments {
-  const bf16 *grad_o, *states, *grad_states;
-  bf16* dq;      ///< [tokens, heads, K]
+  const E *grad_o, *states, *grad_states;
+  E* dq;         ///< [tokens, heads, K]
   void* dk;      ///< [tokens, heads, K]
-  bool wide_dk;  ///< float instead of bfloat16
+  bool wide_dk;  ///< float instead of E
   void* dgk;     ///< [tokens, heads, K] in the gates' dtype, or null
   float* dg;     ///< [K tiles, tokens, heads]: sums over the tile's channels, or null
 };
-void gradients(const Arguments& a, const GradientsArguments& g, cudaStream_t stream);
+template <class E>
+void gradients(const Arguments<E>& a, const GradientsArguments<E>& g, cudaStream_t stream);
 
 }  // namespace glade::cuda::chunk

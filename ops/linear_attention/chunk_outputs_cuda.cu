@@ -7,100 +7,108 @@ namespace glade::cuda::chunk {
 
 namespace {
 
-template <bool kPerChannel, int kValues>
+template <class E, bool kPerChannel, int kValues>
 struct Shared {
-  Tile<kTile> x, y, weighted_x;  // weighted_x meets the state; with one gate a head it is x
-  Tile<kValues> state, values;
-  Gates<kPerChannel> gates;
+  Tile<E, kTile> x, y;
+  Tile<E, kValues> state, values;
+  typename Gates<E, kPerChannel>::Shared gates;
 };
 
-template <bool kPerChannel, bool kForValues, int kValues>
-__global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments a, OutputsArguments o) {
+template <class E, bool kPerChannel, bool kForValues, int kValues>
+__global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments<E> a, OutputsArguments<E> o) {
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<kPerChannel, kValues>*>(memory);
-  const Gates<kPerChannel>& gates = shared.gates;
+  auto& shared = *reinterpret_cast<Shared<E, kPerChannel, kValues>*>(memory);
+  const auto& decays = shared.gates;
   const int max_chunks = static_cast<int>((a.length + kTile - 1) / kTile);
   const int c = static_cast<int>(blockIdx.x % max_chunks);
   const std::int64_t n = blockIdx.x / max_chunks;
-  const int head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads), first_v = static_cast<int>(blockIdx.z) * kValues;
+  const int head = blockIdx.y, first_v = static_cast<int>(blockIdx.z) * kValues;
   const Sequence sequence(a, n);
   if (c >= sequence.chunks()) return;
   const Chunk chunk(sequence, c);
-  const bf16* border = o.states + (sequence.slot(n, c) * a.heads + head) * static_cast<std::int64_t>(a.K) * a.V;
+  const E* border = o.states + (sequence.slot(n, c) * a.heads + head) * a.state_size();
 
   Fragment<kTile> scores;
   Fragment<kValues> result;
-  auto keeps = [](int row, int column) { return kForValues ? row <= column : row >= column; };
-  copy_rows(shared.values, kForValues ? o.grad_o : a.v, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head,
-            a.V, first_v);
+  copy_rows(shared.values, kForValues ? Head<E>{o.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
+  Gates<E, kPerChannel> gates;
   for (int first_k = 0; first_k < a.K; first_k += kTile) {
-    copy_state(shared.state, border, a.K, a.V, first_k, first_v);
-    Rows<kTile> x, y;
-    GateRows<kPerChannel> steps;
-    if (kPerChannel || first_k == 0) steps.load(a, chunk, n, head, first_k);
-    x.load(kForValues ? a.k : a.q, chunk, kForValues ? a.kv_heads : a.heads, kForValues ? kv_head : head, a.K, first_k);
-    y.load(kForValues ? a.q : a.k, chunk, kForValues ? a.heads : a.kv_heads, kForValues ? head : kv_head, a.K, first_k);
-    bool safe = true;
-    if (kPerChannel || first_k == 0) safe = shared.gates.sum(steps);
-
-    if constexpr (kPerChannel) {
-      x.store_scaled(shared.weighted_x, [&](int t, int channel) {
-        return __expf(kForValues ? gates.end(channel) - gates.at(t, channel) : gates.at(t, channel));
-      });
-    }
-    if (kPerChannel && safe) {
-      constexpr float sign = kForValues ? -1 : 1;
-      x.store_scaled(shared.x, [&](int t, int channel) { return __expf(sign * (gates.at(t, channel) - gates.middle(channel))); });
-      y.store_scaled(shared.y, [&](int t, int channel) { return __expf(sign * (gates.middle(channel) - gates.at(t, channel))); });
-    } else {
+    copy_state(shared.state, a, border, first_k, first_v);
+    Rows<E, kTile> x, y;
+    auto load_x = [&] { x.load(kForValues ? a.keys(head) : a.queries(head), chunk, first_k); };
+    auto load_y = [&] { y.load(kForValues ? a.queries(head) : a.keys(head), chunk, first_k); };
+    if (kPerChannel || first_k == 0) gates.load(a, chunk, n, head, first_k);
+    load_x();
+    if (kPerChannel || first_k == 0) gates.sum(shared.gates);
+    if constexpr (!kPerChannel) {
+      load_y();
       x.store(shared.x);
       y.store(shared.y);
-    }
-    wait_copies();
-    __syncthreads();
-    if (safe) {
+      wait_copies();
+      __syncthreads();
+      multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
       multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
     } else {
-      scores.each([&](float& value, int row, int column) {
-        if (!keeps(row, column)) return;
-        for (int channel = 0; channel < kTile; ++channel) {
-          const float difference = gates.at(row, channel) - gates.at(column, channel);
-          value += __bfloat162float(*shared.x.at(row, channel)) * __bfloat162float(*shared.y.at(column, channel)) *
-                   __expf(kForValues ? -difference : difference);
+      kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
+      __syncthreads();
+      auto factor = [&](int t, int channel) { return load_pair(decays.factors.at(t, channel)); };
+      x.store_scaled(shared.x, factor);
+      wait_copies();
+      __syncthreads();
+      multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+      for (int block = kTile;; block /= 2) {
+        const bool safe = gates.from_middle(shared.gates, block);
+        load_x();  // again: there are no registers to keep it in
+        load_y();
+        __syncthreads();
+        auto key_factor = [&](int t, int channel) {
+          const float2 pair = factor(t, channel);
+          return safe ? make_float2(1 / pair.x, 1 / pair.y) : pair;
+        };
+        if constexpr (kForValues) {
+          x.store_scaled(shared.x, key_factor);
+          y.store_scaled(shared.y, factor);
+        } else {
+          x.store_scaled(shared.x, factor);
+          y.store_scaled(shared.y, key_factor);
         }
-      });
+        __syncthreads();
+        Fragment<kTile> part;
+        multiply<Layout::plain, Layout::transposed>(part, shared.x, shared.y);
+#pragma unroll
+        for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (is_measured_from(block, safe, part.row(j), part.column(i, j))) scores.x[i][j] += part.x[i][j];
+        if (safe) break;
+      }
     }
-    multiply<Layout::plain, Layout::plain>(result, kPerChannel ? shared.weighted_x : shared.x, shared.state);
     __syncthreads();
   }
 
-  // The gradients of states carry the scale already; of the two terms of o, neither does.
   scores.each([&](float& value, int row, int column) {
-    float weight = a.scale;
-    if constexpr (!kPerChannel)
-      weight *= __expf(kForValues ? gates.at(column, 0) - gates.at(row, 0) : gates.at(row, 0) - gates.at(column, 0));
-    value = keeps(row, column) ? value * weight : 0.f;
+    value *= a.scale;
+    if constexpr (!kPerChannel) value *= decays.between(row, column);
   });
   result.each([&](float& value, int row, int) {
-    float weight = kForValues ? 1.f : a.scale;
-    if constexpr (!kPerChannel) weight *= __expf(kForValues ? gates.end(0) - gates.at(row, 0) : gates.at(row, 0));
-    value *= weight;
+    if (!kForValues) value *= a.scale;
+    if constexpr (!kPerChannel) value *= (kForValues ? decays.to_end : decays.from_start)[row];
   });
-  store(shared.x, scores);
+  store(shared.x, scores, [](int row, int column) { return kForValues ? row <= column : row >= column; });
   __syncthreads();
   multiply<Layout::plain, Layout::plain>(result, shared.x, shared.values);
-  result.each_pair([&](float first, float second, int row, int column) {
-    if (row >= chunk.count || first_v + column >= a.V) return;
-    const std::int64_t at = (chunk.token(row) * a.heads + head) * a.V + first_v + column;
-    if (o.wide_out) *reinterpret_cast<float2*>(static_cast<float*>(o.out) + at) = make_float2(first, second);
-    else *reinterpret_cast<std::uint32_t*>(static_cast<bf16*>(o.out) + at) = pack(first, second);
+  result.each_pair([&](const float* pair, int row, int column) {
+    if (row >= chunk.count) return;
+    const std::int64_t at = (chunk.token(row) * a.heads + head) * a.V;
+    if (o.wide_out) write_pair(static_cast<float*>(o.out) + at, a.V, first_v + column, pair[0], pair[1]);
+    else write_pair(static_cast<E*>(o.out) + at, a.V, first_v + column, pair[0], pair[1]);
   });
 }
 
-template <bool kPerChannel, bool kForValues, int kValues>
-void launch(const Arguments& a, const OutputsArguments& o, cudaStream_t stream) {
-  constexpr int bytes = sizeof(Shared<kPerChannel, kValues>);
-  auto kernel = outputs_kernel<kPerChannel, kForValues, kValues>;
+template <bool kPerChannel, bool kForValues, int kValues, class E>
+void launch(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t stream) {
+  constexpr int bytes = sizeof(Shared<E, kPerChannel, kValues>);
+  auto kernel = outputs_kernel<E, kPerChannel, kForValues, kValues>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
   const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.V, kValues));
@@ -108,16 +116,23 @@ void launch(const Arguments& a, const OutputsArguments& o, cudaStream_t stream) 
   GLADE_CUDA_LAUNCHED();
 }
 
-template <bool kPerChannel, bool kForValues>
-void launch(const Arguments& a, const OutputsArguments& o, cudaStream_t stream) {
-  a.V > kTile ? launch<kPerChannel, kForValues, 128>(a, o, stream) : launch<kPerChannel, kForValues, 64>(a, o, stream);
+template <bool kPerChannel, bool kForValues, class E>
+void launch(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t stream) {
+  if constexpr (sizeof(E) == 2)
+    if (a.V > kTile) return launch<kPerChannel, kForValues, 2 * kTile>(a, o, stream);
+  launch<kPerChannel, kForValues, kTile>(a, o, stream);
 }
 
 }  // namespace
 
-void outputs(const Arguments& a, const OutputsArguments& o, cudaStream_t stream) {
+template <class E>
+void outputs(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t stream) {
   if (a.gk) o.grad_o ? launch<true, true>(a, o, stream) : launch<true, false>(a, o, stream);
   else o.grad_o ? launch<false, true>(a, o, stream) : launch<false, false>(a, o, stream);
 }
+
+template void outputs(const Arguments<float>&, const OutputsArguments<float>&, cudaStream_t);
+template void outputs(const Arguments<bf16>&, const OutputsArguments<bf16>&, cudaStream_t);
+template void outputs(const Arguments<__half>&, const OutputsArguments<__half>&, cudaStream_t);
 
 }  // namespace glade::cuda::chunk

@@ -1,9 +1,12 @@
 #pragma once
-// Tiles of bfloat16 in shared memory and their products on the tensor cores (mma.sync m16n8k16, float32 sums). A block
-// has eight warps; of a product with 64 rows every warp owns 16 rows and half of the columns.
+// Tiles in shared memory and their products on the tensor cores (mma.sync, float32 sums): bfloat16 and float16 as they are,
+// float32 as sums of two TF32 numbers each. A block has eight warps; of a product with 64 rows every warp owns 16 rows and
+// half of the columns.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace glade::cuda::chunk {
 
@@ -12,13 +15,29 @@ using bf16 = __nv_bfloat16;
 inline constexpr int kWarps = 8, kThreads = 32 * kWarps;
 inline constexpr int kTile = 64;  ///< tokens of a chunk, and channels taken at a time
 
-/// Row-major in shared memory; rows are 16 bytes longer than their columns, so that ldmatrix meets no bank twice.
-template <int Columns>
+template <class E>
+inline constexpr int kVector = 16 / sizeof(E);  ///< elements of a 16-byte access
+
+__device__ inline float2 load_pair(const float* at) { return *reinterpret_cast<const float2*>(at); }
+__device__ inline float2 load_pair(const bf16* at) { return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at)); }
+__device__ inline float2 load_pair(const __half* at) { return __half22float2(*reinterpret_cast<const __half2*>(at)); }
+__device__ inline void store_pair(float* at, float x, float y) { *reinterpret_cast<float2*>(at) = make_float2(x, y); }
+__device__ inline void store_pair(bf16* at, float x, float y) {
+  *reinterpret_cast<__nv_bfloat162*>(at) = __floats2bfloat162_rn(x, y);
+}
+__device__ inline void store_pair(__half* at, float x, float y) { *reinterpret_cast<__half2*>(at) = __floats2half2_rn(x, y); }
+
+/// Row-major in shared memory. The rows of 16-bit tiles are 16 bytes longer than their columns; those of float tiles have their
+/// columns exchanged in a pattern of 8 rows. So neither 8 rows of 16 bytes nor, of floats, 4 rows of 8 columns meet a bank twice.
+template <class E, int Columns>
 struct Tile {
-  static constexpr int stride = Columns + 8;
-  bf16 data[kTile * stride];
-  __device__ bf16* at(int row, int column) { return data + row * stride + column; }
-  __device__ const bf16* at(int row, int column) const { return data + row * stride + column; }
+  static constexpr int stride = sizeof(E) == 2 ? Columns + 8 : Columns;
+  E data[kTile * stride];
+  __device__ static int offset(int row, int column) {
+    return row * stride + (sizeof(E) == 2 ? column : column ^ (row % 4 * 8 + row / 4 % 2 * 4));
+  }
+  __device__ E* at(int row, int column) { return data + offset(row, column); }
+  __device__ const E* at(int row, int column) const { return data + offset(row, column); }
 };
 
 /// A warp's part of a product with 64 rows and N columns. Thread `lane` holds, of every 8 columns, two neighbours in the rows
@@ -41,35 +60,31 @@ struct Fragment {
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(x[n][i], row(i), column(n, i));
   }
-  /// Calls f(first, second, row, column) for every two neighbours, of which `column` is the first.
+  /// Calls f(first, row, column) for every two neighbours first[0] and first[1], of which `column` is the first.
   template <class F>
-  __device__ void each_pair(F&& f) const {
+  __device__ void each_pair(F&& f) {
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; i += 2) f(x[n][i], x[n][i + 1], row(i), column(n, i));
+      for (int i = 0; i < 4; i += 2) f(&x[n][i], row(i), column(n, i));
   }
 };
 
-__device__ inline std::uint32_t pack(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
+/// The elements for which keep(row, column) holds, the others as 0, in a tile: an operand of the next product.
+template <class E, int N, class F>
+__device__ void store(Tile<E, N>& tile, const Fragment<N>& f, F&& keep) {
+#pragma unroll
+  for (int n = 0; n < Fragment<N>::kBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const int row = f.row(i), column = f.column(n, i);
+      store_pair(tile.at(row, column), keep(row, column) ? f.x[n][i] : 0.f, keep(row, column + 1) ? f.x[n][i + 1] : 0.f);
+    }
 }
 
-__device__ inline float2 unpack(std::uint32_t pair) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-}
-
-/// Writes a product into a tile, as an operand of the next one.
-template <int N>
-__device__ void store(Tile<N>& tile, const Fragment<N>& f) {
-  f.each_pair([&](float first, float second, int row, int column) {
-    *reinterpret_cast<std::uint32_t*>(tile.at(row, column)) = pack(first, second);
-  });
-}
-
+/// Four 8 x 8 matrices of 16-bit elements, or of 8 x 4 floats, lane i giving the address of row i % 8 of matrix i / 8.
 template <bool Transposed>
-__device__ inline void ldmatrix(std::uint32_t (&r)[4], const bf16* address) {
+__device__ inline void ldmatrix(std::uint32_t (&r)[4], const void* address) {
   const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
   if constexpr (Transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -81,18 +96,29 @@ __device__ inline void ldmatrix(std::uint32_t (&r)[4], const bf16* address) {
                  : "r"(shared));
 }
 
+/// c += a b: m16n8k16 for 16-bit elements, m16n8k8 for floats, which are cut to TF32.
+template <class E>
 __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (std::is_same_v<E, bf16>)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else if constexpr (std::is_same_v<E, __half>)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// How a tile of the product x y lies in memory: as it is used, or transposed.
 enum class Layout { plain, transposed };
 
 /// sum += x y for this warp's part; x is a [64, 64] matrix, y a [64, N] one.
-template <Layout X, Layout Y, int N, int XColumns, int YColumns>
-__device__ void multiply(Fragment<N>& sum, const Tile<XColumns>& x, const Tile<YColumns>& y) {
+template <Layout X, Layout Y, class E, int N, int XColumns, int YColumns>
+__device__ void multiply(Fragment<N>& sum, const Tile<E, XColumns>& x, const Tile<E, YColumns>& y) {
   const int lane = static_cast<int>(threadIdx.x) % 32, low = lane / 8 % 2 * 8, high = lane / 16 * 8, within = lane % 8;
   const int row = Fragment<N>::first_row(), column = Fragment<N>::first_column();
 #pragma unroll
@@ -105,10 +131,64 @@ __device__ void multiply(Fragment<N>& sum, const Tile<XColumns>& x, const Tile<Y
       std::uint32_t b[4];
       if constexpr (Y == Layout::plain) ldmatrix<true>(b, y.at(inner + low + within, column + n * 8 + high));
       else ldmatrix<false>(b, y.at(column + n * 8 + high + within, inner + low));
-      mma(sum.x[n], a, b[0], b[1]);
-      mma(sum.x[n + 1], a, b[2], b[3]);
+      mma<E>(sum.x[n], a, b[0], b[1]);
+      mma<E>(sum.x[n + 1], a, b[2], b[3]);
     }
   }
+}
+
+/// Splits floats into TF32 numbers, of 11 bits, and what is left.
+template <int Count>
+__device__ inline void split(std::uint32_t (&high)[Count], std::uint32_t (&low)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const float x = __uint_as_float(high[i]);
+    high[i] = (high[i] + 0x1000) & ~0x1fffu;
+    low[i] = __float_as_uint(x - __uint_as_float(high[i]));
+  }
+}
+
+/// The same for floats. The product of what is left on both sides, below 2^-22 of the whole, is left out. Tensor cores cut off
+/// the last bit of their sums instead of rounding it, always towards 0: so large and small products have sums of their own, from
+/// 0 on, and `sum` is added to by ordinary instructions.
+template <Layout X, Layout Y, int N>
+__device__ void multiply(Fragment<N>& sum, const Tile<float, kTile>& x, const Tile<float, N>& y) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, low = lane / 8 % 2, high = lane / 16, within = lane % 8;
+  const int row = Fragment<N>::first_row(), column = Fragment<N>::first_column();
+  Fragment<N> large, small;
+#pragma unroll 1
+  for (int inner = 0; inner < kTile; inner += 8) {
+    std::uint32_t a[4], a_rest[4];
+    if constexpr (X == Layout::plain) {
+      ldmatrix<false>(a, x.at(row + low * 8 + within, inner + high * 4));
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = __float_as_uint(*x.at(inner + lane % 4 + i / 2 * 4, row + lane / 4 + i % 2 * 8));
+    }
+    split(a, a_rest);
+#pragma unroll
+    for (int n = 0; n < Fragment<N>::kBlocks; n += 2) {
+      std::uint32_t b[4], b_rest[4];
+      if constexpr (Y == Layout::plain) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          b[i] = __float_as_uint(*y.at(inner + lane % 4 + i % 2 * 4, column + (n + i / 2) * 8 + lane / 4));
+      } else {
+        ldmatrix<false>(b, y.at(column + (n + high) * 8 + within, inner + low * 4));
+      }
+      split(b, b_rest);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma<float>(small.x[n + i], a, b_rest[2 * i], b_rest[2 * i + 1]);
+        mma<float>(small.x[n + i], a_rest, b[2 * i], b[2 * i + 1]);
+        mma<float>(large.x[n + i], a, b[2 * i], b[2 * i + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < Fragment<N>::kBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.x[n][i] += large.x[n][i] + small.x[n][i];
 }
 
 }  // namespace glade::cuda::chunk

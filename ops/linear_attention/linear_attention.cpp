@@ -253,7 +253,10 @@ Algorithm pick_algorithm(const RecurrenceShape& shape) {
   if (chunk_obstacle(shape)) return Algorithm::recurrent;
   // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md). On the GPU the
   // chunk form is faster for short sequences too, but its sums of 16-bit products are less exact: there it takes a configuration.
-  const bool pays = shape.device.is_cpu() ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64;
+  // Its products of float32 numbers are three times the work, which pays in large heads.
+  const bool on_cpu = shape.device.is_cpu(), wide = shape.dtype == DType::float32;
+  const bool pays =
+      on_cpu ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64 && (!wide || shape.K * shape.V >= 65536);
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
 

@@ -11,8 +11,7 @@
 namespace glade {
 
 /// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes up to 64 steps at a time
-/// as matrix products: without gv; on the CPU otherwise everything, on CUDA bfloat16 for K and V that are multiples of 8, and
-/// on Hopper (compute capability 9.0) float16 for those up to 256.
+/// as matrix products: everything but gv, and on CUDA but float64.
 /// `automatic` takes chunk where it can and the sequences are long enough for it to pay.
 enum class Algorithm { automatic, recurrent, chunk };
 

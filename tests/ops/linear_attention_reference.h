@@ -34,9 +34,25 @@ struct RecurrenceReference {
   Values o, final_state;
   Values query, key, value, g, g_gamma, gk, gv,
       initial_state;  ///< gradients of sum(o * grad_o) + sum(final_state * grad_final_state)
-  /// What the error of g_gamma's gradient is measured by: it is a sum over all steps, and over the K V products of both signs
-  /// of each step, of which this adds up the roots of the sums of squares (the size that sums of such numbers have).
-  Values g_gamma_terms;
+  /// The gradient of a gate is a sum of products of both signs: of the state that is left over from before the step, and the
+  /// gradient of the state after it.
+  struct GateSum {
+    double value = 0;
+    double squares = 0;        ///< of the products
+    double whole_squares = 0;  ///< of the products with the whole state after the step
+
+    void add(double product, double whole) { value += product, squares += product * product, whole_squares += whole * whole; }
+    void add(const GateSum& s) { value += s.value, squares += s.squares, whole_squares += s.whole_squares; }
+    /// The size that sums of such products have.
+    double size() const { return std::max(std::abs(value), std::sqrt(squares)); }
+    double whole_size() const { return std::sqrt(whole_squares); }
+  };
+  /// What errors of gates' gradients are measured by.
+  struct GateSizes {
+    double size = 0, whole = 0;
+  };
+  GateSizes head_gates, channel_gates;   ///< root mean squares, times the root of the number
+  std::vector<GateSizes> g_gamma_steps;  ///< of each gradient: added up over the steps
 
   const Values& gradient(std::size_t input) const {
     const Values* all[] = {&query, &key, &value, &g, &g_gamma, &gk, &gv, &initial_state};
@@ -70,11 +86,15 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
   y.value = zeros(x.value.numel());
   y.g.assign(g.size(), 0);
   y.g_gamma.assign(gamma.size(), 0);
-  y.g_gamma_terms.assign(gamma.size(), 0);
+  y.g_gamma_steps.resize(gamma.size());
   y.gk.assign(gk.size(), 0);
   y.gv.assign(gv.size(), 0);
   y.initial_state.assign(initial.size(), 0);
 
+  auto add_squares = [](RecurrenceReference::GateSizes& sizes, const RecurrenceReference::GateSum& sum) {
+    sizes.size += sum.size() * sum.size();
+    sizes.whole += sum.whole_squares;
+  };
   for (std::int64_t n = 0; n < N; ++n)
     for (std::int64_t h = 0; h < H; ++h) {
       const auto L = static_cast<std::size_t>(starts[n + 1] - starts[n]);
@@ -109,8 +129,9 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
         if (!grad_final_state.empty()) dS[e] = grad_final_state[final_at + e];
       for (std::size_t p = L; p-- > 0;) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
-        double step = 0, squares = 0;
-        for (std::int64_t i = 0; i < K; ++i)
+        RecurrenceReference::GateSum step;
+        for (std::int64_t i = 0; i < K; ++i) {
+          RecurrenceReference::GateSum channel;
           for (std::int64_t j = 0; j < V; ++j) {
             const double D = decay(row, i, j), out = grad_o.empty() ? 0 : grad_o[row * V + j];
             double& d = dS[i * V + j];
@@ -122,17 +143,23 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
             if (!g.empty()) y.g[channel_g ? row * K + i : row] += log;
             if (!gk.empty()) y.gk[row * K + i] += log;
             if (!gv.empty()) y.gv[row * V + j] += log;
-            step += log;
-            squares += log * log;
+            channel.add(log, d * states[p + 1][i * V + j]);
             d *= D;
           }
+          add_squares(y.channel_gates, channel);
+          step.add(channel);
+        }
+        add_squares(y.head_gates, step);
         if (gamma.empty()) continue;
-        y.g_gamma[gamma_at] += step;
-        y.g_gamma_terms[gamma_at] += std::max(std::abs(step), std::sqrt(squares));
+        y.g_gamma[gamma_at] += step.value;
+        y.g_gamma_steps[gamma_at].size += step.size();
+        y.g_gamma_steps[gamma_at].whole += step.whole_size();
       }
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) y.initial_state[state_at + e] += dS[e];
     }
+  for (RecurrenceReference::GateSizes* sizes : {&y.head_gates, &y.channel_gates})
+    *sizes = {std::sqrt(sizes->size), std::sqrt(sizes->whole)};
   return y;
 }
 

@@ -45,13 +45,13 @@ Spec spec(const Point& p) {
 std::int64_t work(const Spec& s) { return s.B * s.T * s.H * s.K * s.V; }
 
 /// Points that together hold every pair of values: each the best of some random ones that are not too much work.
-std::vector<Point> covering_points() {
+std::vector<Point> covering_points(const std::array<int, factors>& ways) {
   constexpr std::int64_t kMostWork = 1'500'000;
   std::set<std::array<int, 4>> open;
   for (int a = 0; a < factors; ++a)
     for (int b = a + 1; b < factors; ++b)
-      for (int i = 0; i < kWays[static_cast<std::size_t>(a)]; ++i)
-        for (int j = 0; j < kWays[static_cast<std::size_t>(b)]; ++j) open.insert({a, i, b, j});
+      for (int i = 0; i < ways[static_cast<std::size_t>(a)]; ++i)
+        for (int j = 0; j < ways[static_cast<std::size_t>(b)]; ++j) open.insert({a, i, b, j});
   std::mt19937 engine(1);
   std::vector<Point> points;
   while (!open.empty()) {
@@ -60,7 +60,7 @@ std::vector<Point> covering_points() {
     std::size_t most = 0;
     for (int candidate = 0; candidate < 100;) {
       Point p;
-      for (std::size_t f = 0; f < factors; ++f) p[f] = static_cast<int>(engine() % static_cast<unsigned>(kWays[f]));
+      for (std::size_t f = 0; f < factors; ++f) p[f] = static_cast<int>(engine() % static_cast<unsigned>(ways[f]));
       p[static_cast<std::size_t>(wanted[0])] = wanted[1], p[static_cast<std::size_t>(wanted[2])] = wanted[3];
       if (work(spec(p)) > kMostWork) continue;
       ++candidate;
@@ -82,9 +82,20 @@ class RecurrenceGrid : public DeviceTest {};
 GLADE_DEVICE_TESTS(RecurrenceGrid);
 
 TEST_P(RecurrenceGrid, EveryPair) {
-  const std::vector<Point> points = covering_points();
+  const std::vector<Point> points = covering_points(kWays);
   RecordProperty("points", static_cast<int>(points.size()));
   for (const Point& p : points) expect_matches(spec(p), device(), kDTypes[p[dtype]]);
+}
+
+TEST_P(RecurrenceGrid, EveryPairInChunks) {
+  // What the chunk form takes: no gv, and on CUDA no float64.
+  std::array<int, factors> ways = kWays;
+  ways[value_gate] = 1;
+  if (device().is_cuda()) ways[dtype] = 3;
+  for (const Point& p : covering_points(ways)) {
+    RecurrenceArguments x = make(spec(p), device(), kDTypes[kWays[dtype] - 1 - p[dtype]]);
+    expect_matches(x, spec(p).str(), true, true, {Algorithm::chunk});
+  }
 }
 
 }  // namespace
