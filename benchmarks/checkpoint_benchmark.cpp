@@ -17,6 +17,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -159,6 +160,21 @@ void restore(benchmark::State& state, bool cached) {
       [] { return read_plainly(in_folder("plain.bin")); }, [] { nn::CheckpointFile(in_folder("model.h5")).restore(model()); });
 }
 
+/// After save: everything, to new tensors.
+void load(benchmark::State& state) {
+  compare(
+      state, [] {},
+      [] {
+        File file(in_folder("plain.bin"), O_RDONLY);
+        std::vector<Tensor> loaded;
+        return for_all_values([&](const char*, std::size_t size) {
+          loaded.push_back(empty({static_cast<std::int64_t>(size)}, {DType::uint8, kCPU}));
+          file.read(static_cast<char*>(loaded.back().raw_data()), size);
+        });
+      },
+      [] { nn::load_checkpoint(in_folder("model.h5")); });
+}
+
 /// What saving in the background keeps the training loop from, beside copying the same tensors.
 void save_in_background(benchmark::State& state) {
   const nn::Checkpoint saved = checkpoint();
@@ -185,6 +201,7 @@ const bool registered = [] {
   add("checkpoint/save", save);
   add("checkpoint/restore", [](benchmark::State& state) { restore(state, false); });
   add("checkpoint/restore_cached", [](benchmark::State& state) { restore(state, true); });
+  add("checkpoint/load_cached", load);
   add("checkpoint/save_in_background", save_in_background);
   return true;
 }();

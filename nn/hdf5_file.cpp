@@ -237,11 +237,17 @@ std::vector<std::pair<std::string, const HDF5Entry*>> HDF5File::select(const std
 StateDict HDF5File::load(const std::string& prefix, const LoadOptions& options) const {
   StateDict state;
   std::map<std::string, Tensor> loaded;  // by first name
+  std::vector<hdf5::ReadJob> direct;
   for (const auto& [name, entry] : select(prefix, options)) {
     Tensor& x = loaded[entry->first_name];
-    if (!x.defined()) x = read(entry->name, options.device, options.dtype);
+    if (!x.defined()) {
+      const bool as_stored = options.device.is_cpu() && options.dtype.value_or(entry->dtype) == entry->dtype;
+      x = as_stored ? empty(entry->shape, {entry->dtype, kCPU}) : read(entry->name, options.device, options.dtype);
+      if (as_stored) direct.push_back(content_->job(*entry, x.raw_data()));
+    }
     state.emplace(name, x);
   }
+  content_->read(direct);
   return state;
 }
 

@@ -69,8 +69,8 @@ void check_chunk(const Dataset& dataset, const Chunk& chunk, std::uint64_t bytes
     fail<CheckpointError>("damaged: a chunk of {} bytes takes {} in the file", bytes, chunk.size);
 }
 
-void check_sum(ByteView values, ByteView sum) {
-  if (fletcher32(values) != little_endian(sum)) fail<CheckpointError>("damaged: the checksum of its values does not match");
+void check_sum(std::uint32_t sum, ByteView expected) {
+  if (sum != little_endian(expected)) fail<CheckpointError>("damaged: the checksum of its values does not match");
 }
 
 /// Undoes the filters of chunks, in memory that is kept from one to the next.
@@ -87,7 +87,7 @@ class Decoder {
         case Filter::fletcher32:
           if (size < kChecksumSize) fail<CheckpointError>("damaged: a chunk has no checksum");
           size -= kChecksumSize;
-          check_sum(ByteView(data_).first(size), ByteView(data_).subspan(size, kChecksumSize));
+          check_sum(fletcher32(ByteView(data_).first(size)), ByteView(data_).subspan(size, kChecksumSize));
           break;
         case Filter::deflate: size = inflate(size, bytes + overhead_before(dataset, chunk, i)); break;
         case Filter::shuffle: unshuffle(size, dataset.filters[i].parameter); break;
@@ -97,6 +97,9 @@ class Decoder {
     if (size != bytes) fail<CheckpointError>("damaged: a chunk has {} bytes, expected {}", size, bytes);
     return ByteView(data_).first(size);
   }
+
+  /// Memory that nobody uses between calls of decode.
+  Bytes& buffer() { return data_; }
 
  private:
   /// The checksums that were part of filter i's input.
@@ -221,15 +224,24 @@ bool is_plain(const Dataset& dataset, const Chunk& chunk, const Part& part, std:
          chunk.size <= bytes + kChecksumSize;
 }
 
-/// Reads a chunk of `bytes` bytes that is_plain without another copy.
-void read_plain(const Source& source, const Chunk& chunk, const ElementType& type, std::span<std::uint8_t> out) {
-  source.read(chunk.address, out);
-  if (chunk.size > out.size()) {
-    std::array<std::uint8_t, kChecksumSize> sum;
-    source.read(chunk.address + out.size(), sum);
-    check_sum(out, sum);
+/// Reads a chunk of `bytes` bytes that is_plain: to `out`, or nowhere where that is nullptr. In blocks that are still in the
+/// cache when they are checked, through `buffer` where they are not to be kept.
+void read_plain(const Source& source, const Chunk& chunk, const ElementType& type, std::uint64_t bytes, std::uint8_t* out,
+                Bytes& buffer) {
+  constexpr std::uint64_t kBlock = std::uint64_t{1} << 19;  // half of most second-level caches
+  if (out == nullptr) buffer.resize(std::max(buffer.size(), std::min(bytes, kBlock)));
+  const bool has_sum = chunk.size > bytes;
+  Fletcher32 sum;
+  for (std::uint64_t at = 0; at < bytes; at += kBlock) {
+    const std::span block(out != nullptr ? out + at : buffer.data(), std::min(kBlock, bytes - at));
+    source.read(chunk.address + at, block);
+    if (has_sum) sum.add(block);
+    check_range_of(type, block);
   }
-  check_range_of(type, out);
+  if (!has_sum) return;
+  std::array<std::uint8_t, kChecksumSize> expected;
+  source.read(chunk.address + bytes, expected);
+  check_sum(sum.value(), expected);
 }
 
 /// Reads chunk `index` of a dataset; `out` is its values, or nullptr.
@@ -239,8 +251,9 @@ void read_chunk(const Source& source, const Dataset& dataset, std::size_t index,
   const Part part(dataset, index);
   const std::uint64_t bytes =
       dataset.filters.empty() ? chunk.size : type.size * static_cast<std::uint64_t>(dataset.chunk_shape.numel());
-  if (out != nullptr && is_plain(dataset, chunk, part, bytes)) {
-    read_plain(source, chunk, type, {static_cast<std::uint8_t*>(out) + part.run(0).to * type.size, bytes});
+  if (is_plain(dataset, chunk, part, bytes)) {
+    auto* to = out != nullptr ? static_cast<std::uint8_t*>(out) + part.run(0).to * type.size : nullptr;
+    read_plain(source, chunk, type, bytes, to, decoder.buffer());
     return;
   }
   const ByteView values = decoder.decode(source, dataset, chunk, bytes);
@@ -313,27 +326,30 @@ Dataset open_dataset(Source& source, const Messages& object) {
 
 void read_values(const Source& source, std::span<const ReadJob> jobs) {
   struct Piece {
+    std::uint64_t address;
     const ReadJob* job;
     std::size_t chunk;
   };
   std::vector<Piece> pieces;
   std::uint64_t bytes = 0;
   for (const ReadJob& job : jobs) {
-    // Values that lie in the object itself count as a chunk.
-    const std::size_t chunks = job.dataset->compact.empty() ? job.dataset->chunks.size() : 1;
-    for (std::size_t i = 0; i < chunks; ++i) pieces.push_back({&job, i});
+    const std::vector<Chunk>& chunks = job.dataset->chunks;
+    for (std::size_t i = 0; i < chunks.size(); ++i) pieces.push_back({chunks[i].address, &job, i});
+    if (!job.dataset->compact.empty()) pieces.push_back({0, &job, 0});
     bytes += job.dataset->stored_bytes();
   }
+  // The threads go through the file together, from its beginning to its end: so the system reads ahead of them.
+  std::ranges::sort(pieces, {}, &Piece::address);
+  std::atomic<std::size_t> next = 0;
   std::atomic_flag failed;
   std::exception_ptr error;
   const auto keep = [&](const std::exception_ptr& exception) {
     if (!failed.test_and_set()) error = exception;
   };
-  const auto n = static_cast<std::int64_t>(pieces.size()), worth_threads = static_cast<std::int64_t>(bytes / kGrainBytes);
-  parallel_for(n, n / (worth_threads + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(static_cast<std::int64_t>(bytes / kGrainBytes) + 1, 1, [&](std::int64_t, std::int64_t) {
     Decoder decoder;
-    for (std::int64_t i = begin; i < end && !failed.test(); ++i) {
-      const auto& [job, chunk] = pieces[static_cast<std::size_t>(i)];
+    for (std::size_t i; (i = next++) < pieces.size() && !failed.test();) {
+      const auto& [address, job, chunk] = pieces[i];
       try {
         if (job->dataset->compact.empty()) read_chunk(source, *job->dataset, chunk, decoder, job->out);
         else read_compact(*job->dataset, job->out);
