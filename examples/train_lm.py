@@ -6,7 +6,9 @@
 import argparse
 import csv
 import math
+import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import glade
@@ -25,10 +27,18 @@ def parse_arguments():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--save", help="checkpoint to write at the end and on Ctrl-C")
-    parser.add_argument("--resume", help="checkpoint to go on from; give the same options as before")
-    parser.add_argument("--log", help="CSV file for the loss of every step")
+    parser.add_argument("--save-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0: only at the end [0]")
+    parser.add_argument("--keep", type=int, default=0, metavar="N", help="checkpoints to keep, with their step in the name; 0: one, under its own name [0]")
+    parser.add_argument("--resume", metavar="FILE|auto", help="checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
+    parser.add_argument("--stop-at", type=int, default=0, metavar="N", help="step to stop after, as on Ctrl-C; 0: none [0]")
+    parser.add_argument("--log", help="CSV file for the loss of every step; --resume appends to it")
     parser.add_argument("--plot", help="image of losses, learning rate and speed")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.save and (options.save_every > 0 or options.resume == "auto"):
+        parser.error("--save-every and --resume auto need --save")
+    if min(options.save_every, options.keep, options.stop_at) < 0:
+        parser.error("--save-every, --keep and --stop-at take 0 or more")
+    return options
 
 
 class Text:
@@ -86,6 +96,26 @@ def plot(history, validation, file):
     figure.savefig(file, dpi=150)
 
 
+def open_resumed(options):
+    """The checkpoint that --resume asks for, or None."""
+    if options.resume == "auto":
+        return glade.open_newest_checkpoint(options.save)
+    return glade.CheckpointFile(options.resume) if options.resume else None
+
+
+def catch_interrupts():
+    """The list to which SIGINT (Ctrl-C) and SIGTERM are added: checkpoints are of whole steps. A second one ends the program."""
+    received = []
+
+    def receive(number, _):
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, receive)
+    return received
+
+
 def main():
     options = parse_arguments()
     device = glade.Device(options.device)
@@ -96,42 +126,61 @@ def main():
     model = make(num_hidden_layers=options.layers, hidden_size=options.hidden, num_heads=options.heads, dtype=options.dtype).to(device)
     optimizer = optim.AdamW(model.named_parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=options.weight_decay)
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(options.warmup, options.steps), options.steps))
-    first = 0
-    if options.resume:
-        checkpoint = glade.load(options.resume)
-        checkpoint.restore(model, optimizer, scheduler)
-        first = checkpoint.step
+    step, seed = 0, options.seed
+    resumed = open_resumed(options)
+    if resumed:
+        resumed.restore(model, optimizer, scheduler)
+        step, seed = resumed.step, resumed.data["seed"].item()
+        print(f"resuming from {resumed.path} after step {step}")
+    last = min(options.steps, options.stop_at or options.steps)
 
-    step, history, validation = first, [], []
-    bar = tqdm(range(first, options.steps), initial=first, total=options.steps, unit="step")
-    try:
-        for step in bar:
+    history, validation = [], []
+    received = catch_interrupts()
+    with ExitStack() as stack:
+        if options.save:
+            saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep))
+        if options.log:
+            file = stack.enter_context(open(options.log, "a" if resumed else "w", newline="", buffering=1))
+            log = csv.DictWriter(file, ["step", "loss", "learning_rate", "tokens_per_second"])
+            if file.tell() == 0:
+                log.writeheader()
+        bar = stack.enter_context(tqdm(initial=step, total=options.steps, unit="step"))
+
+        def save():
+            data = {"seed": glade.tensor(seed)}  # with the step, that is the position in the data
+            saver.save(model, optimizer=optimizer, scheduler=scheduler, step=step, data=data)
+
+        while step < last and not received:
             begin = time.perf_counter()
-            loss = model.loss(*text.training_batch(options.batch, options.seed, step))
+            loss = model.loss(*text.training_batch(options.batch, seed, step))
             loss.backward()
             optim.clip_grad_norm_(model.parameters(), options.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
-            row = {"step": step + 1, "loss": loss.item(), "learning_rate": optimizer.lr}
+            step += 1
+            row = {"step": step, "loss": loss.item(), "learning_rate": optimizer.lr}
             row["tokens_per_second"] = options.batch * options.seq_len / (time.perf_counter() - begin)
             history.append(row)
             scheduler.step()
+            if options.log:
+                log.writerow(row)
             bar.set_postfix_str(f"{row['loss'] / math.log(2):.3f} bits per byte, {row['tokens_per_second'] / 1e3:.1f}k tokens/s")
-            if (step + 1) % options.eval_every == 0 or step + 1 == options.steps:
-                validation.append((step + 1, validate(model, validation_batches) / math.log(2)))
-                bar.write(f"step {step + 1}: validation {validation[-1][1]:.3f} bits per byte")
-    except KeyboardInterrupt:
-        print(f"interrupted after step {len(history) + first}")
-    if options.save:
-        glade.save(model, options.save, optimizer=optimizer, scheduler=scheduler, step=len(history) + first)
-    if options.log and history:
-        with open(options.log, "w", newline="") as file:
-            writer = csv.DictWriter(file, history[0])
-            writer.writeheader()
-            writer.writerows(history)
+            bar.update()
+            if step % options.eval_every == 0 or step == options.steps:
+                validation.append((step, validate(model, validation_batches) / math.log(2)))
+                bar.write(f"step {step}: validation {validation[-1][1]:.3f} bits per byte")
+            if options.save:
+                saver.check()  # raises the error of a save that failed meanwhile
+                if options.save_every and step % options.save_every == 0 and step < last:
+                    save()
+        if options.save:
+            save()
+    if received:
+        print(f"interrupted after step {step}")
     if options.plot and history:
         plot(history, validation or [(history[-1]["step"], math.nan)], options.plot)
+    return 128 + received[0] if received else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

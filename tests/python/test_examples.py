@@ -4,8 +4,10 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,22 @@ def text(tmp_path_factory):
     return path
 
 
-def call(command, folder):
+def environment():
+    return {**os.environ, "PYTHONPATH": str(Path(glade.__file__).parents[1])}
+
+
+def call(command, folder, **streams):
     """What a program prints."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(glade.__file__).parents[1])}
-    return subprocess.run(command, check=True, timeout=300, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    result = subprocess.run(command, check=True, timeout=300, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **streams)
+    return result.stdout
+
+
+def wait_until(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("waited in vain")
 
 
 def run(program, text, log, *options):
@@ -64,6 +78,51 @@ def test_resuming_a_checkpoint_of_the_other_program(text, tmp_path):
     run([program], text, tmp_path / "half.csv", "--steps", "8", "--stop-at", "4", "--save", tmp_path / "half.h5")
     rest = run(python(), text, tmp_path / "rest.csv", "--steps", "8", "--resume", tmp_path / "half.h5")
     assert rest == pytest.approx(whole[4:], abs=1e-6)
+
+
+def test_going_on_as_if_never_stopped(text, tmp_path):
+    """Exactly, model, optimiser, schedule and order of the data; also from a checkpoint of the seed, not that of the options."""
+    program, steps = python(), ("--steps", "12", "--model", "gla")
+    whole = run(program, text, tmp_path / "whole.csv", *steps, "--save", tmp_path / "whole.h5", "--seed", "3")
+    parts = ("--save", tmp_path / "parts.h5", "--keep", "2", "--resume", "auto")
+    run(program, text, tmp_path / "parts.csv", *steps, *parts, "--seed", "3", "--stop-at", "1")
+    run(program, text, tmp_path / "parts.csv", *steps, *parts, "--stop-at", "9", "--save-every", "3")
+    assert sorted(file.name for file in tmp_path.glob("parts-*")) == ["parts-00000006.h5", "parts-00000009.h5"]
+    assert run(program, text, tmp_path / "parts.csv", *steps, *parts) == whole
+    first, second = (glade.load(tmp_path / name) for name in ("whole.h5", "parts-00000012.h5"))
+    assert (first.step, first.random, first.config) == (second.step, second.random, second.config)
+    for part in ("model", "optimizer", "scheduler", "data"):
+        a, b = getattr(first, part), getattr(second, part)
+        assert {name: x.tolist() for name, x in a.items()} == {name: x.tolist() for name, x in b.items()}
+
+
+def test_resuming_from_the_newest_good_checkpoint(text, tmp_path):
+    options = ("--save", tmp_path / "model.h5", "--keep", "2", "--resume", "auto")
+    run(python(), text, tmp_path / "log.csv", "--steps", "4", "--save-every", "2", *options)
+    os.truncate(tmp_path / "model-00000004.h5", 5000)
+    result = call([*python(), "--data", text, *OPTIONS, "--steps", "6", *options], tmp_path, stderr=subprocess.STDOUT)
+    assert "passing over a damaged checkpoint" in result and "model-00000004.h5: truncated" in result
+    assert "resuming from " in result and "model-00000002.h5 after step 2\n" in result
+    assert (tmp_path / "model-00000006.h5").exists()
+
+
+def test_interrupts_save_whole_steps(text, tmp_path):
+    """A run that is interrupted anywhere goes on to the same losses."""
+    whole = run(python(), text, tmp_path / "whole.csv", "--steps", "60")
+    command = [*python(), "--data", text, *OPTIONS, "--steps", "60", "--log", "log.csv", "--save", "model.h5"]
+    program = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: (tmp_path / "log.csv").exists() and len((tmp_path / "log.csv").read_text().splitlines()) > 5)
+    program.send_signal(signal.SIGINT)
+    output = program.communicate(timeout=60)[0]
+    assert program.returncode == 130 and "interrupted after step" in output
+    assert run(python(), text, tmp_path / "log.csv", "--steps", "60", "--resume", tmp_path / "model.h5") == whole
+
+
+def test_options_that_need_a_checkpoint(text, tmp_path):
+    for options in (["--resume", "auto"], ["--save-every", "2"], ["--save", "model.h5", "--keep", "-1"]):
+        with pytest.raises(subprocess.CalledProcessError) as error:
+            call([*python(), "--data", text, *options], tmp_path, stderr=subprocess.DEVNULL)
+        assert error.value.returncode == 2
 
 
 def test_plot(text, tmp_path):
