@@ -10,7 +10,7 @@ namespace glade::autograd {
 Tensor accumulate(const Tensor& a, const Tensor& b);
 
 /// The node whose backward is running on this thread; null outside.
-std::shared_ptr<Node> current_node();
+Node* running_node();
 
 /// The end of the tape at a leaf: adds what arrives to the leaf's grad(). Its sequence number is the lowest, so it runs
 /// when all contributions of a backward pass are in.

@@ -11,17 +11,17 @@ namespace glade::autograd {
 
 namespace {
 
-thread_local Node* running_node = nullptr;
+thread_local Node* running = nullptr;
 
 /// Sets the running node and the recording mode for a call of Node::backward.
 class RunScope {
  public:
-  RunScope(Node* node, bool create_graph) : previous_node_(running_node), previous_mode_(GradMode::enabled()) {
-    running_node = node;
+  RunScope(Node* node, bool create_graph) : previous_node_(running), previous_mode_(GradMode::enabled()) {
+    running = node;
     GradMode::set_enabled(create_graph);
   }
   ~RunScope() {
-    running_node = previous_node_;
+    running = previous_node_;
     GradMode::set_enabled(previous_mode_);
   }
   RunScope(const RunScope&) = delete;
@@ -59,7 +59,7 @@ class Pass {
       for (const Node::OutputHook& hook : node->hooks()) {
         Tensor& gradient = gradients[hook.output];
         if (!gradient.defined()) continue;
-        RunScope scope(running_node, create_graph_);
+        RunScope scope(running, create_graph_);
         if (Tensor replaced = hook.hook(gradient); replaced.defined()) gradient = std::move(replaced);
       }
       if (captured != nullptr) {
@@ -84,7 +84,7 @@ class Pass {
     }
     Tensor& slot = entry->second[edge.index];
     if (slot.defined()) {
-      RunScope scope(running_node, create_graph_);
+      RunScope scope(running, create_graph_);
       slot = accumulate(slot, gradient);
     } else {
       slot = std::move(gradient);
@@ -133,30 +133,32 @@ void Pass::restrict_to(const Tensors& outputs, const std::vector<Edge>& targets)
   restricted_ = true;
 }
 
+/// Starts at y, output number i; an undefined gradient stands for 1.
+void seed(Pass& pass, const char* operation, std::size_t i, const Tensor& y, Tensor gradient) {
+  if (!y.defined() || !y.requires_grad())
+    fail<AutogradError>("{}: output {} does not require a gradient: nothing was recorded for it", operation, i);
+  if (!gradient.defined()) {
+    if (y.numel() != 1)
+      fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i,
+                          y.shape());
+    gradient = ones_like(y);
+  } else if (!(gradient.shape() == y.shape()) || gradient.dtype() != y.dtype() || !(gradient.device() == y.device())) {
+    fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(), y.device(),
+                        gradient.dtype(), gradient.shape(), gradient.device());
+  }
+  pass.start(y, std::move(gradient));
+}
+
 void seed(Pass& pass, const char* operation, const Tensors& outputs, const Tensors& gradients) {
   if (!gradients.empty() && gradients.size() != outputs.size())
     fail<ValueError>("{}: {} gradients for {} outputs", operation, gradients.size(), outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const Tensor& y = outputs[i];
-    if (!y.defined() || !y.requires_grad())
-      fail<AutogradError>("{}: output {} does not require a gradient: nothing was recorded for it", operation, i);
-    Tensor gradient = gradients.empty() ? Tensor{} : gradients[i];
-    if (!gradient.defined()) {
-      if (y.numel() != 1)
-        fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i,
-                            y.shape());
-      gradient = ones_like(y);
-    } else if (!(gradient.shape() == y.shape()) || gradient.dtype() != y.dtype() || !(gradient.device() == y.device())) {
-      fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(),
-                          y.device(), gradient.dtype(), gradient.shape(), gradient.device());
-    }
-    pass.start(y, std::move(gradient));
-  }
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    seed(pass, operation, i, outputs[i], gradients.empty() ? Tensor{} : gradients[i]);
 }
 
 }  // namespace
 
-std::shared_ptr<Node> current_node() { return running_node == nullptr ? nullptr : running_node->shared_from_this(); }
+Node* running_node() { return running; }
 
 void backward(const Tensors& outputs, const Tensors& gradients, bool retain_graph, bool create_graph) {
   Pass pass(retain_graph, create_graph);
@@ -183,3 +185,10 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradi
 }
 
 }  // namespace glade::autograd
+
+// Beside the engine, to spare small tensors the lists of the general form.
+void glade::Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  autograd::Pass pass(retain_graph, create_graph);
+  autograd::seed(pass, "backward", 0, *this, gradient);
+  pass.run();
+}

@@ -46,7 +46,7 @@ Edge gradient_edge(const Tensor& x) {
     accumulator->hooks() = slot->hooks;
     slot->accumulator = accumulator;
   }
-  return {accumulator, 0};
+  return {std::move(accumulator), 0};
 }
 
 bool any_requires_grad(const Tensors& tensors) {
@@ -100,14 +100,14 @@ SavedTensor SavedTensor::output(const Tensor& x, std::uint32_t output) {
 
 Tensor SavedTensor::get() const {
   if (!tensor_.defined()) return {};
-  const std::shared_ptr<Node> node = current_node();
+  Node* running = running_node();
   if (tensor_.storage()->version() != version_)
     fail<AutogradError>(
         "backward of {}: a tensor of shape {} that it needs was changed in place after it was saved (version {} then, {} now)",
-        node ? node->name() : "an operation", tensor_.shape(), version_, tensor_.storage()->version());
-  if (!is_output_ || !node) return tensor_;
+        running != nullptr ? running->name() : "an operation", tensor_.shape(), version_, tensor_.storage()->version());
+  if (!is_output_ || running == nullptr) return tensor_;
   Tensor x = tensor_.detach();
-  own_output(node, x, output_);
+  own_output(running->shared_from_this(), x, output_);
   return x;
 }
 

@@ -38,10 +38,6 @@ void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() || impl_->autograd) slot_of(*this).grad = grad;
 }
 
-void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
-  autograd::backward({*this}, {gradient}, retain_graph, create_graph);
-}
-
 Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }
 
 std::uint64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {

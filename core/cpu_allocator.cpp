@@ -1,5 +1,8 @@
-// Freed blocks are kept by size class: the same sizes come back step after step, and fresh pages cost a fault each.
+// Freed blocks are kept by size class: the same sizes come back step after step, and fresh pages cost a fault each. Small ones
+// are left to malloc, which keeps them by thread: a lock would cost as much as the arithmetic on them.
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
@@ -12,17 +15,11 @@ namespace glade::detail {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kSmall = 896;                       // a block_size; glibc keeps up to 1032 bytes by thread
 constexpr std::size_t kMaxCached = std::size_t{1} << 30;  // bytes kept in all
 
-// Classes of four steps an octave, so that at most a quarter of a block is unused.
-std::size_t round_up(std::size_t bytes) {
-  if (bytes <= 256) return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const std::size_t step = std::bit_floor(bytes - 1) / 4;
-  return (bytes + step - 1) / step * step;
-}
-
+// The place of a block_size in a list of them.
 std::size_t size_class(std::size_t rounded) {
-  if (rounded <= 256) return rounded / kAlignment;
   const auto octave = static_cast<std::size_t>(std::bit_width(rounded - 1));
   const std::size_t step = std::bit_floor(rounded - 1) / 4;
   return octave * 4 + rounded / step;
@@ -42,6 +39,18 @@ struct Cache {
   }
 };
 
+/// From the system, or null. malloc aligns to 16 bytes, which leaves room before the data for the address to give back.
+void* take(std::size_t rounded) {
+  if (rounded > kSmall) return std::aligned_alloc(kAlignment, rounded);
+  char* const block = static_cast<char*>(std::malloc(rounded + kAlignment));
+  if (block == nullptr) return nullptr;
+  char* const data = block + kAlignment - reinterpret_cast<std::uintptr_t>(block) % kAlignment;
+  reinterpret_cast<void**>(data)[-1] = block;
+  return data;
+}
+
+void give_back(void* data, std::size_t rounded) { std::free(rounded > kSmall ? data : static_cast<void**>(data)[-1]); }
+
 // Never destroyed: tensors in static variables may be freed after it would be.
 Cache& cache() {
   static Cache* instance = new Cache;
@@ -53,9 +62,9 @@ Cache& cache() {
 void* cpu_allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (bytes > std::size_t{1} << 56) fail<OutOfMemoryError>("cannot allocate {} bytes on cpu", bytes);
-  const std::size_t rounded = round_up(bytes);
+  const std::size_t rounded = block_size(bytes);
   Cache& kept = cache();
-  {
+  if (rounded > kSmall) {
     std::lock_guard lock(kept.mutex);
     auto& list = kept.blocks[size_class(rounded)];
     if (!list.empty()) {
@@ -65,11 +74,11 @@ void* cpu_allocate(std::size_t bytes) {
       return block;
     }
   }
-  void* block = std::aligned_alloc(kAlignment, rounded);
+  void* block = take(rounded);
   if (block == nullptr) {
     std::lock_guard lock(kept.mutex);
     kept.clear();
-    block = std::aligned_alloc(kAlignment, rounded);
+    block = take(rounded);
   }
   if (block == nullptr) fail<OutOfMemoryError>("cannot allocate {} bytes on cpu", bytes);
   return block;
@@ -77,13 +86,11 @@ void* cpu_allocate(std::size_t bytes) {
 
 void cpu_free(void* data, std::size_t bytes) noexcept {
   if (data == nullptr) return;
-  const std::size_t rounded = round_up(bytes);
+  const std::size_t rounded = block_size(bytes);
+  if (rounded <= kSmall) return give_back(data, rounded);
   Cache& kept = cache();
   std::lock_guard lock(kept.mutex);
-  if (kept.bytes + rounded > kMaxCached) {
-    std::free(data);
-    return;
-  }
+  if (kept.bytes + rounded > kMaxCached) return give_back(data, rounded);
   kept.blocks[size_class(rounded)].push_back(data);
   kept.bytes += rounded;
 }

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/graph_memory.h>
@@ -19,9 +22,14 @@ namespace {
 
 thread_local GraphMemory* recorded_memory = nullptr;
 
+constexpr std::size_t kSmall = std::size_t{1} << 20;     // of blocks that are kept here
+constexpr std::size_t kMaxKept = std::size_t{64} << 20;  // bytes kept in all
+
 }  // namespace
 
-// A device's default pool, made to keep freed memory, what is allocated from it, and which of that belongs to graphs.
+// A device's default pool, made to keep freed memory, what is allocated from it, and which of that belongs to graphs. Small
+// blocks are kept here when they are let go of, for the next that asks on their stream: allocating and freeing them in the driver
+// would cost the host half as much as launching a kernel does.
 class Pool {
  public:
   explicit Pool(int device) : device_(device) {}
@@ -38,11 +46,16 @@ class Pool {
   }
 
   void* allocate(std::size_t bytes) {
-    DeviceGuard guard({DeviceType::cuda, device_});
     const cudaStream_t stream = cuda::stream({DeviceType::cuda, device_});
     GraphMemory* const graph = recorded();
-    void* const data = graph != nullptr ? allocate_in(*graph, bytes, stream) : from_driver(bytes, stream);
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    void* data = graph == nullptr ? take_kept(bytes, stream) : nullptr;
+    if (data == nullptr) {
+      lock.unlock();
+      DeviceGuard guard({DeviceType::cuda, device_});
+      data = graph != nullptr ? allocate_in(*graph, bytes, stream) : from_driver(bytes, stream);
+      lock.lock();
+    }
     allocated_ += bytes;
     peak_ = std::max(peak_, allocated_);
     if (graph == nullptr && stream != nullptr) streams_.emplace(data, stream);
@@ -65,6 +78,7 @@ class Pool {
         graph->users_.insert(stream);
         return add(*graph, data, {bytes, stream, false});
       }
+      if (allocated_on.handle == current.handle && keep(data, bytes, current_handle)) return;
     }
     DeviceGuard guard({DeviceType::cuda, device_});
     current.wait(allocated_on);
@@ -106,6 +120,13 @@ class Pool {
   }
 
   void release_unused() {
+    DeviceGuard guard({DeviceType::cuda, device_});
+    {
+      std::lock_guard lock(mutex_);
+      kept_bytes_ = 0;
+      for (const auto& [place, blocks] : std::exchange(kept_, {}))
+        for (void* const data : blocks) GLADE_CUDA(cudaFreeAsync(data, place.first));
+    }
     if (!is_capturing()) synchronize(device_);  // memory whose free is still queued counts as used
     GLADE_CUDA(cudaMemPoolTrimTo(pool_, 0));
   }
@@ -116,7 +137,25 @@ class Pool {
     return recorded_memory != nullptr && recorded_memory->device_ == device_ ? recorded_memory : nullptr;
   }
 
-  void* from_driver(std::size_t bytes, cudaStream_t stream) {
+  // These two with the mutex locked. A block that was let go of on its own stream can be used there again at once.
+  void* take_kept(std::size_t bytes, cudaStream_t stream) {
+    const auto found = bytes <= kSmall ? kept_.find({stream, detail::block_size(bytes)}) : kept_.end();
+    if (found == kept_.end() || found->second.empty()) return nullptr;
+    void* const data = found->second.back();
+    found->second.pop_back();
+    kept_bytes_ -= found->first.second;
+    return data;
+  }
+  bool keep(void* data, std::size_t bytes, cudaStream_t stream) {
+    const std::size_t size = detail::block_size(bytes);
+    if (bytes > kSmall || kept_bytes_ + size > kMaxKept) return false;
+    kept_[{stream, size}].push_back(data);
+    kept_bytes_ += size;
+    return true;
+  }
+
+  void* from_driver(std::size_t wanted, cudaStream_t stream) {
+    const std::size_t bytes = wanted <= kSmall ? detail::block_size(wanted) : wanted;
     void* data = nullptr;
     cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
     if (code == cudaErrorMemoryAllocation) {
@@ -182,6 +221,8 @@ class Pool {
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
   std::size_t allocated_ = 0, peak_ = 0;
+  std::map<std::pair<cudaStream_t, std::size_t>, std::vector<void*>> kept_;  // by stream and block_size
+  std::size_t kept_bytes_ = 0;
   std::unordered_map<void*, cudaStream_t> streams_;  // of allocations made on another stream than the default one
   std::unordered_map<void*, GraphMemory*> owners_;   // of allocations that belong to a graph
   cudaStream_t aside_ = nullptr;                     // for the memory of graphs; nothing else runs there

@@ -80,11 +80,11 @@ Tensor derivative(Unary op, const Tensor& saved) {
   return {};
 }
 
-Tensor apply(const char* name, Unary op, const Tensor& operand) {
-  check_defined(name, operand);
+Tensor apply(const char* name, Unary op, const Tensor& x) {
+  check_defined(name, x);
   const bool keeps_integers = op == Unary::negative || op == Unary::abs || op == Unary::square || op == Unary::relu;
-  if (operand.dtype() == DType::boolean && keeps_integers) fail<DTypeError>("{}: expected numbers, got bool", name);
-  const Tensor x = keeps_integers ? operand : to(operand, real_dtype(operand.dtype()));
+  if (x.dtype() == DType::boolean && keeps_integers) fail<DTypeError>("{}: expected numbers, got bool", name);
+  if (!keeps_integers && !is_floating(x.dtype())) return apply(name, op, to(x, real_dtype(x.dtype())));
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), unary, op, y, x);
   if (!autograd::any_requires_grad({&x})) return y;
@@ -101,47 +101,60 @@ Tensor apply(const char* name, Unary op, const Tensor& operand) {
 
 // ---- two operands ----------------------------------------------------------------------------------------------------
 
-/// The operands of a binary operation in their common dtype, and an empty result of their common shape.
-struct Operands {
-  Tensor a, b, out;
+/// What two operands have in common: the dtype to compute in and the shape of the result.
+struct Common {
+  DType dtype;
+  Shape shape;
+  bool is_dtype_of(const Tensor& a, const Tensor& b) const { return a.dtype() == dtype && b.dtype() == dtype; }
 };
 
-Operands prepare(const char* name, const Tensor& a, const Tensor& b, bool real) {
+Common common(const char* name, const Tensor& a, const Tensor& b, bool real) {
   check_defined(name, a);
   check_defined(name, b);
   check_same_device(name, {{"the first operand", &a}, {"the second operand", &b}});
-  const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
   DType dtype = promote(a.dtype(), b.dtype());
   if (real) dtype = real_dtype(dtype);
   if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
-  return {to(a, dtype), to(b, dtype), empty(shape, {dtype, a.device()})};
+  return {dtype, broadcast_shapes(a.shape(), b.shape(), name)};
+}
+
+/// Sums a gradient over the dimensions that its operand was broadcast along.
+void unbroadcast(Tensor& gradient, const Shape& shape) {
+  if (gradient.defined() && !(gradient.shape() == shape)) gradient = sum_to(gradient, shape);
 }
 
 /// Backward is F(node, gradient, a, b) -> {gradient of a, gradient of b}, before summing over broadcast dimensions.
 template <class F>
-Tensor apply(const char* name, Binary op, const Tensor& first, const Tensor& second, bool real, F backward) {
-  auto [a, b, out] = prepare(name, first, second, real);
+Tensor apply(const char* name, Binary op, const Tensor& a, const Tensor& b, bool real, F backward) {
+  const Common of = common(name, a, b, real);
+  if (!of.is_dtype_of(a, b)) return apply(name, op, to(a, of.dtype), to(b, of.dtype), real, backward);
+  Tensor out = empty(of.shape, {of.dtype, a.device()});
   GLADE_DISPATCH(out.device(), binary, op, out, a, b);
   if (!autograd::any_requires_grad({&a, &b})) return out;
   autograd::record(name, out, {&a, &b},
                    [backward, a = SavedTensor(a), b = SavedTensor(b)](const Node& node, const Tensor& gradient) {
                      const Tensor x = a.get(), y = b.get();
                      Tensors gradients = backward(node, gradient, x, y);
-                     if (gradients[0].defined()) gradients[0] = sum_to(gradients[0], x.shape());
-                     if (gradients[1].defined()) gradients[1] = sum_to(gradients[1], y.shape());
+                     unbroadcast(gradients[0], x.shape());
+                     unbroadcast(gradients[1], y.shape());
                      return gradients;
                    });
   return out;
 }
 
 /// For add and subtract, whose derivatives need the operands' shapes alone.
-Tensor apply_linear(const char* name, Binary op, const Tensor& first, const Tensor& second) {
-  auto [a, b, out] = prepare(name, first, second, false);
+Tensor apply_linear(const char* name, Binary op, const Tensor& a, const Tensor& b) {
+  const Common of = common(name, a, b, false);
+  if (!of.is_dtype_of(a, b)) return apply_linear(name, op, to(a, of.dtype), to(b, of.dtype));
+  Tensor out = empty(of.shape, {of.dtype, a.device()});
   GLADE_DISPATCH(out.device(), binary, op, out, a, b);
+  if (!autograd::any_requires_grad({&a, &b})) return out;
   autograd::record(name, out, {&a, &b}, [op, a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
     Tensors gradients(2);
-    if (node.needs_grad(0)) gradients[0] = sum_to(gradient, a_shape);
-    if (node.needs_grad(1)) gradients[1] = sum_to(op == Binary::subtract ? -gradient : gradient, b_shape);
+    if (node.needs_grad(0)) gradients[0] = gradient;
+    if (node.needs_grad(1)) gradients[1] = op == Binary::subtract ? -gradient : gradient;
+    unbroadcast(gradients[0], a_shape);
+    unbroadcast(gradients[1], b_shape);
     return gradients;
   });
   return out;
@@ -160,12 +173,12 @@ Tensor apply_extreme(const char* name, Binary op, const Tensor& first, const Ten
 
 /// Backward is F(gradient, x) -> the gradient of x; x is undefined unless saves_x.
 template <class F>
-Tensor apply(const char* name, WithScalar op, const Tensor& operand, Scalar number, bool real, bool saves_x, F backward) {
-  check_defined(name, operand);
-  DType dtype = number.promoted(operand.dtype());
+Tensor apply(const char* name, WithScalar op, const Tensor& x, Scalar number, bool real, bool saves_x, F backward) {
+  check_defined(name, x);
+  DType dtype = number.promoted(x.dtype());
   if (real) dtype = real_dtype(dtype);
   if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
-  const Tensor x = to(operand, dtype);
+  if (x.dtype() != dtype) return apply(name, op, to(x, dtype), number, real, saves_x, backward);
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), with_scalar, op, y, x, number);
   if (!autograd::any_requires_grad({&x})) return y;
@@ -195,7 +208,10 @@ Tensor subtract(const Tensor& a, const Tensor& b) { return apply_linear("subtrac
 Tensor multiply(const Tensor& a, const Tensor& b) {
   return apply("multiply", Binary::multiply, a, b, false,
                [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
-                 return Tensors{node.needs_grad(0) ? gradient * y : Tensor{}, node.needs_grad(1) ? gradient * x : Tensor{}};
+                 Tensors gradients(2);
+                 if (node.needs_grad(0)) gradients[0] = gradient * y;
+                 if (node.needs_grad(1)) gradients[1] = gradient * x;
+                 return gradients;
                });
 }
 

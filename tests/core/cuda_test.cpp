@@ -100,6 +100,24 @@ TEST_F(CudaTest, PoolKeepsFreedMemoryUntilEmptied) {
   EXPECT_LE(cuda::memory_stats().reserved, before);
 }
 
+TEST_F(CudaTest, SmallBlocksComeBackOnTheirStreamUntilEmptied) {
+  const auto block = [] { return empty({16}, kFloats).raw_data(); };
+  void* const first = block();
+  EXPECT_EQ(block(), first);
+  EXPECT_NE(empty({1000}, kFloats).raw_data(), first);
+  {
+    const StreamGuard aside(Stream::create());
+    void* const other = block();
+    EXPECT_NE(other, first);
+    EXPECT_EQ(block(), other);
+  }
+  EXPECT_EQ(block(), first);
+  cuda::empty_cache();
+  const Tensor x = full({16}, 1, kFloats), y = full({16}, 2, kFloats);
+  EXPECT_NE(x.raw_data(), y.raw_data());
+  EXPECT_TRUE(all_close(x, full({16}, 1)));
+}
+
 TEST_F(CudaTest, OutOfMemoryTellsTheNumbersAndLeavesAllAsItWas) {
   const Tensor x = full({1000}, 3, kFloats);
   const std::size_t before = cuda::memory_stats().allocated;
