@@ -6,6 +6,7 @@
 
 #include <glade/autograd/accumulate.h>
 #include <glade/core/format.h>
+#include <glade/core/interrupt.h>
 
 namespace glade::autograd {
 
@@ -53,6 +54,7 @@ class Pass {
       std::pop_heap(heap_.begin(), heap_.end(), older);
       Node* node = heap_.back();
       heap_.pop_back();
+      if (node->sequence() != 0) check_interrupt();  // no leaf has its gradient yet: those come last
       auto found = waiting_.find(node);
       Tensors gradients = std::move(found->second);
       waiting_.erase(found);

@@ -1,7 +1,8 @@
-// From C++ exceptions to Python's: one class a cause, each also the closest built-in.
+// From C++ exceptions to Python's: one class a cause, each also the closest built-in. And from Ctrl-C to C++.
 #include <array>
 
 #include <glade/core/error.h>
+#include <glade/core/interrupt.h>
 
 #include "python.h"
 
@@ -62,7 +63,22 @@ void set_error_from_exception() {
   }
 }
 
+namespace {
+
+std::uint64_t main_thread = 0;
+
+/// Called by long operations: Ctrl-C ends them. Python's signals arrive at its main thread.
+void check_signals() {
+  if (PyThread_get_thread_ident() != main_thread || !Py_IsInitialized()) return;
+  const py::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+}  // namespace
+
 void bind_errors(py::module_& module) {
+  main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<std::uint64_t>();
+  set_interrupt_check(check_signals);
   base_error = PyErr_NewExceptionWithDoc("glade.Error", "The base of all of glade's errors.", nullptr, nullptr);
   module.add_object("Error", base_error);
   for (ErrorClass& error : error_classes) {

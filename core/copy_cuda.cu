@@ -177,6 +177,7 @@ void copy_bytes(void* dst, Device dst_device, const void* src, Device src_device
   const Stream queue = current_stream(dst_device.is_cuda() ? dst_device.index : src_device.index);
   DeviceGuard guard({DeviceType::cuda, queue.device});
   const auto handle = static_cast<cudaStream_t>(queue.handle);
+  if (!asynchronous) queue.synchronize();  // before the copy begins: it is not to be interrupted
   if (dst_device.is_cuda() && src_device.is_cuda() && !(dst_device == src_device)) {
     const Stream source = current_stream(src_device.index);
     queue.wait(source);
@@ -185,7 +186,7 @@ void copy_bytes(void* dst, Device dst_device, const void* src, Device src_device
   } else {
     GLADE_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, handle));
   }
-  if (!asynchronous) queue.synchronize();
+  if (!asynchronous) GLADE_CUDA(cudaStreamSynchronize(handle));
 }
 
 }  // namespace glade::cuda

@@ -8,6 +8,7 @@
 
 #include <glade/core/format.h>
 #include <glade/core/graph.h>
+#include <glade/core/interrupt.h>
 
 namespace glade {
 
@@ -68,6 +69,7 @@ int device_count() {
 void synchronize(int device) {
   check_device(device);
   check_not_capturing("synchronize", "nothing runs that could be waited for");
+  current_stream(device).synchronize();  // can be interrupted
   DeviceGuard guard({DeviceType::cuda, device});
   GLADE_CUDA(cudaDeviceSynchronize());
 }
@@ -120,7 +122,12 @@ void Stream::synchronize() const {
   cuda::check_device(device);
   cuda::check_not_capturing("Stream::synchronize", "nothing runs that could be waited for");
   cuda::DeviceGuard guard({DeviceType::cuda, device});
-  GLADE_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(handle)));
+  cudaError_t code = cudaSuccess;
+  while ((code = cudaStreamQuery(static_cast<cudaStream_t>(handle))) == cudaErrorNotReady) {
+    cudaGetLastError();  // which keeps that code too
+    check_interrupt();
+  }
+  GLADE_CUDA(code);
 }
 
 void Stream::wait(Stream other) const {

@@ -14,8 +14,9 @@ class ForwardTask {
   using F = compute_t<T>;
 
  public:
-  explicit ForwardTask(const Recurrence& r)
-      : r_(r),
+  ForwardTask(Interruption& interruption, const Recurrence& r)
+      : interruption_(interruption),
+        r_(r),
         K_(padded(r.K, kLine<F>)),
         chunk_(r, std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2),
         state_(r.K, r.V),
@@ -30,6 +31,7 @@ class ForwardTask {
     load_state(initial_state<F>(r_, n, h), r_, columns, state_);
     std::fill_n(factors_[0], K_, F{1});
     for (std::int64_t position = 0; position < sequence.length; position += chunk_.count) {
+      if (interruption_.requested()) return;
       chunk_.load(sequence, n, h, position, sequence.length - position, columns);
       chunk_.load_queries(sequence, h, position, chunk_.count);
       if (chunk_.by_steps) {
@@ -70,6 +72,7 @@ class ForwardTask {
   void scale_state() { simd_.scale_rows(r_.K, V_, factors_[0], state_[0], state_.row()); }
 
   const SimdKernels<F>& simd_ = simd_kernels<F>();
+  Interruption& interruption_;
   const Recurrence& r_;
   std::int64_t K_, V_ = 0;
   Chunk<T> chunk_;
@@ -81,13 +84,15 @@ class ForwardTask {
 template <class T>
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const Parts<compute_t<T>> parts(r.sequences * r.heads, r.V);
+  Interruption interruption;
   parallel_for(parts.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
-    ForwardTask<T> task(r);
-    for (std::int64_t i = first; i < last; ++i) {
+    ForwardTask<T> task(interruption, r);
+    for (std::int64_t i = first; i < last && !interruption.requested(); ++i) {
       const std::int64_t head = i / parts.parts;
       task.run(head / r.heads, head % r.heads, parts.columns(i % parts.parts), o, final_state);
     }
   });
+  interruption.rethrow();
 }
 
 /// One sequence and the heads that share keys and values, backwards. States are transposed, [values][K].
@@ -96,8 +101,9 @@ class BackwardTask {
   using F = compute_t<T>;
 
  public:
-  BackwardTask(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
-      : r_(r),
+  BackwardTask(Interruption& interruption, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
+      : interruption_(interruption),
+        r_(r),
         grad_o_(grad_o),
         grad_final_state_(grad_final_state),
         K_(padded(r.K, kLine<F>)),
@@ -134,6 +140,7 @@ class BackwardTask {
       if (grad_final_state_.defined()) load_transposed_state(state_of(grad_final_state_, n, h), r_, columns, dS_, j * rows_);
     }
     for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
+      if (interruption_.requested()) return;
       segment_dk_.clear();
       segment_dv_.clear();
       for (std::int64_t j = 0; j < r_.group(); ++j)
@@ -159,7 +166,7 @@ class BackwardTask {
     if (segments == 0) return;
     std::fill_n(borders_[j * rows_], rows_ * K_, F{0});
     load_transposed_state(initial_state<F>(r_, n, h), r_, columns_, borders_, j * rows_);
-    for (std::int64_t segment = 0; segment + 1 < segments; ++segment) {
+    for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
       F* state = borders_[((segment + 1) * r_.group() + j) * rows_];
       std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * K_, state);
       for (std::int64_t position = 0; position < segment_; position += chunk_.count) {
@@ -285,6 +292,7 @@ class BackwardTask {
   }
 
   const SimdKernels<F>& simd_ = simd_kernels<F>();
+  Interruption& interruption_;
   const Recurrence& r_;
   const Tensor& grad_o_;
   const Tensor& grad_final_state_;
@@ -304,7 +312,8 @@ class BackwardTask {
 
 template <class T>
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  for_each_part<compute_t<T>>(r, grads, [&] { return BackwardTask<T>(r, grad_o, grad_final_state); });
+  for_each_part<compute_t<T>>(
+      r, grads, [&](Interruption& interruption) { return BackwardTask<T>(interruption, r, grad_o, grad_final_state); });
 }
 
 }  // namespace

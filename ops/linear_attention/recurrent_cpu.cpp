@@ -55,6 +55,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   constexpr std::int64_t kStagedTokens = 64;
   const std::int64_t capacity = std::clamp<std::int64_t>(r.length, 1, kStagedTokens);
   const Parts<F> parts(r.sequences * r.heads, r.V);
+  Interruption interruption;
   parallel_for(parts.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
     Staging<T> staging(r, capacity);
     Rows<F> state(r.K, r.V), out(capacity, r.V);
@@ -64,6 +65,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
       const Sequence sequence(r, n);
       load_state(initial_state<F>(r, n, h), r, columns, state);
       for (std::int64_t position = 0; position < sequence.length; position += capacity) {
+        if (interruption.requested()) return;
         const std::int64_t count = std::min(capacity, sequence.length - position);
         const StagedSteps<F> tokens = staging.load(sequence, n, h, position, count, columns, {});
         simd_kernels<F>().forward_steps(tokens, r.K, padded(columns.size(), kLine<F>), state[0], state.row(), out[0]);
@@ -72,6 +74,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
       store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
     }
   });
+  interruption.rethrow();
 }
 
 /// One sequence and the heads that share keys and values, backwards.
@@ -80,8 +83,9 @@ class BackwardTask {
   using F = compute_t<T>;
 
  public:
-  BackwardTask(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
-      : r_(r),
+  BackwardTask(Interruption& interruption, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
+      : interruption_(interruption),
+        r_(r),
         grad_o_(grad_o),
         grad_final_state_(grad_final_state),
         interval_(std::clamp<std::int64_t>(r.length, 1, r.checkpoint_interval)),
@@ -107,6 +111,7 @@ class BackwardTask {
         load_transposed_state(state_of(grad_final_state_, n, first_head + j), r_, columns, dS_, j * rows_);
     }
     for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
+      if (interruption_.requested()) return;
       const std::int64_t position = segment * interval_, count = std::min(interval_, sequence.length - position);
       dk_.clear();
       dv_.clear();
@@ -146,7 +151,7 @@ class BackwardTask {
                        Columns columns) {
     if (segments == 0) return;
     load_transposed_state(initial_state<F>(r_, n, h), r_, columns, borders_, j * rows_);
-    for (std::int64_t segment = 0; segment + 1 < segments; ++segment) {
+    for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
       const StagedSteps<F> tokens = staging_.load(sequence, n, h, segment * interval_, interval_, columns, {});
       F* next = borders_[((segment + 1) * r_.group() + j) * rows_];
       std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * borders_.row(), next);
@@ -154,6 +159,7 @@ class BackwardTask {
     }
   }
 
+  Interruption& interruption_;
   const Recurrence& r_;
   const Tensor& grad_o_;
   const Tensor& grad_final_state_;
@@ -167,7 +173,8 @@ class BackwardTask {
 
 template <class T>
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  for_each_part<compute_t<T>>(r, grads, [&] { return BackwardTask<T>(r, grad_o, grad_final_state); });
+  for_each_part<compute_t<T>>(
+      r, grads, [&](Interruption& interruption) { return BackwardTask<T>(interruption, r, grad_o, grad_final_state); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include <glade/core/interrupt.h>
 #include <glade/core/parallel.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
 #include <glade/ops/linear_attention/simd_cpu.h>
@@ -190,8 +191,8 @@ void store_transposed_state(const Rows<F>& rows, std::int64_t first, const Recur
     for (std::int64_t v = 0; v < columns.size(); ++v) out[k * r.V + columns.begin + v] = rows[first + v][k];
 }
 
-/// Runs make_task().run(n, kv head, columns, gradients) for every sequence and key head. Where values are taken in parts,
-/// the gradients that are sums over them are computed for each part and then added up.
+/// Runs make_task(interruption).run(n, kv head, columns, gradients) for every sequence and key head. Where values are taken in
+/// parts, the gradients that are sums over them are computed for each part and then added up.
 template <class F, class MakeTask>
 void for_each_part(const Recurrence& r, const RecurrenceGradients& grads, const MakeTask& make_task) {
   const Parts<F> parts(r.sequences * r.kv_heads, r.V);
@@ -208,13 +209,15 @@ void for_each_part(const Recurrence& r, const RecurrenceGradients& grads, const 
       all.*which = empty(shape, {dtype_of<F>(), kCPU});
       for (std::int64_t i = 0; i < parts.parts; ++i) of_part[static_cast<std::size_t>(i)].*which = select(all.*which, 0, i);
     }
+  Interruption interruption;
   parallel_for(parts.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
-    auto task = make_task();
-    for (std::int64_t i = first; i < last; ++i) {
+    auto task = make_task(interruption);
+    for (std::int64_t i = first; i < last && !interruption.requested(); ++i) {
       const std::int64_t head = i / parts.parts, part = i % parts.parts;
       task.run(head / r.kv_heads, head % r.kv_heads, parts.columns(part), of_part[static_cast<std::size_t>(part)]);
     }
   });
+  interruption.rethrow();
   if (parts.parts > 1)
     for (const auto which : kSums)
       if ((grads.*which).defined()) copy_data(grads.*which, sum(all.*which, {0}));

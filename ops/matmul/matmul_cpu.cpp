@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <glade/core/format.h>
+#include <glade/core/interrupt.h>
 #include <glade/core/parallel.h>
 #include <glade/core/tensor.h>
 #include <glade/ops/matmul/matmul_kernels.h>
@@ -54,20 +55,32 @@ void multiply(const Gemm& p, const T* a, const T* b, T* out) {
 
 template <class T>
 void multiply_batch(const Gemm& p) {
-  const auto one = [&](std::int64_t i) {
-    multiply(p, static_cast<const T*>(p.a.data) + i * p.a.batch_stride, static_cast<const T*>(p.b.data) + i * p.b.batch_stride,
-             static_cast<T*>(p.out) + i * p.out_batch_stride);
+  // Rows of product i from `row` on.
+  const auto multiply_rows = [&](std::int64_t i, std::int64_t row, std::int64_t rows) {
+    Gemm part = p;
+    part.m = rows;
+    multiply(part, static_cast<const T*>(p.a.data) + i * p.a.batch_stride + row * (p.a.transposed ? 1 : p.a.leading),
+             static_cast<const T*>(p.b.data) + i * p.b.batch_stride, static_cast<T*>(p.out) + i * p.out_batch_stride + row * p.n);
   };
   // Many products, or small ones: each on one thread (inside a parallel region the library uses no more). Else the
-  // library spreads each over all threads.
-  constexpr double kSmall = 1 << 18;
+  // library spreads each over all threads, and long ones are taken in parts between which they can be interrupted.
+  constexpr double kSmall = 1 << 18, kLong = 1e10;
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
   if (p.batch > 1 && (work < kSmall || p.batch >= 4 * omp_get_max_threads())) {
+    Interruption interruption;
     parallel_for(p.batch, 1 + static_cast<std::int64_t>(kSmall / work), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) one(i);
+      for (std::int64_t i = begin; i < end && !interruption.requested(); ++i) multiply_rows(i, 0, p.m);
     });
+    interruption.rethrow();
   } else {
-    for (std::int64_t i = 0; i < p.batch; ++i) one(i);
+    const std::int64_t rows =
+        work < kLong ? p.m : std::max<std::int64_t>(256, static_cast<std::int64_t>(kLong / work * static_cast<double>(p.m)));
+    for (std::int64_t i = 0; i < p.batch; ++i) {
+      for (std::int64_t row = 0; row < p.m; row += rows) {
+        check_interrupt();
+        multiply_rows(i, row, std::min(rows, p.m - row));
+      }
+    }
   }
 }
 

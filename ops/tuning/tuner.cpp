@@ -14,6 +14,7 @@
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/interrupt.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
@@ -143,6 +144,7 @@ class Tuner {
     const Tensors expected = results_of(workload_.reference);
     result.floor_milliseconds = turns_[0].bytes(expected) / copy_rate(workload_.device, facts_.cache_bytes);
     for (std::size_t i = 0; i < workload_.candidates.size(); ++i) {
+      check_interrupt();
       Trial trial{workload_.candidates[i], 0, 0, {}};
       try {
         time(i, expected, trial);
