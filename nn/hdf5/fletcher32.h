@@ -1,9 +1,16 @@
 #pragma once
 // The checksum of datasets.
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace glade::nn::hdf5 {
+
+/// Modulo 65535.
+struct FletcherSums {
+  std::uint64_t plain = 0;     ///< of the words
+  std::uint64_t weighted = 0;  ///< of the plain sums after each word
+};
 
 /// Fletcher-32 over big-endian 16-bit words, exactly as HDF5's filter computes it, of bytes that come part by part.
 class Fletcher32 {
@@ -13,8 +20,7 @@ class Fletcher32 {
   std::uint32_t value() const;
 
  private:
-  std::uint64_t sum_ = 0;       ///< of the words
-  std::uint64_t weighted_ = 0;  ///< of those sums after each word
+  FletcherSums sums_;
 };
 
 std::uint32_t fletcher32(std::span<const std::uint8_t> bytes);

@@ -70,7 +70,7 @@ struct SimdKernels {
 /// Columns that `advance` and `backward_steps` take at a time.
 constexpr std::int64_t kColumns = 4;
 
-/// The kernels for this processor. The environment variable GLADE_SIMD (portable, avx2, avx512) can ask for a narrower set.
+/// The kernels for instruction_set().
 template <class F>
 const SimdKernels<F>& simd_kernels();
 
