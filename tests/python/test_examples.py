@@ -75,9 +75,11 @@ def test_resuming_a_checkpoint_of_the_other_program(text, tmp_path):
     if not program.exists():
         pytest.skip("the C++ examples are not built")
     whole = run(python(), text, tmp_path / "whole.csv", "--steps", "8")
-    run([program], text, tmp_path / "half.csv", "--steps", "8", "--stop-at", "4", "--save", tmp_path / "half.h5")
-    rest = run(python(), text, tmp_path / "rest.csv", "--steps", "8", "--resume", tmp_path / "half.h5")
-    assert rest == pytest.approx(whole[4:], abs=1e-6)
+    for first, second in (([program], python()), (python(), [program])):
+        run(first, text, tmp_path / "half.csv", "--steps", "8", "--stop-at", "4", "--save", tmp_path / "half.h5")
+        (tmp_path / "rest.csv").unlink(missing_ok=True)
+        rest = run(second, text, tmp_path / "rest.csv", "--steps", "8", "--resume", tmp_path / "half.h5")
+        assert rest == pytest.approx(whole[4:], abs=1e-6)
 
 
 def test_going_on_as_if_never_stopped(text, tmp_path):
