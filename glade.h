@@ -8,6 +8,7 @@
 #include <glade/core/device.h>
 #include <glade/core/dtype.h>
 #include <glade/core/error.h>
+#include <glade/core/event.h>
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
 #include <glade/core/graph.h>
@@ -20,6 +21,8 @@
 #include <glade/nn/checkpoint_saver.h>
 #include <glade/nn/containers.h>
 #include <glade/nn/convolution.h>
+#include <glade/nn/data/loader.h>
+#include <glade/nn/data/token_data.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
 #include <glade/nn/hdf5_file.h>

@@ -22,4 +22,5 @@ PYBIND11_MODULE(_glade, module) {
   bind_models(module);
   bind_optim(module);
   bind_checkpoint(module);
+  bind_data(module);
 }

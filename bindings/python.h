@@ -123,6 +123,7 @@ void bind_modules(py::module_& module);
 void bind_models(py::module_& module);
 void bind_optim(py::module_& module);
 void bind_checkpoint(py::module_& module);
+void bind_data(py::module_& module);
 
 // Slots of the type Tensor.
 extern PyType_Slot operator_slots[];

@@ -4,6 +4,7 @@
 #include <glade/core/allocator.h>
 #include <glade/core/device.h>
 #include <glade/core/dispatch.h>
+#include <glade/core/event.h>
 #include <glade/core/graph.h>
 #include <glade/core/stream.h>
 
@@ -28,6 +29,12 @@ void synchronize(int) { detail::throw_no_cuda(); }
 MemoryStats memory_stats(int) { detail::throw_no_cuda(); }
 void reset_peak_memory_stats(int) { detail::throw_no_cuda(); }
 void empty_cache(int) { detail::throw_no_cuda(); }
+
+Event::Event(int) : device_(0), handle_(nullptr) { detail::throw_no_cuda(); }
+Event::~Event() = default;
+void Event::record() {}
+void Event::synchronize() const {}
+double Event::milliseconds_since(const Event&) const { return 0; }
 
 Graph::Graph(int) : device_(0) { detail::throw_no_cuda(); }
 void Graph::capture(const std::function<void()>&) {}

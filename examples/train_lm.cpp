@@ -1,4 +1,4 @@
-// train_lm: trains a language model of linear attention on text, byte by byte.
+// train_lm: trains a language model of linear attention on text, byte by byte, or on the tokens that tokenize makes.
 //
 //   train_lm --data text.txt --save model.h5      and then      generate --checkpoint model.h5 --prompt "In the beginning"
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <limits>
 #include <memory>
 
+#include "lm/data.h"
 #include "lm/options.h"
 #include "lm/progress.h"
-#include "lm/text.h"
 
 using namespace glade;
 namespace models = nn::models;
@@ -21,7 +21,8 @@ namespace {
 /// The configuration that the options and, for what they leave open, the checkpoint to resume from or else the defaults
 /// ask for, as JSON. CheckpointError where the checkpoint holds another model.
 template <class Config>
-std::string configure(const lm::Options& options, const lm::Defaults& defaults, const nn::Checkpoint* resumed) {
+std::string configure(const lm::Options& options, const lm::Defaults& defaults, std::int64_t vocab_size,
+                      const nn::Checkpoint* resumed) {
   Config config;
   config.num_hidden_layers = defaults.layers;
   config.hidden_size = defaults.hidden;
@@ -39,6 +40,7 @@ std::string configure(const lm::Options& options, const lm::Defaults& defaults, 
       throw CheckpointError(fmt::format("{} holds another model: the options ask for {} {}", resumed->path, option, *given));
     field = given.value_or(field);
   };
+  choose("a vocabulary of", config.vocab_size, std::optional(vocab_size));
   choose("--layers", config.num_hidden_layers, options.layers);
   choose("--hidden", config.hidden_size, options.hidden);
   choose("--heads", config.num_heads, options.heads);
@@ -51,10 +53,10 @@ std::string configure(const lm::Options& options, const lm::Defaults& defaults, 
 }
 
 /// With new weights, or those of the checkpoint to resume from.
-std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::Defaults& defaults,
+std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::Defaults& defaults, std::int64_t vocab_size,
                                              const nn::Checkpoint* resumed) {
   const auto make = options.model == "gla" ? configure<models::GLAConfig> : configure<models::LightningConfig>;
-  return models::make_causal_lm(make(options, defaults, resumed));
+  return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
 }
 
 class Training {
@@ -78,14 +80,15 @@ class Training {
   const Device device_;
   const lm::Defaults& defaults_;
   const std::int64_t seq_len_, sequences_, steps_;
-  const lm::Text text_;
-  const std::vector<lm::Batch> validation_;
+  const lm::Data data_;
+  const std::vector<nn::data::Batch> validation_;
+  nn::data::Loader loader_;
   std::unique_ptr<models::CausalLM> model_;
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::LRScheduler> scheduler_;
   std::optional<lm::Progress> progress_;
   std::optional<nn::CheckpointSaver> saver_;
-  std::int64_t step_ = 0, seed_ = 0;
+  std::int64_t step_ = 0;
 };
 
 std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options) {
@@ -103,31 +106,36 @@ Training::Training(const lm::Options& options)
       seq_len_(options.seq_len.value_or(defaults_.seq_len)),
       sequences_(options.batch.value_or(defaults_.batch)),
       steps_(options.steps.value_or(defaults_.steps)),
-      text_(options.data, seq_len_, device_),
-      validation_(text_.validation_batches(sequences_)) {
+      data_(options.data, seq_len_, options.packed),
+      validation_(data_.validation_batches(sequences_, device_)),
+      loader_(data_.tokens(), {.batch_size = sequences_,
+                               .seq_len = seq_len_,
+                               .packed = options.packed,
+                               .seed = options.seed,
+                               .end = data_.training_size(),
+                               .device = device_}) {
   const std::optional<nn::CheckpointFile> resumed = open_resumed(options);
   const nn::Checkpoint* header = resumed ? &resumed->header() : nullptr;
   manual_seed(options.seed);
-  model_ = make_model(options, defaults_, header);
+  model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), header);
   model_->to(device_);
   optimizer_.emplace(model_->named_parameters(),
                      optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
 
-  progress_.emplace(options.log, resumed.has_value(), seq_len_ * sequences_);
+  progress_.emplace(options.log, resumed.has_value(), seq_len_ * sequences_ * options.accumulate, data_.unit());
   const std::int64_t warmup = std::min(options.warmup, steps_);
   scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, steps_)](std::int64_t step) {
     if (options_.minutes && step >= warmup)  // the cosine follows the time
       step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(steps_ - warmup));
     return by_steps(step);
   });
-  seed_ = static_cast<std::int64_t>(options.seed);
   if (resumed) {
-    if (!header->random.contains("default") || !header->data.contains("seed"))
+    if (!header->random.contains("default") || !header->data.contains("position"))
       throw CheckpointError(
-          fmt::format("{}: not written by train_lm: it has no random state or no seed of the data", header->path));
-    seed_ = header->data.at("seed").item<std::int64_t>();
+          fmt::format("{}: not written by train_lm: it has no random state or no position in the data", header->path));
     resumed->restore(*model_, &*optimizer_, &*scheduler_);
     default_generator().set_state(header->random.at("default"));
+    loader_.load_state_dict(header->data);
     step_ = header->step;
     fmt::print("resuming from {} after step {}\n", header->path, step_);
   }
@@ -135,9 +143,9 @@ Training::Training(const lm::Options& options)
 
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
-  fmt::print("{} model of {:.2f} million parameters on {}; {:.2f} MB of text to train on, {:.2f} MB for validation\n",
-             options.model, parameters / 1e6, device_.name(), static_cast<double>(text_.training_bytes()) / 1e6,
-             static_cast<double>(text_.validation_bytes()) / 1e6);
+  fmt::print("{} model of {:.2f} million parameters on {}; {:.2f} million {}s to train on, {:.2f} for validation\n",
+             options.model, parameters / 1e6, device_.name(), static_cast<double>(data_.training_size()) / 1e6, data_.unit(),
+             static_cast<double>(data_.validation_size()) / 1e6);
   std::fflush(stdout);
 }
 
@@ -161,16 +169,24 @@ int Training::run() {
 bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 && step_ >= options_.stop_at); }
 
 void Training::step() {
-  const lm::Batch batch = text_.training_batch(sequences_, static_cast<std::uint64_t>(seed_), step_);
-  const Tensor loss = model_->loss(batch.inputs, batch.targets);
-  loss.backward();
+  std::vector<nn::data::Batch> batches;
+  double counted = 0;
+  for (std::int64_t i = 0; i < options_.accumulate; ++i)
+    counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
+  Tensor loss;  // as of one batch of all their sequences: every target counts the same
+  for (const nn::data::Batch& batch : batches) {
+    Tensor part = model_->loss(batch.inputs, batch.targets, batch.cu_seqlens);
+    if (batches.size() > 1) part = part * (static_cast<double>(batch.counted) / counted);
+    part.backward();
+    loss = loss.defined() ? loss + part.detach() : part.detach();
+  }
   if (options_.grad_clip > 0) optim::clip_grad_norm_(model_->parameters(), options_.grad_clip);
   optimizer_->step();
   optimizer_->zero_grad();
   const double learning_rate = options_.lr * scheduler_->factor();
   scheduler_->step();
   ++step_;
-  progress_->add(step_, done(), learning_rate, loss.detach());
+  progress_->add(step_, done(), learning_rate, loss);
 }
 
 void Training::validate() {
@@ -178,9 +194,9 @@ void Training::validate() {
   NoGradGuard no_grad;
   model_->eval();
   double sum = 0, tokens = 0;
-  for (const lm::Batch& batch : validation_) {
-    const auto n = static_cast<double>(batch.targets.numel());
-    sum += n * model_->loss(batch.inputs, batch.targets).item<double>();
+  for (const nn::data::Batch& batch : validation_) {
+    const auto n = static_cast<double>(batch.counted);
+    sum += n * model_->loss(batch.inputs, batch.targets, batch.cu_seqlens).item<double>();
     tokens += n;
   }
   model_->train();
@@ -197,7 +213,7 @@ void Training::save() {
   checkpoint.optimizer = optimizer_->state_dict();
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
-  checkpoint.data["seed"] = full({}, seed_, {DType::int64, kCPU});  // with the step, that is the position in the data
+  checkpoint.data = loader_.state_dict();
   saver_->save(checkpoint);
 }
 
@@ -210,7 +226,7 @@ double Training::done() const {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a language model of linear attention on text, byte by byte.", "train_lm");
+  CLI::App app("Trains a language model of linear attention on text or tokens.", "train_lm");
   lm::Options options;
   lm::add_options(app, options);
   return lm::run(app, argc, argv, [&] {

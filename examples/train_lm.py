@@ -1,4 +1,5 @@
-"""Trains a language model of linear attention on text, byte by byte: the Python form of train_lm, with the same checkpoints.
+"""Trains a language model of linear attention on text, byte by byte, or on token files: the Python form of train_lm, with the same
+checkpoints.
 
     python examples/train_lm.py --data text.txt --save model.h5 --plot curves.png
 """
@@ -13,14 +14,16 @@ from pathlib import Path
 
 import glade
 from glade import nn, optim
+from glade.data import Loader, TokenData, make_batch
 from tqdm import tqdm
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", type=Path, required=True, help="text; its last twentieth is kept for validation")
+    parser.add_argument("--data", nargs="+", type=Path, required=True, help="text or token files; the last twentieth is kept for validation")
+    parser.add_argument("--packed", action="store_true", help="keep documents apart: a state begins and ends with its document")
     parser.add_argument("--model", choices=["gla", "lightning"], default="gla")
-    for name, default in dict(layers=2, hidden=128, heads=2, seq_len=128, batch=16, steps=1500, warmup=50, eval_every=250, seed=0).items():
+    for name, default in dict(layers=2, hidden=128, heads=2, seq_len=128, batch=16, accumulate=1, steps=1500, warmup=50, eval_every=250, seed=0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")
     for name, default in dict(lr=3e-3, weight_decay=0.1, grad_clip=1.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default, help=f"[{default}]")
@@ -41,43 +44,43 @@ def parse_arguments():
     return options
 
 
-class Text:
-    """Bytes on the device, and batches of pieces of them with the byte after each."""
+def validation_batches(tokens, begin, options, device):
+    """The same sequences at every call: at most 65536 tokens from `begin` on, spread evenly."""
+    length = len(tokens) - begin
+    if length < options.seq_len + 1:
+        raise SystemExit(f"the data has {len(tokens)} tokens: too few for sequences of {options.seq_len}")
+    pieces = min(max(65536 // options.seq_len, 1), length // (options.seq_len + 1))
+    starts = [begin + i * (length // pieces) for i in range(pieces)]
+    for first in range(0, pieces, options.batch):
+        yield on(device, make_batch(tokens, starts[first : first + options.batch], options.seq_len, options.packed))
 
-    def __init__(self, files, seq_len, device):
-        self.bytes = glade.tensor(list(b"".join(file.read_bytes() for file in files)), dtype=glade.uint8, device=device)
-        self.training = self.bytes.size - self.bytes.size // 20
-        self.seq_len = seq_len
-        if self.bytes.size - self.training < seq_len + 1:
-            raise SystemExit(f"the data has {self.bytes.size} bytes: too few for sequences of {seq_len}")
 
-    def batch(self, starts):
-        positions = starts[:, None] + glade.arange(self.seq_len + 1, device=self.bytes.device)
-        tokens = self.bytes[positions].long()
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def training_batch(self, size, seed, step):
-        generator = glade.Generator()
-        generator.state = (~seed % 2**64, step * size)  # pieces depend on seed and step alone, so a run can be resumed
-        starts = glade.uniform((size,), 0, self.training - self.seq_len, dtype="float64", device=self.bytes.device, generator=generator)
-        return self.batch(starts.long())
-
-    def validation_batches(self, size):
-        length = self.bytes.size - self.training
-        pieces = min(max(65536 // self.seq_len, 1), length // (self.seq_len + 1))
-        starts = glade.arange(pieces, device=self.bytes.device) * (length // pieces) + self.training
-        return [self.batch(some) for some in starts.split(size)]
+def on(device, batch):
+    return batch.inputs.to(device), batch.targets.to(device), batch.cu_seqlens, batch.counted
 
 
 @glade.no_grad()
 def validate(model, batches):
     model.eval()
-    total = sum(model.loss(x, y).item() * y.size for x, y in batches)
+    total = sum(model.loss(x, y, cu_seqlens).item() * counted for x, y, cu_seqlens, counted in batches)
     model.train()
-    return total / sum(y.size for _, y in batches)
+    return total / sum(counted for *_, counted in batches)
 
 
-def plot(history, validation, file):
+def backward(model, batches):
+    """The loss, and gradients, as of one batch of all their sequences: every target counts the same."""
+    counted = sum(batch.counted for batch in batches)
+    total = 0
+    for batch in batches:
+        loss = model.loss(batch.inputs, batch.targets, batch.cu_seqlens)
+        if len(batches) > 1:
+            loss = loss * (batch.counted / counted)
+        loss.backward()
+        total = total + loss.detach()
+    return total
+
+
+def plot(history, validation, unit, file):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,7 +90,7 @@ def plot(history, validation, file):
     steps = [row["step"] for row in history]
     losses.plot(steps, [row["loss"] / math.log(2) for row in history], linewidth=0.7, label="training")
     losses.plot(*zip(*validation), marker="o", label="validation")
-    losses.set(ylabel="bits per byte")
+    losses.set(ylabel=f"bits per {unit}")
     losses.legend()
     rate.plot(steps, [row["learning_rate"] for row in history])
     rate.set(ylabel="learning rate")
@@ -119,18 +122,23 @@ def catch_interrupts():
 def main():
     options = parse_arguments()
     device = glade.Device(options.device)
-    text = Text(options.data, options.seq_len, device)
-    validation_batches = text.validation_batches(options.batch)
+    tokens = TokenData(options.data)
+    unit = "byte" if tokens.is_text else "token"
+    end = len(tokens) - len(tokens) // 20
+    kept = list(validation_batches(tokens, end, options, device))
+    loader = Loader(tokens, options.batch, options.seq_len, packed=options.packed, seed=options.seed, end=end, device=device)
     glade.manual_seed(options.seed)
     make = nn.models.GLAForCausalLM if options.model == "gla" else nn.models.LightningForCausalLM
-    model = make(num_hidden_layers=options.layers, hidden_size=options.hidden, num_heads=options.heads, dtype=options.dtype).to(device)
+    sizes = dict(num_hidden_layers=options.layers, hidden_size=options.hidden, num_heads=options.heads, vocab_size=tokens.vocab_size)
+    model = make(**sizes, dtype=options.dtype).to(device)
     optimizer = optim.AdamW(model.named_parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=options.weight_decay)
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(options.warmup, options.steps), options.steps))
-    step, seed = 0, options.seed
+    step = 0
     resumed = open_resumed(options)
     if resumed:
         resumed.restore(model, optimizer, scheduler)
-        step, seed = resumed.step, resumed.data["seed"].item()
+        loader.load_state_dict(resumed.data)
+        step = resumed.step
         print(f"resuming from {resumed.path} after step {step}")
     last = min(options.steps, options.stop_at or options.steps)
 
@@ -147,28 +155,26 @@ def main():
         bar = stack.enter_context(tqdm(initial=step, total=options.steps, unit="step"))
 
         def save():
-            data = {"seed": glade.tensor(seed)}  # with the step, that is the position in the data
-            saver.save(model, optimizer=optimizer, scheduler=scheduler, step=step, data=data)
+            saver.save(model, optimizer=optimizer, scheduler=scheduler, step=step, data=loader.state_dict())
 
         while step < last and not received:
             begin = time.perf_counter()
-            loss = model.loss(*text.training_batch(options.batch, seed, step))
-            loss.backward()
+            loss = backward(model, [next(loader) for _ in range(options.accumulate)])
             optim.clip_grad_norm_(model.parameters(), options.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
             step += 1
             row = {"step": step, "loss": loss.item(), "learning_rate": optimizer.lr}
-            row["tokens_per_second"] = options.batch * options.seq_len / (time.perf_counter() - begin)
+            row["tokens_per_second"] = options.accumulate * options.batch * options.seq_len / (time.perf_counter() - begin)
             history.append(row)
             scheduler.step()
             if options.log:
                 log.writerow(row)
-            bar.set_postfix_str(f"{row['loss'] / math.log(2):.3f} bits per byte, {row['tokens_per_second'] / 1e3:.1f}k tokens/s")
+            bar.set_postfix_str(f"{row['loss'] / math.log(2):.3f} bits per {unit}, {row['tokens_per_second'] / 1e3:.1f}k tokens/s")
             bar.update()
             if step % options.eval_every == 0 or step == options.steps:
-                validation.append((step, validate(model, validation_batches) / math.log(2)))
-                bar.write(f"step {step}: validation {validation[-1][1]:.3f} bits per byte")
+                validation.append((step, validate(model, kept) / math.log(2)))
+                bar.write(f"step {step}: validation {validation[-1][1]:.3f} bits per {unit}")
             if options.save:
                 saver.check()  # raises the error of a save that failed meanwhile
                 if options.save_every and step % options.save_every == 0 and step < last:
@@ -178,7 +184,7 @@ def main():
     if received:
         print(f"interrupted after step {step}")
     if options.plot and history:
-        plot(history, validation or [(history[-1]["step"], math.nan)], options.plot)
+        plot(history, validation or [(history[-1]["step"], math.nan)], unit, options.plot)
     return 128 + received[0] if received else 0
 
 

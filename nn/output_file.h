@@ -21,6 +21,8 @@ class OutputFile {
   const std::string& path() const { return path_; }
   /// Appends to what was written before.
   void write(const void* data, std::size_t size);
+  /// Puts bytes at a place of their own. Keeps the error for check().
+  void write_at(std::size_t address, const void* data, std::size_t size);
   /// Throws the first failure of a write so far.
   void check() const;
   /// Brings the content to the disk, gives the file its name and brings that to the disk, too.
@@ -32,8 +34,6 @@ class OutputFile {
 
  private:
   friend struct OutputFileDriver;
-  /// Keeps the error for check().
-  void write_at(std::size_t address, const void* data, std::size_t size);
   /// Counts what was written, and has the system bring it to the disk meanwhile.
   void start_writeback(std::size_t written);
 

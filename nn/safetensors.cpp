@@ -1,17 +1,12 @@
 #include <glade/nn/safetensors.h>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include <glade/core/format.h>
+#include <glade/nn/input_file.h>
 #include <glade/nn/output_file.h>
 #include <glade/nn/parse_json.h>
 
@@ -113,39 +108,7 @@ void check_places(const std::map<std::string, Entry>& entries, std::size_t size)
 
 }  // namespace
 
-/// A file open for reading.
-class SafetensorsFile::Descriptor {
- public:
-  explicit Descriptor(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
-    if (descriptor_ < 0) fail<CheckpointError>("{}: cannot be opened: {}", path, std::strerror(errno));
-    struct stat status {};
-    const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
-    if (!is_file) ::close(descriptor_);
-    if (!is_file) fail<CheckpointError>("{}: is not a file", path);
-    size_ = static_cast<std::size_t>(status.st_size);
-  }
-  ~Descriptor() { ::close(descriptor_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  std::size_t size() const { return size_; }
-
-  /// `size` bytes from `begin` on, which the file has. They stay while the pointer lives; writing to them changes private
-  /// copies of their pages, not the file.
-  std::shared_ptr<char> map(std::size_t begin, std::size_t size) const {
-    const std::size_t before = begin % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    void* pages =
-        ::mmap(nullptr, before + size, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor_, static_cast<off_t>(begin - before));
-    if (pages == MAP_FAILED) fail<CheckpointError>("cannot be mapped into memory: {}", std::strerror(errno));
-    return {static_cast<char*>(pages) + before, [pages, length = before + size](char*) { ::munmap(pages, length); }};
-  }
-
- private:
-  int descriptor_;
-  std::size_t size_ = 0;
-};
-
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(std::make_shared<Descriptor>(path)) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(std::make_shared<InputFile>(path)) {
   std::string place;  // of the complaint, in the file
   try {
     if (file_->size() < kLengthBytes) fail<CheckpointError>("has {} bytes, too few for a safetensors file", file_->size());
@@ -181,7 +144,7 @@ Tensor SafetensorsFile::read(const std::string& name) const try {
   const auto& [dtype, shape] = info->second;
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * dtype_size(dtype);
   if (bytes == 0) return empty(shape, {dtype, kCPU});
-  const std::shared_ptr<char> data = file_->map(begins_.at(name), bytes);
+  const std::shared_ptr<char> data = file_->map_private(begins_.at(name), bytes);
   if (dtype == DType::boolean && std::any_of(data.get(), data.get() + bytes, [](char v) { return v != 0 && v != 1; }))
     fail<CheckpointError>("holds values that are no bools");
   if (reinterpret_cast<std::uintptr_t>(data.get()) % dtype_size(dtype) == 0)

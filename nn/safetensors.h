@@ -10,6 +10,8 @@
 
 namespace glade::nn {
 
+class InputFile;
+
 /// A file open for reading. Its header is checked in full before anything is taken from it: CheckpointError that names the
 /// file, the tensor and the cause.
 class SafetensorsFile {
@@ -28,10 +30,8 @@ class SafetensorsFile {
   StateDict read_all() const;
 
  private:
-  class Descriptor;
-
   std::string path_;
-  std::shared_ptr<const Descriptor> file_;
+  std::shared_ptr<const InputFile> file_;
   TensorInfos infos_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, std::size_t> begins_;  ///< of the tensors, in the file

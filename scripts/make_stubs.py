@@ -15,13 +15,14 @@ from glade import _glade
 
 FOLDER = Path(__file__).parents[1] / "bindings" / "glade" / "_glade"
 MODULES = {
-    "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_models": _glade._models, "_nn/__init__": _glade._nn,
+    "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_data": _glade._data, "_models": _glade._models, "_nn/__init__": _glade._nn,
     "_nn/init": _glade._nn.init, "_optim": _glade._optim, "_tuning": _glade._tuning,
 }  # fmt: skip
 # Public names of types, and where the stubs find them.
 IMPORTS = {
     "glade": ("glade._glade", ["Checkpoint", "CheckpointFile", "CheckpointSaver", "Device", "DType", "Generator", "HDF5Entry", "HDF5File", "Tensor"]),
     "glade.cuda": ("glade._glade._cuda", ["Stream"]),
+    "glade.data": ("glade._glade._data", ["Batch", "Loader", "TokenData"]),
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
     "glade.optim": ("glade._glade._optim", ["LRScheduler", "Optimizer", "ParameterGroup"]),
@@ -34,7 +35,7 @@ BARE = {
 }  # fmt: skip
 RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_")}
 RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
-RETURNS[("CheckpointSaver", "__enter__")] = "Self"
+RETURNS |= {("CheckpointSaver", "__enter__"): "Self", ("TokenWriter", "__enter__"): "Self", ("Loader", "__iter__"): "Self"}
 IGNORED = {"__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """
@@ -143,7 +144,7 @@ def class_stub(name, cls):
             if cls is glade.Tensor:
                 continue
             kind = type_text(re.search(r"-> (.+)$", value.fget.__doc__.splitlines()[0])[1])
-            kind += " | None" if "None" in (value.__doc__ or "") and kind != "Any" else ""
+            kind += " | None" if "None" in (value.__doc__ or "") and "None" not in kind and kind != "Any" else ""
             lines += ["    @property", f"    def {member}(self) -> {kind}: ..."]
             if value.fset is not None:
                 lines += [f"    @{member}.setter", f"    def {member}(self, value: {kind}) -> None: ..."]

@@ -21,13 +21,17 @@ void add_options(CLI::App& app, Options& o) {
     return app.add_option(name, value, by_device(text, field))->check(positive);
   };
 
-  app.add_option("--data", o.data, "Text to train on; its last twentieth is kept for validation")->required()->type_name("FILE");
+  app.add_option("--data", o.data, "Text, or token files (see tokenize), to train on; the last twentieth is kept for validation")
+      ->required()
+      ->type_name("FILE");
+  app.add_flag("--packed", o.packed, "Keep documents apart: a state begins and ends with its document (for text: at zero bytes)");
   app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
   size("--layers", o.layers, "Layers", &Defaults::layers);
   size("--hidden", o.hidden, "Size of the hidden vectors", &Defaults::hidden);
   size("--heads", o.heads, "Heads of a layer", &Defaults::heads);
-  size("--seq-len", o.seq_len, "Bytes of a sequence", &Defaults::seq_len);
-  size("--batch", o.batch, "Sequences of a step", &Defaults::batch);
+  size("--seq-len", o.seq_len, "Tokens of a sequence", &Defaults::seq_len);
+  size("--batch", o.batch, "Sequences of a batch", &Defaults::batch);
+  app.add_option("--accumulate", o.accumulate, "Batches of a step, one after the other")->check(positive)->capture_default_str();
   CLI::Option* steps = size("--steps", o.steps, "Steps, those before --resume included", &Defaults::steps);
   app.add_option("--minutes", o.minutes, "Time to train for, instead of --steps")->check(CLI::PositiveNumber)->excludes(steps);
   number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rate of a run of --steps; 0: none");

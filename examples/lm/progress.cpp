@@ -17,14 +17,15 @@ namespace lm {
 
 using std::chrono::duration;
 
-double bits_per_byte(double loss) { return loss / std::log(2.0); }
+double in_bits(double loss) { return loss / std::log(2.0); }
 
-Progress::Progress(const std::string& log, bool append, std::int64_t tokens_a_step)
-    : tokens_a_step_(tokens_a_step), terminal_(isatty(STDOUT_FILENO) != 0), log_path_(log) {
+Progress::Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit)
+    : tokens_a_step_(tokens_a_step), unit_(unit), terminal_(isatty(STDOUT_FILENO) != 0), log_path_(log) {
   if (log.empty()) return;
   const bool header = !append || !std::filesystem::exists(log);
   log_.open(log, append ? std::ios::app : std::ios::trunc);
-  if (header) log_ << "step,loss,bits_per_byte,validation_bits_per_byte,learning_rate,tokens_per_second,seconds\n";
+  if (header)
+    log_ << fmt::format("step,loss,bits_per_{0},validation_bits_per_{0},learning_rate,tokens_per_second,seconds\n", unit);
   check_log();
 }
 
@@ -53,7 +54,7 @@ void Progress::flush() {
       throw std::runtime_error(fmt::format("the loss of step {} is {}: try a smaller --lr", step.step, losses[i]));
     }
     if (log_.is_open())
-      log_ << fmt::format("{},{:.9g},{:.6f},,{:.6g},{:.0f},{:.3f}\n", step.step, losses[i], bits_per_byte(losses[i]),
+      log_ << fmt::format("{},{:.9g},{:.6f},,{:.6g},{:.0f},{:.3f}\n", step.step, losses[i], in_bits(losses[i]),
                           step.learning_rate, tokens_a_second_, seconds());
   }
   if (log_.is_open()) check_log();
@@ -65,10 +66,10 @@ void Progress::flush() {
 void Progress::add_validation(std::int64_t step, double loss) {
   flush();
   clear_bar();
-  fmt::print("step {}: validation {:.3f} bits per byte\n", step, bits_per_byte(loss));
+  fmt::print("step {}: validation {:.3f} bits per {}\n", step, in_bits(loss), unit_);
   std::fflush(stdout);
   if (log_.is_open()) {
-    log_ << fmt::format("{},,,{:.6f},,,{:.3f}\n", step, bits_per_byte(loss), seconds());
+    log_ << fmt::format("{},,,{:.6f},,,{:.3f}\n", step, in_bits(loss), seconds());
     check_log();
   }
   flushed_ = Clock::now();
@@ -80,8 +81,8 @@ void Progress::show(const Step& step, double loss) {
   shown_ = Clock::now();
   const double left = seconds() * (1 - step.done) / std::max(step.done - first_done_, 1e-9);
   clear_bar();
-  fmt::print("{} step {}  loss {:.3f}  {:.3f} bits per byte  lr {:.1e}  {:.1f}k tokens/s  {} left{}",
-             terminal_ ? bar(step.done) : fmt::format("{:3.0f}%", 100 * step.done), step.step, loss, bits_per_byte(loss),
+  fmt::print("{} step {}  loss {:.3f}  {:.3f} bits per {}  lr {:.1e}  {:.1f}k tokens/s  {} left{}",
+             terminal_ ? bar(step.done) : fmt::format("{:3.0f}%", 100 * step.done), step.step, loss, in_bits(loss), unit_,
              step.learning_rate, tokens_a_second_ / 1000, clock_time(left), terminal_ ? "" : "\n");
   std::fflush(stdout);
   bar_visible_ = terminal_;

@@ -9,14 +9,15 @@
 
 namespace lm {
 
-double bits_per_byte(double loss);
+double in_bits(double loss);
 
 /// A progress bar on a terminal, else a line every few seconds; and a CSV file with a row a step. Losses are read in
 /// batches, some steps late, so that a GPU is not kept waiting for the host.
 class Progress {
  public:
-  /// `log` is a file, or empty for none; `append` keeps what is in it. std::runtime_error where it cannot be written.
-  Progress(const std::string& log, bool append, std::int64_t tokens_a_step);
+  /// `log` is a file, or empty for none; `append` keeps what is in it. `unit` is what a token is: "byte" or "token".
+  /// std::runtime_error where the log cannot be written.
+  Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit);
 
   /// To be called after every step. `done` in [0, 1] is the share of the run that is behind.
   void add(std::int64_t step, double done, double learning_rate, const glade::Tensor& loss);
@@ -40,6 +41,7 @@ class Progress {
   void check_log();
 
   const std::int64_t tokens_a_step_;
+  const std::string unit_;
   const bool terminal_;
   const Clock::time_point start_ = Clock::now();
   std::string log_path_;

@@ -10,6 +10,7 @@ namespace {
 const std::string kTrain = GLADE_EXAMPLES "/train_lm --layers 1 --hidden 32 --heads 2 --seq-len 32 --batch 4 --warmup 5 ";
 const std::string kGenerate = GLADE_EXAMPLES "/generate --device cpu ";
 const std::string kInspect = GLADE_EXAMPLES "/inspect_checkpoint ";
+const std::string kTokenize = GLADE_EXAMPLES "/tokenize ";
 
 class LanguageModel : public FolderTest {
  protected:
@@ -82,6 +83,88 @@ TEST_P(Resume, GoesOnAsIfNeverStopped) {
 }
 INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
 
+struct BadCommand {
+  std::string command;
+  int exit_code;
+  std::string message;
+};
+
+void expect_refused(const BadCommand& bad) {
+  SCOPED_TRACE(bad.command);
+  const ProcessResult result = run_shell(bad.command);
+  EXPECT_EQ(result.exit_code, bad.exit_code) << result.output;
+  EXPECT_NE(result.output.find(bad.message), std::string::npos) << result.output;
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+}
+
+/// The largest difference of the losses in two logs of the same steps.
+double largest_difference(const std::map<int, std::string>& a, const std::map<int, std::string>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (const auto& [step, loss] : a) largest = std::max(largest, std::abs(std::stod(loss) - std::stod(b.at(step))));
+  return largest;
+}
+
+TEST_F(LanguageModel, AccumulatedBatchesAreALargeOne) {
+  for (const char* packed : {"", " --packed"}) {
+    const std::string run =
+        GLADE_EXAMPLES "/train_lm --layers 1 --hidden 32 --heads 2 --seq-len 32 --warmup 5 --device cpu --steps 20";
+    ASSERT_EQ(run_shell(kTokenize + "--separator '\n' --output lines.bin text.txt").exit_code, 0);
+    for (const char* sizes : {"--batch 12 --log large.csv", "--batch 4 --accumulate 3 --log accumulated.csv"}) {
+      const ProcessResult result = run_shell(run + packed + " --data lines.bin " + sizes);
+      ASSERT_EQ(result.exit_code, 0) << result.output;
+    }
+    // Sums of float32 numbers in another order: 20 steps of AdamW make at most some 1e-5 of that.
+    EXPECT_LT(largest_difference(losses("large.csv"), losses("accumulated.csv")), 1e-4);
+    std::filesystem::remove("large.csv");
+    std::filesystem::remove("accumulated.csv");
+  }
+}
+
+TEST_F(LanguageModel, TokenFilesOfBytesAreTheText) {
+  const ProcessResult made = run_shell(kTokenize + "--output text.bin text.txt");
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  const auto size = std::filesystem::file_size("text.txt");
+  EXPECT_EQ(made.output, "text.bin: 1 documents, " + std::to_string(size + 1) + " tokens\n");
+  ASSERT_EQ(std::filesystem::file_size("text.bin"), 64 + 2 * (size + 1));
+  const std::string text = read_file("text.txt"), tokens = read_file("text.bin").substr(64);
+  for (std::size_t i = 0; i < size; ++i) ASSERT_TRUE(tokens[2 * i] == text[i] && tokens[2 * i + 1] == 0);
+
+  // A separator that the reads of a large file cut, and empty documents, which there are none of.
+  std::ofstream("large.txt") << "<end><end>" << std::string((1 << 20) - 12, 'x') << "<end><end>abc<e" << "<end>";
+  EXPECT_EQ(run_shell(kTokenize + "--output large.bin --separator '<end>' large.txt").output,
+            "large.bin: 2 documents, " + std::to_string((1 << 20) - 12 + 5 + 2) + " tokens\n");
+  ASSERT_EQ(run_shell("printf 'a\\0b' >zero.txt").exit_code, 0);
+  EXPECT_EQ(run_shell(kTokenize + "--output zero.bin zero.txt").exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists("zero.bin"));
+}
+
+TEST_F(LanguageModel, PackedDocumentsResumeBitForBit) {
+  ASSERT_EQ(run_shell(kTokenize + "--separator '\n' --output lines.bin text.txt").exit_code, 0);
+  const std::string run = kTrain + "--device cpu --data lines.bin --packed --accumulate 2 --steps 20 ";
+  ASSERT_EQ(run_shell(run + "--log whole.csv --save whole.h5").exit_code, 0);
+  for (const char* stop : {"--stop-at 7", ""}) {
+    const ProcessResult part = run_shell(run + "--log parts.csv --save parts.h5 --resume auto " + stop);
+    ASSERT_EQ(part.exit_code, 0) << part.output;
+    EXPECT_EQ(part.output.find("bits per byte"), std::string::npos) << part.output;
+  }
+  EXPECT_EQ(losses("whole.csv"), losses("parts.csv"));
+  EXPECT_EQ(run_shell(kInspect + "--diff whole.h5 parts.h5").output, "");
+  // Other documents make another loss.
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data lines.bin --accumulate 2 --steps 20 --log rows.csv").exit_code, 0);
+  EXPECT_NE(losses("whole.csv"), losses("rows.csv"));
+}
+
+TEST_F(LanguageModel, RefusesBadTokenFiles) {
+  ASSERT_EQ(run_shell(kTokenize + "--output good.bin text.txt; head -c 1000 good.bin >short.bin").exit_code, 0);
+  expect_refused({kTrain + "--device cpu --data short.bin", 1, "short.bin: truncated"});
+  expect_refused({kTrain + "--device cpu --data good.bin text.txt", 1, "text.txt: is text, but good.bin is a token file"});
+  std::string damaged = read_file("good.bin");
+  for (std::size_t i = 65; i < damaged.size(); i += 2) damaged[i] = 1;
+  std::ofstream("damaged.bin", std::ios::binary) << damaged;
+  expect_refused({kTrain + "--device cpu --data damaged.bin", 1, "lies outside its vocabulary of 256"});
+}
+
 TEST_F(LanguageModel, ResumesFromTheNewestGoodCheckpoint) {
   const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 --keep 2 --resume auto ";
   ASSERT_EQ(run_shell(run + "--steps 6 --save-every 2").exit_code, 0);
@@ -125,27 +208,13 @@ TEST_F(LanguageModel, InterruptSavesAndResumes) {
   EXPECT_EQ(losses("log.csv").size(), static_cast<std::size_t>(steps + 3));
 }
 
-struct BadCommand {
-  std::string command;
-  int exit_code;
-  std::string message;
-};
-
-void expect_refused(const BadCommand& bad) {
-  SCOPED_TRACE(bad.command);
-  const ProcessResult result = run_shell(bad.command);
-  EXPECT_EQ(result.exit_code, bad.exit_code) << result.output;
-  EXPECT_NE(result.output.find(bad.message), std::string::npos) << result.output;
-  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
-}
-
 TEST_F(LanguageModel, RefusesBadInput) {
   ASSERT_EQ(run_shell(": >empty.txt; head -c 200 text.txt >short.txt; mkdir folder").exit_code, 0);
   const std::string run = kTrain + "--device cpu --steps 3 --data text.txt ";
   for (const BadCommand& bad : std::vector<BadCommand>{
-           {kTrain + "--device cpu --data missing.txt", 1, "cannot read missing.txt: No such file or directory"},
-           {kTrain + "--device cpu --data folder", 1, "folder"},
-           {kTrain + "--device cpu --data text.txt empty.txt", 1, "empty.txt is empty"},
+           {kTrain + "--device cpu --data missing.txt", 1, "missing.txt: cannot be opened: No such file or directory"},
+           {kTrain + "--device cpu --data folder", 1, "folder: is not a file"},
+           {kTrain + "--device cpu --data text.txt empty.txt", 1, "empty.txt: is empty"},
            {kTrain + "--device cpu --data short.txt", 1, "too few for sequences of 32 bytes"},
            {kTrain, 2, "--data"},
            {run + "--no-such-option", 2, "--no-such-option"},
@@ -166,6 +235,11 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {kGenerate, 2, "--checkpoint"},
            {kGenerate + "--checkpoint missing.h5", 1, "missing.h5"},
            {kGenerate + "--checkpoint text.txt", 1, "text.txt"},
+           {run + "--accumulate 0", 2, "--accumulate"},
+           {kTokenize + "text.txt", 2, "--output"},
+           {kTokenize + "--output a.bin missing.txt", 1, "missing.txt: is no file"},
+           {kTokenize + "--output a.bin empty.txt", 2, "no tokens"},
+           {kTokenize + "--output nowhere/a.bin text.txt", 1, "nowhere/a.bin"},
            {kInspect, 2, "give a file"},
            {kInspect + "text.txt", 1, "text.txt: not an HDF5 file"},
        })

@@ -127,6 +127,19 @@ def test_options_that_need_a_checkpoint(text, tmp_path):
         assert error.value.returncode == 2
 
 
+def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
+    program, converter = (ROOT / "build" / "examples" / name for name in ("train_lm", "tokenize"))
+    if not program.exists() or not converter.exists():
+        pytest.skip("the C++ examples are not built")
+    call([converter, "--separator", ". ", "--output", tmp_path / "text.bin", text], tmp_path)
+    options = ["--steps", "8", "--packed"]
+    first = run(python(), tmp_path / "text.bin", tmp_path / "first.csv", *options, "--accumulate", "2")
+    cpp = run([program], tmp_path / "text.bin", tmp_path / "cpp.csv", *options, "--accumulate", "2")
+    large = run(python(), tmp_path / "text.bin", tmp_path / "large.csv", *options, "--batch", "8")
+    assert first == pytest.approx(cpp, abs=1e-6)
+    assert first == pytest.approx(large, abs=1e-4)
+
+
 def test_plot(text, tmp_path):
     pytest.importorskip("matplotlib")
     run(python(), text, tmp_path / "log.csv", "--steps", "3", "--plot", tmp_path / "curves.png")

@@ -1,0 +1,134 @@
+"""Text becomes a token file for train_lm.
+
+    python -m glade.tokenize --tokenizer tokenizer.json --output books.bin *.txt
+    python -m glade.tokenize --output lines.bin --separator $'\\n' text.txt
+    python -m glade.tokenize --tokenizer tokenizer.json --field text --output web.bin *.jsonl
+
+Without --tokenizer, which takes the file of any Hugging Face tokenizer, the bytes are the tokens. The end of a file is the end of a
+document; --separator divides files further, and with --field every line of a file is a JSON object that holds a document.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from glade import Error
+from glade.data import TokenWriter
+
+END_TOKENS = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"]
+Encode = Callable[[list[str]], list[list[int]]]
+
+
+def documents(path: Path, separator: str | None, field: str | None, advance: Callable[[int], Any]) -> Iterator[str]:
+    """The texts in a file, one at a time. Calls `advance` with the number of bytes read."""
+    with open(path, encoding="utf-8", errors="strict", newline="") as file:
+        if field is not None:
+            for number, line in enumerate(file, 1):
+                advance(len(line.encode()))
+                try:
+                    document = json.loads(line)[field]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise SystemExit(f"{path}: line {number} is no JSON object with the field {field!r}: {error}") from None
+                if not isinstance(document, str):
+                    raise SystemExit(f"{path}: line {number}: {field!r} is no text")
+                yield document
+            return
+        rest = ""
+        while block := file.read(1 << 20):
+            advance(len(block.encode()))
+            rest += block
+            if separator:
+                *whole, rest = rest.split(separator)
+                yield from whole
+        yield rest
+
+
+def byte_encoder() -> tuple[Encode, int, int]:
+    """How texts become tokens, the number of tokens there are, and the one that ends a document."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        if any("\0" in text for text in texts):
+            raise SystemExit("the text has a zero byte, which stands for the end of a document")
+        return [list(text.encode()) for text in texts]
+
+    return encode, 256, 0
+
+
+def tokenizer_encoder(path: Path, end_token: str | None) -> tuple[Encode, int, int]:
+    """The same for a tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more precise
+        raise SystemExit(f"{path}: is no tokenizer: {error}") from None
+    candidates = [end_token] if end_token else END_TOKENS
+    end = next((token for token in map(tokenizer.token_to_id, candidates) if token is not None), None)
+    if end is None:
+        raise SystemExit(f"{path}: has none of the tokens {', '.join(candidates)}: name the one that ends a document, --end-token")
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    return encode, max(tokenizer.get_vocab().values()) + 1, end
+
+
+def tokenize(files: list[Path], output: Path, encoder: tuple[Encode, int, int], separator: str | None, field: str | None) -> tuple[int, int]:
+    """Writes the file; the number of documents and of tokens."""
+    from tqdm import tqdm
+
+    encode, vocab_size, end = encoder
+    count = tokens = 0
+    waiting: list[str] = []
+    with TokenWriter(output, vocab_size, end) as writer, tqdm(total=sum(file.stat().st_size for file in files), unit="B", unit_scale=True) as bar:
+
+        def write() -> None:
+            nonlocal count, tokens
+            for ids in encode(waiting):
+                writer.write(ids)
+                writer.end_document()
+                count += 1
+                tokens += len(ids) + 1
+            waiting.clear()
+
+        size = 0
+        for file in files:
+            bar.set_postfix_str(file.name)
+            for document in documents(file, separator, field, bar.update):
+                if not document:
+                    continue
+                waiting.append(document)
+                size += len(document)
+                if size > 1 << 22:  # so many characters at a time are spread over the processor's cores
+                    write()
+                    size = 0
+        write()
+    return count, tokens
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m glade.tokenize", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="text in UTF-8")
+    parser.add_argument("--output", type=Path, required=True, help="token file to write")
+    parser.add_argument("--tokenizer", type=Path, help="a Hugging Face tokenizer.json; without, the bytes are the tokens")
+    parser.add_argument("--end-token", help=f"the tokenizer's token that ends a document; by default the first it has of {', '.join(END_TOKENS)}")
+    between = parser.add_mutually_exclusive_group()
+    between.add_argument("--separator", help="text between the documents of a file")
+    between.add_argument("--field", help="files are JSON Lines; the field that holds a document")
+    options = parser.parse_args(arguments)
+    encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
+    try:
+        count, tokens = tokenize(options.files, options.output, encoder, options.separator, options.field)
+    except (Error, OSError, UnicodeDecodeError) as error:
+        print(f"tokenize: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.output}: {count} documents, {tokens} tokens")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+#pragma once
+// Marks in the work of a GPU, to wait for and to measure time between.
+#include <glade/core/device.h>
+
+namespace glade::cuda {
+
+class Event {
+ public:
+  /// DeviceError without a GPU.
+  explicit Event(int device = 0);
+  ~Event();
+  Event(Event&& other) noexcept : device_(other.device_), handle_(other.handle_) { other.handle_ = nullptr; }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  /// Marks what is queued so far on the calling thread's current stream of the device.
+  void record();
+  /// Waits until that is done; at once where nothing was marked.
+  void synchronize() const;
+  /// The time from the other mark to this one. Both must be done.
+  double milliseconds_since(const Event& earlier) const;
+
+ private:
+  int device_;
+  void* handle_;  // a cudaEvent_t
+};
+
+}  // namespace glade::cuda

@@ -1,0 +1,202 @@
+#include <glade/nn/data/loader.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include <glade/core/event.h>
+#include <glade/core/format.h>
+#include <glade/nn/data/permutation.h>
+
+namespace glade::nn::data {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;  // of cross_entropy
+
+/// Fills inputs and targets, which have their shapes.
+void fill_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed, Batch& batch) {
+  auto* inputs = batch.inputs.data<std::int64_t>();
+  auto* targets = batch.targets.data<std::int64_t>();
+  batch.counted = static_cast<std::int64_t>(starts.size()) * seq_len;
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(seq_len + 1)), borders;
+  for (std::size_t row = 0; row < starts.size(); ++row) {
+    const std::int64_t first = static_cast<std::int64_t>(row) * seq_len;
+    data.read(starts[row], tokens);
+    std::copy_n(tokens.begin(), seq_len, inputs + first);
+    std::copy_n(tokens.begin() + 1, seq_len, targets + first);
+    if (!packed) continue;
+    borders.push_back(first);
+    for (std::int64_t i = 0; i < seq_len; ++i) {
+      if (inputs[first + i] != *data.separator()) continue;
+      targets[first + i] = kIgnored;
+      --batch.counted;
+      if (i + 1 < seq_len) borders.push_back(first + i + 1);
+    }
+  }
+  if (!packed) return;
+  borders.push_back(static_cast<std::int64_t>(starts.size()) * seq_len);
+  batch.cu_seqlens = Tensor::from_vector(borders);
+}
+
+Shape batch_shape(std::int64_t batch_size, std::int64_t seq_len, bool packed) {
+  return packed ? Shape{1, batch_size * seq_len} : Shape{batch_size, seq_len};
+}
+
+void check_packed(const char* what, const TokenData& data, bool packed) {
+  if (packed && !data.separator()) fail<ValueError>("{}: the data have no separator between documents to pack them by", what);
+}
+
+}  // namespace
+
+Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed) {
+  check_packed("make_batch", data, packed);
+  if (seq_len <= 0) fail<ValueError>("make_batch: seq_len is {}, expected a positive number", seq_len);
+  const Shape shape = batch_shape(static_cast<std::int64_t>(starts.size()), seq_len, packed);
+  Batch batch{empty(shape, {DType::int64, kCPU}), empty(shape, {DType::int64, kCPU}), {}};
+  fill_batch(data, starts, seq_len, packed, batch);
+  return batch;
+}
+
+/// The thread, and what it has prepared.
+class Loader::Worker {
+ public:
+  Worker(const Loader& loader, std::int64_t position)
+      : loader_(loader), thread_([this, position](const std::stop_token& stop) { run(stop, position); }) {}
+
+  Batch next() {
+    Batch batch;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !ready_.empty() || error_; });
+      if (ready_.empty()) std::rethrow_exception(error_);
+      batch = std::move(ready_.front());
+      ready_.pop_front();
+    }
+    changed_.notify_all();
+    const Device device = loader_.options_.device;
+    if (device.is_cpu()) return batch;
+
+    Pinned used{batch.inputs, batch.targets, cuda::Event(device.index)};
+    batch.inputs = to_data(used.inputs, device);
+    batch.targets = to_data(used.targets, device);
+    used.copied.record();
+    std::lock_guard lock(mutex_);
+    used_.push_back(std::move(used));
+    return batch;
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 2;
+
+  /// Host memory that can be filled again once it was copied.
+  struct Pinned {
+    Tensor inputs, targets;
+    cuda::Event copied;
+  };
+
+  void run(const std::stop_token& stop, std::int64_t position) {
+    try {
+      while (!stop.stop_requested()) {
+        Batch batch = assemble(position);
+        position += loader_.options_.batch_size;
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait(lock, stop, [this] { return ready_.size() < kAhead; })) return;
+        ready_.push_back(std::move(batch));
+        lock.unlock();
+        changed_.notify_all();
+      }
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+      changed_.notify_all();
+    }
+  }
+
+  Batch assemble(std::int64_t position) {
+    const LoaderOptions& options = loader_.options_;
+    std::vector<std::int64_t> starts(static_cast<std::size_t>(options.batch_size));
+    for (std::int64_t& start : starts) start = loader_.start_of(position++);
+    Batch batch = host_memory(batch_shape(options.batch_size, options.seq_len, options.packed));
+    fill_batch(*loader_.data_, starts, options.seq_len, options.packed, batch);
+    return batch;
+  }
+
+  Batch host_memory(const Shape& shape) {
+    if (loader_.options_.device.is_cpu()) return {empty(shape, {DType::int64, kCPU}), empty(shape, {DType::int64, kCPU}), {}};
+    std::unique_lock lock(mutex_);
+    if (used_.size() < kAhead) return {empty_pinned(shape, DType::int64), empty_pinned(shape, DType::int64), {}};
+    Pinned oldest = std::move(used_.front());
+    used_.pop_front();
+    lock.unlock();
+    oldest.copied.synchronize();
+    return {oldest.inputs, oldest.targets, {}};
+  }
+
+  const Loader& loader_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable_any changed_;
+  std::deque<Batch> ready_;
+  std::deque<Pinned> used_;
+  std::exception_ptr error_;
+  std::jthread thread_;  // the last member: it ends before the others do
+};
+
+Loader::Loader(std::shared_ptr<const TokenData> data, const LoaderOptions& options) : data_(std::move(data)), options_(options) {
+  check_packed("Loader", *data_, options.packed);
+  const std::int64_t size = data_->size(), begin = options.begin, end = options.end.value_or(size), seq_len = options.seq_len;
+  if (options.batch_size <= 0 || seq_len <= 0)
+    fail<ValueError>("Loader: batch_size is {} and seq_len {}, expected positive numbers", options.batch_size, seq_len);
+  if (begin < 0 || end > size || begin > end) fail<ValueError>("Loader: from token {} to {} of {}", begin, end, size);
+  if (end - begin - 1 < seq_len)
+    fail<ValueError>("Loader: {} tokens are too few for sequences of {} and the token after each", end - begin, seq_len);
+  sequences_ = (end - begin - 1) / seq_len;
+  slack_ = (end - begin - 1) % seq_len;
+}
+
+Loader::~Loader() = default;
+
+// An epoch begins at a random place among the first tokens, so that those left over at the end are not always the same.
+std::int64_t Loader::start_of(std::int64_t position) const {
+  const auto epoch = static_cast<std::uint64_t>(position / sequences_);  // ~: not the numbers of the initial weights
+  const Permutation order(static_cast<std::uint64_t>(sequences_), ~options_.seed, epoch);
+  const Permutation first(static_cast<std::uint64_t>(slack_ + 1), options_.seed, epoch);
+  const auto sequence = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(position % sequences_)));
+  return options_.begin + static_cast<std::int64_t>(first(0)) + sequence * options_.seq_len;
+}
+
+Batch Loader::next() {
+  if (!worker_) worker_ = std::make_unique<Worker>(*this, position_);
+  Batch batch = worker_->next();
+  position_ += options_.batch_size;
+  return batch;
+}
+
+void Loader::seek(std::int64_t position) {
+  if (position < 0) fail<ValueError>("Loader: position is {}, expected at least 0", position);
+  worker_.reset();
+  position_ = position;
+}
+
+StateDict Loader::state_dict() const {
+  const auto number = [](std::int64_t value) { return full({}, value, {DType::int64, kCPU}); };
+  return {{"seed", number(static_cast<std::int64_t>(options_.seed))}, {"position", number(position_)}};
+}
+
+void Loader::load_state_dict(const StateDict& state) {
+  const auto number = [&](const char* name) {
+    const auto found = state.find(name);
+    if (found == state.end()) fail<ValueError>("Loader: the state has no {}", name);
+    if (found->second.dtype() != DType::int64 || found->second.numel() != 1)
+      fail<ValueError>("Loader: {} is {} {}, expected one int64", name, found->second.dtype(), found->second.shape());
+    return found->second.item<std::int64_t>();
+  };
+  const std::int64_t seed = number("seed"), position = number("position");
+  seek(position);
+  options_.seed = static_cast<std::uint64_t>(seed);
+}
+
+}  // namespace glade::nn::data

@@ -1,0 +1,32 @@
+#pragma once
+// A file open for reading, whose bytes are mapped into memory. Not public.
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace glade::nn {
+
+class InputFile {
+ public:
+  /// CheckpointError with the file and the system's reason where it cannot be opened or is no regular file.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  std::size_t size() const { return size_; }
+
+  /// `size` bytes from `begin` on, which the file has. They stay while the pointer lives, unless the file is truncated.
+  /// CheckpointError, without the file's name, where the system refuses.
+  std::shared_ptr<const char> map(std::size_t begin, std::size_t size) const;
+  /// The same to write to, which changes private copies of the pages, not the file.
+  std::shared_ptr<char> map_private(std::size_t begin, std::size_t size) const;
+
+ private:
+  std::shared_ptr<char> map(std::size_t begin, std::size_t size, int protection) const;
+
+  int descriptor_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace glade::nn
