@@ -67,6 +67,14 @@ void bind_elementwise(py::module_& module) {
       "where", [](const Tensor& condition, Scalar a, const Tensor& b) { return where(condition, beside(b, a), b); },
       arg("condition"), arg("a"), arg("b"), Unlocked());
 
+  def_method(
+      "where", [](const Tensor& self, const Tensor& condition, const Tensor& other) { return where(condition, self, other); },
+      arg("condition"), arg("other"), Unlocked(), "glade.where(condition, self, other), which says more.");
+  def_method(
+      "where",
+      [](const Tensor& self, const Tensor& condition, Scalar other) { return where(condition, self, beside(self, other)); },
+      arg("condition"), arg("other"), Unlocked());
+
   def_unary(module, "negative", negative, "-x. DTypeError for bool.");
   def_unary(module, "abs", abs, "|x|. DTypeError for bool.");
   def_unary(module, "square", square, "x * x. DTypeError for bool.");

@@ -47,6 +47,18 @@ Pair lightning_attn_of(const TensorLike& query, const TensorLike& key, const Ten
   return lightning_attn(query.tensor, key.tensor, value.tensor, layer_idx, num_layers, options);
 }
 
+Tensor recurrent_step_of(const Tensor& state, const TensorLike& query, const TensorLike& key, const TensorLike& value,
+                         const OptionalTensor& g, const OptionalTensor& g_gamma, const OptionalTensor& gk,
+                         const OptionalTensor& gv, std::optional<double> softmax_scale, const std::optional<Tensor>& out) {
+  RecurrentOptions options;
+  options.g = or_undefined(g);
+  options.g_gamma = or_undefined(g_gamma);
+  options.gk = or_undefined(gk);
+  options.gv = or_undefined(gv);
+  options.softmax_scale = softmax_scale;
+  return recurrent_step_(state, query.tensor, key.tensor, value.tensor, options, or_undefined(out));
+}
+
 constexpr const char* kShared =
     "\n\nquery is [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V]; H is a multiple of Hkv, and query head h reads kv head "
     "h / (H / Hkv). "
@@ -90,6 +102,14 @@ void bind_linear_attention(py::module_& module) {
   module.def("lightning_attn", lightning_attn_of, arg("query"), arg("key"), arg("value"), arg("layer_idx"), arg("num_layers"),
              arg("softmax_scale") = py::none(), arg("initial_state") = py::none(), arg("reverse") = false,
              arg("cu_seqlens") = py::none(), Unlocked(), lightning_doc.c_str());
+  module.def(
+      "recurrent_step_", recurrent_step_of, arg("state"), arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
+      arg("g_gamma") = py::none(), arg("gk") = py::none(), arg("gv") = py::none(), arg("softmax_scale") = py::none(),
+      py::kw_only(), arg("out") = py::none(), Unlocked(),
+      "Generation, a token or a few at a time: recurrent from `state`, a row-major [N, H, K, V] in float32 (float64 for "
+      "float64), which is overwritten with the final state; the arguments are recurrent's. Returns the output, which is "
+      "`out` where that is given (row-major; nothing is allocated then). Not recorded: AutogradError where recording is on "
+      "and an argument requires a gradient.");
   module.def("lightning_g_gamma", lightning_g_gamma, arg("num_heads"), arg("layer_idx"), arg("num_layers"), py::kw_only(),
              arg("device") = kCPU, arg("dtype") = DType::float32,
              "Lightning attention's log decay for every head, [num_heads]: -(8 / num_heads) * (1 - layer_idx / num_layers) * "

@@ -99,6 +99,20 @@ def test_gla_and_lightning(rng):
     np.testing.assert_allclose(to_numpy(glade.lightning_g_gamma(4, 1, 3)), reference.lightning_g_gamma(4, 1, 3), rtol=1e-6)
 
 
+def test_steps_of_generation(rng, device):
+    inputs, _ = make_inputs(rng, GATES, "batch")
+    tensors = {name: glade.tensor(x, dtype="float32", device=device) for name, x in inputs.items()}
+    expected, final = glade.recurrent(**tensors)
+    first = tensors.pop("initial_state")
+    state = glade.stack([first] * expected.shape[0])
+    out = glade.empty(*expected[:, :1].shape, device=device)
+    for t in range(expected.shape[1]):
+        step = {name: x if name == "g_gamma" else x[:, t : t + 1].contiguous() for name, x in tensors.items()}
+        assert glade.recurrent_step_(state, **step, out=out).is_same(out)
+        assert relative_error(out, to_numpy(expected[:, t : t + 1])) < 1e-5
+    assert relative_error(state, to_numpy(final)) < 1e-5
+
+
 def test_operations_under_ejkernels_names(rng):
     arrays, cu = make_inputs(rng, GATES, "packed")
     positional = [arrays[name] for name in ("query", "key", "value", *GATES, "initial_state")]

@@ -50,6 +50,8 @@ def test_where_and_clamp(rng):
     np.testing.assert_array_equal(to_numpy(glade.where(x > 0, x, y)), np.where(a > 0, a, b))
     np.testing.assert_array_equal(to_numpy(glade.where(x > 0, x, 0)), np.where(a > 0, a, 0))
     np.testing.assert_array_equal(to_numpy(glade.where(x > 0, 1.5, x)), np.where(a > 0, 1.5, a))
+    np.testing.assert_array_equal(to_numpy(x.where(x > 0, y)), np.where(a > 0, a, b))
+    np.testing.assert_array_equal(to_numpy(x.where(x > 0, 2)), np.where(a > 0, a, 2))
     np.testing.assert_array_equal(to_numpy(x.clamp(-0.5, 0.5)), a.clip(-0.5, 0.5))
 
 
