@@ -1,22 +1,27 @@
 #pragma once
-// The consumer of a pass of the chunk form (chunk_pass.cuh): the state, the results, and the gates' gradients.
-#include <glade/ops/linear_attention/chunk_stage.cuh>
+// A consumer of a pass of the chunk form (chunk_pass.cuh): the state, the results, and the gates' gradients.
+#include <glade/ops/linear_attention/chunk_scores.cuh>
 
 namespace glade::cuda::passes {
 
-template <class E, Gates kGates, int Inner, bool kBalance>
+template <class C>
 struct Consumer {
-  using S = Shared<E, kGates, Inner, kBalance>;
-  using StageOf = Stage<E, kGates, Inner, kBalance>;
-  static constexpr int kTiles = Inner / kTile;
-  static constexpr int kBarrier = 1;
+  using E = typename C::Element;
+  using S = Shared<C>;
+  static constexpr Gates kGates = C::kGates;
+  static constexpr bool kBalance = C::kBalance;
+  static constexpr int kTiles = C::kTiles;
+  static constexpr bool kLarge = kTiles > 2;  ///< a state that leaves few registers
 
   const Pass& p;
   S& shared;
   const Stretch& stretch;
   const std::int64_t n;
-  const int head, first_outer, thread;
-  const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;  ///< the first of this thread's rows (channels of w)
+  const int head, first_outer;
+  const int index;  ///< of the consumer
+  int thread;
+  __device__ int lane() const { return thread % 32; }
+  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's rows (channels of w)
   float state[kTiles][32];
   /// For the gates' gradients, by row: sum over pairs of a token before or in this step and one after it (and so all of k dk
   /// that came through the state). Summed from the pairs that it consists of: the difference of q dq and k dk over all later
@@ -28,13 +33,15 @@ struct Consumer {
   template <class F>
   __device__ void each_of_state(F&& f) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
+    for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
-        const int outer = first_outer + row + i / 2 % 2 * 8, inner = tile * kTile + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int outer = first_outer + row() + i / 2 % 2 * 8, inner = tile * kTile + i / 4 * 8 + lane() % 4 * 2 + i % 2;
         if (outer < p.outer && inner < p.inner)
           f(state[tile][i], std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
       }
+      pin(state[tile]);  // or the addresses of all would take registers at once
+    }
   }
   __device__ void scale_rows(float first, float second) {
 #pragma unroll
@@ -43,7 +50,7 @@ struct Consumer {
       for (int i = 0; i < 32; ++i) state[tile][i] *= i / 2 % 2 ? second : first;
   }
 
-  static constexpr int kRounded = kTiles < 2 ? kTiles : 2;  ///< tiles of the state rounded at a time
+  static constexpr int kRounded = kLarge ? 1 : kTiles;  ///< tiles of the state rounded at a time
   __device__ void round_state(std::uint32_t (&rounded)[kRounded][4][4], int first) const {
 #pragma unroll
     for (int tile = 0; tile < kRounded; ++tile)
@@ -55,7 +62,7 @@ struct Consumer {
   /// The tile of this block in what the pass for dq leaves to that for dk.
   __device__ std::int64_t left_tile(int chunk) const { return (stretch.slot(chunk) * p.heads + head) * gridDim.x + blockIdx.x; }
   __device__ uint4* border(int chunk) const {
-    return static_cast<uint4*>(p.borders) + left_tile(chunk) * (Inner * kTile / 8) + thread;
+    return static_cast<uint4*>(p.borders) + left_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
   }
   __device__ void store_border(int chunk, const std::uint32_t (&rounded)[kRounded][4][4], int first) const {
     uint4* to = border(chunk) + first * 4 * kGroup;
@@ -88,6 +95,7 @@ struct Consumer {
     carry[1] *= second;
     if constexpr (kGates == Gates::outer) sum_quad(carry);
   }
+  __device__ void sync() const { sync_group<kGroup>(1 + index); }
   /// Over the four threads that share rows.
   __device__ static void sum_quad(float (&x)[2]) {
 #pragma unroll
@@ -97,7 +105,7 @@ struct Consumer {
     }
   }
 
-  /// The tile of results to rows of a [tokens, heads, outer] tensor.
+  /// A tile of results to rows of a [tokens, heads, outer] tensor.
   __device__ void store_rows(SwizzledTile<E>& tile, void* to, const Step& step) const {
     constexpr int kRows = kGroup / 8;
     if (first_outer + thread % 8 * 8 >= p.outer) return;
@@ -114,21 +122,21 @@ struct Consumer {
   __device__ void store_wide(const float (&x)[32], void* to, const Step& step) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int t = i / 4 * 8 + lane % 4 * 2 + i % 2, column = first_outer + row + i / 2 % 2 * 8;
+      const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2, column = first_outer + row() + i / 2 % 2 * 8;
       if (t < step.count && column < p.outer)
         static_cast<float*>(to)[(stretch.token(step.position() + t) * p.heads + head) * p.outer + column] = x[i];
     }
   }
-  __device__ static void to_tile(SwizzledTile<E>& tile, const float (&x)[32]) {
+  __device__ void to_tile(SwizzledTile<E>& tile, const float (&x)[32]) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float* s = &x[8 * k];
       const std::uint32_t r[4] = {pack<E>(s[0], s[1]), pack<E>(s[2], s[3]), pack<E>(s[4], s[5]), pack<E>(s[6], s[7])};
-      store_transposed(tile, k, r);
+      store_transposed(tile, k, r, thread);
     }
   }
 
-  /// Sums over the 64 channels, for every token, to shared.column_sums (a warp each).
+  /// Sums over the 64 channels, for every token, to shared.exchange.column_sums (a warp each).
   __device__ void sum_channels(const float (&x)[32]) {
 #pragma unroll
     for (int m = 0; m < 8; ++m)
@@ -137,12 +145,13 @@ struct Consumer {
         float sum = x[4 * m + j] + x[4 * m + 2 + j];
 #pragma unroll
         for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-        if (lane < 4) shared.column_sums[thread / 32][8 * m + 2 * lane + j] = sum;
+        if (lane() < 4) shared.exchange.column_sums[thread / 32][8 * m + 2 * lane() + j] = sum;
       }
-    sync_group<kBarrier, kGroup>();
+    sync();
   }
   __device__ float channel_sum(int t) const {
-    return shared.column_sums[0][t] + shared.column_sums[1][t] + shared.column_sums[2][t] + shared.column_sums[3][t];
+    const auto& sums = shared.exchange.column_sums;
+    return sums[0][t] + sums[1][t] + sums[2][t] + sums[3][t];
   }
   /// Where a float [tiles of outer, tokens, heads] has the tokens of a step.
   __device__ std::int64_t per_token(const Step& step, int t) const {
@@ -161,13 +170,13 @@ struct Consumer {
     } else {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
-        const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (t < step.count) f(x[i], tile[(step.offset + t) * kTile + row + i / 2 % 2 * 8]);
+        const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2;
+        if (t < step.count) f(x[i], tile[(step.offset + t) * kTile + row() + i / 2 % 2 * 8]);
       }
     }
   }
   /// x: q dq - k dk; the sums over the later tokens of the chunk and all beyond it.
-  __device__ void sum_later(StageOf& stage, float (&x)[32]) {
+  __device__ void sum_later(const Vectors<C>& vectors, float (&x)[32]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float later = carry[half];
@@ -177,80 +186,81 @@ struct Consumer {
         float& second = x[4 * m + 2 * half + 1];
         const float own = first + second, neighbour = __shfl_xor_sync(~0u, own, 1);
         const float pair = own + neighbour, other_pair = __shfl_xor_sync(~0u, pair, 2);
-        const float after = later + (lane % 2 == 0 ? neighbour : 0.f) + (lane % 4 < 2 ? other_pair : 0.f);
+        const float after = later + (lane() % 2 == 0 ? neighbour : 0.f) + (lane() % 4 < 2 ? other_pair : 0.f);
         second += after;
         first += second;
         later += pair + other_pair;
       }
       carry[half] = later;
-      const unsigned long long dead = stage.dead[row + 8 * half];
+      const unsigned long long dead = vectors.dead[row() + 8 * half];
       if (dead)
 #pragma unroll
         for (int m = 0; m < 8; ++m)
 #pragma unroll
           for (int j = 0; j < 2; ++j)
-            if (dead >> (8 * m + lane % 4 * 2 + j) & 1) x[4 * m + 2 * half + j] = 0;
+            if (dead >> (8 * m + lane() % 4 * 2 + j) & 1) x[4 * m + 2 * half + j] = 0;
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) x[i] *= p.scale;
   }
-  /// The same where all channels share a gate, by one warp, from the sums over channels; q_dq of this lane's two tokens.
-  __device__ void sum_later_of_head(StageOf& stage, float2 q_dq) {
+  /// The same where all channels share a gate, by one warp, from the sums over channels; q_dq of this lane()'s two tokens.
+  __device__ void sum_later_of_head(const Vectors<C>& vectors, float2 q_dq) {
     float sum = carry[0] + carry[1];
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (lane == 0) shared.rest[thread / 32] = sum;
-    sync_group<kBarrier, kGroup>();
+    if (lane() == 0) shared.exchange.carry[thread / 32] = sum;
+    sync();
     if (thread >= 32) return;
-    const int t = 2 * lane;
-    const float first = t < stage.step.count ? q_dq.x - channel_sum(t) : 0.f;
-    const float second = t + 1 < stage.step.count ? q_dq.y - channel_sum(t + 1) : 0.f;
+    const int t = 2 * lane();
+    const float first = t < vectors.step.count ? q_dq.x - channel_sum(t) : 0.f;
+    const float second = t + 1 < vectors.step.count ? q_dq.y - channel_sum(t + 1) : 0.f;
     sum = first + second;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const float after = __shfl_down_sync(~0u, sum, distance);
-      if (lane + distance < 32) sum += after;
+      if (lane() + distance < 32) sum += after;
     }
-    sum += shared.rest[0] + shared.rest[1] + shared.rest[2] + shared.rest[3];
-    if (t < stage.step.count) p.dg[per_token(stage.step, t)] = stage.dead[0] >> lane & 1 ? 0.f : p.scale * sum;
-    if (t + 1 < stage.step.count) p.dg[per_token(stage.step, t + 1)] = stage.dead[1] >> lane & 1 ? 0.f : p.scale * (sum - first);
+    for (const float other : shared.exchange.carry) sum += other;
+    if (t < vectors.step.count) p.dg[per_token(vectors.step, t)] = vectors.dead[0] >> lane() & 1 ? 0.f : p.scale * sum;
+    if (t + 1 < vectors.step.count)
+      p.dg[per_token(vectors.step, t + 1)] = vectors.dead[1] >> lane() & 1 ? 0.f : p.scale * (sum - first);
   }
 
   /// Less what each token contributes to itself: the passes may split a chunk differently, and their roundings with it.
-  __device__ void leave_out_diagonal(StageOf& stage, float (&balance)[32]) const {
+  __device__ void leave_out_diagonal(Tiles<C>& tiles, const Vectors<C>& vectors, float (&balance)[32]) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       std::uint32_t u[4], w[4];
-      load_transposed(u, stage.u[0], k);
-      load_transposed(w, stage.w, k);
+      load_transposed(u, tiles.u[index], k, thread);
+      load_transposed(w, tiles.w[index], k, thread);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int t = 16 * k + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int t = 16 * k + i / 4 * 8 + lane() % 4 * 2 + i % 2;
         const float2 us = unpack<E>(u[i / 2]), ws = unpack<E>(w[i / 2]);
-        const float scaled = (i % 2 ? us.y : us.x) * stage.factor[t * stage.kFactorStride + row + i / 2 % 2 * 8];
-        balance[8 * k + i] -= round_to<E>(scaled) * static_cast<float>(*stage.scores.element(t, t)) * (i % 2 ? ws.y : ws.x);
+        const float scaled = (i % 2 ? us.y : us.x) * vectors.factor[t * C::kFactorStride + row() + i / 2 % 2 * 8];
+        balance[8 * k + i] -= round_to<E>(scaled) * static_cast<float>(*tiles.scores().element(t, t)) * (i % 2 ? ws.y : ws.x);
       }
     }
   }
 
   /// What becomes of a step's results: with Gates::outer out is that from the state, and inner that from the step itself.
-  __device__ void finish(StageOf& stage, float (&out)[32], const float (&inner)[32], float2 q_dq) {
-    const Step step = stage.step;
+  __device__ void finish(Tiles<C>& tiles, const Vectors<C>& vectors, float (&out)[32], const float (&inner)[32], float2 q_dq) {
+    const Step step = vectors.step;
     float balance[kBalance ? 32 : 4];  // u out
     float through[2] = {};             // the part of it that came through the state, by row
     if constexpr (kBalance) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         std::uint32_t u[4];
-        load_transposed(u, stage.u[0], k);
+        load_transposed(u, tiles.u[index], k, thread);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int t = 16 * k + j / 2 * 8 + lane % 4 * 2, i = 8 * k + 2 * j;
+          const int t = 16 * k + j / 2 * 8 + lane() % 4 * 2, i = 8 * k + 2 * j;
           const float2 us = unpack<E>(u[j]);
           if constexpr (kGates == Gates::outer) {
             // u as it stands in the other pass as w, with the same rounding: within a step q dq and k dk cancel exactly.
-            const float* at = &stage.factor[t * stage.kFactorStride + row + j % 2 * 8];
-            const float2 factor = make_float2(at[0], at[stage.kFactorStride]);
+            const float* at = &vectors.factor[t * C::kFactorStride + row() + j % 2 * 8];
+            const float2 factor = make_float2(at[0], at[C::kFactorStride]);
             const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y), rounded = unpack<E>(pack<E>(scaled.x, scaled.y));
             const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
             through[j % 2] += own.x + own.y;
@@ -270,10 +280,9 @@ struct Consumer {
       for (int i = 0; i < 32; ++i) out[i] *= p.scale;
     }
     if constexpr (kGates == Gates::outer)
-      if (step.size < kTile) leave_out_diagonal(stage, balance);
-    sync_group<kBarrier, kGroup>();  // the tiles of the last step have been read
+      if (step.size < kTile) leave_out_diagonal(tiles, vectors, balance);
     if (p.wide_out) store_wide(out, p.out, step);
-    else to_tile(shared.out[0], out);
+    else to_tile(tiles.w[index], out);
     if constexpr (kGates == Gates::outer) {
       if (!p.backward) {
         each_of_balance(step, balance, [](const auto& x, auto& to) { to = x; });
@@ -281,78 +290,82 @@ struct Consumer {
         float q_dq[32] = {};
         each_of_balance(step, q_dq, [](auto& x, const auto& from) { x = from; });
 #pragma unroll
-        for (int i = 0; i < 32; ++i) balance[i] = i / 4 * 8 + lane % 4 * 2 + i % 2 < step.count ? q_dq[i] - balance[i] : 0.f;
+        for (int i = 0; i < 32; ++i) balance[i] = i / 4 * 8 + lane() % 4 * 2 + i % 2 < step.count ? q_dq[i] - balance[i] : 0.f;
         sum_quad(through);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           // In a split chunk carry has `through` in it already, and beside that at most what the step's decay leaves.
           if (step.size == kTile) carry[i] += through[i];
-          else if (stage.decay[row + 8 * i] < kNegligible) carry[i] = through[i];
+          else if (vectors.decay[row() + 8 * i] < kNegligible) carry[i] = through[i];
         }
-        sum_later(stage, balance);
+        sum_later(vectors, balance);
         if (p.dg) {
           sum_channels(balance);
           if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(thread);
         }
         if (p.dgk && p.wide_gates) store_wide(balance, p.dgk, step);
-        else if (p.dgk) to_tile(shared.out[1], balance);
+        else if (p.dgk) to_tile(tiles.u[index], balance);
       }
     } else if constexpr (kBalance) {
       sum_channels(balance);
-      if (p.backward) sum_later_of_head(stage, q_dq);
+      if (p.backward) sum_later_of_head(vectors, q_dq);
       else if (thread < step.count) p.balance[per_token(step, thread)] = channel_sum(thread);
     }
-    sync_group<kBarrier, kGroup>();
-    if (!p.wide_out) store_rows(shared.out[0], p.out, step);
+    sync();
+    if (!p.wide_out) store_rows(tiles.w[index], p.out, step);
     if constexpr (kGates == Gates::outer)
-      if (p.backward && p.dgk && !p.wide_gates) store_rows(shared.out[1], p.dgk, step);
+      if (p.backward && p.dgk && !p.wide_gates) store_rows(tiles.u[index], p.dgk, step);
   }
 
-  __device__ void take(StageOf& stage) {
-    const Step& step = stage.step;
-    const bool whole = step.size == kTile;
-    float2 q_dq = {};
-    if constexpr (kBalance) {
-      if (p.backward && step.first_of_chunk) {
-        if constexpr (kGates == Gates::none) {
-          if (thread < 32 && 2 * lane < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane));
-          if (thread < 32 && 2 * lane + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane + 1));
-          start_carry(border(step.chunk), stage.decay[0], stage.decay[0]);
-        } else if (!whole) {
-          // From the state after the chunk. If the chunk there was taken as a whole, that is in the frame of its r, which is
-          // also what R lacks.
-          start_carry(border(step.chunk + 1), last_whole ? 1.f : stage.after[row], last_whole ? 1.f : stage.after[row + 8]);
-        }
-      }
-    }
-
-    // R in the frame of this step.
-    std::uint32_t w[4][4];
-    float out[32], inner[kGates == Gates::outer ? 32 : 1];
+  /// R into the frame of a step.
+  __device__ void scale_state(const Vectors<C>& vectors) {
     if constexpr (kGates == Gates::inner) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
         for (int m = 0; m < 8; ++m) {
-          const float2 factor = *reinterpret_cast<const float2*>(&stage.before[tile * kTile + m * 8 + lane % 4 * 2]);
+          const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + m * 8 + lane() % 4 * 2]);
 #pragma unroll
           for (int i = 0; i < 4; ++i) state[tile][4 * m + i] *= i % 2 ? factor.y : factor.x;
         }
     } else if constexpr (kGates == Gates::outer) {
-      if (!whole && !p.backward && step.first_of_chunk) {
-        scale_rows(stage.after[row], stage.after[row + 8]);
-        store_border(step.chunk);
-        scale_rows(stage.before[row], stage.before[row + 8]);
-      } else {
-        scale_rows(stage.after[row] * stage.before[row], stage.after[row + 8] * stage.before[row + 8]);
+      scale_rows(vectors.after[row()] * vectors.before[row()], vectors.after[row() + 8] * vectors.before[row() + 8]);
+    }
+  }
+
+  __device__ void take(Tiles<C>& tiles, const Vectors<C>& vectors) {
+    const Step& step = vectors.step;
+    const bool whole = step.size == kTile;
+    float2 q_dq = {};
+    if constexpr (kBalance) {
+      if (p.backward && step.first_of_chunk) {
+        if constexpr (kGates == Gates::none) {
+          if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane()));
+          if (thread < 32 && 2 * lane() + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane() + 1));
+          start_carry(border(step.chunk), vectors.decay[0], vectors.decay[0]);
+        } else if (!whole) {
+          // From the state after the chunk. If the chunk there was taken as a whole, that is in the frame of its r, which is
+          // also what R lacks.
+          start_carry(border(step.chunk + 1), last_whole ? 1.f : vectors.after[row()],
+                      last_whole ? 1.f : vectors.after[row() + 8]);
+        }
       }
+    }
+
+    if (kGates == Gates::outer && !whole && !p.backward && step.first_of_chunk) {
+      scale_rows(vectors.after[row()], vectors.after[row() + 8]);
+      store_border(step.chunk);
+      scale_rows(vectors.before[row()], vectors.before[row() + 8]);
+    } else if constexpr (kGates == Gates::outer) {
+      scale_state(vectors);
     }
     if (kGates == Gates::outer && p.backward && whole) start_carry(border(step.chunk), 1, 1);
     last_whole = whole;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) load_transposed(w[k], stage.w, k);
 
-      // Without p.out what stands in x and the scores does not matter.
+    // Without p.out what stands in x and the scores does not matter.
+    const std::uint32_t x = operand(tiles.x[0]), y = operand(tiles.y[0]), scores = operand(tiles.scores());
+    std::uint32_t w[4][4];
+    float out[32], inner[kGates == Gates::outer ? 32 : 1];
 #pragma unroll
     for (int first = 0; first < kTiles; first += kRounded) {
       std::uint32_t rounded[kRounded][4][4];
@@ -361,44 +374,39 @@ struct Consumer {
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kRounded * 4; ++i)
-        wgmma<E, 0>(out, rounded[i / 4][i % 4], descriptor(stage.x[first + i / 4], i % 4 * kColumnStep), first + i);
-      if (first + kRounded < kTiles) {
-        wgmma_commit();
+        wgmma<E, 0>(out, rounded[i / 4][i % 4], descriptor(x, (first + i / 4) * kTileStep + i % 4 * kColumnStep), first + i);
+      wgmma_commit();
+      if constexpr (kLarge) {  // which leaves no registers for more operands at a time
         wgmma_wait<0>();
+        pin(out);
       }
     }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) load_transposed(w[k], tiles.w[index], k, thread);
+    wgmma_begin();
     auto add_scores = [&](float(&to)[32], int add) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) wgmma<E, 0>(to, w[k], descriptor(stage.scores, k * kColumnStep), add + k);
+      for (int k = 0; k < 4; ++k) wgmma<E, 0>(to, w[k], descriptor(scores, k * kColumnStep), add + k);
       wgmma_commit();
     };
     auto add_to_state = [&](const std::uint32_t(&left)[4][4]) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(stage.y[tile], k * kRowStep), 1);
+        for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(y, tile * kTileStep + k * kRowStep), 1);
       wgmma_commit();
-    };
-    // A large state leaves no registers for two products at a time.
-    auto settle = [&] {
-      if constexpr (!S::kLarge) return;
-      wgmma_wait<0>();
-      pin(out);
-      wgmma_begin();
     };
     if constexpr (kGates == Gates::none) {
-      wgmma_commit();
-      settle();
       std::uint32_t weighted[4][4];
 #pragma unroll
       for (int k = 0; k < 4; ++k)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float2 by = *reinterpret_cast<const float2*>(&stage.after[16 * k + j / 2 * 8 + lane % 4 * 2]);
+          const float2 by = *reinterpret_cast<const float2*>(&vectors.after[16 * k + j / 2 * 8 + lane() % 4 * 2]);
           const float2 values = unpack<E>(w[k][j]);
           weighted[k][j] = pack<E>(values.x * by.x, values.y * by.y);
         }
-      const float decay = stage.decay[0];
+      const float decay = vectors.decay[0];
       scale_rows(decay, decay);
       wgmma_begin();
       add_to_state(weighted);
@@ -406,7 +414,7 @@ struct Consumer {
       pin(out);
 #pragma unroll
       for (int m = 0; m < 8; ++m) {
-        const float2 factor = *reinterpret_cast<const float2*>(&stage.before[m * 8 + lane % 4 * 2]);
+        const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[m * 8 + lane() % 4 * 2]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) out[4 * m + i] *= i % 2 ? factor.y : factor.x;
       }
@@ -415,7 +423,7 @@ struct Consumer {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             std::uint32_t u[4];
-            load_transposed(u, stage.u[0], k);
+            load_transposed(u, tiles.u[index], k, thread);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const float2 us = unpack<E>(u[j]);
@@ -429,7 +437,6 @@ struct Consumer {
     } else {
       if constexpr (kGates == Gates::outer) add_scores(inner, 0);
       else add_scores(out, 1);
-      settle();
       add_to_state(w);
     }
     wgmma_wait<0>();
@@ -438,9 +445,9 @@ struct Consumer {
     for (int tile = 0; tile < kTiles; ++tile) pin(state[tile]);
     if constexpr (kGates == Gates::outer) {
       pin(inner);
-      if (p.out) finish(stage, out, inner, q_dq);
+      if (p.out) finish(tiles, vectors, out, inner, q_dq);
     } else {
-      if (p.out) finish(stage, out, out, q_dq);
+      if (p.out) finish(tiles, vectors, out, out, q_dq);
     }
   }
 
@@ -457,20 +464,25 @@ struct Consumer {
     }
     if (stretch.first_chunk < stretch.end_chunk) {
       for (int i = 0;; ++i) {
+        forget(thread);
         const int s = i % S::kStages;
         barrier_wait(&shared.full[s], i / S::kStages & 1);
-        const bool is_last = shared.stages[s].is_last;
-        take(shared.stages[s]);
-        if (is_last) break;
+        const Vectors<C>& vectors = shared.vectors[s];
+        if constexpr (C::kConsumersScore) {
+          constexpr int kThreads = C::kConsumers * kGroup, kBarrier = 4;
+          Scores<C, kThreads> scores;
+          scores.start(shared.tiles[s], index * kGroup + thread);
+          scale_state(vectors);
+          scores.finish(shared.tiles[s], vectors, p.backward, index * kGroup + thread);
+          sync_group<kThreads>(kBarrier);
+        }
+        if (vectors.step.count == 0) {
+          if constexpr (kGates == Gates::outer) scale_state(vectors);
+          break;
+        }
+        take(shared.tiles[s], vectors);
         barrier_arrive(&shared.empty[s]);
       }
-      if constexpr (kGates == Gates::inner) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-          for (int i = 0; i < 32; ++i) state[tile][i] *= shared.rest[tile * kTile + i / 4 * 8 + lane % 4 * 2 + i % 2];
-      }
-      if constexpr (kGates == Gates::outer) scale_rows(shared.rest[row], shared.rest[row + 8]);
       if (kBalance && !p.backward) store_border(stretch.end_chunk);
     }
     if (p.last) {

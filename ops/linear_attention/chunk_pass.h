@@ -24,6 +24,7 @@ struct Pass {
   const std::int64_t* cu_seqlens;
   std::int64_t sequences, length;
   int heads, inner, outer;
+  bool wide;      ///< blocks of 128 channels of w, of which fewer apply the gates; not with u
   bool reverse;   ///< the recurrence runs from the last token to the first
   bool backward;  ///< the pass goes against the recurrence
   float scale;    ///< factor of out, and of the states' gradients (R is kept without it)

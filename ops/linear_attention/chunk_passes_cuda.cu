@@ -45,14 +45,22 @@ __global__ void __launch_bounds__(kThreads)
 /// first what each part adds to the state, then the parts side by side.
 class Passes {
  public:
-  /// For passes over rows of w of so many channels.
-  Passes(const Recurrence& r, std::int64_t outer) : r_(r), stream_(stream(r.q.device())) {
+  /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `narrow`, only those over
+  /// the states can be wide.
+  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool narrow = false, std::int64_t least_parts = 1)
+      : r_(r), stream_(stream(r.q.device())) {
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
+    const std::int64_t fill = multiprocessor_count(r.q.device());
     // Measured: the pass over the states makes up for two parts only where they are long.
-    constexpr std::int64_t kShortestPart = 4, kShortestOfTwo = 32;
-    const std::int64_t fill = multiprocessor_count(r.q.device()) / std::max<std::int64_t>(blocks, 1);
-    parts_ = std::min(fill, chunks / kShortestPart);
+    constexpr std::int64_t kShortestPart = 4, kShortestOfTwo = 32, kTwoTiles = 2 * kChunk;
+    const std::int64_t most_parts = std::max<std::int64_t>(chunks / kShortestPart, 1);
+    // Wide blocks do less in all, but are half as many: where those don't fill the GPU, sequences need parts.
+    base_.wide =
+        outer > kChunk &&
+        (inner > kTwoTiles ? r.gk.defined() : 2 * blocks > 3 * fill || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
+    parts_ = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
     if (parts_ == 2 && chunks < 2 * kShortestOfTwo) parts_ = 1;
+    parts_ = std::max(parts_, least_parts);
     if (r.sizes.sequence_split != 0) parts_ = std::min(r.sizes.sequence_split, chunks);
     parts_ = std::max<std::int64_t>(parts_, 1);
     base_.g = pointer(r.g);
@@ -163,13 +171,14 @@ bool take(const RecurrenceShape& shape) {
 }
 
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes(r, r.V);
+  Passes passes(r, r.V, r.K);
   const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false);
   passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o.raw_data(), false);
 }
 
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
-  Passes values(r, r.V), keys(r, r.K);
+  const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
+  Passes values(r, r.V, r.K), keys(r, r.K, r.V, balanced, values.parts());
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
   Passes::State state = values.part_states(r.q, grad_o, last_state, true);
   if (grads.v.defined() || state.last)
@@ -178,9 +187,8 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
   if (keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, {last_state.first, false, nullptr}, true);
   state.last = nullptr;
 
-  const bool gates = grads.dgk.defined() || grads.dg.defined();
   Pass dq = keys.key_pass(grad_o, r.v, r.k, false), dk = keys.key_pass(r.v, grad_o, r.q, true);
-  if (gates || r.gk.defined()) {
+  if (balanced) {
     const std::int64_t K_tiles = tiles(r.K), inner = pass_channels(r.V);
     const Tensor borders = keys.keep(empty({keys.slots(), r.heads, K_tiles, kChunk * inner}, r.q.options()));
     const Shape per_token{K_tiles, r.tokens, r.heads}, per_channel{keys.slots(), r.heads, K_tiles, kChunk * kChunk};

@@ -66,42 +66,72 @@ struct Step {
   }
 };
 
-/// Channels of y or w whose factors are applied in the tiles.
-template <Gates kGates, int Inner>
-inline constexpr int kGated = kGates == Gates::inner ? Inner : kTile;
-
-/// What the producers hand to the consumer for one step.
-template <class E, Gates kGates, int Inner, bool kBalance>
-struct Stage {
-  SwizzledTile<E> x[Inner / kTile], y[Inner / kTile], w, scores;
-  SwizzledTile<E> u[kBalance ? 1 : 0];
+/// What a kernel is compiled for. A block has three warp groups: one consumer and two producers, or, to apply the gates of y
+/// for twice as many channels of w, two consumers and one producer.
+template <class E, Gates kGates_, int kInner, bool kBalance_, int kConsumers_>
+struct Variant {
+  using Element = E;
+  static constexpr Gates kGates = kGates_;
+  static constexpr bool kBalance = kBalance_;
+  static constexpr int kTiles = kInner / kTile;                 ///< of x and y
+  static constexpr int kConsumers = kConsumers_;                ///< each with a tile of w
+  static constexpr int kProducers = (3 - kConsumers) * kGroup;  ///< threads
+  /// Three warp groups share 504 registers a thread: 168 each when the kernel starts.
+  static constexpr int kWideRegisters = kTiles > 2              ? 216
+                                        : kGates == Gates::none ? 200
+                                                                : 184,
+                       kConsumerRegisters = kConsumers == 1 ? 240 : kWideRegisters,
+                       kProducerRegisters = kConsumers == 1 ? 128 : 504 - 2 * kConsumerRegisters;
+  static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
+  static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the producers have enough to do with the gates
+  /// A producer's warp has a tile's channels (a lane two of them) for as many tokens.
+  static constexpr int kSpans = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles, kSpan = kTile / kSpans;
   static constexpr int kFactorStride = kTile + 4;
-  alignas(16) float factor[kGates == Gates::outer ? kTile * kFactorStride : 1];  ///< of out: [token][channel]
-  alignas(16) float before[kGated<kGates, Inner>];  ///< factor of R at the start of the step; Gates::none: of out, by token
-  alignas(16) float after[kTile];  ///< Gates::outer: a factor of R that comes before it; Gates::none: factor of w, by token
-  float b[kTile];                  ///< Gates::none: log2 decay up to a token
-  float decay[kTile];              ///< of the step: Gates::outer by channel, Gates::none the first only
-  unsigned long long dead[kTile];  ///< by channel (Gates::none: the first only) the steps whose decay is 0
-  Step step;
-  bool is_last;
 };
 
-template <class E, Gates kGates, int Inner, bool kBalance>
-struct Shared {
-  static constexpr bool kLarge = Inner > 2 * kTile;  ///< for which there is half the room
-  static constexpr int kStages = (kGates == Gates::none ? 3 : 2) - kLarge;
-  static constexpr int kProducers = 2 * kGroup;
-  static constexpr int kRaw = kGates == Gates::none ? 0 : kGates == Gates::inner ? 3 : 2;  ///< x, y, gk; or w, gk
-  static constexpr int kThreadTokens = kGated<kGates, Inner> / 32;                         ///< tokens of a producer, 8 channels
-  static constexpr int kRawSteps = kRaw == 0 ? 0 : kGates == Gates::inner && kLarge ? 1 : 2;
-  static constexpr int kSums = kGates == Gates::none ? 1 : 8;
+/// What the producers hand to the consumers for one step: tiles,
+template <class C>
+struct Tiles {
+  using Tile = SwizzledTile<typename C::Element>;
+  Tile x[C::kTiles], y[C::kTiles];
+  Tile w[C::kConsumers];                                 ///< later out
+  Tile u[C::kBalance ? C::kConsumers : 0];               ///< later dgk
+  Tile gates[C::kGatedTiles == 0 ? 1 : C::kGatedTiles];  ///< gk as it is in memory, if in 16 bits
 
-  Stage<E, kGates, Inner, kBalance> stages[kStages];
-  SwizzledTile<E> out[kGates == Gates::outer ? 2 : 1];
-  uint4 raw[kRawSteps][kRaw][kThreadTokens][kProducers];
-  alignas(16) float sums[kSums][kGated<kGates, Inner>];
-  float rest[kGated<kGates, Inner>];  ///< what is missing from R's decay after the last step
-  float column_sums[4][kTile];
+  __device__ Tile& scores() { return gates[0]; }  ///< once the gates have been applied
+};
+/// and vectors.
+template <class C>
+struct Vectors {
+  static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
+  alignas(16) float factor[kOuter ? kTile * C::kFactorStride : 0];  ///< of out: [token][channel]
+  /// Factor of R at the step's start; Gates::none: of out, by token.
+  alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
+  alignas(16) float after[kInner ? 0 : kTile];  ///< Gates::outer: a factor of R that comes before it; Gates::none: of w, by token
+  alignas(16) float b[kTile];                   ///< gates that all channels share; Gates::none: their sums. Base 2
+  float decay[kInner ? 0 : kTile];              ///< of the step: Gates::outer by channel, Gates::none the first only
+  unsigned long long dead[kInner ? 0 : kTile];  ///< the steps whose decay is 0, by channel; Gates::none: even ones, odd ones
+  Step step;                                    ///< without tokens: the stretch has ended
+};
+
+/// What is kept within a warp group.
+template <class C>
+struct Exchange {
+  alignas(16) float sums[C::kSpans > 1 ? C::kSpans : 0][C::kGatedTiles * kTile];  ///< producers: of a span's gates
+  float column_sums[C::kBalance ? 4 : 0][kTile];                                  ///< consumer, by warp
+  float carry[C::kBalance ? 4 : 0];                                               ///< consumer, by warp
+};
+
+template <class C>
+struct Shared {
+  static constexpr int kRoom = 227 * 1024 - sizeof(Exchange<C>), kMost = 3,
+                       kStage = sizeof(Tiles<C>) + sizeof(Vectors<C>) + 2 * sizeof(std::uint64_t);
+  static constexpr int kStages = kRoom / kStage < kMost ? kRoom / kStage : kMost;
+  static_assert(kStages >= 2);
+
+  Tiles<C> tiles[kStages];
+  Vectors<C> vectors[kStages];
+  Exchange<C> exchange;
   std::uint64_t full[kStages], empty[kStages];
 };
 

@@ -17,6 +17,8 @@ struct alignas(1024) SwizzledTile {
   /// The 16-byte piece `piece` (of 8 columns) of a row.
   __device__ E* at(int row, int piece) { return data + row * kTile + ((piece ^ (row & 7)) * 8); }
   __device__ E* element(int row, int column) { return at(row, column / 8) + column % 8; }
+  __device__ std::uint32_t* pair(int row, int pair) { return reinterpret_cast<std::uint32_t*>(at(row, pair / 4)) + pair % 4; }
+  __device__ const std::uint32_t* pair(int row, int pair) const { return const_cast<SwizzledTile*>(this)->pair(row, pair); }
 };
 
 // 16-bit values in pairs.
@@ -47,6 +49,13 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
+/// The larger of both; NaN stays.
+__device__ inline float at_least(float x, float least) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(least));
+  return y;
+}
+
 __device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
 // Barriers.
@@ -64,17 +73,25 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, unsigned parity) {
       "r"(parity)
       : "memory");
 }
-/// __syncthreads for the first `Threads` threads that meet at the hardware's barrier Id.
-template <int Id, int Threads>
-__device__ void sync_group() {
-  asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+__device__ inline bool barrier_test(std::uint64_t* barrier, unsigned parity) {
+  int done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.s32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
 }
-template <int Id, int Threads>
-__device__ bool sync_group_or(bool x) {
+/// __syncthreads for the first `Threads` threads that meet at a barrier of the hardware's 16.
+template <int Threads>
+__device__ void sync_group(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
+}
+template <int Threads>
+__device__ bool sync_group_or(int barrier, bool x) {
   int result;
   asm volatile("{\n.reg .pred p, q;\nsetp.ne.s32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.s32 %0, 1, 0, q;\n}"
                : "=r"(result)
-               : "r"(static_cast<int>(x)), "n"(Id), "n"(Threads)
+               : "r"(static_cast<int>(x)), "r"(barrier), "n"(Threads)
                : "memory");
   return result != 0;
 }
@@ -96,8 +113,8 @@ __device__ void wait_copies() {
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
 /// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.
 template <class E>
-__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+  const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -105,8 +122,8 @@ __device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, in
 }
 /// The reverse of load_transposed.
 template <class E>
-__device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uint32_t (&r)[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+__device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uint32_t (&r)[4], int thread) {
+  const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
@@ -121,6 +138,8 @@ template <int Pending>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
+/// Keeps the compiler from holding what it computes from x in registers beyond this point.
+__device__ inline void forget(int& x) { asm volatile("" : "+r"(x)); }
 /// Keeps the compiler from moving uses of the accumulator across a wait.
 template <int N>
 __device__ void pin(float (&x)[N]) {
@@ -128,14 +147,19 @@ __device__ void pin(float (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/// A tile as operand. Along its columns wgmma takes 16 at a time, 32 bytes further on each; along its rows, 16 rows. `step` is
-/// a number of those.
-inline constexpr int kColumnStep = 32 >> 4, kRowStep = 2048 >> 4;
+/// Tiles as operands, from a row on (a multiple of 8): where the first of them lies, for `descriptor`.
 template <class E>
-__device__ std::uint64_t descriptor(const SwizzledTile<E>& tile, int step) {
-  constexpr std::uint32_t kEightRows = 1024 >> 4, kSwizzle128 = 1u << 30, kUnused = 1u << 16;
-  const std::uint32_t low = (shared_address(tile.data) >> 4 | kUnused) + static_cast<std::uint32_t>(step);
-  return std::uint64_t{kEightRows | kSwizzle128} << 32 | low;
+__device__ std::uint32_t operand(const SwizzledTile<E>& tile, int row = 0) {
+  constexpr std::uint32_t kUnused = 1u << 16;
+  return __shfl_sync(~0u, shared_address(tile.data + row * kTile) >> 4 | kUnused,
+                     0);  // so that the compiler sees that all lanes have the same
+}
+/// Along a tile's columns wgmma takes 16 at a time, 32 bytes further on each; along its rows, 16 rows. `step` is a sum of such
+/// steps and of whole tiles.
+inline constexpr int kColumnStep = 32 >> 4, kRowStep = 2048 >> 4, kTileStep = 8192 >> 4;
+__device__ inline std::uint64_t descriptor(std::uint32_t operand, int step) {
+  constexpr std::uint32_t kEightRows = 1024 >> 4, kSwizzle128 = 1u << 30;
+  return std::uint64_t{kEightRows | kSwizzle128} << 32 | (operand + static_cast<std::uint32_t>(step));
 }
 
 #define GLADE_OUTPUTS_8(d, i) \

@@ -107,6 +107,11 @@ TEST_F(Chunk, HeadSizes) {
       for (const bool gk : {false, true}) check({.B = 1, .T = 150, .K = K, .V = V, .g_gamma = !gk, .gk = gk});
 }
 
+TEST_F(Chunk, WideBlocks) {
+  // So many heads that blocks take 128 channels of values on Hopper GPUs.
+  for (const bool gk : {false, true}) check({.B = 50, .T = 130, .K = 128, .V = 128, .g = !gk, .gk = gk});
+}
+
 TEST_F(Chunk, GroupedHeads) {
   for (const std::int64_t group : {2, 4})
     for (const bool gk : {false, true}) check({.H = 4, .group = group, .g = true, .gk = gk});
