@@ -23,7 +23,8 @@ RecurrenceShape shape_of(const AttentionProblem& p) {
 }
 
 Algorithm algorithm_of(const AttentionConfig& cfg, const AttentionProblem& problem) {
-  return cfg.algorithm == Algorithm::automatic ? pick_algorithm(shape_of(problem)) : cfg.algorithm;
+  return cfg.algorithm == Algorithm::automatic ? pick_algorithm(shape_of(problem), problem.pass == Pass::backward)
+                                               : cfg.algorithm;
 }
 
 /// Puts a configuration for each pass into the arguments.
@@ -93,7 +94,7 @@ AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) 
   const RecurrenceShape shape = shape_of(problem);
   const bool single_step = problem.length == 1 && problem.pass == Pass::forward;
   if (!single_step && !chunk_obstacle(shape) && chunk_in_passes(shape)) return {.algorithm = Algorithm::chunk};
-  AttentionConfig cfg{.algorithm = pick_algorithm(shape)};
+  AttentionConfig cfg{.algorithm = pick_algorithm(shape, problem.pass == Pass::backward)};
   // Measured: few heads fill the GPU better in smaller blocks, as long as the kernel does not split their sequences.
   const bool few = problem.sequences * problem.heads <= 64 && problem.length > 1 && problem.length < 3 * kShortestSegment;
   if (problem.device.is_cuda() && cfg.algorithm == Algorithm::recurrent && few) cfg.warps = 4;

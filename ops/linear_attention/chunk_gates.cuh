@@ -47,10 +47,11 @@ class Gates<E, false> {
  public:
   struct Shared {
     float from_start[kTile], to_end[kTile];  ///< decays of the steps up to and including a token's, and of those after it
-    float decay;                             ///< of the whole chunk
+    float chunk_decay;
     float step[kTile];
     float log_from_edge[6][kTile];  ///< log decays between a token and the middle of its block of 2, 4, .., 64 tokens
 
+    __device__ float decay(int) const { return chunk_decay; }
     /// The decay between two tokens, in either order.
     __device__ float between(int s, int t) const {
       const float* log = log_from_edge[31 - __clz(s ^ t | 1)];
@@ -88,7 +89,7 @@ class Gates<E, false> {
       s.to_end[lane] = exponential<E>(after[0] + second_half);
       s.to_end[lane + 32] = exponential<E>(after[1]);
       for (int i = 0; i < 2; ++i) s.step[lane + 32 * i] = step_[i];
-      if (lane == 0) s.decay = exponential<E>(first_half + second_half);
+      if (lane == 0) s.chunk_decay = exponential<E>(first_half + second_half);
     }
     __syncthreads();
   }
@@ -103,8 +104,17 @@ class Gates<E, true> {
  public:
   struct Shared {
     Tile<float, kTile> factors;  ///< by token and channel, what was asked for last
-    float decay[kTile];          ///< of the whole chunk, by channel
     float totals[kParts][kTile];
+    float halves[2][kTile];  ///< decays of the steps up to the middle, and of those after it, by channel
+
+    __device__ float2 factor(int t, int channel) const { return load_pair(factors.at(t, channel)); }
+    /// Those for what comes before, after from_middle.
+    __device__ float2 key_factor(int t, int channel, bool inverted) const {
+      const float2 pair = factor(t, channel);
+      return inverted ? make_float2(__frcp_rn(pair.x), __frcp_rn(pair.y)) : pair;
+    }
+    /// Of the whole chunk.
+    __device__ float decay(int channel) const { return halves[0][channel] * halves[1][channel]; }
   };
 
   __device__ static int channel() { return static_cast<int>(threadIdx.x) % kTile; }
@@ -127,16 +137,14 @@ class Gates<E, true> {
     for (int i = 0; i < kPart; ++i) step_[i] = limit_gate(step_[i] + __shfl_sync(~0u, of_head, i));
   }
 
-  /// Must come first; `decay` is there after the next barrier.
+  /// Must come first; `halves` are there after the next barrier.
   __device__ void sum(Shared& s) const {
     float total = 0;
 #pragma unroll
     for (int i = 0; i < kPart; ++i) total += step_[i];
     s.totals[part()][channel()] = total;
     __syncthreads();
-    if (part() > 0) return;
-    for (int p = 1; p < kParts; ++p) total += s.totals[p][channel()];
-    s.decay[channel()] = exponential<E>(total);
+    if (part() % 2 == 0) s.halves[part() / 2][channel()] = exponential<E>(total + s.totals[part() + 1][channel()]);
   }
 
   /// Decays of the steps up to and including each token's. These and the others are there after the next barrier.

@@ -13,6 +13,10 @@ namespace glade::cuda::chunk {
 
 namespace {
 
+/// Blocks of a multiprocessor. In float32 with a gate a channel registers are worth more than a second block (measured).
+template <class E, bool kPerChannel>
+constexpr int kResident = std::is_same_v<E, float> && kPerChannel ? 1 : 2;
+
 template <class E, bool kPerChannel>
 struct Shared {
   union {
@@ -41,7 +45,7 @@ __device__ float sum_shares(float x) {
 }
 
 template <class E, bool kPerChannel>
-__global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
+__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
   const auto& decays = shared.gates;
@@ -77,8 +81,11 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments<E> a, 
 
   Gates<E, kPerChannel> gates;
   gates.load(a, chunk, n, head, first_k);
-  copy_rows(shared.q, a.queries(head), chunk, first_k);
-  copy_rows(shared.k, a.keys(head), chunk, first_k);
+  auto copy_queries_and_keys = [&] {
+    copy_rows(shared.q, a.queries(head), chunk, first_k);
+    copy_rows(shared.k, a.keys(head), chunk, first_k);
+  };
+  copy_queries_and_keys();
   gates.sum(shared.gates);
   grad_scores.each([&](float& value, int t, int j) {
     value *= a.scale;
@@ -88,60 +95,75 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments<E> a, 
 
   // The terms of the states and of the tokens themselves.
   Fragment<kTile> balance;
-  if constexpr (kPerChannel) gates.from_start(shared.gates);
+  bool safe = true;
+  if constexpr (kPerChannel) safe = gates.from_middle(shared.gates, kTile);
   wait_copies();
   __syncthreads();
-#pragma unroll
-  for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const int t = dq.row(i), channel = dq.column(m, i);
-      float2 factor;
-      if constexpr (kPerChannel) factor = load_pair(decays.factors.at(t, channel));
-      else factor.x = factor.y = decays.from_start[t];
-      const float2 queries = load_pair(shared.q.at(t, channel)), keys = load_pair(shared.k.at(t, channel));
-      const float2 from_state = make_float2(dq.x[m][i] * a.scale * factor.x, dq.x[m][i + 1] * a.scale * factor.y);
-      balance.x[m][i] = queries.x * from_state.x;
-      balance.x[m][i + 1] = queries.y * from_state.y;
-      dq.x[m][i] = from_state.x + shared.grad_diagonal[t] * keys.x;
-      dq.x[m][i + 1] = from_state.y + shared.grad_diagonal[t] * keys.y;
-    }
   state_sum = sum_shares(state_sum);
-  if constexpr (kPerChannel) {
-    if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay[row];
+  if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay(row);
+
+  /// Multiplies the term of the state by the decays up to it and adds that of the token, whose other factor `other` holds.
+  auto finish_state_term = [&](Fragment<kTile>& gradient, const Tile<E, kTile>& other, auto&& decay, auto&& use) {
+#pragma unroll
+    for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const int t = gradient.row(i), channel = gradient.column(m, i);
+        const float2 factor = decay(t, channel), x = load_pair(other.at(t, channel));
+        float* pair = &gradient.x[m][i];
+        pair[0] *= factor.x, pair[1] *= factor.y;
+        use(pair, &balance.x[m][i], t, channel);
+        pair[0] += shared.grad_diagonal[t] * x.x, pair[1] += shared.grad_diagonal[t] * x.y;
+      }
+  };
+  auto finish_query_term = [&](auto&& decay) {
+    finish_state_term(dq, shared.k, decay, [&](const float* pair, float* in_balance, int t, int channel) {
+      const float2 query = load_pair(shared.q.at(t, channel));
+      in_balance[0] = query.x * pair[0], in_balance[1] = query.y * pair[1];
+    });
+  };
+  auto finish_key_term = [&](auto&& decay) {
+    finish_state_term(dk, shared.q, decay, [&](const float* pair, float*, int t, int channel) {
+      const float2 key = load_pair(shared.k.at(t, channel));
+      store_pair(shared.through.at(t, channel), key.x * pair[0], key.y * pair[1]);
+    });
+  };
+  if constexpr (!kPerChannel) {
+    finish_query_term([&](int t, int) { return make_float2(a.scale * decays.from_start[t], a.scale * decays.from_start[t]); });
+    finish_key_term([&](int t, int) { return make_float2(decays.to_end[t], decays.to_end[t]); });
+  } else if (safe) {  // by way of the chunk's middle
+    finish_query_term([&](int t, int channel) {
+      const float2 factor = decays.factor(t, channel), half = load_pair(&decays.halves[0][channel]);
+      return make_float2(a.scale * factor.x * half.x, a.scale * factor.y * half.y);
+    });
+    finish_key_term([&](int t, int channel) {
+      const float2 factor = decays.key_factor(t, channel, true), half = load_pair(&decays.halves[1][channel]);
+      return make_float2(factor.x * half.x, factor.y * half.y);
+    });
+  } else {
+    gates.from_start(shared.gates);
+    __syncthreads();
+    finish_query_term([&](int t, int channel) {
+      const float2 factor = decays.factor(t, channel);
+      return make_float2(a.scale * factor.x, a.scale * factor.y);
+    });
     __syncthreads();
     gates.to_end(shared.gates);
     __syncthreads();
-  } else {
-    if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay;
+    finish_key_term([&](int t, int channel) { return decays.factor(t, channel); });
   }
-#pragma unroll
-  for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const int t = dk.row(i), channel = dk.column(m, i);
-      float2 factor;
-      if constexpr (kPerChannel) factor = load_pair(decays.factors.at(t, channel));
-      else factor.x = factor.y = decays.to_end[t];
-      const float2 queries = load_pair(shared.q.at(t, channel)), keys = load_pair(shared.k.at(t, channel));
-      const float2 from_state = make_float2(dk.x[m][i] * factor.x, dk.x[m][i + 1] * factor.y);
-      store_pair(shared.through.at(t, channel), keys.x * from_state.x, keys.y * from_state.y);
-      dk.x[m][i] = from_state.x + shared.grad_diagonal[t] * queries.x;
-      dk.x[m][i + 1] = from_state.y + shared.grad_diagonal[t] * queries.y;
-    }
 
   // The terms between tokens. In `balance` those inside the chunk cancel but for those across the step in question: both sides
   // take the same rounded factors, so that they cancel exactly.
   auto add_pairs = [&](Fragment<kTile>& gradient, const Fragment<kTile>& part, const Tile<E, kTile>& own, float sign,
-                       bool inverted) {
+                       bool of_keys) {
 #pragma unroll
     for (int m = 0; m < Fragment<kTile>::kBlocks; ++m)
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
         const int t = part.row(i), channel = part.column(m, i);
         float2 factor = make_float2(1, 1);
-        if constexpr (kPerChannel) factor = load_pair(decays.factors.at(t, channel));
-        if (kPerChannel && inverted) factor = make_float2(1 / factor.x, 1 / factor.y);
+        if constexpr (kPerChannel) factor = decays.key_factor(t, channel, of_keys && safe);
         const float2 x = load_pair(own.at(t, channel));
         balance.x[m][i] += sign * x.x * part.x[m][i];
         balance.x[m][i + 1] += sign * x.y * part.x[m][i + 1];
@@ -149,20 +171,10 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments<E> a, 
         gradient.x[m][i + 1] += factor.y * part.x[m][i + 1];
       }
   };
-  for (int block = kTile; block > 1; block /= 2) {
-    bool safe = true;
+  auto add_pairs_around_middles = [&](int block) {
     if constexpr (kPerChannel) {
-      safe = gates.from_middle(shared.gates, block);
-      Rows<E, kTile> q, k;
-      q.load(a.queries(head), chunk, first_k);
-      k.load(a.keys(head), chunk, first_k);
-      __syncthreads();
-      auto factor = [&](int t, int channel) { return load_pair(decays.factors.at(t, channel)); };
-      q.store_scaled(shared.q, factor);
-      k.store_scaled(shared.k, [&](int t, int channel) {
-        const float2 pair = factor(t, channel);
-        return safe ? make_float2(1 / pair.x, 1 / pair.y) : pair;
-      });
+      scale(shared.q, [&](int t, int channel) { return decays.factor(t, channel); });
+      scale(shared.k, [&](int t, int channel) { return decays.key_factor(t, channel, safe); });
     }
     store(shared.grad_scores, grad_scores, [&](int t, int j) { return t > j && is_measured_from(block, safe, t, j); });
     __syncthreads();
@@ -170,9 +182,20 @@ __global__ void __launch_bounds__(kThreads, 2) gradients_kernel(Arguments<E> a, 
     multiply<Layout::plain, Layout::plain>(of_queries, shared.grad_scores, shared.k);
     add_pairs(dq, of_queries, shared.q, 1, false);
     multiply<Layout::transposed, Layout::plain>(of_keys, shared.grad_scores, shared.q);
-    add_pairs(dk, of_keys, shared.k, -1, safe);
+    add_pairs(dk, of_keys, shared.k, -1, true);
     __syncthreads();
-    if (safe) break;
+  };
+  __syncthreads();
+  if (safe) {
+    add_pairs_around_middles(kTile);
+  } else if constexpr (kPerChannel) {
+    for (int block = kTile; block > 1 && !safe; block /= 2) {
+      if (block < kTile) copy_queries_and_keys();
+      safe = gates.from_middle(shared.gates, block);
+      wait_copies();
+      __syncthreads();
+      add_pairs_around_middles(block);
+    }
   }
 
   balance.each_pair([&](const float* pair, int t, int channel) { store_pair(shared.balance.at(t, channel), pair[0], pair[1]); });

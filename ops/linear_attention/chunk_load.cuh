@@ -76,91 +76,69 @@ __device__ void write_pair(T* row, int size, int column, float first, float seco
   }
 }
 
-/// 64 rows of 64 (or 128) columns on their way from global memory, a vector at a time; what lies outside is 0.
+/// The vectors of a tile that a thread copies: one in every kRows rows.
 template <class E, int Columns>
-struct Rows {
-  static constexpr int vectors = kTile * Columns / kVector<E> / kThreads;
-  uint4 x[vectors];
-
-  __device__ static int row(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / (Columns / kVector<E>); }
-  __device__ static int column(int i) {
-    return (static_cast<int>(threadIdx.x) + i * kThreads) % (Columns / kVector<E>)*kVector<E>;
-  }
-
-  /// The chunk's rows, columns first_column on.
-  __device__ void load(const Head<E>& source, const Chunk& chunk, int first_column) {
-    const bool aligned = source.is_aligned();
-#pragma unroll
-    for (int i = 0; i < vectors; ++i) {
-      const int r = row(i), c = first_column + column(i);
-      x[i] = make_uint4(0, 0, 0, 0);
-      if (r >= chunk.count || c >= source.size) continue;
-      const E* from = source.row(chunk.token(r)) + c;
-      if (aligned) {
-        x[i] = __ldg(reinterpret_cast<const uint4*>(from));
-      } else {
-        E values[kVector<E>];
-#pragma unroll
-        for (int j = 0; j < kVector<E>; ++j) values[j] = c + j < source.size ? from[j] : E(0.f);
-        memcpy(&x[i], values, 16);
-      }
-    }
-  }
-  __device__ void store(Tile<E, Columns>& tile) const {
-#pragma unroll
-    for (int i = 0; i < vectors; ++i) *reinterpret_cast<uint4*>(tile.at(row(i), column(i))) = x[i];
-  }
-  /// Stores every two neighbours times the two numbers f(row, column).
-  template <class F>
-  __device__ void store_scaled(Tile<E, Columns>& tile, F&& f) const {
-#pragma unroll
-    for (int i = 0; i < vectors; ++i) {
-      alignas(16) E values[kVector<E>];
-      memcpy(values, &x[i], 16);
-#pragma unroll
-      for (int j = 0; j < kVector<E>; j += 2) {
-        const float2 pair = load_pair(values + j), factor = f(row(i), column(i) + j);
-        store_pair(values + j, pair.x * factor.x, pair.y * factor.y);
-      }
-      memcpy(tile.at(row(i), column(i)), values, 16);
-    }
-  }
+struct Vectors {
+  static constexpr int kRows = kThreads * kVector<E> / Columns, kCount = kTile / kRows;
+  __device__ static int row(int i) { return static_cast<int>(threadIdx.x) / (Columns / kVector<E>)+i * kRows; }
+  __device__ static int column() { return static_cast<int>(threadIdx.x) % (Columns / kVector<E>)*kVector<E>; }
 };
 
-/// Copies 64 rows from column first_column on into a tile, asynchronously where they consist of whole vectors. row(r) is null
-/// outside, and what lies outside is 0.
-template <class E, int Columns, class F>
-__device__ void copy(Tile<E, Columns>& tile, bool aligned, int size, int first_column, F&& row) {
+/// Copies rows that are `stride` elements apart from each other into a tile, asynchronously where they consist of whole
+/// vectors. Beyond `rows` and `columns` it is filled with zeros.
+template <class E, int Columns>
+__device__ void copy(Tile<E, Columns>& tile, const E* from, std::int64_t stride, int rows, int columns, bool aligned) {
+  using V = Vectors<E, Columns>;
+  const int column = V::column();
+  from += V::row(0) * stride + column;
 #pragma unroll
-  for (int i = 0; i < Rows<E, Columns>::vectors; ++i) {
-    const int r = Rows<E, Columns>::row(i), column = Rows<E, Columns>::column(i), c = first_column + column;
-    const E* from = row(r);
-    E* to = tile.at(r, column);
+  for (int i = 0; i < V::kCount; ++i, from += V::kRows * stride) {
+    const bool inside = V::row(i) < rows && column < columns;
+    E* to = tile.at(V::row(i), column);
     if (aligned) {
       // With a size of 0 the 16 bytes are filled with zeros.
       asm volatile(
           "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-          "l"(from + c), "r"(from && c < size ? 16 : 0)
+          "l"(from), "r"(inside ? 16 : 0)
           : "memory");
     } else {
 #pragma unroll
-      for (int j = 0; j < kVector<E>; ++j) to[j] = from && c + j < size ? from[c + j] : E(0.f);
+      for (int j = 0; j < kVector<E>; ++j) to[j] = inside && column + j < columns ? from[j] : E(0.f);
     }
   }
 }
 template <class E, int Columns>
 __device__ void copy_rows(Tile<E, Columns>& tile, const Head<E>& source, const Chunk& chunk, int first_column) {
-  copy(tile, source.is_aligned(), source.size, first_column,
-       [&](int r) { return r < chunk.count ? source.row(chunk.token(r)) : nullptr; });
+  const std::int64_t stride = std::int64_t{source.heads} * source.size;
+  copy(tile, source.row(chunk.token(0)) + first_column, chunk.sequence.reverse ? -stride : stride, chunk.count,
+       source.size - first_column, source.is_aligned());
 }
 /// Rows first_row on and columns first_column on of a state that a kernel left.
 template <class E, int Columns>
 __device__ void copy_state(Tile<E, Columns>& tile, const Arguments<E>& a, const E* state, int first_row, int first_column) {
-  const int size = a.state_columns();
-  copy(tile, true, size, first_column,
-       [&](int r) { return first_row + r < a.K ? state + std::int64_t{first_row + r} * size : nullptr; });
+  const int stride = a.state_columns();
+  copy(tile, state + std::int64_t{first_row} * stride + first_column, stride, a.K - first_row, stride - first_column, true);
 }
 /// Waits for this thread's copies.
 __device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// Multiplies every two neighbours that this thread has copied by the two numbers f(row, column).
+template <class E, int Columns, class F>
+__device__ void scale(Tile<E, Columns>& tile, F&& f) {
+  using V = Vectors<E, Columns>;
+#pragma unroll
+  for (int i = 0; i < V::kCount; ++i) {
+    const int row = V::row(i), column = V::column();
+    E* at = tile.at(row, column);
+    alignas(16) E values[kVector<E>];
+    *reinterpret_cast<uint4*>(values) = *reinterpret_cast<const uint4*>(at);
+#pragma unroll
+    for (int j = 0; j < kVector<E>; j += 2) {
+      const float2 pair = load_pair(values + j), factor = f(row, column + j);
+      store_pair(values + j, pair.x * factor.x, pair.y * factor.y);
+    }
+    *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(values);
+  }
+}
 
 }  // namespace glade::cuda::chunk

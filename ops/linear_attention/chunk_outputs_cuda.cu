@@ -7,6 +7,10 @@ namespace glade::cuda::chunk {
 
 namespace {
 
+/// Blocks of a multiprocessor. In float32 with a gate a channel registers are worth more than a second block (measured).
+template <class E, bool kPerChannel>
+constexpr int kResident = std::is_same_v<E, float> && kPerChannel ? 1 : 2;
+
 template <class E, bool kPerChannel, int kValues>
 struct Shared {
   Tile<E, kTile> x, y;
@@ -15,7 +19,7 @@ struct Shared {
 };
 
 template <class E, bool kPerChannel, bool kForValues, int kValues>
-__global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments<E> a, OutputsArguments<E> o) {
+__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_kernel(Arguments<E> a, OutputsArguments<E> o) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<E, kPerChannel, kValues>*>(memory);
   const auto& decays = shared.gates;
@@ -33,54 +37,67 @@ __global__ void __launch_bounds__(kThreads, 2) outputs_kernel(Arguments<E> a, Ou
   copy_rows(shared.values, kForValues ? Head<E>{o.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
   Gates<E, kPerChannel> gates;
   for (int first_k = 0; first_k < a.K; first_k += kTile) {
+    auto copy_x = [&] { copy_rows(shared.x, kForValues ? a.keys(head) : a.queries(head), chunk, first_k); };
+    auto copy_y = [&] { copy_rows(shared.y, kForValues ? a.queries(head) : a.keys(head), chunk, first_k); };
+    copy_x();
+    copy_y();
     copy_state(shared.state, a, border, first_k, first_v);
-    Rows<E, kTile> x, y;
-    auto load_x = [&] { x.load(kForValues ? a.keys(head) : a.queries(head), chunk, first_k); };
-    auto load_y = [&] { y.load(kForValues ? a.queries(head) : a.keys(head), chunk, first_k); };
-    if (kPerChannel || first_k == 0) gates.load(a, chunk, n, head, first_k);
-    load_x();
-    if (kPerChannel || first_k == 0) gates.sum(shared.gates);
+    if (kPerChannel || first_k == 0) {
+      gates.load(a, chunk, n, head, first_k);
+      gates.sum(shared.gates);
+    }
     if constexpr (!kPerChannel) {
-      load_y();
-      x.store(shared.x);
-      y.store(shared.y);
       wait_copies();
       __syncthreads();
       multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
       multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
     } else {
-      kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
-      __syncthreads();
-      auto factor = [&](int t, int channel) { return load_pair(decays.factors.at(t, channel)); };
-      x.store_scaled(shared.x, factor);
+      auto scale_both = [&](bool inverted) {
+        auto of_query = [&](int t, int channel) { return decays.factor(t, channel); };
+        auto of_key = [&](int t, int channel) { return decays.key_factor(t, channel, inverted); };
+        if constexpr (kForValues) {
+          scale(shared.x, of_key);
+          scale(shared.y, of_query);
+        } else {
+          scale(shared.x, of_query);
+          scale(shared.y, of_key);
+        }
+      };
+      bool safe = gates.from_middle(shared.gates, kTile);
       wait_copies();
       __syncthreads();
-      multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
-      for (int block = kTile;; block /= 2) {
-        const bool safe = gates.from_middle(shared.gates, block);
-        load_x();  // again: there are no registers to keep it in
-        load_y();
+      if (safe) {
+        scale_both(true);
+        scale(shared.state, [&](int channel, int) {  // from the chunk's border to its middle
+          const float half = decays.halves[kForValues][channel];
+          return make_float2(half, half);
+        });
         __syncthreads();
-        auto key_factor = [&](int t, int channel) {
-          const float2 pair = factor(t, channel);
-          return safe ? make_float2(1 / pair.x, 1 / pair.y) : pair;
-        };
-        if constexpr (kForValues) {
-          x.store_scaled(shared.x, key_factor);
-          y.store_scaled(shared.y, factor);
-        } else {
-          x.store_scaled(shared.x, factor);
-          y.store_scaled(shared.y, key_factor);
+        multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+        multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
+      } else {
+        kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
+        __syncthreads();
+        scale(shared.x, [&](int t, int channel) { return decays.factor(t, channel); });
+        __syncthreads();
+        multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+        for (int block = kTile; !safe; block /= 2) {
+          __syncthreads();
+          copy_x();
+          copy_y();
+          safe = gates.from_middle(shared.gates, block);
+          wait_copies();
+          __syncthreads();
+          scale_both(safe);
+          __syncthreads();
+          Fragment<kTile> part;
+          multiply<Layout::plain, Layout::transposed>(part, shared.x, shared.y);
+#pragma unroll
+          for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              if (is_measured_from(block, safe, part.row(j), part.column(i, j))) scores.x[i][j] += part.x[i][j];
         }
-        __syncthreads();
-        Fragment<kTile> part;
-        multiply<Layout::plain, Layout::transposed>(part, shared.x, shared.y);
-#pragma unroll
-        for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            if (is_measured_from(block, safe, part.row(j), part.column(i, j))) scores.x[i][j] += part.x[i][j];
-        if (safe) break;
       }
     }
     __syncthreads();

@@ -11,7 +11,7 @@ namespace {
 
 template <class E, bool kPerChannel>
 struct Shared {
-  Tile<E, kTile> x, y;
+  Tile<E, kTile> x[2], y[2];
   typename Gates<E, kPerChannel>::Shared gates;
 };
 
@@ -36,13 +36,12 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
     state.each([&](float& x, int row, int column) { x = inside(row, column) ? first[element(row, column)] : 0.f; });
   }
 
-  Rows<E, kTile> x, y;
   Gates<E, kPerChannel> gates;
   auto fetch = [&](int c) {
     const Chunk chunk(sequence, c);
-    x.load(kBackward ? a.queries(head) : a.keys(head), chunk, first_k);
+    copy_rows(shared.x[c % 2], kBackward ? a.queries(head) : a.keys(head), chunk, first_k);
+    copy_rows(shared.y[c % 2], kBackward ? Head<E>{s.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
     gates.load(a, chunk, n, head, first_k);
-    y.load(kBackward ? Head<E>{s.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
   };
   if (chunks > 0) fetch(kBackward ? chunks - 1 : 0);
   for (int i = 0; i < chunks; ++i) {
@@ -54,27 +53,19 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
     });
 
     gates.sum(shared.gates);
-    const float scale = kBackward ? a.scale : 1.f;
-    if constexpr (kPerChannel) {
-      kBackward ? gates.from_start(shared.gates) : gates.to_end(shared.gates);
-      __syncthreads();
-      x.store_scaled(shared.x, [&](int t, int channel) {
-        const float2 factor = load_pair(decays.factors.at(t, channel));
-        return make_float2(scale * factor.x, scale * factor.y);
-      });
-    } else {
-      x.store_scaled(shared.x, [&](int t, int) {
-        const float factor = scale * (kBackward ? decays.from_start : decays.to_end)[t];
-        return make_float2(factor, factor);
-      });
-    }
-    y.store(shared.y);
+    if constexpr (kPerChannel) kBackward ? gates.from_start(shared.gates) : gates.to_end(shared.gates);
+    wait_copies();
+    __syncthreads();
+    scale(shared.x[c % 2], [&](int t, int channel) {
+      float2 factor;
+      if constexpr (kPerChannel) factor = decays.factor(t, channel);
+      else factor.x = factor.y = (kBackward ? decays.from_start : decays.to_end)[t];
+      return kBackward ? make_float2(a.scale * factor.x, a.scale * factor.y) : factor;
+    });
     __syncthreads();
     if (i + 1 < chunks) fetch(kBackward ? c - 1 : c + 1);
-    if constexpr (kPerChannel) state.each([&](float& value, int row, int) { value *= decays.decay[row]; });
-    else state.each([&](float& value, int, int) { value *= decays.decay; });
-    multiply<Layout::transposed, Layout::plain>(state, shared.x, shared.y);
-    __syncthreads();
+    state.each([&](float& value, int row, int) { value *= decays.decay(row); });
+    multiply<Layout::transposed, Layout::plain>(state, shared.x[c % 2], shared.y[c % 2]);
   }
   if (s.last) {
     float* last = s.last + (n * a.heads + head) * size;

@@ -100,17 +100,17 @@ __device__ inline void ldmatrix(std::uint32_t (&r)[4], const void* address) {
 template <class E>
 __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   if constexpr (std::is_same_v<E, bf16>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else if constexpr (std::is_same_v<E, __half>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// How a tile of the product x y lies in memory: as it is used, or transposed.
@@ -155,10 +155,11 @@ template <Layout X, Layout Y, int N>
 __device__ void multiply(Fragment<N>& sum, const Tile<float, kTile>& x, const Tile<float, N>& y) {
   const int lane = static_cast<int>(threadIdx.x) % 32, low = lane / 8 % 2, high = lane / 16, within = lane % 8;
   const int row = Fragment<N>::first_row(), column = Fragment<N>::first_column();
+  constexpr int kBlocks = Fragment<N>::kBlocks;
   Fragment<N> large, small;
-#pragma unroll 1
+#pragma unroll 2
   for (int inner = 0; inner < kTile; inner += 8) {
-    std::uint32_t a[4], a_rest[4];
+    std::uint32_t a[4], a_rest[4], b[kBlocks / 2][4], b_rest[kBlocks / 2][4];
     if constexpr (X == Layout::plain) {
       ldmatrix<false>(a, x.at(row + low * 8 + within, inner + high * 4));
     } else {
@@ -167,26 +168,25 @@ __device__ void multiply(Fragment<N>& sum, const Tile<float, kTile>& x, const Ti
     }
     split(a, a_rest);
 #pragma unroll
-    for (int n = 0; n < Fragment<N>::kBlocks; n += 2) {
-      std::uint32_t b[4], b_rest[4];
+    for (int n = 0; n < kBlocks; n += 2) {
       if constexpr (Y == Layout::plain) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          b[i] = __float_as_uint(*y.at(inner + lane % 4 + i % 2 * 4, column + (n + i / 2) * 8 + lane / 4));
+          b[n / 2][i] = __float_as_uint(*y.at(inner + lane % 4 + i % 2 * 4, column + (n + i / 2) * 8 + lane / 4));
       } else {
-        ldmatrix<false>(b, y.at(column + (n + high) * 8 + within, inner + low * 4));
+        ldmatrix<false>(b[n / 2], y.at(column + (n + high) * 8 + within, inner + low * 4));
       }
-      split(b, b_rest);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        mma<float>(small.x[n + i], a, b_rest[2 * i], b_rest[2 * i + 1]);
-        mma<float>(small.x[n + i], a_rest, b[2 * i], b[2 * i + 1]);
-        mma<float>(large.x[n + i], a, b[2 * i], b[2 * i + 1]);
-      }
+      split(b[n / 2], b_rest[n / 2]);
     }
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) mma<float>(small.x[n], a, b_rest[n / 2][n % 2 * 2], b_rest[n / 2][n % 2 * 2 + 1]);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) mma<float>(large.x[n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) mma<float>(small.x[n], a_rest, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
   }
 #pragma unroll
-  for (int n = 0; n < Fragment<N>::kBlocks; ++n)
+  for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum.x[n][i] += large.x[n][i] + small.x[n][i];
 }

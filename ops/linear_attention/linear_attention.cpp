@@ -170,9 +170,9 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   return r;
 }
 
-bool use_chunk(Algorithm algorithm, const KernelSizes& sizes, const Recurrence& r) {
+bool use_chunk(Algorithm algorithm, bool backward, const KernelSizes& sizes, const Recurrence& r) {
   const RecurrenceShape shape = RecurrenceShape::of(r);
-  const bool chunk = (algorithm == Algorithm::automatic ? pick_algorithm(shape) : algorithm) == Algorithm::chunk;
+  const bool chunk = (algorithm == Algorithm::automatic ? pick_algorithm(shape, backward) : algorithm) == Algorithm::chunk;
   const char* obstacle = chunk ? chunk_obstacle(shape) : nullptr;
   if (!obstacle) obstacle = sizes_obstacle(shape, chunk, sizes);
   if (obstacle) fail<ValueError>("recurrent: algorithm {} does not take {}", chunk ? "chunk" : "recurrent", obstacle);
@@ -249,14 +249,19 @@ const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const Kerne
              : "a sequence_split in the chunk form on this GPU or for these head sizes";
 }
 
-Algorithm pick_algorithm(const RecurrenceShape& shape) {
+Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
   if (chunk_obstacle(shape)) return Algorithm::recurrent;
-  // Measured: on the CPU single steps are as fast while a head's state is small (docs/linear_attention.md). On the GPU the
-  // chunk form is faster for short sequences too, but its sums of 16-bit products are less exact: there it takes a configuration.
-  // Its products of float32 numbers are three times the work, which pays in large heads.
-  const bool on_cpu = shape.device.is_cpu(), wide = shape.dtype == DType::float32;
-  const bool pays =
-      on_cpu ? shape.length >= 32 && shape.K * shape.V >= 2048 : shape.length >= 64 && (!wide || shape.K * shape.V >= 65536);
+  // Measured (docs/linear_attention.md): on the CPU single steps are as fast while a head's state is small. On the GPU the chunk
+  // form is faster for short sequences too, but its sums of 16-bit products are less exact: there it takes a configuration.
+  const std::int64_t size = shape.K * shape.V;
+  bool pays = shape.length >= 64;
+  if (shape.device.is_cpu()) {
+    pays = shape.length >= 32 && size >= 2048;
+  } else if (shape.dtype == DType::float32 && size < 65536 && shape.length >= 2048) {
+    // Three products instead of one, and a sequence is walked by few blocks, where the recurrent form takes it in segments.
+    const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * shape.heads * shape.sequences < 64;
+    pays = backward ? !(few && shape.key_gate) : !few && !shape.key_gate;
+  }
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
 
@@ -264,8 +269,8 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
                                     const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
   const Recurrence r = canonical(query, key, value, options, sequences);
-  const bool chunk = use_chunk(options.algorithm, options.sizes, r),
-             backward_chunk = use_chunk(options.backward_algorithm.value_or(options.algorithm), options.backward_sizes, r);
+  const bool chunk = use_chunk(options.algorithm, false, options.sizes, r),
+             backward_chunk = use_chunk(options.backward_algorithm.value_or(options.algorithm), true, options.backward_sizes, r);
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   if (chunk) GLADE_DISPATCH(query.device(), chunk_forward, r, o, final_state);

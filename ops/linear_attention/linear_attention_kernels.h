@@ -51,8 +51,8 @@ const char* chunk_obstacle(const RecurrenceShape& shape);
 bool chunk_in_passes(const RecurrenceShape& shape);
 /// Why the kernels of an algorithm cannot have such sizes; null where they can.
 const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const KernelSizes& sizes);
-/// What Algorithm::automatic means for it.
-Algorithm pick_algorithm(const RecurrenceShape& shape);
+/// What Algorithm::automatic means for its forward or its backward pass.
+Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward);
 
 namespace cpu {
 /// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state.

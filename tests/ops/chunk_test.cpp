@@ -1,4 +1,4 @@
-// The chunk form of the gated recurrence, on CUDA in bfloat16, against the recurrent form in float64 on the CPU.
+// The chunk form of the gated recurrence on CUDA, in 16 bits and in float32, against the recurrent form in float64 on the CPU.
 #include <cmath>
 
 #include <glade/ops/elementwise/elementwise.h>
@@ -112,6 +112,35 @@ TEST_F(Chunk, WideBlocks) {
   for (const bool gk : {false, true}) check({.B = 50, .T = 130, .K = 128, .V = 128, .g = !gk, .gk = gk});
 }
 
+TEST_F(Chunk, OddHeadSizes) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{20, 60}, {100, 36}, {33, 130}, {300, 20}})
+      for (const bool gk : {false, true})
+        check({.B = 1, .T = 70, .K = K, .V = V, .g = !gk, .gk = gk, .strength = gk ? 1.0 : 0.06, .dtype = dtype},
+              dtype == DType::float32 ? 1e-5 : 5e-3);
+}
+
+TEST_F(Chunk, EqualsRecurrent) {
+  const Shape shape{2, 1000, 2, 128};
+  for (const bool reverse : {false, true}) {
+    const Tensor q = random_tensor(shape, kCUDA, DType::float32).set_requires_grad(),
+                 k = random_tensor(shape, kCUDA, DType::float32).set_requires_grad(),
+                 v = random_tensor(shape, kCUDA, DType::float32).set_requires_grad(),
+                 gk = (abs(random_tensor(shape, kCUDA, DType::float32)) * -0.1).detach().set_requires_grad();
+    const Tensor grad_o = random_tensor(shape, kCUDA, DType::float32);
+    auto run = [&](Algorithm algorithm) {
+      RecurrentOptions options;
+      options.gk = gk, options.reverse = reverse, options.algorithm = algorithm;
+      auto [o, state] = recurrent(q, k, v, options);
+      Tensors results = autograd::grad({o}, {q, k, v, gk}, {grad_o});
+      results.insert(results.end(), {o.detach(), state.detach()});
+      return results;
+    };
+    const Tensors chunk = run(Algorithm::chunk), steps = run(Algorithm::recurrent);
+    for (std::size_t i = 0; i < chunk.size(); ++i) EXPECT_LE(relative_error(chunk[i], steps[i]), 4e-6) << i;
+  }
+}
+
 TEST_F(Chunk, GroupedHeads) {
   for (const std::int64_t group : {2, 4})
     for (const bool gk : {false, true}) check({.H = 4, .group = group, .g = true, .gk = gk});
@@ -153,18 +182,23 @@ TEST_F(Chunk, StrongGates) {
 }
 
 TEST_F(Chunk, GatesThatForgetEverything) {
-  for (const float gate : {-20.f, -1e4f, -INFINITY}) {
+  for (const auto& [gate, dtype] : {std::pair{-20.f, DType::bfloat16},
+                                    {-1e4f, DType::bfloat16},
+                                    {-INFINITY, DType::bfloat16},
+                                    {-INFINITY, DType::float16},
+                                    {-20.f, DType::float32},
+                                    {-INFINITY, DType::float32}}) {
     const Shape shape{1, 100, 1, 64};
-    const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
-                 k = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
-                 v = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad();
+    const Tensor q = random_tensor(shape, kCUDA, dtype).set_requires_grad(),
+                 k = random_tensor(shape, kCUDA, dtype).set_requires_grad(),
+                 v = random_tensor(shape, kCUDA, dtype).set_requires_grad();
     RecurrentOptions options;
     options.gk = full(shape, gate, {DType::float32, kCUDA}).set_requires_grad();
     options.algorithm = Algorithm::chunk;
     const Tensor o = recurrent(q, k, v, options).first;
     // Only the step itself is left: o_t = scale (q_t . k_t) v_t.
     const Tensor expected = sum(to(q, DType::float32) * to(k, DType::float32), {-1}, true) * to(v, DType::float32) * 0.125;
-    EXPECT_LE(relative_error(o, expected), 5e-3) << gate;
+    EXPECT_LE(relative_error(o, expected), dtype == DType::float32 ? 2e-6 : 5e-3) << gate;
     sum(to(o, DType::float32)).backward();
     for (const Tensor& x : {q, k, v, options.gk})
       for (const float value : x.grad().to_vector<float>()) ASSERT_TRUE(std::isfinite(value)) << gate;
