@@ -115,7 +115,8 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
     for (const std::int64_t interval : {64, 256})
       if (interval < 2 * problem.length) add({.algorithm = algorithm, .checkpoint_interval = interval});
   };
-  if (!chunk || problem.length < kLong) {  // else chunk wins by far
+  const bool passes = chunk && (!cuda || chunk_in_passes(shape_of(problem)));
+  if (!passes || problem.length < kLong) {  // else chunk wins by far
     if (backward) add_intervals(Algorithm::recurrent);
     if (cuda && problem.length > 1)
       for (const std::int64_t warps : {2, 4}) add({.algorithm = Algorithm::recurrent, .warps = warps});

@@ -20,6 +20,7 @@ inline constexpr float kSafeRange = std::is_same_v<E, bf16>     ? 60.f
 
 /// Threads that share a channel, and the tokens that each has.
 inline constexpr int kParts = kThreads / kTile, kPart = kTile / kParts;
+static_assert(kParts == 4);
 
 template <class E>
 __device__ float exponential(float x) {
@@ -214,6 +215,11 @@ class Gates<E, true> {
 
   float step_[kPart];
 };
+
+/// Blocks of a multiprocessor, for kernels that work on scores. In float32 with a gate a channel registers are worth more than a
+/// second block (measured).
+template <class E, bool kPerChannel>
+inline constexpr int kResident = std::is_same_v<E, float> && kPerChannel ? 1 : 2;
 
 /// Whether the decay between two tokens is that of Gates::from_middle for a block of so many, all below it being so if `safe`.
 __device__ inline bool is_measured_from(int block, bool safe, int s, int t) {

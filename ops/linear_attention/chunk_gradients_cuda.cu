@@ -13,10 +13,6 @@ namespace glade::cuda::chunk {
 
 namespace {
 
-/// Blocks of a multiprocessor. In float32 with a gate a channel registers are worth more than a second block (measured).
-template <class E, bool kPerChannel>
-constexpr int kResident = std::is_same_v<E, float> && kPerChannel ? 1 : 2;
-
 template <class E, bool kPerChannel>
 struct Shared {
   union {

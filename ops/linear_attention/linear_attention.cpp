@@ -246,7 +246,7 @@ const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const Kerne
   if (sizes.sequence_split < 0) return "a negative sequence_split";
   return !chunk || sizes.sequence_split <= 1 || chunk_in_passes(shape)
              ? nullptr
-             : "a sequence_split in the chunk form on this GPU or for these head sizes";
+             : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
 }
 
 Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
