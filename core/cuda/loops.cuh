@@ -2,6 +2,7 @@
 // Elementwise loops on the GPU: the twin of core/cpu_loops.h.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/loops.h>
@@ -46,6 +47,20 @@ struct alignas(sizeof(T) * Width) Vector {
   T x[Width];
 };
 
+/// In one access; of elements of 16 bits the compiler would make one for every two.
+template <class T, int Width>
+__device__ void store(T* to, const Vector<T, Width>& values) {
+  if constexpr (sizeof(values) == 16) {
+    uint4 bytes;
+    memcpy(&bytes, &values, 16);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bytes.x), "r"(bytes.y),
+                 "r"(bytes.z), "r"(bytes.w)
+                 : "memory");
+  } else {
+    *reinterpret_cast<Vector<T, Width>*>(to) = values;
+  }
+}
+
 constexpr int kThreads = 256;
 
 // Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight.
@@ -62,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) contiguous_kernel(std::int64_t n, F 
 #pragma unroll
   for (int u = 0; u < Unroll; ++u) {
     const std::int64_t i = first + u * kThreads;
-    if (i < vectors) reinterpret_cast<Vector<Out, Width>*>(out)[i] = body(reinterpret_cast<const Vector<In, Width>*>(in)[i]...);
+    if (i < vectors) store(out + i * Width, body(reinterpret_cast<const Vector<In, Width>*>(in)[i]...));
   }
   if (blockIdx.x == 0) {
     const std::int64_t i = vectors * Width + threadIdx.x;

@@ -36,30 +36,29 @@ struct Rows {
   std::int64_t columns;
   unsigned blocks_a_row;
   std::int64_t strides[5];
-  bool aligned;
 };
 
-/// One thread 16 bytes of every operand.
-template <class T>
+/// One thread `Width` elements of every operand.
+template <class T, int Width>
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(Rows rows, T* grad_gate, T* grad_up, const T* grad, const T* gate, const T* up) {
   using C = compute_t<T>;
-  constexpr int kWidth = 16 / sizeof(T);
+  using Loaded = Vector<T, Width>;
   const unsigned row = blockIdx.x / rows.blocks_a_row, block = blockIdx.x % rows.blocks_a_row;
-  const std::int64_t column = (std::int64_t{block} * kThreads + threadIdx.x) * kWidth, n = rows.columns - column;
-  if (n <= 0) return;
+  const std::int64_t column = (std::int64_t{block} * kThreads + threadIdx.x) * Width;
+  if (column >= rows.columns) return;
   const auto at = [&](int operand) { return row * rows.strides[operand] + column; };
-  const auto dy = load<kWidth>(grad + at(2), n, rows.aligned), x = load<kWidth>(gate + at(3), n, rows.aligned);
-  const auto u = load<kWidth>(up + at(4), n, rows.aligned);
-  Vector<T, kWidth> dx, du;
+  const Loaded dy = *reinterpret_cast<const Loaded*>(grad + at(2)), x = *reinterpret_cast<const Loaded*>(gate + at(3)),
+               u = *reinterpret_cast<const Loaded*>(up + at(4));
+  Loaded dx, du;
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const C s = math::sigmoid(C(x.x[j])), scaled = C(dy.x[j]) * s;
+  for (int j = 0; j < Width; ++j) {
+    const C s = math::rounded_sigmoid<T>(C(x.x[j])), scaled = C(dy.x[j]) * s;
     dx.x[j] = T(scaled * C(u.x[j]) * (1 + C(x.x[j]) * (1 - s)));
     du.x[j] = T(scaled * C(x.x[j]));
   }
-  store(grad_gate + at(0), dx, n, rows.aligned);
-  store(grad_up + at(1), du, n, rows.aligned);
+  detail::store(grad_gate + at(0), dx);
+  detail::store(grad_up + at(1), du);
 }
 
 /// One thread one counter, which is four elements.
@@ -93,16 +92,18 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
   DeviceGuard guard(gate.device());
   visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int kWidth = 16 / sizeof(T);
-    Rows rows{plan.shape[0], blocks_for(plan.shape[0], kThreads * kWidth), {}, true};
     const Tensor* operands[] = {&grad_gate, &grad_up, &grad, &gate, &up};
+    bool vectors = plan.shape[0] % kWidth == 0;
+    Rows rows{plan.shape[0], 0, {}};
     for (int i = 0; i < 5; ++i) {
       if (plan.ndim == 2) rows.strides[i] = plan.strides[i][1];
-      rows.aligned = rows.aligned && is_aligned(*operands[i], 16) && rows.strides[i] % kWidth == 0;
+      vectors = vectors && is_aligned(*operands[i], 16) && rows.strides[i] % kWidth == 0;
     }
+    rows.blocks_a_row = blocks_for(plan.shape[0], kThreads * (vectors ? kWidth : 1));
     const auto blocks = static_cast<unsigned>(plan.numel / rows.columns * rows.blocks_a_row);
-    swiglu_backward_kernel<<<blocks, kThreads, 0, stream(gate.device())>>>(
-        rows, grad_gate.data<T>(), grad_up.data<T>(), static_cast<const T*>(grad.data<T>()),
-        static_cast<const T*>(gate.data<T>()), static_cast<const T*>(up.data<T>()));
+    const auto kernel = vectors ? swiglu_backward_kernel<T, kWidth> : swiglu_backward_kernel<T, 1>;
+    kernel<<<blocks, kThreads, 0, stream(gate.device())>>>(rows, grad_gate.data<T>(), grad_up.data<T>(), grad.data<T>(),
+                                                           gate.data<T>(), up.data<T>());
     GLADE_CUDA_LAUNCHED();
   });
 }

@@ -3,7 +3,7 @@
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
 #include <glade/core/loops.h>
-#include <glade/core/math.h>
+#include <glade/core/rounded_math.h>
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -11,7 +11,7 @@ namespace glade {
 struct Swiglu {
   template <class T>
   GLADE_HOST_DEVICE compute_t<T> operator()(T gate, T up) const {
-    return math::silu(compute_t<T>(gate)) * compute_t<T>(up);
+    return math::rounded_silu<T>(compute_t<T>(gate)) * compute_t<T>(up);
   }
 };
 

@@ -27,31 +27,38 @@ void check_parameter(const char* name, const char* argument, const Tensor& param
 
 void check(const char* name, const NormInputs& in) {
   const Tensor& x = in.x;
-  check_same_device(name, {{"x", &x}, {"weight", &in.weight}, {"bias", &in.bias}, {"gate", &in.gate}});
+  check_same_device(name, {{"x", &x}, {"weight", &in.weight}, {"bias", &in.bias}, {"gate", &in.gate}, {"residual", &in.residual}});
   if (!is_floating(x.dtype())) fail<DTypeError>("{}: x is {}, expected floating point", name, x.dtype());
   if (x.ndim() == 0) fail<ShapeError>("{}: x has no dimension to normalise", name);
   check_parameter(name, "weight", in.weight, x);
   check_parameter(name, "bias", in.bias, x);
   if (in.weight.defined() && in.bias.defined() && in.weight.dtype() != in.bias.dtype())
     fail<DTypeError>("{}: weight is {}, but bias is {}", name, in.weight.dtype(), in.bias.dtype());
-  if (!in.gate.defined()) return;
-  if (!(in.gate.shape() == x.shape()))
-    fail<ShapeError>("{}: gate is {}, expected x's shape {}", name, in.gate.shape(), x.shape());
-  if (in.gate.dtype() != x.dtype()) fail<DTypeError>("{}: gate is {}, expected x's dtype {}", name, in.gate.dtype(), x.dtype());
+  const auto check_like_x = [&](const char* argument, const Tensor& t) {
+    if (!t.defined()) return;
+    if (!(t.shape() == x.shape())) fail<ShapeError>("{}: {} is {}, expected x's shape {}", name, argument, t.shape(), x.shape());
+    if (t.dtype() != x.dtype()) fail<DTypeError>("{}: {} is {}, expected x's dtype {}", name, argument, t.dtype(), x.dtype());
+  };
+  check_like_x("gate", in.gate);
+  check_like_x("residual", in.residual);
 }
 
 /// The tensors are row-major on entry to a kernel.
 NormInputs row_major(const NormInputs& in) {
   const auto rows = [](const Tensor& t) { return t.defined() ? contiguous_data(t) : t; };
-  return {contiguous_data(in.x), rows(in.weight), rows(in.bias), rows(in.gate), in.centered, in.eps};
+  return {contiguous_data(in.x), rows(in.weight), rows(in.bias), rows(in.gate), rows(in.residual), in.centered, in.eps};
 }
 
-Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatistics& statistics, const Tensor& grad) {
+/// `grad_sum`, where defined, is added to the gradient of x.
+Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatistics& statistics, const Tensor& grad,
+                       const Tensor& grad_sum = {}) {
   const TensorOptions wide{compute_dtype(in.x.dtype()), in.x.device()};
-  const auto parameter = [&](std::size_t i, const Tensor& p) { return node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor(); };
+  const auto parameter = [&](std::size_t i, const Tensor& p) { return p.defined() && node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor(); };
   const NormGradients out{empty(in.x.shape(), in.x.options()), parameter(1, in.weight), parameter(2, in.bias),
                           in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor()};
-  if (in.x.numel() > 0) GLADE_DISPATCH(in.x.device(), norm_backward, row_major(in), statistics, contiguous_data(grad), out);
+  if (in.x.numel() > 0)
+    GLADE_DISPATCH(in.x.device(), norm_backward, row_major(in), statistics, contiguous_data(grad),
+                   grad_sum.defined() ? contiguous_data(grad_sum) : grad_sum, out);
   const auto as = [](const Tensor& gradient, const Tensor& of) {
     return gradient.defined() ? to_data(gradient, of.dtype()) : gradient;
   };
@@ -72,8 +79,8 @@ Tensors composed_backward(const Node& node, const NormInputs& in, const Tensor& 
     out[3] = to(g * y * s * (1 + gate * (1 - s)), in.gate.dtype());
     inner = g * gate * s;
   }
-  if (node.needs_grad(1)) out[1] = to(sum_to(inner * h, in.weight.shape()), in.weight.dtype());
-  if (node.needs_grad(2)) out[2] = to(sum_to(inner, in.bias.shape()), in.bias.dtype());
+  if (in.weight.defined() && node.needs_grad(1)) out[1] = to(sum_to(inner * h, in.weight.shape()), in.weight.dtype());
+  if (in.bias.defined() && node.needs_grad(2)) out[2] = to(sum_to(inner, in.bias.shape()), in.bias.dtype());
   const Tensor gh = in.weight.defined() ? inner * in.weight : inner;
   Tensor across = h * mean(gh * h, {-1}, true);
   if (in.centered) across = across + mean(gh, {-1}, true);
@@ -81,19 +88,23 @@ Tensors composed_backward(const Node& node, const NormInputs& in, const Tensor& 
   return out;
 }
 
+NormStatistics empty_statistics(const NormInputs& in) {
+  Shape rows = in.x.shape();
+  rows.erase(in.x.ndim() - 1);
+  const TensorOptions wide{compute_dtype(in.x.dtype()), in.x.device()};
+  return {in.centered ? empty(rows, wide) : Tensor(), empty(rows, wide)};
+}
+
 Tensor normalise(const char* name, const NormInputs& in) {
   check(name, in);
   const Tensor& x = in.x;
   Tensor y = empty(x.shape(), x.options());
-  Shape rows = x.shape();
-  rows.erase(x.ndim() - 1);
-  const TensorOptions wide{compute_dtype(x.dtype()), x.device()};
-  const NormStatistics statistics{in.centered ? empty(rows, wide) : Tensor(), empty(rows, wide)};
-  if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y);
+  const NormStatistics statistics = empty_statistics(in);
+  if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y, {});
   autograd::record(name, y, {&x, &in.weight, &in.bias, &in.gate},
                    [x = SavedTensor(x), weight = SavedTensor(in.weight), bias = SavedTensor(in.bias), gate = SavedTensor(in.gate),
                     statistics, centered = in.centered, eps = in.eps](const Node& node, const Tensor& grad) {
-                     const NormInputs saved{x.get(), weight.get(), bias.get(), gate.get(), centered, eps};
+                     const NormInputs saved{x.get(), weight.get(), bias.get(), gate.get(), {}, centered, eps};
                      return GradMode::enabled() ? composed_backward(node, saved, grad)
                                                 : fused_backward(node, saved, statistics, grad);
                    });
@@ -103,15 +114,37 @@ Tensor normalise(const char* name, const NormInputs& in) {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  return normalise("rms_norm", {x, weight, {}, {}, false, eps});
+  return normalise("rms_norm", {x, weight, {}, {}, {}, false, eps});
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  return normalise("layer_norm", {x, weight, bias, {}, true, eps});
+  return normalise("layer_norm", {x, weight, bias, {}, {}, true, eps});
 }
 
 Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight, double eps) {
-  return normalise("gated_rms_norm", {x, weight, {}, gate, false, eps});
+  return normalise("gated_rms_norm", {x, weight, {}, gate, {}, false, eps});
+}
+
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+  const NormInputs in{x, weight, {}, {}, residual, false, eps};
+  check("add_rms_norm", in);
+  Tensor y = empty(x.shape(), x.options()), total = empty(x.shape(), x.options());
+  const NormStatistics statistics = empty_statistics(in);
+  if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y, total);
+  autograd::record("add_rms_norm", {&y, &total}, {&x, &weight, &residual},
+                   [total = SavedTensor::output(total, 1), weight = SavedTensor(weight), statistics, eps](const Node& node,
+                                                                                                          const Tensors& grads) {
+                     if (!grads[0].defined()) return Tensors{grads[1], {}, grads[1]};
+                     const NormInputs saved{total.get(), weight.get(), {}, {}, {}, false, eps};
+                     if (!GradMode::enabled()) {
+                       const Tensors fused = fused_backward(node, saved, statistics, grads[0], grads[1]);
+                       return Tensors{fused[0], fused[1], fused[0]};
+                     }
+                     const Tensors composed = composed_backward(node, saved, grads[0]);
+                     const Tensor of_sum = grads[1].defined() ? composed[0] + grads[1] : composed[0];
+                     return Tensors{of_sum, composed[1], of_sum};
+                   });
+  return {y, total};
 }
 
 }  // namespace glade

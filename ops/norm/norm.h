@@ -1,6 +1,8 @@
 #pragma once
 // Normalisation over the last dimension, computed in float32 (float64 for float64). The result has x's dtype; weight and
 // bias have x's or the one it is computed in. Differentiable, twice.
+#include <utility>
+
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -11,5 +13,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// rms_norm(x, weight, eps) * silu(gate), the output gate of GLA; gate has x's shape.
 Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight = {}, double eps = 1e-5);
+/// {rms_norm(x + residual, weight, eps), x + residual} in one pass; residual has x's shape and dtype.
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace glade

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include <glade/core/accumulate.h>
 #include <glade/core/math.h>
 #include <glade/core/parallel.h>
 #include <glade/ops/norm/norm_kernels.h>
@@ -47,7 +48,8 @@ void norm_rows(const NormInputs& in, Acc* means, Acc* rstds, T* result) {
 }
 
 template <class T, class Acc>
-void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds, const T* grad, const NormGradients& out) {
+void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds, const T* grad, const T* grad_sum,
+                        const NormGradients& out) {
   const std::int64_t d = in.x.shape().back(), rows = in.x.numel() / d;
   const auto weights = parameter<Acc>(in.weight, d, 1), biases = parameter<Acc>(in.bias, d, 0);
   const std::int64_t size = std::max<std::int64_t>((rows + kParts - 1) / kParts, 8), parts = (rows + size - 1) / size;
@@ -86,6 +88,10 @@ void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds
         dw[i] += g[i] * h[i];
         db[i] += g[i];
       }
+      if (grad_sum == nullptr) continue;
+      const T* more = grad_sum + row * d;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < d; ++i) dx[i] = T(Acc(dx[i]) + Acc(more[i]));
     }
   });
   const ReduceGeometry columns{1, parts, d};
@@ -95,18 +101,21 @@ void norm_backward_rows(const NormInputs& in, const Acc* means, const Acc* rstds
 
 }  // namespace
 
-void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y) {
+void norm(const NormInputs& given, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
+  NormInputs in = given;
+  if (in.residual.defined()) add_data(in.x = sum, given.x, given.residual);
   visit_floating(y.dtype(), [&]<class T>(TypeTag<T>) {
     using Acc = compute_t<T>;
     norm_rows(in, in.centered ? statistics.mean.data<Acc>() : nullptr, statistics.rstd.data<Acc>(), y.data<T>());
   });
 }
 
-void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const NormGradients& gradients) {
+void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
+                   const NormGradients& gradients) {
   visit_floating(grad.dtype(), [&]<class T>(TypeTag<T>) {
     using Acc = compute_t<T>;
     norm_backward_rows(in, in.centered ? statistics.mean.data<Acc>() : nullptr, statistics.rstd.data<Acc>(), grad.data<T>(),
-                       gradients);
+                       grad_sum.defined() ? grad_sum.data<T>() : nullptr, gradients);
   });
 }
 

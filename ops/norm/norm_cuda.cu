@@ -1,12 +1,14 @@
 // The normalisations on the GPU: a group of threads has a row and passes over it twice. Forward
 // holds the row in registers where it fits; backward finds it in the cache the second time.
-#include <glade/core/math.h>
-#include <glade/ops/norm/norm_kernels.h>
-#include <glade/ops/reduce/fold.cuh>
+#include <glade/core/accumulate.h>
+#include <glade/core/rounded_math.h>
+#include <glade/ops/norm/norm.cuh>
 #include <glade/ops/reduce/reduce_kernels.h>
 #include <glade/ops/reduce/reducers.cuh>
 
 namespace glade::cuda {
+
+using namespace norms;
 
 namespace {
 
@@ -14,39 +16,23 @@ constexpr std::size_t kSharedBytes = 48 * 1024;  // what a block may have withou
 
 constexpr int kBlocks = 4;  // of a multiprocessor, for backward
 
-/// Pointers to what NormInputs and NormStatistics hold, null where undefined. P is the parameters' type.
-template <class T, class P>
-struct Inputs {
-  using Acc = compute_t<T>;
-  const T* x;
-  const P *weight, *bias;
-  const T* gate;
-  Acc *mean, *rstd;
-  Acc eps;
-};
-
-/// v * weight + bias, for the elements from i on.
-template <int W, class T, class P>
-__device__ void scale_and_shift(const Inputs<T, P>& in, std::int64_t i, Numbers<compute_t<T>, W>& v) {
-  if (in.weight != nullptr) {
-    const auto weight = load_numbers<W>(in.weight + i);
-#pragma unroll
-    for (int w = 0; w < W; ++w) v.x[w] *= static_cast<compute_t<T>>(weight.x[w]);
-  }
-  if (in.bias != nullptr) {
-    const auto bias = load_numbers<W>(in.bias + i);
-#pragma unroll
-    for (int w = 0; w < W; ++w) v.x[w] += static_cast<compute_t<T>>(bias.x[w]);
-  }
-}
-
 template <class T, class P, int W, bool held>
 __global__ void __launch_bounds__(kRowThreads)
-    norm_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
+    norm_rows(Inputs<T, P> in, const T* __restrict__ residual, T* __restrict__ sum, T* __restrict__ y, std::int64_t rows,
+              std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = row_of_thread(lanes), offset = row * d;
   Row<held, W, T> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
+  if constexpr (held) {
+    if (residual != nullptr)
+      elements.for_each_vector([&](std::int64_t i, Numbers<Acc, W>& v) {
+        const auto more = load_numbers<W>(residual + offset + i);
+#pragma unroll
+        for (int w = 0; w < W; ++w) v.x[w] = static_cast<Acc>(T(v.x[w] + more.x[w]));
+        store_numbers<W>(sum + offset + i, v);
+      });
+  }
   Acc mean = 0, squares = 0;
   if (in.mean != nullptr) {
     auto state = Variance<T>::identity();
@@ -76,7 +62,7 @@ __global__ void __launch_bounds__(kRowThreads)
     if (in.gate != nullptr) {
       const auto gate = load_numbers<W>(in.gate + offset + i);
 #pragma unroll
-      for (int w = 0; w < W; ++w) v.x[w] *= math::silu(gate.x[w]);
+      for (int w = 0; w < W; ++w) v.x[w] *= math::rounded_silu<T>(gate.x[w]);
     }
     store_numbers<W>(y + offset + i, v);
   };
@@ -90,13 +76,6 @@ struct RowSums {
     Acc along, level;  ///< of g * weight * h, and of g * weight
   };
   __device__ static State merge(const State& a, const State& b) { return {a.along + b.along, a.level + b.level}; }
-};
-
-/// Pointers to what NormGradients holds, null where undefined.
-template <class T>
-struct Outputs {
-  T *x, *gate;
-  compute_t<T>*weight_parts, *bias_parts;  ///< [blocks, d]
 };
 
 /// Every group of threads takes every so many rows and keeps sums for the parameters' gradients, each thread those of its
@@ -198,41 +177,11 @@ __global__ void __launch_bounds__(kReduceThreads, kBlocks)
 }
 
 template <class T, class P>
-Inputs<T, P> pointers(const NormInputs& in, const NormStatistics& statistics) {
-  using Acc = compute_t<T>;
-  const auto data = []<class E>(const Tensor& t, TypeTag<E>) { return t.defined() ? t.data<E>() : nullptr; };
-  return {in.x.data<T>(),
-          data(in.weight, TypeTag<P>{}),
-          data(in.bias, TypeTag<P>{}),
-          data(in.gate, TypeTag<T>{}),
-          data(statistics.mean, TypeTag<Acc>{}),
-          statistics.rstd.data<Acc>(),
-          static_cast<Acc>(in.eps)};
-}
-
-/// Calls f(TypeTag<T>, TypeTag<P>) for x's and the parameters' types.
-template <class F>
-void visit_types(const NormInputs& in, const F& f) {
-  const Tensor& parameter = in.weight.defined() ? in.weight : in.bias;
-  visit_floating(in.x.dtype(), [&]<class T>(TypeTag<T> tag) {
-    if (!parameter.defined() || parameter.dtype() == in.x.dtype()) f(tag, tag);
-    else f(tag, TypeTag<compute_t<T>>{});
-  });
-}
-
-/// Whether rows of d elements of all that is defined can be read and written in vectors of W.
-template <int W, class T, class P>
-bool in_vectors(const Inputs<T, P>& in, std::int64_t d, std::initializer_list<const T*> others) {
-  const auto fits = [d](const auto* data) { return cuda::in_vectors<W>(d, data); };
-  return fits(in.x) && fits(in.weight) && fits(in.bias) && fits(in.gate) && std::all_of(others.begin(), others.end(), fits);
-}
-
-template <class T, class P>
 void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradients& gradients) {
   using Acc = compute_t<T>;
   const Device device = grad.device();
   const std::int64_t d = grad.shape().back(), rows = grad.numel() / d;
-  Outputs<T> out{gradients.x.data<T>(), gradients.gate.defined() ? gradients.gate.data<T>() : nullptr, nullptr, nullptr};
+  Outputs<T> out{gradients.x.data<T>(), pointer<T>(gradients.gate), nullptr, nullptr, nullptr};
   const bool vectors = in_vectors<kWidth<T>>(in, d, {grad.data<T>(), out.x, out.gate});
   const int lanes = lanes_for(ceil_div(d, vectors ? kWidth<T> : 1), kReduceThreads), groups = kReduceThreads / lanes;
 
@@ -258,26 +207,35 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
 
 }  // namespace
 
-void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y) {
+void norm(const NormInputs& given, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
   const Device device = y.device();
   DeviceGuard guard(device);
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
-  visit_types(in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
+  visit_types(given, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;
-    const auto inputs = pointers<T, P>(in, statistics);
-    const bool vectors = in_vectors<W>(inputs, d, {y.data<T>()});
+    NormInputs in = given;
+    const bool vectors = in_vectors<W>(pointers<T, P>(in, statistics), d, {y.data<T>(), pointer<T>(in.residual), pointer<T>(sum)});
     const bool held = vectors && RowGrid::holds(d / W);
+    if (in.residual.defined() && !held) {
+      add_data(sum, in.x, in.residual);
+      in.x = sum;
+      in.residual = {};
+    }
     const RowGrid grid(rows, ceil_div(d, vectors ? W : 1));
     const auto kernel = !vectors ? norm_rows<T, P, 1, false> : held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
-    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(inputs, y.data<T>(), rows, d, grid.lanes);
+    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(pointers<T, P>(in, statistics), pointer<T>(in.residual),
+                                                             pointer<T>(sum), y.data<T>(), rows, d, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();
 }
 
-void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const NormGradients& gradients) {
+void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
+                   const NormGradients& gradients) {
   DeviceGuard guard(grad.device());
+  if (backward_in_warps(in, statistics, grad, grad_sum, gradients)) return;
   visit_types(
       in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) { launch_backward(pointers<T, P>(in, statistics), grad, gradients); });
+  if (grad_sum.defined()) add_data(gradients.x, gradients.x, grad_sum);
 }
 
 }  // namespace glade::cuda

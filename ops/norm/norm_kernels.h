@@ -1,14 +1,15 @@
 #pragma once
-// Kernels of the normalisations. All three are
+// Kernels of the normalisations. All are
 //   h = (x - mean) * rstd,   y = (h * weight + bias) * silu(gate)
 // over the rows of the last dimension, with what is undefined left out.
 #include <glade/core/tensor.h>
 
 namespace glade {
 
-/// Row-major. gate has x's dtype; weight and bias have one dtype, x's or the one x is computed in.
+/// Row-major. gate and residual have x's dtype; weight and bias have one dtype, x's or the one x is computed in.
 struct NormInputs {
   Tensor x, weight, bias, gate;
+  Tensor residual;        ///< where defined, what is normalised is x + residual in x's dtype (forward only: then x is that sum)
   bool centered = false;  ///< whether the mean is subtracted
   double eps = 0;
 };
@@ -24,13 +25,17 @@ struct NormGradients {
 };
 
 namespace cpu {
-void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y);
-void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const NormGradients& gradients);
+/// Fills statistics and y, and with a residual `sum`.
+void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum);
+/// From the gradient of y; `grad_sum`, where defined, is added to x's.
+void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
+                   const NormGradients& gradients);
 }  // namespace cpu
 
 namespace cuda {
-void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y);
-void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const NormGradients& gradients);
+void norm(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum);
+void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
+                   const NormGradients& gradients);
 }  // namespace cuda
 
 }  // namespace glade

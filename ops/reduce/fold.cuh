@@ -115,7 +115,7 @@ __device__ void store_numbers(T* data, const Numbers<compute_t<T>, W>& numbers) 
   detail::Vector<T, W> out;
 #pragma unroll
   for (int w = 0; w < W; ++w) out.x[w] = T(numbers.x[w]);
-  *reinterpret_cast<detail::Vector<T, W>*>(data) = out;
+  detail::store(data, out);
 }
 
 /// f(i, numbers...) with W elements of each input from i on, for every such vector of a row of n (a multiple of W) that is

@@ -140,7 +140,7 @@ TEST_P(Norm, BackwardOfManySizes) {
 TEST_P(Norm, BackwardTypes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const DType parameters : {dtype, DType::float32})
-      for (const std::int64_t d : {24, 129, 1024}) {
+      for (const std::int64_t d : {24, 129, 256, 768, 1024, 2048, 3000}) {
         const Tensor values = random_tensor({50, d}, device(), dtype), gates = random_tensor({50, d}, device(), dtype);
         const Tensor weights = random_tensor({d}, device(), parameters, 1), grad = random_tensor({50, d}, device(), dtype);
         const auto gradients = [&](DType xs, DType ws) {
@@ -156,6 +156,37 @@ TEST_P(Norm, BackwardTypes) {
         for (std::size_t i = 0; i < 3; ++i)
           EXPECT_LT(relative_error(got[i], expected[i]), tolerance) << dtype_name(dtype) << " " << i;
       }
+}
+
+TEST_P(Norm, SumAndNormInOnePass) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t d : {1, 7, 96, 256, 1024, 20000}) {
+      const DType parameters = dtype == DType::float64 ? dtype : DType::float32;
+      const auto leaf = [&](const Shape& shape, DType type) {
+        return random_tensor(shape, device(), type).detach().set_requires_grad();
+      };
+      const Tensor x = leaf({3, 5, d}, dtype), residual = leaf({3, 5, d}, dtype), weight = leaf({d}, parameters);
+      const Tensor grad = random_tensor({3, 5, d}, device(), dtype), grad_sum = random_tensor({3, 5, d}, device(), dtype);
+      const auto [y, total] = add_rms_norm(x, residual, weight, 0.1);
+      const Tensor plain_total = x + residual, plain = rms_norm(plain_total, weight, 0.1);
+      EXPECT_EQ(y.to_vector<double>(), plain.to_vector<double>()) << dtype_name(dtype) << " " << d;
+      EXPECT_EQ(total.to_vector<double>(), plain_total.to_vector<double>()) << dtype_name(dtype) << " " << d;
+      const Tensors fused = autograd::grad({y, total}, {x, residual, weight}, {grad, grad_sum});
+      const Tensors composed = autograd::grad({plain, plain_total}, {x, residual, weight}, {grad, grad_sum});
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(fused[i].to_vector<double>(), composed[i].to_vector<double>()) << dtype_name(dtype) << " " << d << " " << i;
+    }
+  const Tensor x = random_leaf({2, 3, 8}, device()), residual = random_leaf({2, 3, 8}, device());
+  const Tensor weight = random_leaf({8}, device(), 1);
+  const auto both = [](const Tensors& in) {
+    const auto [y, total] = add_rms_norm(in[0], in[1], in[2], 0.1);
+    return Tensors{y, total};
+  };
+  EXPECT_TRUE(autograd::gradcheck(both, {x, residual, weight}));
+  EXPECT_TRUE(autograd::gradgradcheck(both, {x, residual, weight}));
+  EXPECT_TRUE(autograd::gradcheck([](const Tensors& in) { return Tensors{add_rms_norm(in[0], in[1]).second}; }, {x, residual}));
+  EXPECT_EQ(add_rms_norm(zeros({0, 4}), zeros({0, 4})).first.shape(), (Shape{0, 4}));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { add_rms_norm(x, weight); }, "add_rms_norm: residual is [8], expected x's shape"));
 }
 
 TEST_P(Norm, WeightGradientHasTheSameBitsEveryTime) {

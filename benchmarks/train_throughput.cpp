@@ -1,0 +1,98 @@
+// train_throughput: tokens a second of whole training steps (forward, backward, clipping, AdamW) of language models, on random
+// tokens.
+//
+//   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_training.py
+#include <fmt/format.h>
+#include <glade/glade.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+using namespace glade;
+namespace models = nn::models;
+namespace optim = nn::optim;
+
+namespace {
+
+constexpr double kPeakFlops = 989e12;  // of an H200 in bfloat16, dense
+
+struct Options {
+  std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
+  std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
+};
+
+struct Size {
+  std::int64_t hidden, layers, heads, vocabulary;
+};
+const std::map<std::string, Size> kSizes{{"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}}};
+
+template <class Config>
+std::unique_ptr<models::CausalLM> make_model(const Options& options) {
+  const Size& size = kSizes.at(options.size);
+  Config config;
+  config.hidden_size = size.hidden;
+  config.num_hidden_layers = size.layers;
+  config.num_heads = size.heads;
+  config.vocab_size = size.vocabulary;
+  config.dtype = dtype_from_name(options.dtype);
+  return models::make_causal_lm(config.to_json());
+}
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+int run(const Options& options) {
+  const double start = seconds();
+  const Device device = Device::parse(options.device);
+  const auto model = options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
+  model->to(device);
+  optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-4});
+  double parameters = 0;
+  for (const Tensor& x : model->parameters()) parameters += static_cast<double>(x.numel());
+  const auto vocabulary = static_cast<double>(kSizes.at(options.size).vocabulary);
+  const Tensor tokens = to(uniform({options.batch, options.seq_len + 1}, 0, vocabulary, {DType::float32, device}), DType::int64);
+  const Tensor inputs = contiguous(slice(tokens, 1, 0, options.seq_len)), targets = contiguous(slice(tokens, 1, 1, std::nullopt));
+
+  const auto step = [&] {
+    const Tensor loss = model->loss(inputs, targets);
+    loss.backward();
+    optim::clip_grad_norm_(model->parameters(), 1);
+    optimizer.step();
+    optimizer.zero_grad();
+    return loss.detach();
+  };
+  const double first_loss = step().item<double>(), first_step = seconds() - start;
+  Tensor loss;
+  std::vector<double> times;
+  for (std::int64_t i = -options.warmup; i < options.steps; ++i) {
+    const double begin = seconds();
+    loss = step();
+    loss.item<double>();
+    if (i >= 0) times.push_back(seconds() - begin);
+  }
+  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  const double rate = static_cast<double>(options.batch * options.seq_len) / times[times.size() / 2];
+  const double peak = device.is_cuda() ? static_cast<double>(cuda::memory_stats(device.index).peak_allocated) : 0;
+  fmt::print("{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss {:.4f} -> {:.4f}\n",
+             options.model, options.size, options.batch, options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / kPeakFlops,
+             1e3 * times[times.size() / 2], peak / (1 << 30), first_step, first_loss, loss.item<double>());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times training steps of language models.", "train_throughput");
+  Options o;
+  app.add_option("--size", o.size, "11M, 134M or 374M")->check(CLI::IsMember({"11M", "134M", "374M"}))->capture_default_str();
+  app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
+  app.add_option("--dtype", o.dtype, "Of activations")->capture_default_str();
+  app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--batch", o.batch, "Sequences of a step")->capture_default_str();
+  app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->capture_default_str();
+  app.add_option("--steps", o.steps, "Steps to time")->check(CLI::PositiveNumber)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  return run(o);
+}
