@@ -12,6 +12,7 @@
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
 #include <glade/core/graph.h>
+#include <glade/core/graphed_function.h>
 #include <glade/core/shape.h>
 #include <glade/core/storage.h>
 #include <glade/core/stream.h>
@@ -37,6 +38,7 @@
 #include <glade/nn/norm.h>
 #include <glade/nn/optim/adamw.h>
 #include <glade/nn/optim/clip.h>
+#include <glade/nn/optim/loss_scaler.h>
 #include <glade/nn/optim/optimizer.h>
 #include <glade/nn/optim/schedule.h>
 #include <glade/nn/optim/sgd.h>

@@ -73,6 +73,13 @@ class Node : public std::enable_shared_from_this<Node> {
 
 }  // namespace autograd
 
+/// Of a leaf: see autograd/weight_copy.h.
+struct WeightCopy {
+  Tensor values;
+  std::weak_ptr<Storage> of;  ///< whose values they are
+  std::uint64_t version = 0;  ///< at which they were
+};
+
 /// See core/tensor.h.
 struct AutogradSlot {
   bool requires_grad = false;
@@ -80,8 +87,9 @@ struct AutogradSlot {
   std::shared_ptr<autograd::Node> grad_fn;  ///< the operation that made the tensor; null for leaves
   std::uint32_t output_index = 0;
   std::weak_ptr<autograd::Node> accumulator;      ///< of a leaf
-  std::mutex mutex;                               ///< guards it: threads may share leaves
+  std::mutex mutex;                               ///< guards it and `copy`: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
+  WeightCopy copy;
 };
 
 namespace autograd {

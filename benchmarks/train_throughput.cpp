@@ -21,6 +21,7 @@ constexpr double kPeakFlops = 989e12;  // of an H200 in bfloat16, dense
 
 struct Options {
   std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
+  bool eager = false;
   std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
@@ -55,14 +56,15 @@ int run(const Options& options) {
   const Tensor tokens = to(uniform({options.batch, options.seq_len + 1}, 0, vocabulary, {DType::float32, device}), DType::int64);
   const Tensor inputs = contiguous(slice(tokens, 1, 0, options.seq_len)), targets = contiguous(slice(tokens, 1, 1, std::nullopt));
 
-  const auto step = [&] {
-    const Tensor loss = model->loss(inputs, targets);
+  const auto train = [&](const Tensors& batch) {
+    const Tensor loss = model->loss(batch[0], batch[1]);
     loss.backward();
-    optim::clip_grad_norm_(model->parameters(), 1);
-    optimizer.step();
+    optimizer.step({.max_norm = 1});
     optimizer.zero_grad();
-    return loss.detach();
+    return Tensors{loss.detach()};
   };
+  GraphedFunction graphed(device, train);
+  const auto step = [&] { return (options.eager ? train({inputs, targets}) : graphed({inputs, targets}))[0]; };
   const double first_loss = step().item<double>(), first_step = seconds() - start;
   Tensor loss;
   std::vector<double> times;
@@ -93,6 +95,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", o.batch, "Sequences of a step")->capture_default_str();
   app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->capture_default_str();
   app.add_option("--steps", o.steps, "Steps to time")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--eager", o.eager, "Without a CUDA graph");
   CLI11_PARSE(app, argc, argv);
   return run(o);
 }

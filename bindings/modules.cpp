@@ -173,6 +173,8 @@ void bind_simple_layers(py::module_& module) {
   py::class_<RMSNorm, UnaryModule>(module, "RMSNorm",
                                    "x / sqrt(mean(x^2) + eps) * weight over the last dimension (arXiv 1910.07467).")
       .def(py::init<std::int64_t, double, bool>(), arg("dim"), arg("eps") = 1e-5, arg("elementwise_affine") = true)
+      .def("forward_sum", &RMSNorm::forward_sum, arg("x"), arg("residual"), Unlocked(),
+           "(forward(x + residual), x + residual) in one pass.")
       .def("forward_gated", &RMSNorm::forward_gated, arg("x"), arg("gate"), Unlocked(),
            "forward(x) * silu(gate) in one pass; gate has x's shape.")
       .def_readonly("weight", &RMSNorm::weight, "[dim], ones at first; None without elementwise_affine.");

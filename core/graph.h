@@ -17,12 +17,14 @@ namespace glade::cuda {
 ///     graph.replay();                    // now y holds f(next)
 ///
 /// A recording consists of addresses and numbers. Every replay reads and writes the memory that the capture saw, and numbers
-/// of the host (a learning rate, a scale, the branch of an if) are those of the capture. The graph keeps all memory that
+/// of the host (a scale, the branch of an if) are those of the capture. Optimisers' steps and random numbers are the exceptions:
+/// before every replay they bring what changes (learning rates, the number of steps, the generator's position) to the GPU, so
+/// that replays give the bits of eager steps; optimiser and generator must live as long as the graph. The graph keeps all memory that
 /// was allocated or let go of inside the capture; other tensors that it reads must live as long as it is replayed.
 ///
 /// A capture belongs to the thread that begins it, and other threads go on as before. What needs the host between two pieces
 /// of work cannot be captured and is refused with a CudaError that says why: reading values, copies of memory that is not
-/// pinned, waiting for a stream, random numbers, the steps of optimisers. Run what is captured once before: then everything
+/// pinned, waiting for a stream. Run what is captured once before: then everything
 /// that is made at a first use is there.
 class Graph {
  public:
@@ -52,6 +54,9 @@ class Graph {
 
 /// Whether the calling thread is recording a graph.
 bool is_capturing();
+/// While the calling thread is recording a graph: `f` is called on the host before every replay, on the replaying thread, to
+/// queue what the recording reads. Nothing happens elsewhere.
+void before_replay(std::function<void()> f);
 /// For what cannot be captured: a CudaError that says that it cannot, and why, where the calling thread is recording a graph.
 void check_not_capturing(std::string_view what, std::string_view why);
 

@@ -44,6 +44,7 @@ void Graph::abandon_capture() noexcept {}
 bool Graph::is_captured() const { return false; }
 void Graph::replay() {}
 bool is_capturing() { return false; }
+void before_replay(std::function<void()>) {}
 void check_not_capturing(std::string_view, std::string_view) {}
 
 }  // namespace cuda

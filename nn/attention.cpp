@@ -4,8 +4,10 @@
 #include <limits>
 
 #include <glade/core/format.h>
+#include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/attention_module.h>
+#include <glade/ops/matmul/matmul.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::nn {
@@ -42,9 +44,9 @@ std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden
 /// [B, T, heads * d] -> [B, T, heads, d]
 Tensor split_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
-/// Normalises each head of o [B, T, H, V], gates it where the layer has a gate, and joins the heads.
-Tensor finish_heads(const Tensor& o, const Tensor& x, const RMSNorm& norm, const std::optional<Linear>& g_proj) {
-  const Tensor y = g_proj ? norm.forward_gated(o, split_heads((*g_proj)(x), o.size(2))) : norm(o);
+/// Normalises each head of o [B, T, H, V], gates it where there is a gate, and joins the heads.
+Tensor finish_heads(const Tensor& o, const Tensor& gate, const RMSNorm& norm) {
+  const Tensor y = gate.defined() ? norm.forward_gated(o, split_heads(gate, o.size(2))) : norm(o);
   return reshape(y, {o.size(0), o.size(1), o.size(2) * o.size(3)});
 }
 
@@ -88,8 +90,8 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
       gate_logit_normalizer_(options.gate_logit_normalizer),
       clamp_min_(options.clamp_min),
       feature_map_(find_feature_map(options.feature_map)) {
-  gk_proj.add<Linear>(hidden_size, options.gate_low_rank_dim, false);
-  gk_proj.add<Linear>(options.gate_low_rank_dim, sizes.shared_key, true);
+  gk_down_ = &gk_proj.add<Linear>(hidden_size, options.gate_low_rank_dim, false);
+  gk_up_ = &gk_proj.add<Linear>(options.gate_low_rank_dim, sizes.shared_key, true);
 
   register_module("q_proj", q_proj);
   register_module("k_proj", k_proj);
@@ -106,7 +108,10 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
 }
 
 Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  Tensor q = q_proj(x), k = k_proj(x), v = v_proj(x);
+  Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight, gk_down_->weight};
+  if (g_proj) weights.push_back(g_proj->weight);
+  const Tensors projected = linears(x, weights);
+  Tensor q = projected[0], k = projected[1], v = projected[2];
   if (q_conv1d) {
     q = q_conv1d->forward(q, state != nullptr ? &state->q_conv : nullptr, cu_seqlens);
     k = k_conv1d->forward(k, state != nullptr ? &state->k_conv : nullptr, cu_seqlens);
@@ -117,7 +122,7 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
     k = feature_map_(k);
   }
 
-  Tensor gk = logsigmoid(gk_proj(x)) / gate_logit_normalizer_;
+  Tensor gk = normalized_logsigmoid((*gk_up_)(projected[3]), gate_logit_normalizer_);
   if (clamp_min_) gk = clamp(gk, *clamp_min_, std::numeric_limits<double>::infinity());
   gk = split_heads(gk, num_kv_heads_);
   if (num_kv_heads_ != num_heads_) gk = repeat_interleave(gk, num_heads_ / num_kv_heads_, 2);
@@ -127,7 +132,7 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   const auto [o, final_state] = RecurrentAttention().apply(split_heads(q, num_heads_), split_heads(k, num_kv_heads_),
                                                            split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
-  return o_proj(finish_heads(o, x, g_norm, g_proj));
+  return o_proj(finish_heads(o, g_proj ? projected[4] : Tensor(), g_norm));
 }
 
 LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t layer_idx, std::int64_t num_layers,
@@ -151,14 +156,17 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
 }
 
 Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  const Tensor q = split_heads(silu(q_proj(x)), num_heads_);
+  Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight};
+  if (g_proj) weights.push_back(g_proj->weight);
+  const Tensors projected = linears(x, weights);
+  const Tensor q = split_heads(silu(projected[0]), num_heads_);
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.g_gamma = lightning_g_gamma(num_heads_, layer_idx_, num_layers_, x.device(),
                                       q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   const auto [o, final_state] =
-      RecurrentAttention().apply(q, split_heads(silu(k_proj(x)), num_heads_), split_heads(v_proj(x), num_heads_), options);
+      RecurrentAttention().apply(q, split_heads(silu(projected[1]), num_heads_), split_heads(projected[2], num_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
-  return o_proj(finish_heads(o, x, g_norm, g_proj));
+  return o_proj(finish_heads(o, g_proj ? projected[3] : Tensor(), g_norm));
 }
 
 }  // namespace glade::nn

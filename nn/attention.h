@@ -70,6 +70,7 @@ class GatedLinearAttention : public LinearAttention {
   GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options, const Sizes& sizes);
 
   std::int64_t num_heads_, num_kv_heads_;
+  Linear *gk_down_, *gk_up_;  // gk_proj's
   double gate_logit_normalizer_;
   std::optional<double> clamp_min_;
   Tensor (*feature_map_)(const Tensor&);  // null: none

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include <glade/nn/init.h>
-#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/matmul.h>
 
 namespace glade::nn {
@@ -19,7 +18,7 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bi
 Linear::Linear(const Tensor& shared_weight) : weight(register_parameter("weight", shared_weight)) {}
 
 Tensor Linear::forward(const Tensor& x) const {
-  return linear(x, glade::to(weight, x.dtype()), bias.defined() ? glade::to(bias, x.dtype()) : bias);
+  return weight.dtype() == x.dtype() ? linear(x, weight, bias) : linears(x, {weight}, {bias})[0];
 }
 
 }  // namespace glade::nn

@@ -4,8 +4,8 @@
 
 namespace glade::nn {
 
-/// y = x weight^T + bias for x [..., in]. Computes in x's dtype: weights of another dtype are cast on the way, so that
-/// float32 weights can be trained with bfloat16 activations. Starts uniform within +-1 / sqrt(in).
+/// y = x weight^T + bias for x [..., in]. Computes in x's dtype, whatever the weights' (see linears()), so that float32 weights
+/// can be trained with bfloat16 activations. Starts uniform within +-1 / sqrt(in).
 class Linear : public UnaryModule {
  public:
   Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true);

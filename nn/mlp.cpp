@@ -1,6 +1,7 @@
 #include <glade/nn/mlp.h>
 
 #include <glade/ops/activation/activation.h>
+#include <glade/ops/matmul/matmul.h>
 
 namespace glade::nn {
 
@@ -18,6 +19,9 @@ std::int64_t GatedMLP::default_intermediate_size(std::int64_t hidden_size, doubl
   return (size + 255) / 256 * 256;
 }
 
-Tensor GatedMLP::forward(const Tensor& x) const { return down_proj(swiglu(gate_proj(x), up_proj(x))); }
+Tensor GatedMLP::forward(const Tensor& x) const {
+  const Tensors y = linears(x, {gate_proj.weight, up_proj.weight});
+  return down_proj(swiglu(y[0], y[1]));
+}
 
 }  // namespace glade::nn

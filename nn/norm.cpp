@@ -9,6 +9,10 @@ RMSNorm::RMSNorm(std::int64_t dim, double eps, bool elementwise_affine)
 
 Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
 
+std::pair<Tensor, Tensor> RMSNorm::forward_sum(const Tensor& x, const Tensor& residual) const {
+  return add_rms_norm(x, residual, weight, eps_);
+}
+
 Tensor RMSNorm::forward_gated(const Tensor& x, const Tensor& gate) const { return gated_rms_norm(x, gate, weight, eps_); }
 
 LayerNorm::LayerNorm(std::int64_t dim, double eps, bool elementwise_affine, bool with_bias)

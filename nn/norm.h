@@ -1,6 +1,8 @@
 #pragma once
 // Normalisation over the last dimension. Statistics are taken in float32 and weights are applied in their own precision,
 // whatever x's dtype, which is also the result's.
+#include <utility>
+
 #include <glade/nn/module.h>
 
 namespace glade::nn {
@@ -10,6 +12,8 @@ class RMSNorm : public UnaryModule {
  public:
   explicit RMSNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true);
   Tensor forward(const Tensor& x) const override;
+  /// {forward(x + residual), x + residual} in one pass.
+  std::pair<Tensor, Tensor> forward_sum(const Tensor& x, const Tensor& residual) const;
   /// forward(x) * silu(gate) in one pass; gate has x's shape.
   Tensor forward_gated(const Tensor& x, const Tensor& gate) const;
 

@@ -2,6 +2,7 @@
 #include <glade/core/graph.h>
 
 #include <optional>
+#include <vector>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/graph_memory.h>
@@ -30,11 +31,12 @@ struct Graph::Recording {
   std::shared_ptr<GraphMemory> memory = std::make_shared<GraphMemory>(device);
   cudaGraphExec_t executable = nullptr;
   std::optional<Stream> last;  // that it was replayed on
+  std::vector<std::function<void()>> before_replay;
 };
 
 namespace {
 
-thread_local const void* recording_here = nullptr;
+thread_local std::vector<std::function<void()>>* recording_here = nullptr;  // what is called before replays of the recording
 
 }  // namespace
 
@@ -44,7 +46,7 @@ void Graph::Recording::begin() {
   GLADE_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   scope.emplace(Stream{device, stream});
   memory->begin();
-  recording_here = this;
+  recording_here = &before_replay;
 }
 
 cudaGraph_t Graph::Recording::end() noexcept {
@@ -79,7 +81,7 @@ void Graph::begin_capture() {
 }
 
 void Graph::end_capture() {
-  if (recording_ == nullptr || recording_here != recording_.get())
+  if (recording_ == nullptr || recording_here != &recording_->before_replay)
     fail<CudaError>("graph capture: end_capture without begin_capture on this thread");
   DeviceGuard guard({DeviceType::cuda, device_});
   const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(&cudaGraphDestroy)> graph(recording_->end(),
@@ -105,6 +107,7 @@ void Graph::replay() {
   DeviceGuard guard({DeviceType::cuda, device_});
   const Stream current = current_stream(device_);
   if (recording_->last && recording_->last->handle != current.handle) current.wait(*recording_->last);
+  for (const auto& f : recording_->before_replay) f();
   GLADE_CUDA(cudaGraphLaunch(recording_->executable, static_cast<cudaStream_t>(current.handle)));
   if (!recording_->last || recording_->last->handle != current.handle)
     recording_->memory->used_on(static_cast<cudaStream_t>(current.handle));
@@ -112,6 +115,10 @@ void Graph::replay() {
 }
 
 bool is_capturing() { return recording_here != nullptr; }
+
+void before_replay(std::function<void()> f) {
+  if (is_capturing()) recording_here->push_back(std::move(f));
+}
 
 void check_not_capturing(std::string_view what, std::string_view why) {
   if (is_capturing()) fail<CudaError>("graph capture: {} cannot be captured: {}", what, why);

@@ -73,9 +73,10 @@ Block::Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> atte
   register_module("mlp", mlp);
 }
 
-Tensor Block::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  const Tensor y = x + attn->forward(attn_norm(x), state, cu_seqlens);
-  return y + mlp(mlp_norm(y));
+Block::Summands Block::forward(const Summands& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const auto [attn_input, before] = x.second.defined() ? attn_norm.forward_sum(x.first, x.second) : Summands(attn_norm(x.first), x.first);
+  const auto [mlp_input, between] = mlp_norm.forward_sum(attn->forward(attn_input, state, cu_seqlens), before);
+  return {mlp(mlp_input), between};
 }
 
 Decoder::Decoder(const CausalLMConfig& config, const AttentionFactory& attention)
@@ -95,10 +96,10 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
     if (states->size() != layers.size())
       fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
   }
-  Tensor x = glade::to(embeddings(ids), dtype_);
+  Block::Summands x(glade::to(embeddings(ids), dtype_), Tensor());
   for (std::size_t i = 0; i < layers.size(); ++i)
     x = layers[i].forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
-  return norm(x);
+  return norm.forward_sum(x.first, x.second).first;
 }
 
 CausalLM::CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention)
@@ -120,7 +121,7 @@ Tensor CausalLM::forward(const Tensor& ids, AttentionStates* states, const Tenso
 }
 
 Tensor CausalLM::loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens) const {
-  return cross_entropy(forward(ids, nullptr, cu_seqlens), targets);
+  return linear_cross_entropy(model.forward(ids, nullptr, cu_seqlens), lm_head.weight, targets);
 }
 
 void CausalLM::set_algorithm(Algorithm algorithm) {

@@ -2,8 +2,10 @@
 
 #include <cmath>
 
+#include <glade/autograd/weight_copy.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 #include <glade/nn/optim/kernels.h>
 
 namespace glade::nn::optim {
@@ -31,28 +33,45 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
   exp_avg_ = make_state("exp_avg");
   exp_avg_sq_ = make_state("exp_avg_sq");
   step_ = make_counter("step");
+  settings_ = zeros({static_cast<std::int64_t>(groups_.size()), kAdamWNumbers}, {DType::float64, device_});
 }
 
-void AdamW::step() {
-  check_parameters(exp_avg_);
+void AdamW::advance() {
   const auto t = static_cast<double>(++*step_.data<std::int64_t>());
+  std::vector<double> numbers;
+  for (const ParameterGroup& group : groups_)
+    numbers.insert(numbers.end(),
+                   {options_.beta1, options_.beta2, options_.eps, group.lr / (1 - std::pow(options_.beta1, t)),
+                    1 / std::sqrt(1 - std::pow(options_.beta2, t)), 1 - group.lr * group.weight_decay});
+  GLADE_DISPATCH(device_, write_numbers, settings_, numbers);
+}
+
+Tensor AdamW::step(const StepOptions& options) {
+  check_parameters(exp_avg_);
+  const auto [norm, factor] = measure_gradients(options);
+  std::vector<AdamWTensors> tensors;
+  std::vector<std::pair<Tensor, Tensor>> changed;  // parameters and their copies
   std::size_t i = 0;
-  for (const ParameterGroup& group : groups_) {
-    std::vector<AdamWTensors> tensors;
-    for (const auto& [name, x] : group.parameters) {
-      if (const Tensor gradient = x.grad(); gradient.defined())
-        tensors.push_back({x, contiguous_data(gradient), exp_avg_[i], exp_avg_sq_[i]});
+  for (std::size_t group = 0; group < groups_.size(); ++group)
+    for (const auto& [name, x] : groups_[group].parameters) {
+      if (const Tensor gradient = x.grad(); gradient.defined()) {
+        tensors.push_back({x, contiguous_data(gradient), exp_avg_[i], exp_avg_sq_[i], autograd::find_weight_copy(x),
+                           static_cast<std::int64_t>(group)});
+        changed.emplace_back(x, tensors.back().copy);
+      }
       ++i;
     }
-    const AdamWStep step{options_.beta1,
-                         options_.beta2,
-                         options_.eps,
-                         group.lr / (1 - std::pow(options_.beta1, t)),
-                         1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                         1 - group.lr * group.weight_decay};
-    GLADE_DISPATCH(device_, adamw, tensors, step);
-    for (const AdamWTensors& x : tensors) x.parameter.storage()->bump_version();
-  }
+  const auto on_the_host = [this, changed] {
+    advance();
+    for (const auto& [x, copy] : changed) {
+      if (copy.defined()) autograd::keep_weight_copy(x, copy);  // who replays a graph may have changed x
+      autograd::weight_changed(x, copy.defined());
+    }
+  };
+  if (device_.is_cuda() && cuda::is_capturing()) cuda::before_replay(on_the_host);
+  else on_the_host();
+  GLADE_DISPATCH(device_, adamw, tensors, AdamWSettings{settings_, factor, options.scaler != nullptr});
+  return norm;
 }
 
 }  // namespace glade::nn::optim

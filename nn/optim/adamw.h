@@ -18,12 +18,17 @@ class AdamW : public Optimizer {
   explicit AdamW(const NamedTensors& parameters, const AdamWOptions& options = {});
   /// Groups with their own lr and weight_decay; those of `options` are not used.
   explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
-  void step() override;
+  /// In a graph's capture the step is recorded: every replay counts as a step with the groups' learning rates of then.
+  Tensor step(const StepOptions& options = {}) override;
 
  private:
+  /// Counts a step and queues what it reads.
+  void advance();
+
   AdamWOptions options_;
   Tensors exp_avg_, exp_avg_sq_;
   Tensor step_;
+  Tensor settings_;  // see AdamWSettings
 };
 
 }  // namespace glade::nn::optim

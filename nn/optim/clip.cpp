@@ -4,7 +4,6 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/nn/optim/kernels.h>
-#include <glade/ops/elementwise/elementwise.h>
 
 namespace glade::nn::optim {
 
@@ -21,13 +20,13 @@ Tensor clip_grad_norm_(const Tensors& parameters, double max_norm) {
     gradients.push_back(gradient);
   }
   const Device device = gradients.empty() ? kCPU : gradients[0].device();
-  Tensor total = zeros({}, {DType::float64, device});
-  if (gradients.empty()) return total;
-  GLADE_DISPATCH(device, sum_of_squares, gradients, total);
-  const Tensor norm = sqrt(total);
-  GLADE_DISPATCH(device, scale, gradients, minimum(max_norm / (norm + 1e-6), ones_like(norm)));
+  const TensorOptions wide{DType::float64, device};
+  const GradientNorm result{zeros({}, wide), zeros({}, wide), max_norm, {}};
+  if (gradients.empty()) return result.norm;
+  GLADE_DISPATCH(device, gradient_norm, gradients, result);
+  GLADE_DISPATCH(device, scale, gradients, result.factor);
   for (const Tensor& x : gradients) x.storage()->bump_version();
-  return norm;
+  return result.norm;
 }
 
 }  // namespace glade::nn::optim

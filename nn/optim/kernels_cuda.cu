@@ -1,43 +1,70 @@
-// Optimiser kernels over lists of tensors: one launch serves up to kListSize tensors, a row of blocks each, because a model
-// has many small ones and a launch costs more than their arithmetic.
+// Optimiser kernels over lists of tensors: one launch serves up to kListSize of them, because a model has many small ones and a
+// launch costs more than their arithmetic. The list is the kernel's parameter, which may have 32764 bytes.
 #include <algorithm>
 #include <array>
+#include <limits>
 
-#include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/loops.cuh>
 #include <glade/nn/optim/kernels.h>
 
 namespace glade::cuda {
 namespace {
 
-constexpr int kListSize = 64;
-constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 256;  // of a tensor
+using detail::Vector;
 
-/// N arrays for each of up to kListSize tensors; small enough to be a kernel's parameter.
+constexpr int kListSize = 512;
+constexpr int kThreads = 256;
+constexpr int kWidth = 8;                         // elements that a thread takes at a time
+constexpr std::int64_t kChunk = 4 * kThreads * kWidth;  // elements of a block
+
+/// N arrays for each of `count` tensors, whose chunks the blocks of the grid take in order.
 template <int N>
 struct TensorList {
   void* data[N][kListSize];
   std::int64_t numel[kListSize];
-};
+  unsigned first_block[kListSize + 1];
+  int group[kListSize];
+  int count;
 
-/// Calls f(list, grid) for lists that cover the tensors of `dtype`. `arrays(i)` gives tensor i's arrays, the first of
-/// which has the dtype and size that count.
-template <int N, class Arrays, class F>
-void for_each_list(std::size_t count, DType dtype, const Arrays& arrays, const F& f) {
+  /// The elements of this block.
+  struct Part {
+    int tensor;
+    std::int64_t begin, end;
+  };
+  __device__ Part part() const {
+    int low = 0, high = count;  // first_block[low] <= blockIdx.x < first_block[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_block[middle] <= blockIdx.x ? low : high) = middle;
+    }
+    const std::int64_t begin = (blockIdx.x - first_block[low]) * kChunk;
+    return {low, begin, min(begin + kChunk, numel[low])};
+  }
+};
+static_assert(sizeof(TensorList<5>) <= 32000);
+
+/// Calls f(list) for lists that cover the tensors of `dtype`. `arrays(i)` gives tensor i's arrays, the first of which has the
+/// dtype and size that count; those that are undefined are null. `group(i)` is its group.
+template <int N, class Arrays, class Group, class F>
+void for_each_list(std::size_t count, DType dtype, const Arrays& arrays, const Group& group, const F& f) {
   TensorList<N> list;
-  unsigned filled = 0;
-  std::int64_t largest = 0;
+  list.count = 0;
+  list.first_block[0] = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::array<const Tensor*, N> x = arrays(i);
     if (x[0]->dtype() == dtype && x[0]->numel() > 0) {
-      for (int n = 0; n < N; ++n) list.data[n][filled] = x[static_cast<std::size_t>(n)]->raw_data();
-      list.numel[filled++] = x[0]->numel();
-      largest = std::max(largest, x[0]->numel());
+      const int at = list.count++;
+      for (int n = 0; n < N; ++n) {
+        const Tensor& array = *x[static_cast<std::size_t>(n)];
+        list.data[n][at] = array.defined() ? array.raw_data() : nullptr;
+      }
+      list.numel[at] = x[0]->numel();
+      list.group[at] = group(i);
+      list.first_block[at + 1] = list.first_block[at] + blocks_for(x[0]->numel(), kChunk);
     }
-    if (filled == kListSize || (filled > 0 && i + 1 == count)) {
-      f(list, dim3(std::min<unsigned>(blocks_for(largest, kThreads), kMaxBlocks), filled));
-      filled = 0;
-      largest = 0;
+    if (list.count == kListSize || (list.count > 0 && i + 1 == count)) {
+      f(list);
+      list.count = 0;
     }
   }
 }
@@ -49,29 +76,66 @@ void for_each_dtype(const F& f) {
     visit_floating(dtype, [&](auto tag) { f(tag); });
 }
 
-template <class T, class C>
-__global__ void adamw_kernel(TensorList<4> list, C beta1, C beta2, C eps, C lr, C correction, C decay) {
-  T* p = static_cast<T*>(list.data[0][blockIdx.y]);
-  const T* g = static_cast<const T*>(list.data[1][blockIdx.y]);
-  C* m = static_cast<C*>(list.data[2][blockIdx.y]);
-  C* v = static_cast<C*>(list.data[3][blockIdx.y]);
-  const std::int64_t n = list.numel[blockIdx.y];
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * kThreads) {
-    const C gradient(g[i]);
-    const C mean = m[i] = beta1 * m[i] + (1 - beta1) * gradient;
-    const C square = v[i] = beta2 * v[i] + (1 - beta2) * gradient * gradient;
-    p[i] = T(C(p[i]) * decay - lr * mean / (sqrt(square) * correction + eps));
-  }
+/// f(i, number of elements from i on) over a part: in vectors where `aligned`, one by one at the end.
+template <class F>
+__device__ void for_each_vector(std::int64_t begin, std::int64_t end, bool aligned, const F& f) {
+  const std::int64_t vectors = aligned ? (end - begin) / kWidth : 0;
+  for (std::int64_t i = threadIdx.x; i < vectors; i += kThreads) f(begin + i * kWidth, std::integral_constant<int, kWidth>{});
+  for (std::int64_t i = begin + vectors * kWidth + threadIdx.x; i < end; i += kThreads) f(i, std::integral_constant<int, 1>{});
 }
 
 template <class T>
-__global__ void scale_kernel(TensorList<1> list, const double* factor) {
+__device__ bool is_aligned(const T* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % (kWidth * sizeof(T)) == 0;
+}
+
+template <int W, class T>
+__device__ Vector<T, W> load(const T* from) {
+  return *reinterpret_cast<const Vector<T, W>*>(from);
+}
+
+template <class T, class Copy>
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(const __grid_constant__ TensorList<5> list, const AdamWStep* settings, const double* factor, bool skip) {
+  using C = compute_t<T>;
+  if (skip && !isfinite(*factor)) return;
+  const auto [tensor, begin, end] = list.part();
+  const AdamWStep step = settings[list.group[tensor]];
+  const C beta1(step.beta1), beta2(step.beta2), rest1(1 - step.beta1), rest2(1 - step.beta2), eps(step.eps), lr(step.lr),
+      correction(step.inverse_sqrt_correction), decay(step.decay), scale(factor != nullptr ? *factor : 1);
+  T* const p = static_cast<T*>(list.data[0][tensor]);
+  const T* const g = static_cast<const T*>(list.data[1][tensor]);
+  C* const m = static_cast<C*>(list.data[2][tensor]);
+  C* const v = static_cast<C*>(list.data[3][tensor]);
+  Copy* const copy = static_cast<Copy*>(list.data[4][tensor]);
+  const bool aligned = is_aligned(p) && is_aligned(g) && is_aligned(m) && is_aligned(v) && is_aligned(copy);
+  for_each_vector(begin, end, aligned, [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
+    const auto gradients = load<W>(g + i);
+    auto values = load<W>(p + i);
+    auto means = load<W>(m + i), squares = load<W>(v + i);
+    Vector<Copy, W> copied;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const C gradient = C(gradients.x[w]) * scale;
+      means.x[w] = beta1 * means.x[w] + rest1 * gradient;
+      squares.x[w] = beta2 * squares.x[w] + rest2 * gradient * gradient;
+      values.x[w] = T(C(values.x[w]) * decay - lr * means.x[w] / (sqrt(squares.x[w]) * correction + eps));
+      copied.x[w] = Copy(static_cast<float>(values.x[w]));
+    }
+    detail::store(p + i, values);
+    detail::store(m + i, means);
+    detail::store(v + i, squares);
+    if (copy != nullptr) detail::store(copy + i, copied);
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) scale_kernel(const __grid_constant__ TensorList<1> list, const double* factor) {
   const compute_t<T> f(*factor);
   if (f == 1) return;
-  T* x = static_cast<T*>(list.data[0][blockIdx.y]);
-  const std::int64_t n = list.numel[blockIdx.y];
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * kThreads)
-    x[i] = T(compute_t<T>(x[i]) * f);
+  const auto [tensor, begin, end] = list.part();
+  T* const x = static_cast<T*>(list.data[0][tensor]);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) x[i] = T(compute_t<T>(x[i]) * f);
 }
 
 /// The sum of x over the block, in thread 0; always added in the same order.
@@ -87,58 +151,101 @@ __device__ double block_sum(double x) {
 }
 
 template <class T>
-__global__ void partial_squares_kernel(TensorList<1> list, double* partial) {
-  const T* x = static_cast<const T*>(list.data[0][blockIdx.y]);
-  const std::int64_t n = list.numel[blockIdx.y];
-  compute_t<T> sum = 0;
-  for (std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * kThreads)
-    sum += compute_t<T>(x[i]) * compute_t<T>(x[i]);
+__global__ void __launch_bounds__(kThreads) partial_squares_kernel(const __grid_constant__ TensorList<1> list, double* partial) {
+  using C = compute_t<T>;
+  const auto [tensor, begin, end] = list.part();
+  const T* const x = static_cast<const T*>(list.data[0][tensor]);
+  C sum = 0;
+  for_each_vector(begin, end, is_aligned(x), [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
+    const auto values = load<W>(x + i);
+#pragma unroll
+    for (int w = 0; w < W; ++w) sum += C(values.x[w]) * C(values.x[w]);
+  });
   const double total = block_sum(sum);
-  if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = total;
+  if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-__global__ void total_kernel(const double* partial, std::int64_t n, double* total) {
+__global__ void __launch_bounds__(kThreads)
+    norm_kernel(const double* partial, std::int64_t n, double max_norm, const float* scale, double* norm, double* factor) {
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < n; i += kThreads) sum += partial[i];
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *total = sum;
+  if (threadIdx.x != 0) return;
+  const double inverse = scale != nullptr ? 1 / static_cast<double>(*scale) : 1, length = std::sqrt(sum) * inverse;
+  const double clip = max_norm > 0 ? max_norm / (length + 1e-6) : 1;
+  *norm = length;
+  *factor = isfinite(length) ? (clip < 1 ? clip : 1) * inverse : std::numeric_limits<double>::quiet_NaN();
 }
+
+/// Few enough to be a kernel's parameter.
+struct NumberList {
+  double values[256];
+};
+
+__global__ void write_numbers_kernel(const __grid_constant__ NumberList numbers, double* out) {
+  out[threadIdx.x] = numbers.values[threadIdx.x];
+}
+
+constexpr auto kNoGroup = [](std::size_t) { return 0; };
 
 }  // namespace
 
-void adamw(const std::vector<AdamWTensors>& tensors, const AdamWStep& step) {
+void adamw(const std::vector<AdamWTensors>& tensors, const AdamWSettings& settings) {
   if (tensors.empty()) return;
-  const Device device = tensors[0].parameter.device();
+  const Device device = settings.values.device();
   DeviceGuard guard(device);
-  const auto arrays = [&](std::size_t i) {
-    const AdamWTensors& x = tensors[i];
-    return std::array<const Tensor*, 4>{&x.parameter, &x.gradient, &x.exp_avg, &x.exp_avg_sq};
-  };
-  for_each_dtype([&]<class T>(TypeTag<T>) {
-    using C = compute_t<T>;
-    for_each_list<4>(tensors.size(), dtype_of<T>(), arrays, [&](const TensorList<4>& list, dim3 grid) {
-      adamw_kernel<T, C><<<grid, kThreads, 0, stream(device)>>>(list, C(step.beta1), C(step.beta2), C(step.eps), C(step.lr),
-                                                                C(step.inverse_sqrt_correction), C(step.decay));
-      GLADE_CUDA_LAUNCHED();
+  const auto* steps = reinterpret_cast<const AdamWStep*>(settings.values.data<double>());
+  const double* factor = settings.factor.defined() ? settings.factor.data<double>() : nullptr;
+  // Tensors whose copies have the other 16-bit dtype, or none, are a list of their own.
+  for (const DType copies : {DType::bfloat16, DType::float16}) {
+    std::vector<const AdamWTensors*> chosen;
+    for (const AdamWTensors& x : tensors)
+      if ((x.copy.defined() ? x.copy.dtype() : DType::bfloat16) == copies) chosen.push_back(&x);
+    const auto arrays = [&](std::size_t i) {
+      const AdamWTensors& x = *chosen[i];
+      return std::array<const Tensor*, 5>{&x.parameter, &x.gradient, &x.exp_avg, &x.exp_avg_sq, &x.copy};
+    };
+    const auto chosen_group = [&](std::size_t i) { return static_cast<int>(chosen[i]->group); };
+    for_each_dtype([&]<class T>(TypeTag<T>) {
+      for_each_list<5>(chosen.size(), dtype_of<T>(), arrays, chosen_group, [&](const TensorList<5>& list) {
+        const auto kernel = copies == DType::float16 ? adamw_kernel<T, float16> : adamw_kernel<T, bfloat16>;
+        kernel<<<list.first_block[list.count], kThreads, 0, stream(device)>>>(list, steps, factor, settings.skip);
+        GLADE_CUDA_LAUNCHED();
+      });
     });
-  });
+  }
 }
 
-void sum_of_squares(const Tensors& tensors, const Tensor& total) {
-  const Device device = total.device();
+void write_numbers(const Tensor& out, const std::vector<double>& values) {
+  DeviceGuard guard(out.device());
+  NumberList numbers{};
+  for (std::size_t first = 0; first < values.size(); first += std::size(numbers.values)) {
+    const std::size_t count = std::min(std::size(numbers.values), values.size() - first);
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(first), count, numbers.values);
+    write_numbers_kernel<<<1, static_cast<unsigned>(count), 0, stream(out.device())>>>(numbers, out.data<double>() + first);
+    GLADE_CUDA_LAUNCHED();
+  }
+}
+
+void gradient_norm(const Tensors& gradients, const GradientNorm& result) {
+  const Device device = result.norm.device();
   DeviceGuard guard(device);
-  Scratch partial((tensors.size()) * kMaxBlocks * sizeof(double), device);
+  std::size_t blocks = 0;
+  for (const Tensor& x : gradients) blocks += blocks_for(x.numel(), kChunk);
+  const Scratch partial(blocks * sizeof(double), device);
   std::int64_t used = 0;
   for_each_dtype([&]<class T>(TypeTag<T>) {
-    for_each_list<1>(
-        tensors.size(), dtype_of<T>(), [&](std::size_t i) { return std::array<const Tensor*, 1>{&tensors[i]}; },
-        [&](const TensorList<1>& list, dim3 grid) {
-          partial_squares_kernel<T><<<grid, kThreads, 0, stream(device)>>>(list, partial.data<double>() + used);
-          GLADE_CUDA_LAUNCHED();
-          used += std::int64_t{grid.x} * grid.y;
-        });
+    const auto array = [&](std::size_t i) { return std::array<const Tensor*, 1>{&gradients[i]}; };
+    for_each_list<1>(gradients.size(), dtype_of<T>(), array, kNoGroup, [&](const TensorList<1>& list) {
+      const unsigned list_blocks = list.first_block[list.count];
+      partial_squares_kernel<T><<<list_blocks, kThreads, 0, stream(device)>>>(list, partial.data<double>() + used);
+      GLADE_CUDA_LAUNCHED();
+      used += list_blocks;
+    });
   });
-  total_kernel<<<1, kThreads, 0, stream(device)>>>(partial.data<double>(), used, total.data<double>());
+  norm_kernel<<<1, kThreads, 0, stream(device)>>>(partial.data<double>(), used, result.max_norm,
+                                                  result.scale.defined() ? result.scale.data<float>() : nullptr,
+                                                  result.norm.data<double>(), result.factor.data<double>());
   GLADE_CUDA_LAUNCHED();
 }
 
@@ -146,12 +253,11 @@ void scale(const Tensors& tensors, const Tensor& factor) {
   const Device device = factor.device();
   DeviceGuard guard(device);
   for_each_dtype([&]<class T>(TypeTag<T>) {
-    for_each_list<1>(
-        tensors.size(), dtype_of<T>(), [&](std::size_t i) { return std::array<const Tensor*, 1>{&tensors[i]}; },
-        [&](const TensorList<1>& list, dim3 grid) {
-          scale_kernel<T><<<grid, kThreads, 0, stream(device)>>>(list, factor.data<double>());
-          GLADE_CUDA_LAUNCHED();
-        });
+    const auto array = [&](std::size_t i) { return std::array<const Tensor*, 1>{&tensors[i]}; };
+    for_each_list<1>(tensors.size(), dtype_of<T>(), array, kNoGroup, [&](const TensorList<1>& list) {
+      scale_kernel<T><<<list.first_block[list.count], kThreads, 0, stream(device)>>>(list, factor.data<double>());
+      GLADE_CUDA_LAUNCHED();
+    });
   });
 }
 

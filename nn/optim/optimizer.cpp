@@ -3,8 +3,10 @@
 #include <cmath>
 #include <set>
 
+#include <glade/core/dispatch.h>
 #include <glade/core/format.h>
-#include <glade/core/graph.h>
+#include <glade/nn/optim/kernels.h>
+#include <glade/nn/optim/loss_scaler.h>
 
 namespace glade::nn::optim {
 namespace {
@@ -66,8 +68,6 @@ Tensor Optimizer::make_counter(const std::string& name) {
 }
 
 void Optimizer::check_parameters(const Tensors& state) const {
-  if (device_.is_cuda())
-    cuda::check_not_capturing("an optimizer's step", "it counts its steps and reads its learning rate on the host");
   std::size_t i = 0;
   for (const ParameterGroup& group : groups_)
     for (const auto& [name, x] : group.parameters) {
@@ -76,6 +76,21 @@ void Optimizer::check_parameters(const Tensors& state) const {
         fail<ValueError>("{}: parameter {} is now {} on {}, but the optimizer was made with its state {} on {}", name_, name,
                          x.dtype(), x.device(), s.dtype(), device_);
     }
+}
+
+Optimizer::Measured Optimizer::measure_gradients(const StepOptions& options) const {
+  if (!(options.max_norm >= 0)) fail<ValueError>("{}: max_norm is {}, expected at least 0", name_, options.max_norm);
+  if (options.max_norm == 0 && options.scaler == nullptr) return {};
+  Tensors gradients;
+  for (const ParameterGroup& group : groups_)
+    for (const auto& [name, x] : group.parameters)
+      if (const Tensor gradient = x.grad(); gradient.defined()) gradients.push_back(contiguous_data(gradient));
+  const TensorOptions wide{DType::float64, device_};
+  const GradientNorm result{empty({}, wide), empty({}, wide), options.max_norm,
+                            options.scaler != nullptr ? options.scaler->value() : Tensor()};
+  GLADE_DISPATCH(device_, gradient_norm, gradients, result);
+  if (options.scaler != nullptr) options.scaler->update(result.norm);
+  return {result.norm, result.factor};
 }
 
 }  // namespace glade::nn::optim

@@ -13,15 +13,25 @@ struct ParameterGroup {
   double weight_decay = 0;
 };
 
+class LossScaler;
+
+/// What a step does to the gradients on the way; they themselves stay as they are.
+struct StepOptions {
+  double max_norm = 0;           ///< clips their joint norm, as clip_grad_norm_ does; 0: any
+  LossScaler* scaler = nullptr;  ///< whose scale they are divided by; where one is not finite nothing but the scale changes
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Changes the parameters by their gradients; those without one are left alone. ValueError, before anything is changed,
-  /// where a parameter was moved or converted since the optimiser was made.
-  virtual void step() = 0;
+  /// Changes the parameters by their gradients; those without one are left alone. Returns the gradients' norm, undivided by
+  /// clipping, as a float64 scalar on their device where options ask for clipping or scaling, else an undefined tensor. A
+  /// skipped step counts as one. ValueError, before anything is changed, where a parameter was moved or converted since the
+  /// optimiser was made.
+  virtual Tensor step(const StepOptions& options = {}) = 0;
   /// Forgets the gradients.
   void zero_grad();
 
@@ -47,6 +57,11 @@ class Optimizer {
   Tensor make_counter(const std::string& name);
   /// Throws what step() promises; `state` is one of make_state's.
   void check_parameters(const Tensors& state) const;
+  /// The norm of the parameters' gradients, and what a step multiplies them by; both undefined where options ask for neither.
+  struct Measured {
+    Tensor norm, factor;  // float64 scalars
+  };
+  Measured measure_gradients(const StepOptions& options) const;
 
   const char* name_;
   std::vector<ParameterGroup> groups_;

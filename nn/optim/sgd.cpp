@@ -2,6 +2,7 @@
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
 
@@ -16,9 +17,12 @@ SGD::SGD(std::vector<ParameterGroup> groups, const SGDOptions& options)
   buffers_ = make_state("momentum");
 }
 
-void SGD::step() {
+Tensor SGD::step(const StepOptions& options) {
   NoGradGuard no_grad;
   check_parameters(buffers_);
+  if (device_.is_cuda()) cuda::check_not_capturing("a step of SGD", "it reads its learning rate on the host (AdamW's can be)");
+  if (options.scaler != nullptr) fail<ValueError>("SGD: takes no loss scaler, expected AdamW for that");
+  const auto [norm, factor] = measure_gradients(options);
   std::size_t i = 0;
   for (const ParameterGroup& group : groups_)
     for (const auto& [name, x] : group.parameters) {
@@ -26,10 +30,11 @@ void SGD::step() {
       const Tensor gradient = x.grad();
       if (!gradient.defined()) continue;
       multiply_(buffer, momentum_);
-      add_(buffer, gradient);
+      add_(buffer, factor.defined() ? to(gradient * factor, gradient.dtype()) : gradient);
       if (group.weight_decay != 0) add_(buffer, x, group.weight_decay);
       add_(x, buffer, -group.lr);
     }
+  return norm;
 }
 
 }  // namespace glade::nn::optim

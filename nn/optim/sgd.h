@@ -15,7 +15,7 @@ class SGD : public Optimizer {
   explicit SGD(const NamedTensors& parameters, const SGDOptions& options = {});
   /// Groups with their own lr and weight_decay; those of `options` are not used.
   explicit SGD(std::vector<ParameterGroup> groups, const SGDOptions& options = {});
-  void step() override;
+  Tensor step(const StepOptions& options = {}) override;
 
  private:
   double momentum_;

@@ -3,7 +3,6 @@
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
-#include <glade/core/graph.h>
 #include <glade/ops/activation/activation_kernels.h>
 #include <glade/ops/elementwise/elementwise.h>
 
@@ -34,12 +33,12 @@ Tensors swiglu_backward_recorded(const Tensor& grad, const Tensor& gate, const T
   return {grad * up * s * (1 + gate * (1 - s)), grad * silu(gate)};
 }
 
-/// x with the elements zeroed and scaled that `state` says. Linear in x, so that it is its own derivative.
-Tensor masked(const Tensor& x, double p, Generator::State state) {
+/// x with the elements zeroed and scaled that `place` says. Linear in x, so that it is its own derivative.
+Tensor masked(const Tensor& x, double p, const Draw& place) {
   Tensor out = empty(x.shape(), x.options());
-  if (x.numel() > 0) GLADE_DISPATCH(x.device(), dropout, out, contiguous_data(x), p, state);
+  if (x.numel() > 0) GLADE_DISPATCH(x.device(), dropout, out, contiguous_data(x), p, place);
   autograd::record("dropout", out, {&x},
-                   [p, state](const autograd::Node&, const Tensor& grad) { return Tensors{masked(grad, p, state)}; });
+                   [p, place](const autograd::Node&, const Tensor& grad) { return Tensors{masked(grad, p, place)}; });
   return out;
 }
 
@@ -63,12 +62,26 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
   return out;
 }
 
+Tensor normalized_logsigmoid(const Tensor& x, double normalizer) {
+  if (!is_floating(x.dtype())) fail<DTypeError>("normalized_logsigmoid: x is {}, expected a floating-point tensor", x.dtype());
+  if (normalizer == 0) fail<ValueError>("normalized_logsigmoid: normalizer is 0");
+  Tensor out = empty(x.shape(), x.options());
+  if (out.numel() > 0) GLADE_DISPATCH(x.device(), normalized_logsigmoid, out, x, normalizer);
+  autograd::record("normalized_logsigmoid", out, {&x}, [x = SavedTensor(x), normalizer](const autograd::Node&, const Tensor& grad) {
+    const Tensor input = x.get();
+    if (GradMode::enabled()) return Tensors{grad * sigmoid(-input) / normalizer};
+    Tensor dx = empty(input.shape(), input.options());
+    if (dx.numel() > 0) GLADE_DISPATCH(dx.device(), normalized_logsigmoid_backward, dx, grad, input, normalizer);
+    return Tensors{dx};
+  });
+  return out;
+}
+
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p is {}, expected a probability in [0, 1]", p);
   if (!is_floating(x.dtype())) fail<DTypeError>("dropout: x is {}, expected a floating-point tensor", x.dtype());
   if (!training || p == 0) return x;
-  if (x.is_cuda()) cuda::check_not_capturing("dropout", "every replay would drop the same elements");
-  return masked(x, p, generator.reserve(static_cast<std::uint64_t>(x.numel() + 3) / 4));
+  return masked(x, p, draw_from(generator, static_cast<std::uint64_t>(x.numel() + 3) / 4, x.device()));
 }
 
 }  // namespace glade

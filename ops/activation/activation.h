@@ -7,6 +7,8 @@ namespace glade {
 
 /// silu(gate) * up (arXiv 2002.05202); equal shapes.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
+/// logsigmoid(x) / normalizer, the gate of GLA in log space, in one pass.
+Tensor normalized_logsigmoid(const Tensor& x, double normalizer);
 /// Zeroes each element with probability p and scales the rest by 1 / (1 - p) while training; x itself otherwise. The
 /// same mask on CPU and GPU for a generator state. ValueError for p outside [0, 1].
 Tensor dropout(const Tensor& x, double p, bool training = true, Generator& generator = default_generator());

@@ -4,6 +4,20 @@
 
 namespace glade::cpu {
 
+void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(plan_loop(x.shape(), out, x), NormalizedLogsigmoid<T>{compute_t<T>(1 / normalizer)}, out.data<T>(),
+                static_cast<const T*>(x.data<T>()));
+  });
+}
+
+void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(plan_loop(x.shape(), dx, grad, x), NormalizedLogsigmoidBackward<T>{compute_t<T>(1 / normalizer)},
+                dx.data<T>(), static_cast<const T*>(grad.data<T>()), static_cast<const T*>(x.data<T>()));
+  });
+}
+
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up) {
   visit_floating(out.dtype(), [&]<class T>(TypeTag<T>) {
     elementwise(plan, Swiglu{}, out.data<T>(), static_cast<const T*>(gate.data<T>()), static_cast<const T*>(up.data<T>()));
@@ -36,7 +50,8 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
   });
 }
 
-void dropout(const Tensor& out, const Tensor& x, double p, Generator::State state) {
+void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place) {
+  const Generator::State state = place.state;
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
     const T* from = x.data<T>();

@@ -64,8 +64,10 @@ __global__ void __launch_bounds__(kThreads)
 /// One thread one counter, which is four elements.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    dropout_kernel(std::int64_t n, bool aligned, float p, compute_t<T> scale, Generator::State state, T* out, const T* x) {
+    dropout_kernel(std::int64_t n, bool aligned, float p, compute_t<T> scale, Generator::State state,
+                   const Generator::State* of_replay, T* out, const T* x) {
   using C = compute_t<T>;
+  if (of_replay != nullptr) state = *of_replay;
   const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = 4 * counter;
   if (first >= n) return;
   const Philox4 bits = philox(state.seed, state.offset + static_cast<std::uint64_t>(counter));
@@ -79,6 +81,20 @@ __global__ void __launch_bounds__(kThreads)
 bool is_aligned(const Tensor& x, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(x.raw_data()) % bytes == 0; }
 
 }  // namespace
+
+void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(out.device(), plan_loop(x.shape(), out, x), NormalizedLogsigmoid<T>{compute_t<T>(1 / normalizer)}, out.data<T>(),
+                static_cast<const T*>(x.data<T>()));
+  });
+}
+
+void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(dx.device(), plan_loop(x.shape(), dx, grad, x), NormalizedLogsigmoidBackward<T>{compute_t<T>(1 / normalizer)},
+                dx.data<T>(), static_cast<const T*>(grad.data<T>()), static_cast<const T*>(x.data<T>()));
+  });
+}
 
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up) {
   visit_floating(out.dtype(), [&]<class T>(TypeTag<T>) {
@@ -108,12 +124,12 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
   });
 }
 
-void dropout(const Tensor& out, const Tensor& x, double p, Generator::State state) {
+void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place) {
   DeviceGuard guard(x.device());
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     const bool aligned = is_aligned(x, 4 * sizeof(T)) && is_aligned(out, 4 * sizeof(T));
     dropout_kernel<<<blocks_for(x.numel(), 4 * kThreads), kThreads, 0, stream(x.device())>>>(
-        x.numel(), aligned, static_cast<float>(p), compute_t<T>(1 / (1 - p)), state, out.data<T>(),
+        x.numel(), aligned, static_cast<float>(p), compute_t<T>(1 / (1 - p)), place.state, place.of_replay(), out.data<T>(),
         static_cast<const T*>(x.data<T>()));
     GLADE_CUDA_LAUNCHED();
   });

@@ -1,7 +1,7 @@
 #pragma once
 // Kernels of the activations. No operand is empty.
 #include <glade/core/float16.h>
-#include <glade/core/generator.h>
+#include <glade/core/draw.h>
 #include <glade/core/loops.h>
 #include <glade/core/rounded_math.h>
 #include <glade/core/tensor.h>
@@ -15,21 +15,40 @@ struct Swiglu {
   }
 };
 
+/// logsigmoid(x) / normalizer.
+template <class T>
+struct NormalizedLogsigmoid {
+  compute_t<T> factor;  ///< 1 / normalizer
+  GLADE_HOST_DEVICE compute_t<T> operator()(T x) const { return math::logsigmoid(compute_t<T>(x)) * factor; }
+};
+/// From the gradient and x: d logsigmoid(x) / dx is sigmoid(-x).
+template <class T>
+struct NormalizedLogsigmoidBackward {
+  compute_t<T> factor;
+  GLADE_HOST_DEVICE compute_t<T> operator()(T grad, T x) const {
+    return compute_t<T>(grad) * math::rounded_sigmoid<T>(-compute_t<T>(x)) * factor;
+  }
+};
+
 namespace cpu {
+void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer);
+void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer);
 /// The plan's operands are out, gate, up.
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up);
 /// The plan's operands are grad_gate, grad_up, grad, gate, up; it has at most two dimensions, and inner strides of 1.
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
                      const Tensor& gate, const Tensor& up);
-/// Of row-major tensors. Element i is kept where number i % 4 of counter state.offset + i / 4 is at least p.
-void dropout(const Tensor& out, const Tensor& x, double p, Generator::State state);
+/// Of row-major tensors. Element i is kept where number i % 4 of counter offset + i / 4 of the place is at least p.
+void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place);
 }  // namespace cpu
 
 namespace cuda {
+void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer);
+void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer);
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up);
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
                      const Tensor& gate, const Tensor& up);
-void dropout(const Tensor& out, const Tensor& x, double p, Generator::State state);
+void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place);
 }  // namespace cuda
 
 }  // namespace glade

@@ -5,6 +5,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/loss/loss_kernels.h>
+#include <glade/ops/loss/targets.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
@@ -22,23 +23,9 @@ DType compute_dtype(DType dtype) { return dtype == DType::float64 ? dtype : DTyp
 Tensor check(const char* name, const char* argument, const Tensor& x, const Tensor& targets, std::int64_t ignore_index) {
   check_same_device(name, {{argument, &x}, {"targets", &targets}});
   if (!is_floating(x.dtype())) fail<DTypeError>("{}: {} is {}, expected floating point", name, argument, x.dtype());
-  if (targets.dtype() != DType::int64 && targets.dtype() != DType::int32)
-    fail<DTypeError>("{}: targets is {}, expected int64 or int32", name, targets.dtype());
   if (x.ndim() == 0 || x.shape().back() == 0)
     fail<ShapeError>("{}: {} is {}, expected classes in the last dimension", name, argument, x.shape());
-  Shape expected = x.shape();
-  expected.erase(x.ndim() - 1);
-  if (!(targets.shape() == expected))
-    fail<ShapeError>("{}: targets is {}, expected {} for {} of {}", name, targets.shape(), expected, argument, x.shape());
-  const Tensor rows = to_data(contiguous_data(targets), DType::int64);
-  const std::int64_t classes = x.shape().back();
-  for (std::int64_t i = 0; rows.is_cpu() && i < rows.numel(); ++i) {
-    const std::int64_t target = rows.data<std::int64_t>()[i];
-    if (target != ignore_index && (target < 0 || target >= classes))
-      fail<IndexError>("{}: target {} at position {} is outside [0, {}) and not ignore_index {}", name, target, i, classes,
-                       ignore_index);
-  }
-  return rows;
+  return check_targets(name, argument, x.shape(), targets, ignore_index);
 }
 
 /// The gradient from tensor operations, for its own gradient. This one does build the one-hot matrix.
@@ -77,12 +64,33 @@ Tensor class_loss(const char* name, const char* argument, const ClassLossOptions
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+ClassLossOptions class_loss_options(const char* name, const CrossEntropyOptions& options) {
   if (!(options.label_smoothing >= 0 && options.label_smoothing < 1))
-    fail<ValueError>("cross_entropy: label_smoothing is {}, expected a number in [0, 1)", options.label_smoothing);
-  return class_loss("cross_entropy", "logits",
-                    {false, options.reduction == Reduction::mean, options.ignore_index, options.label_smoothing}, logits,
-                    targets);
+    fail<ValueError>("{}: label_smoothing is {}, expected a number in [0, 1)", name, options.label_smoothing);
+  return {false, options.reduction == Reduction::mean, options.ignore_index, options.label_smoothing};
+}
+
+Tensor check_targets(const char* name, const char* argument, const Shape& input, const Tensor& targets,
+                     std::int64_t ignore_index) {
+  if (targets.dtype() != DType::int64 && targets.dtype() != DType::int32)
+    fail<DTypeError>("{}: targets is {}, expected int64 or int32", name, targets.dtype());
+  Shape expected = input;
+  expected.erase(input.ndim() - 1);
+  if (!(targets.shape() == expected))
+    fail<ShapeError>("{}: targets is {}, expected {} for {} of {}", name, targets.shape(), expected, argument, input);
+  const Tensor rows = to_data(contiguous_data(targets), DType::int64);
+  const std::int64_t classes = input.back();
+  for (std::int64_t i = 0; rows.is_cpu() && i < rows.numel(); ++i) {
+    const std::int64_t target = rows.data<std::int64_t>()[i];
+    if (target != ignore_index && (target < 0 || target >= classes))
+      fail<IndexError>("{}: target {} at position {} is outside [0, {}) and not ignore_index {}", name, target, i, classes,
+                       ignore_index);
+  }
+  return rows;
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+  return class_loss("cross_entropy", "logits", class_loss_options("cross_entropy", options), logits, targets);
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index, Reduction reduction) {

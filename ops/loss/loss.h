@@ -17,7 +17,11 @@ struct CrossEntropyOptions {
 /// gradient, with create_graph, builds one). A target outside [0, C) that is not ignore_index is an IndexError on the CPU;
 /// on a GPU, where checking would wait for the device, it makes the loss NaN.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
-/// The same from log-probabilities [..., C].
+/// cross_entropy(linear(x, weight), targets, options) for x [..., in] and weight [C, in], the head of a language model, without
+/// ever holding all logits: a block of rows at a time, forward and backward at once. The products are computed in x's dtype as
+/// by linears(), the loss and the weight's gradient in float32 (float64 for float64).
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options = {});
+/// cross_entropy from log-probabilities [..., C].
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index = -100,
                 Reduction reduction = Reduction::mean);
 /// Of (a - b)^2; shapes must be equal. Computed in float32 (float64 where a or b is), which is the result's dtype.

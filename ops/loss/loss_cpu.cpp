@@ -63,10 +63,10 @@ void class_loss_backward_rows(const ClassLossOptions& options, const Tensor& inp
       dx[target] = T(-scale);
       return;
     }
-    const Acc total = saved.logsumexp.data<Acc>()[row];
+    const Acc total = saved.logsumexp.data<Acc>()[row], at_target = Acc(x[target]);  // read first: dx may be x
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - total) - spread));
-    dx[target] = T(scale * (math::exp(Acc(x[target]) - total) - spread - own));
+    dx[target] = T(scale * (math::exp(at_target - total) - spread - own));
   };
   for_each_row(options, targets, n, row_gradient, [&](std::int64_t row) { std::fill_n(gradient + row * n, n, T(0)); });
 }

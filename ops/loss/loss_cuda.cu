@@ -84,10 +84,9 @@ __global__ void __launch_bounds__(1024) add_rows(const Acc* losses, const std::i
 
 template <class T, int W>
 __global__ void __launch_bounds__(kRowThreads)
-    cross_entropy_backward_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x,
-                                const std::int64_t* __restrict__ targets, std::int64_t rows, std::int64_t n, int lanes,
-                                const compute_t<T>* logsumexp, const compute_t<T>* scale, const compute_t<T>* grad,
-                                T* __restrict__ dx) {
+    cross_entropy_backward_rows(Smoothing<compute_t<T>> smoothing, const T* x, const std::int64_t* __restrict__ targets,
+                                std::int64_t rows, std::int64_t n, int lanes, const compute_t<T>* logsumexp,
+                                const compute_t<T>* scale, const compute_t<T>* grad, T* dx) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = row_of_thread(lanes);

@@ -21,6 +21,7 @@ struct ClassLoss {
 namespace cpu {
 /// Fills `out`.
 void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& out);
+/// dx may be x.
 void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& saved,
                          const Tensor& grad, const Tensor& dx);
 }  // namespace cpu

@@ -6,6 +6,7 @@
 #include <glade/core/loops.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/matmul_kernels.h>
+#include <glade/ops/matmul/multiply_into.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -121,6 +122,18 @@ Tensor rows_of(const Tensor& x) {
 }
 
 }  // namespace
+
+void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool accumulate) {
+  Gemm problem{.device = a.device(), .dtype = a.dtype(), .out_dtype = out.dtype(), .accumulate = accumulate};
+  problem.m = a.size(0);
+  problem.n = b.size(1);
+  problem.k = a.size(1);
+  problem.out = out.raw_data();
+  if (out.numel() == 0) return;
+  if (problem.k == 0) return accumulate ? void() : fill_data(out, 0);
+  const Tensor x = described(a, problem.a), y = described(b, problem.b);
+  GLADE_DISPATCH(a.device(), gemm, problem);
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_same_device("matmul", {{"a", &a}, {"b", &b}});

@@ -9,5 +9,9 @@ namespace glade {
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] where given.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// linear(x, weights[i], biases[i]) for every weight, computed in x's dtype whatever theirs: float32 weights are multiplied as
+/// 16-bit copies, which leaves keep until they change, and their gradients are float32 sums that were never rounded to 16 bits.
+/// x's gradient is added up inside of the products. `biases` is empty or has one for every weight, which may be undefined.
+Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases = {});
 
 }  // namespace glade

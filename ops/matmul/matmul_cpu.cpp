@@ -36,7 +36,7 @@ void multiply(const Gemm& p, const T* a, const T* b, T* out) {
     parallel_for(p.m, kGrain / p.n + 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) std::copy_n(static_cast<const T*>(p.bias), p.n, out + i * p.n);
     });
-  } else if (vector) {
+  } else if (vector && !p.accumulate) {
     std::fill_n(out, p.m * p.n, T(0));
   }
   if (m == 1) {
@@ -49,7 +49,7 @@ void multiply(const Gemm& p, const T* a, const T* b, T* out) {
     else library_gemv(CblasNoTrans, m, k, a, lda, b, step, out);
   } else {
     library_gemm(p.a.transposed ? CblasTrans : CblasNoTrans, p.b.transposed ? CblasTrans : CblasNoTrans, m, n, k, a, lda, b, ldb,
-                 T(p.bias != nullptr ? 1 : 0), out);
+                 T(p.bias != nullptr || p.accumulate ? 1 : 0), out);
   }
 }
 
@@ -84,8 +84,8 @@ void multiply_batch(const Gemm& p) {
   }
 }
 
-/// Copies `batch` matrices of rows * columns elements, converting them.
-template <class From, class To>
+/// Copies `batch` matrices of rows * columns elements, converting them, or adds them to what is there.
+template <bool accumulate = false, class From, class To>
 void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const From* from, std::int64_t from_batch,
              std::int64_t from_row, To* to, std::int64_t to_batch, std::int64_t to_row) {
   parallel_for(batch * rows, kGrain / columns + 1, [&](std::int64_t begin, std::int64_t end) {
@@ -93,7 +93,7 @@ void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const 
       const From* source = from + i / rows * from_batch + i % rows * from_row;
       To* target = to + i / rows * to_batch + i % rows * to_row;
 #pragma GCC ivdep
-      for (std::int64_t j = 0; j < columns; ++j) target[j] = To(float(source[j]));
+      for (std::int64_t j = 0; j < columns; ++j) target[j] = To(accumulate ? float(target[j]) + float(source[j]) : float(source[j]));
     }
   });
 }
@@ -111,7 +111,7 @@ GemmMatrix widen(const GemmMatrix& x, std::int64_t first, std::int64_t batch, st
 }
 
 /// 16-bit products: blocks of the operands are converted to float32, multiplied there, and the result is rounded once.
-template <class T>
+template <class T, class Out>
 void multiply_through_float32(const Gemm& p) {
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;  // floats of an operand's block
   const std::int64_t columns = std::min(p.n, std::max<std::int64_t>(kBlock / p.k, 64));
@@ -136,8 +136,9 @@ void multiply_through_float32(const Gemm& p) {
         block.a = widen<T>(p.a, i, block.batch, row, 0, block.m, p.k, a);
         block.out_batch_stride = block.m * block.n;
         multiply_batch<float>(block);
-        convert(block.batch, block.m, block.n, out.data<float>(), block.out_batch_stride, block.n,
-                static_cast<T*>(p.out) + i * p.out_batch_stride + row * p.n + column, p.out_batch_stride, p.n);
+        const auto store = p.accumulate ? convert<true, float, Out> : convert<false, float, Out>;
+        store(block.batch, block.m, block.n, out.data<float>(), block.out_batch_stride, block.n,
+              static_cast<Out*>(p.out) + i * p.out_batch_stride + row * p.n + column, p.out_batch_stride, p.n);
       }
     }
   }
@@ -151,7 +152,7 @@ void gemm(const Gemm& p) {
     fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k,
                      p.k, p.n, p.a.leading, p.b.leading, limit);
   visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
-    if constexpr (sizeof(T) == 2) multiply_through_float32<T>(p);
+    if constexpr (sizeof(T) == 2) p.out_dtype == p.dtype ? multiply_through_float32<T, T>(p) : multiply_through_float32<T, float>(p);
     else multiply_batch<T>(p);
   });
 }

@@ -115,8 +115,8 @@ Algorithm cached_algorithm(const Gemm& p, Types types, Description& description,
   static std::mutex mutex;
   static std::unordered_map<Key, Algorithm, KeyHash> cache;
   constexpr std::size_t kCapacity = 4096;
-  const std::int64_t flags =
-      (static_cast<std::int64_t>(p.dtype) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
+  const std::int64_t flags = (static_cast<std::int64_t>(p.out_dtype) << 16) | (static_cast<std::int64_t>(p.dtype) << 8) |
+                             (p.accumulate << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
   const std::int64_t alignments =
       (std::int64_t{alignment(p.a.data)} << 32) | (std::int64_t{alignment(p.b.data)} << 16) | alignment(p.out);
   const Key key{
@@ -133,15 +133,15 @@ void run(const Gemm& p) {
   const Types types = types_of(p.dtype);
   Description description(p, types);
   Layout a(types.data, p.a, p.m, p.k, p.batch), b(types.data, p.b, p.k, p.n, p.batch);
-  Layout out(types.data, p.m, p.n, p.n, p.batch, p.out_batch_stride);
+  Layout out(types_of(p.out_dtype).data, p.m, p.n, p.n, p.batch, p.out_batch_stride);
   const Algorithm algorithm = cached_algorithm(p, types, description, a, b, out);
   const Scratch workspace(algorithm.workspace, p.device);
-  const double one64 = 1, zero64 = 0;
-  const float one32 = 1, zero32 = 0;
+  const double one64 = 1, beta64 = p.accumulate;
+  const float one32 = 1, beta32 = p.accumulate;
   const bool wide = types.scale == CUDA_R_64F;
   const void* one = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* zero = wide ? static_cast<const void*>(&zero64) : &zero32;
-  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, zero, p.out, &out, p.out, &out,
+  const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
+  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, beta, p.out, &out, p.out, &out,
                             &algorithm.algo, workspace.data(), algorithm.workspace, stream(p.device)));
 }
 
@@ -151,12 +151,13 @@ void gemm(const Gemm& problem) {
   constexpr std::int64_t kMaxBatch = 65535;  // some of the library's kernels have the batch in the grid's third dimension
   DeviceGuard guard(problem.device);
   const auto bytes = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  const auto out_bytes = static_cast<std::int64_t>(dtype_size(problem.out_dtype));
   Gemm part = problem;
   for (std::int64_t first = 0; first < problem.batch; first += kMaxBatch) {
     part.batch = std::min(kMaxBatch, problem.batch - first);
     part.a.data = static_cast<const char*>(problem.a.data) + first * problem.a.batch_stride * bytes;
     part.b.data = static_cast<const char*>(problem.b.data) + first * problem.b.batch_stride * bytes;
-    part.out = static_cast<char*>(problem.out) + first * problem.out_batch_stride * bytes;
+    part.out = static_cast<char*>(problem.out) + first * problem.out_batch_stride * out_bytes;
     run(part);
   }
 }

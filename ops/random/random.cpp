@@ -5,7 +5,6 @@
 
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
-#include <glade/core/graph.h>
 #include <glade/ops/random/random_kernels.h>
 
 namespace glade {
@@ -17,9 +16,8 @@ void check_floating(const char* operation, DType dtype) {
 }
 
 /// Takes from the generator what x's numbers need, a counter for every `per_counter` of them.
-Generator::State reserve(Generator& generator, const Tensor& x, std::int64_t per_counter) {
-  if (x.is_cuda()) cuda::check_not_capturing("a draw of random numbers", "every replay would draw the same ones");
-  return generator.reserve(static_cast<std::uint64_t>((x.numel() + per_counter - 1) / per_counter));
+Draw reserve(Generator& generator, const Tensor& x, std::int64_t per_counter) {
+  return draw_from(generator, static_cast<std::uint64_t>((x.numel() + per_counter - 1) / per_counter), x.device());
 }
 
 /// A real number of type float64 takes 64 bits of a counter's 128, any other 32.

@@ -29,24 +29,24 @@ void generate(const Tensor& tensor, const Distribution draw, Generator::State st
 
 }  // namespace
 
-void uniform(const Tensor& out, double low, double high, Generator::State state) {
+void uniform(const Tensor& out, double low, double high, const Draw& place) {
   visit_floating(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Uniform<T>(low, high), state);
+    generate<T>(out, random::Uniform<T>(low, high), place.state);
   });
 }
 
-void normal(const Tensor& out, double mean, double deviation, Generator::State state) {
+void normal(const Tensor& out, double mean, double deviation, const Draw& place) {
   visit_floating(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Normal<T>(mean, deviation), state);
+    generate<T>(out, random::Normal<T>(mean, deviation), place.state);
   });
 }
 
-void bernoulli(const Tensor& out, double p, Generator::State state) {
+void bernoulli(const Tensor& out, double p, const Draw& place) {
   visit_all(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Bernoulli<T>(p), state);
+    generate<T>(out, random::Bernoulli<T>(p), place.state);
   });
 }
 

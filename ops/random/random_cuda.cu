@@ -10,7 +10,9 @@ using detail::kThreads;
 
 // One counter a thread, its values written at once.
 template <class T, class Distribution>
-__global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state) {
+__global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state,
+                                                            const Generator::State* of_replay) {
+  if (of_replay != nullptr) state = *of_replay;
   constexpr int count = Distribution::count;
   const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = counter * count;
   if (first >= n) return;
@@ -26,12 +28,12 @@ __global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t
 }
 
 template <class T, class Distribution>
-void generate(const Tensor& out, const Distribution& draw, Generator::State state) {
+void generate(const Tensor& out, const Distribution& draw, const Draw& place) {
   const std::int64_t n = out.numel();
   if (n == 0) return;
   DeviceGuard guard(out.device());
-  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(out.data<T>(), n, draw,
-                                                                                                        state);
+  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(
+      out.data<T>(), n, draw, place.state, place.of_replay());
   GLADE_CUDA_LAUNCHED();
 }
 
@@ -43,24 +45,24 @@ __global__ void __launch_bounds__(kThreads) progression_kernel(T* out, std::int6
 
 }  // namespace
 
-void uniform(const Tensor& out, double low, double high, Generator::State state) {
+void uniform(const Tensor& out, double low, double high, const Draw& place) {
   visit_floating(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Uniform<T>(low, high), state);
+    generate<T>(out, random::Uniform<T>(low, high), place);
   });
 }
 
-void normal(const Tensor& out, double mean, double deviation, Generator::State state) {
+void normal(const Tensor& out, double mean, double deviation, const Draw& place) {
   visit_floating(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Normal<T>(mean, deviation), state);
+    generate<T>(out, random::Normal<T>(mean, deviation), place);
   });
 }
 
-void bernoulli(const Tensor& out, double p, Generator::State state) {
+void bernoulli(const Tensor& out, double p, const Draw& place) {
   visit_all(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    generate<T>(out, random::Bernoulli<T>(p), state);
+    generate<T>(out, random::Bernoulli<T>(p), place);
   });
 }
 

@@ -191,5 +191,22 @@ TEST_P(Dropout, Errors) {
   EXPECT_TRUE(throws_with<DTypeError>([&] { dropout(zeros({3}, {DType::int64, device()}), 0.5); }, "dropout: x is int64"));
 }
 
+TEST_P(Swiglu, NormalizedLogsigmoid) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16}) {
+    Tensor x = random_tensor({5, 33}, device(), dtype, 0, 4).detach().set_requires_grad();
+    const Tensor y = normalized_logsigmoid(x, 16), wide = to(x.detach(), DType::float64);
+    const Tensor grad = random_tensor({5, 33}, device(), dtype);
+    const double rounding = dtype == DType::bfloat16 ? 0x1.1p-8 : dtype == DType::float16 ? 0x1.1p-11 : dtype == DType::float32 ? 1e-6 : 1e-14;
+    EXPECT_TRUE(all_close(y, logsigmoid(wide) / 16, rounding, 1e-7)) << dtype_name(dtype);
+    EXPECT_TRUE(all_close(autograd::grad({y}, {x}, {grad})[0], to(grad, DType::float64) * sigmoid(-wide) / 16, rounding, 1e-7));
+  }
+  const auto f = [](const Tensors& in) { return Tensors{normalized_logsigmoid(transpose(in[0], 0, 1), 4)}; };
+  const Tensor x = random_leaf({3, 4}, device());
+  EXPECT_TRUE(autograd::gradcheck(f, {x}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {x}));
+  EXPECT_TRUE(throws_with<ValueError>([&] { normalized_logsigmoid(x, 0); }, "normalizer is 0"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { normalized_logsigmoid(zeros({2}, {DType::int64, device()}), 1); }, "x is int64"));
+}
+
 }  // namespace
 }  // namespace glade

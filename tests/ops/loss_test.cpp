@@ -3,6 +3,7 @@
 #include <glade/ops/loss/loss.h>
 
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/matmul.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 #include <support/testing.h>
@@ -186,6 +187,46 @@ TEST_P(Loss, TargetsOutOfRange) {
       EXPECT_TRUE(std::isnan(nll_loss(x, targets).item<double>()));
     }
   }
+}
+
+TEST_P(Loss, OfLinearInBlocksEqualsTheComposition) {
+  // The largest takes two blocks.
+  for (const auto& [rows, classes] : {std::pair<std::int64_t, std::int64_t>{7, 33}, {40, 50}, {20, 12'000'000}})
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      if (classes > 1000 && (dtype == DType::bfloat16 || device().is_cpu())) continue;  // gigabytes
+      Tensor x = random_tensor({rows, 4}, device(), dtype).detach().set_requires_grad();
+      Tensor weight = random_tensor({classes, 4}, device(), DType::float32).detach().set_requires_grad();
+      std::vector<std::int64_t> labels;
+      for (std::int64_t i = 0; i < rows; ++i) labels.push_back(i % 5 == 0 ? -100 : i * 7919 % classes);
+      const Tensor targets = Tensor::from_vector(labels, device());
+      for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+        const CrossEntropyOptions options{.label_smoothing = 0.1, .reduction = reduction};
+        const Tensor loss = linear_cross_entropy(x, weight, targets, options);
+        const Tensor plain = cross_entropy(linear(x, to(weight, dtype)), targets, options);
+        EXPECT_EQ(loss.dtype(), DType::float32);
+        EXPECT_TRUE(all_close(loss, to(plain, DType::float64), 1e-6, 1e-6)) << dtype_name(dtype) << " " << classes;
+        const Tensors got = autograd::grad({loss * 3.0}, {x, weight}), expected = autograd::grad({plain * 3.0}, {x, weight});
+        const double tolerance = dtype == DType::float32 ? 3e-6 : 0x1p-7;  // of two or three roundings
+        for (std::size_t i = 0; i < 2; ++i) EXPECT_LT(relative_error(got[i], expected[i]), tolerance) << classes << " " << i;
+      }
+    }
+}
+
+TEST_P(Loss, OfLinearGradients) {
+  const Tensor x = random_leaf({2, 3, 4}, device()), weight = random_leaf({5, 4}, device());
+  const Tensor targets = Tensor::from_vector<std::int64_t>({0, 4, -100, 2, 2, 1}, {2, 3}, device());
+  const auto f = [&](const Tensors& in) { return Tensors{linear_cross_entropy(in[0], in[1], targets, {.label_smoothing = 0.2})}; };
+  EXPECT_TRUE(autograd::gradcheck(f, {x, weight}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {x, weight}));
+  EXPECT_TRUE(autograd::gradcheck([&](const Tensors& in) { return f({x.detach(), in[0]}); }, {weight}));
+  {
+    NoGradGuard no_grad;
+    EXPECT_FALSE(linear_cross_entropy(x, weight, targets).requires_grad());
+  }
+  EXPECT_TRUE(throws_with<ShapeError>([&] { linear_cross_entropy(x, random_leaf({5, 3}, device()), targets); },
+                                      "linear_cross_entropy: x is [2, 3, 4], expected [..., 3]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { linear_cross_entropy(x, weight, zeros({2}, {DType::int64, device()})); },
+                                      "linear_cross_entropy: targets is [2], expected [2, 3]"));
 }
 
 }  // namespace

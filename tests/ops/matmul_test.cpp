@@ -1,5 +1,6 @@
 // matmul and linear against plain loops in float64.
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
@@ -337,6 +338,56 @@ TEST_P(Linear, Errors) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { linear(e({2, 4}), e({5, 4}), e({4})); }, "linear: bias is [4], expected [5]"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { linear(e({2, 4}, DType::int32), e({5, 4})); }, "linear: x is int32"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { linear(e({2, 4}), e({5, 4}), e({5}, DType::int64)); }, "linear: bias is int64"));
+}
+
+TEST_P(Matmul, LinearsEqualSeparateOnes) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16}) {
+    const DType wide = dtype == DType::float64 ? dtype : DType::float32;
+    const auto leaf = [&](const Shape& shape, DType type) {
+      return random_tensor(shape, device(), type).detach().set_requires_grad();
+    };
+    const Tensor x = leaf({3, 10, 24}, dtype), a = leaf({16, 24}, wide), b = leaf({40, 24}, wide), bias = leaf({40}, wide);
+    const Tensors y = linears(x, {a, b}, {Tensor(), bias});
+    const Tensor plain_a = linear(x, to(a, dtype)), plain_b = linear(x, to(b, dtype), to(bias, dtype));
+    EXPECT_EQ(y[0].to_vector<double>(), plain_a.to_vector<double>()) << dtype_name(dtype);
+    EXPECT_EQ(y[1].to_vector<double>(), plain_b.to_vector<double>()) << dtype_name(dtype);
+    const Tensor grad_a = random_tensor({3, 10, 16}, device(), dtype), grad_b = random_tensor({3, 10, 40}, device(), dtype);
+    const Tensors inputs{x, a, b, bias};
+    const Tensors got = autograd::grad(y, inputs, {grad_a, grad_b});
+    const Tensors expected = autograd::grad({plain_a, plain_b}, inputs, {grad_a, grad_b});
+    const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : dtype == DType::float32 ? 1e-6 : 1e-14;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_EQ(got[i].dtype(), inputs[i].dtype());
+      EXPECT_LT(relative_error(got[i], expected[i]), 2 * rounding) << dtype_name(dtype) << " " << i;  // each is rounded
+    }
+    // Not rounded to 16 bits on the way.
+    const auto rows = [](const Tensor& t) { return to_data(reshape(t.detach(), {30, t.size(-1)}), DType::float64); };
+    EXPECT_LT(relative_error(got[1], matmul(transpose(rows(grad_a), 0, 1), rows(x))), 1e-6) << dtype_name(dtype);
+  }
+}
+
+TEST_P(Matmul, LinearsGradients) {
+  const Tensor x = random_leaf({2, 3, 4}, device()), a = random_leaf({2, 4}, device()), b = random_leaf({3, 4}, device());
+  const Tensor bias = random_leaf({3}, device());
+  const auto f = [](const Tensors& in) { return linears(in[0], {in[1], in[2]}, {Tensor(), in[3]}); };
+  EXPECT_TRUE(autograd::gradcheck(f, {x, a, b, bias}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {x, a, b, bias}));
+  EXPECT_TRUE(autograd::gradcheck([&](const Tensors& in) { return Tensors{linears(in[0], {a, b})[1]}; }, {x}));
+  EXPECT_EQ(linears(zeros({0, 4}, x.options()), {a})[0].shape(), (Shape{0, 2}));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { linears(x, {a, zeros({2, 5}, x.options())}); }, "expected [..., 5] for weight 1 of [2, 5]"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { linears(x, {a, b}, {bias}); }, "linears: 1 biases for 2 weights"));
+}
+
+TEST_P(Matmul, LinearsSeeChangedWeights) {
+  const TensorOptions half{DType::bfloat16, device()};
+  const Tensor x = ones({1, 2}, half), weight = ones({1, 2}, {DType::float32, device()}).set_requires_grad();
+  EXPECT_EQ(linears(x, {weight})[0].item<double>(), 2);
+  NoGradGuard no_grad;
+  fill_(weight, 3);
+  EXPECT_EQ(linears(x, {weight})[0].item<double>(), 6);
+  EXPECT_EQ(linears(to(x, DType::float16), {weight})[0].item<double>(), 6);
+  const Tensor y = linears(x, {weight})[0];
+  EXPECT_EQ(y.item<double>(), 6);
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+#include <glade/autograd/weight_copy.h>
+
+#include <glade/autograd/node.h>
+#include <glade/core/graph.h>
+
+namespace glade::autograd {
+
+namespace {
+
+bool is_current(const WeightCopy& copy, const Tensor& x) {
+  return copy.values.defined() && copy.of.lock() == x.storage() && copy.version == x.storage()->version();
+}
+
+}  // namespace
+
+Tensor weight_copy(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return contiguous_data(x);
+  AutogradSlot* const slot = x.is_leaf() ? x.impl()->autograd.get() : nullptr;
+  if (slot == nullptr) return to_data(x, dtype);
+  std::lock_guard lock(slot->mutex);
+  WeightCopy& copy = slot->copy;
+  if (is_current(copy, x) && copy.values.dtype() == dtype) return copy.values;
+  const Tensor values = to_data(x, dtype);
+  // What a graph records has no values before its first replay.
+  if (!cuda::is_capturing()) copy = {values, x.storage(), x.storage()->version()};
+  return values;
+}
+
+Tensor find_weight_copy(const Tensor& x) {
+  AutogradSlot* const slot = x.impl()->autograd.get();
+  if (slot == nullptr) return {};
+  std::lock_guard lock(slot->mutex);
+  return is_current(slot->copy, x) ? slot->copy.values : Tensor();
+}
+
+void keep_weight_copy(const Tensor& x, const Tensor& copy) {
+  AutogradSlot& slot = *x.impl()->autograd;
+  std::lock_guard lock(slot.mutex);
+  if (is_current(slot.copy, x) && slot.copy.values.is_same(copy)) return;
+  copy_data(copy, x);
+  slot.copy = {copy, x.storage(), x.storage()->version()};
+}
+
+void weight_changed(const Tensor& x, bool copied) {
+  x.storage()->bump_version();
+  if (!copied) return;
+  std::lock_guard lock(x.impl()->autograd->mutex);
+  x.impl()->autograd->copy.version = x.storage()->version();
+}
+
+}  // namespace glade::autograd

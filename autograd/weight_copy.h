@@ -1,0 +1,17 @@
+#pragma once
+// Copies of weights in the dtype of the activations, for training with float32 weights and 16-bit products.
+#include <glade/core/tensor.h>
+
+namespace glade::autograd {
+
+/// A leaf's values as `dtype`, row-major, not on the tape; x itself where nothing changes. Made once and kept with the leaf until
+/// its values change or another dtype is asked for.
+Tensor weight_copy(const Tensor& x, DType dtype);
+/// The copy that is kept, if its values are x's; else undefined.
+Tensor find_weight_copy(const Tensor& x);
+/// Makes `copy` the one that is kept, with x's values where it has others.
+void keep_weight_copy(const Tensor& x, const Tensor& copy);
+/// Counts an in-place change of x, after which the copy that is kept counts as changed alike where `copied`.
+void weight_changed(const Tensor& x, bool copied);
+
+}  // namespace glade::autograd
