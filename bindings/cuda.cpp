@@ -1,7 +1,10 @@
 // glade.cuda: the devices, their memory, streams and graphs.
+#include <pybind11/functional.h>
+
 #include <map>
 
 #include <glade/core/graph.h>
+#include <glade/core/graphed_function.h>
 #include <glade/core/stream.h>
 
 #include "python.h"
@@ -58,8 +61,8 @@ void bind_cuda(py::module_& module) {
       "Every replay reads and writes the memory that the capture saw, and numbers of the host (a scale, the branch of an if) are "
       "those of the capture. The graph keeps all memory that was allocated or let go of inside; other tensors that it reads must "
       "live as long as it is replayed. A capture belongs to its thread. CudaError for what cannot be captured: reading values, "
-      "copies between the GPU and memory that is not pinned, waiting, random numbers, the steps of optimisers. Run what is "
-      "captured once before.")
+      "copies between the GPU and memory that is not pinned, waiting. Run what is captured once before. Random numbers and the steps "
+      "of AdamW go on in replays as they would eagerly.")
       .def(py::init<int>(), arg("device") = 0, "An empty graph. DeviceError without a GPU.")
       .def(
           "__enter__",
@@ -78,6 +81,15 @@ void bind_cuda(py::module_& module) {
       .def_property_readonly("is_captured", &cuda::Graph::is_captured, "Whether there is something to replay.")
       .def("replay", &cuda::Graph::replay, Unlocked(),
            "Queues the recorded work on this thread's current stream. CudaError for an empty graph.");
+  py::class_<GraphedFunction>(
+      devices, "GraphedFunction",
+      "Calls a function from a list of tensors to a list of tensors, a training step for instance, as a graph: the second time "
+      "with the same shapes and dtypes it is captured, and from then on replayed; on the CPU it is just called. See Graph for what "
+      "can be captured.")
+      .def(py::init<Device, std::function<Tensors(const Tensors&)>>(), arg("device"), arg("function"))
+      .def("__call__", &GraphedFunction::operator(), arg("arguments"), Unlocked(),
+           "The function's results, as tensors that later calls leave alone. The arguments are copied to the device.")
+      .def_property_readonly("is_replaying", &GraphedFunction::is_replaying, "Whether the last call was a replay.");
   devices.def("is_capturing", &cuda::is_capturing, "Whether this thread is recording a graph.");
 }
 

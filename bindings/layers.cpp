@@ -63,6 +63,13 @@ void bind_norm(py::module_& module) {
       },
       arg("x"), arg("gate"), arg("weight") = py::none(), arg("eps") = 1e-5, Unlocked(),
       "rms_norm(x, weight, eps) * silu(gate), the output gate of gated linear attention; gate has x's shape (ShapeError).");
+  module.def(
+      "add_rms_norm",
+      [](const Tensor& x, const Tensor& residual, const OptionalTensor& weight, double eps) {
+        return add_rms_norm(x, residual, or_undefined(weight), eps);
+      },
+      arg("x"), arg("residual"), arg("weight") = py::none(), arg("eps") = 1e-5, Unlocked(),
+      "(rms_norm(x + residual, weight, eps), x + residual) in one pass; residual has x's shape (ShapeError).");
 }
 
 void bind_loss(py::module_& module) {
@@ -79,6 +86,17 @@ void bind_loss(py::module_& module) {
       "Targets equal to ignore_index count for nothing; label_smoothing in [0, 1) is the share of the target spread over all "
       "classes; "
       "reduction is \"mean\", over the targets that count, or \"sum\". IndexError for another target outside [0, C).");
+  module.def(
+      "linear_cross_entropy",
+      [](const Tensor& x, const Tensor& weight, const Tensor& targets, std::int64_t ignore_index, double label_smoothing,
+         const std::string& reduction) {
+        return linear_cross_entropy(x, weight, targets,
+                                    {ignore_index, label_smoothing, reduction_named("linear_cross_entropy", reduction)});
+      },
+      arg("x"), arg("weight"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("label_smoothing") = 0.0,
+      arg("reduction") = "mean", Unlocked(),
+      "cross_entropy(linear(x, weight), targets, ...) for x [..., in] and weight [C, in], without ever holding all logits. Computed "
+      "in x's dtype, whatever the weight's. Errors as for those two.");
   module.def(
       "nll_loss",
       [](const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index, const std::string& reduction) {
@@ -110,6 +128,19 @@ void bind_layers(py::module_& module) {
       "x [..., in] times weight [out, in] transposed, plus bias [out] where given: [..., out]. Floating point only (DTypeError); "
       "ShapeError "
       "where sizes differ.");
+  module.def(
+      "linears",
+      [](const Tensor& x, const Tensors& weights, const std::optional<std::vector<OptionalTensor>>& biases) {
+        Tensors given;
+        if (biases)
+          for (const OptionalTensor& bias : *biases) given.push_back(or_undefined(bias));
+        return linears(x, weights, given);
+      },
+      arg("x"), arg("weights"), arg("biases") = py::none(), Unlocked(),
+      "linear(x, weight, bias) for every weight, computed in x's dtype whatever theirs: float32 weights are multiplied as 16-bit "
+      "copies, and their gradients are float32. biases has one, or None, for every weight (ValueError).");
+  module.def("normalized_logsigmoid", normalized_logsigmoid, arg("x"), arg("normalizer"), Unlocked(),
+             "logsigmoid(x) / normalizer, the gate of gated linear attention, in one pass. ValueError for 0.");
   module.def("swiglu", swiglu, arg("gate"), arg("up"), Unlocked(),
              "silu(gate) * up (arXiv 2002.05202), of equal shapes (ShapeError).");
   module.def(

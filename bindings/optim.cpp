@@ -3,6 +3,7 @@
 
 #include <glade/nn/optim/adamw.h>
 #include <glade/nn/optim/clip.h>
+#include <glade/nn/optim/loss_scaler.h>
 #include <glade/nn/optim/schedule.h>
 #include <glade/nn/optim/sgd.h>
 
@@ -70,10 +71,17 @@ void bind_optim(py::module_& module) {
       .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
       .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.");
   py::class_<Optimizer>(optimizers, "Optimizer", "What the optimisers have in common.")
-      .def("step", &Optimizer::step, Unlocked(),
-           "Changes the parameters by their gradients; those without one are left alone. ValueError where a parameter was moved "
-           "or converted since the "
-           "optimiser was made.")
+      .def(
+          "step",
+          [](Optimizer& self, double max_norm, LossScaler* scaler) {
+            const Tensor norm = self.step({.max_norm = max_norm, .scaler = scaler});
+            return norm.defined() ? std::optional(norm) : std::nullopt;
+          },
+          py::kw_only(), arg("max_norm") = 0.0, arg("scaler") = py::none(), Unlocked(),
+          "Changes the parameters by their gradients; those without one are left alone.\n\n"
+          "With max_norm the gradients are clipped on the way as by clip_grad_norm_, with a scaler divided by its scale, and the "
+          "step is skipped where one is not finite; then returns their norm before clipping, a float64 scalar. ValueError where a "
+          "parameter was moved or converted since the optimiser was made.")
       .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
       .def_property_readonly(
           "groups", [](Optimizer& self) -> std::vector<ParameterGroup>& { return self.groups(); },
@@ -84,6 +92,23 @@ void bind_optim(py::module_& module) {
       .def("state_dict", &Optimizer::state_dict,
            "What the optimiser remembers between steps, by name; not the settings of the groups.")
       .def("load_state_dict", &Optimizer::load_state_dict, arg("state"),
+           "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
+
+  py::class_<LossScaler>(optimizers, "LossScaler",
+                         "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
+                         "    scaler.scale(loss).backward()\n"
+                         "    optimizer.step(scaler=scaler)\n\n"
+                         "It halves (backoff) after a step with a gradient that is not finite, which is skipped, and doubles (growth) after "
+                         "growth_interval steps without. ValueError for numbers out of range.")
+      .def(py::init([](Device device, double initial, double growth, double backoff, std::int64_t growth_interval) {
+             return LossScaler(device, {initial, growth, backoff, growth_interval});
+           }),
+           arg("device"), py::kw_only(), arg("initial") = LossScalerOptions{}.initial, arg("growth") = LossScalerOptions{}.growth,
+           arg("backoff") = LossScalerOptions{}.backoff, arg("growth_interval") = LossScalerOptions{}.growth_interval)
+      .def("scale", &LossScaler::scale, arg("loss"), Unlocked(), "loss times the scale.")
+      .def_property_readonly("value", &LossScaler::value, "The scale, a float32 scalar.")
+      .def("state_dict", &LossScaler::state_dict, "The scale and the number of steps since it last changed, by name.")
+      .def("load_state_dict", &LossScaler::load_state_dict, arg("state"),
            "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
 
   const std::string adamw_doc =

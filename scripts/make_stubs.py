@@ -25,7 +25,7 @@ IMPORTS = {
     "glade.data": ("glade._glade._data", ["Batch", "Loader", "TokenData"]),
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
-    "glade.optim": ("glade._glade._optim", ["LRScheduler", "Optimizer", "ParameterGroup"]),
+    "glade.optim": ("glade._glade._optim", ["LossScaler", "LRScheduler", "Optimizer", "ParameterGroup"]),
     "glade.typing": ("glade.typing", ["ArrayLike", "DeviceLike", "DTypeLike", "Shape"]),
 }
 # What pybind11 says of types without parameters.

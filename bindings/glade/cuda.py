@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from glade._glade._cuda import (
     Graph,
+    GraphedFunction,
     Stream,
     _StreamGuard,
     current_stream,
@@ -19,7 +20,7 @@ from glade._glade._cuda import (
 )
 
 __all__ = [
-    "Graph", "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "is_capturing", "memory_stats",
+    "Graph", "GraphedFunction", "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "is_capturing", "memory_stats",
     "reset_peak_memory_stats", "stream", "synchronize",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@
 from glade._glade._optim import (
     SGD,
     AdamW,
+    LossScaler,
     LRScheduler,
     Optimizer,
     ParameterGroup,
@@ -23,4 +24,4 @@ from glade._glade._optim import (
     warmup_cosine_lr,
 )
 
-__all__ = ["SGD", "AdamW", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "warmup_cosine_lr"]
+__all__ = ["SGD", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "warmup_cosine_lr"]
