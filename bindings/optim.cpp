@@ -70,6 +70,22 @@ void bind_optim(py::module_& module) {
       .def_readonly("params", &ParameterGroup::parameters, "(name, tensor) pairs.")
       .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
       .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.");
+  py::class_<LossScaler>(optimizers, "LossScaler",
+                         "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
+                         "    scaler.scale(loss).backward()\n"
+                         "    optimizer.step(scaler=scaler)\n\n"
+                         "It halves (backoff) after a step with a gradient that is not finite, which is skipped, and doubles (growth) after "
+                         "growth_interval steps without. ValueError for numbers out of range.")
+      .def(py::init([](Device device, double initial, double growth, double backoff, std::int64_t growth_interval) {
+             return LossScaler(device, {initial, growth, backoff, growth_interval});
+           }),
+           arg("device"), py::kw_only(), arg("initial") = LossScalerOptions{}.initial, arg("growth") = LossScalerOptions{}.growth,
+           arg("backoff") = LossScalerOptions{}.backoff, arg("growth_interval") = LossScalerOptions{}.growth_interval)
+      .def("scale", &LossScaler::scale, arg("loss"), Unlocked(), "loss times the scale.")
+      .def_property_readonly("value", &LossScaler::value, "The scale, a float32 scalar.")
+      .def("state_dict", &LossScaler::state_dict, "The scale and the number of steps since it last changed, by name.")
+      .def("load_state_dict", &LossScaler::load_state_dict, arg("state"),
+           "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
   py::class_<Optimizer>(optimizers, "Optimizer", "What the optimisers have in common.")
       .def(
           "step",
@@ -92,23 +108,6 @@ void bind_optim(py::module_& module) {
       .def("state_dict", &Optimizer::state_dict,
            "What the optimiser remembers between steps, by name; not the settings of the groups.")
       .def("load_state_dict", &Optimizer::load_state_dict, arg("state"),
-           "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
-
-  py::class_<LossScaler>(optimizers, "LossScaler",
-                         "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
-                         "    scaler.scale(loss).backward()\n"
-                         "    optimizer.step(scaler=scaler)\n\n"
-                         "It halves (backoff) after a step with a gradient that is not finite, which is skipped, and doubles (growth) after "
-                         "growth_interval steps without. ValueError for numbers out of range.")
-      .def(py::init([](Device device, double initial, double growth, double backoff, std::int64_t growth_interval) {
-             return LossScaler(device, {initial, growth, backoff, growth_interval});
-           }),
-           arg("device"), py::kw_only(), arg("initial") = LossScalerOptions{}.initial, arg("growth") = LossScalerOptions{}.growth,
-           arg("backoff") = LossScalerOptions{}.backoff, arg("growth_interval") = LossScalerOptions{}.growth_interval)
-      .def("scale", &LossScaler::scale, arg("loss"), Unlocked(), "loss times the scale.")
-      .def_property_readonly("value", &LossScaler::value, "The scale, a float32 scalar.")
-      .def("state_dict", &LossScaler::state_dict, "The scale and the number of steps since it last changed, by name.")
-      .def("load_state_dict", &LossScaler::load_state_dict, arg("state"),
            "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
 
   const std::string adamw_doc =

@@ -67,6 +67,8 @@ class Training {
 
  private:
   void step();
+  /// The loss of a step on batches of {inputs, targets, cu_seqlens, share in the loss} one after the other.
+  Tensors train(const Tensors& batches);
   void validate();
   void save();
   /// The share of the run that is behind: of its steps, or of its time.
@@ -89,6 +91,7 @@ class Training {
   std::optional<lm::Progress> progress_;
   std::optional<nn::CheckpointSaver> saver_;
   std::int64_t step_ = 0;
+  GraphedFunction graphed_{device_, [this](const Tensors& batches) { return train(batches); }};
 };
 
 std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options) {
@@ -173,20 +176,29 @@ void Training::step() {
   double counted = 0;
   for (std::int64_t i = 0; i < options_.accumulate; ++i)
     counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
-  Tensor loss;  // as of one batch of all their sequences: every target counts the same
-  for (const nn::data::Batch& batch : batches) {
-    Tensor part = model_->loss(batch.inputs, batch.targets, batch.cu_seqlens);
-    if (batches.size() > 1) part = part * (static_cast<double>(batch.counted) / counted);
-    part.backward();
-    loss = loss.defined() ? loss + part.detach() : part.detach();
-  }
-  if (options_.grad_clip > 0) optim::clip_grad_norm_(model_->parameters(), options_.grad_clip);
-  optimizer_->step();
-  optimizer_->zero_grad();
+  Tensors arguments;
+  for (const nn::data::Batch& batch : batches)
+    arguments.insert(arguments.end(), {batch.inputs, batch.targets, batch.cu_seqlens,
+                                       full({}, static_cast<double>(batch.counted) / counted, {DType::float32, device_})});
+  // Where packed documents begin is read on the host, which a graph cannot do.
+  const Tensor loss = (options_.packed || options_.eager ? train(arguments) : graphed_(arguments))[0];
   const double learning_rate = options_.lr * scheduler_->factor();
   scheduler_->step();
   ++step_;
   progress_->add(step_, done(), learning_rate, loss);
+}
+
+Tensors Training::train(const Tensors& batches) {
+  Tensor loss;  // as of one batch of all their sequences: every target counts the same
+  for (auto batch = batches.begin(); batch != batches.end(); batch += 4) {
+    Tensor part = model_->loss(batch[0], batch[1], batch[2]);
+    if (batches.size() > 4) part = part * batch[3];
+    part.backward();
+    loss = loss.defined() ? loss + part.detach() : part.detach();
+  }
+  optimizer_->step({.max_norm = options_.grad_clip});
+  optimizer_->zero_grad();
+  return {loss};
 }
 
 void Training::validate() {
