@@ -28,7 +28,8 @@ struct Options {
 struct Size {
   std::int64_t hidden, layers, heads, vocabulary;
 };
-const std::map<std::string, Size> kSizes{{"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}}};
+const std::map<std::string, Size> kSizes{
+    {"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}}};
 
 template <class Config>
 std::unique_ptr<models::CausalLM> make_model(const Options& options) {
@@ -47,7 +48,8 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 int run(const Options& options) {
   const double start = seconds();
   const Device device = Device::parse(options.device);
-  const auto model = options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
+  const auto model =
+      options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
   model->to(device);
   optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-4});
   double parameters = 0;
@@ -77,9 +79,11 @@ int run(const Options& options) {
   std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
   const double rate = static_cast<double>(options.batch * options.seq_len) / times[times.size() / 2];
   const double peak = device.is_cuda() ? static_cast<double>(cuda::memory_stats(device.index).peak_allocated) : 0;
-  fmt::print("{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss {:.4f} -> {:.4f}\n",
-             options.model, options.size, options.batch, options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / kPeakFlops,
-             1e3 * times[times.size() / 2], peak / (1 << 30), first_step, first_loss, loss.item<double>());
+  fmt::print(
+      "{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss {:.4f} -> "
+      "{:.4f}\n",
+      options.model, options.size, options.batch, options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / kPeakFlops,
+      1e3 * times[times.size() / 2], peak / (1 << 30), first_step, first_loss, loss.item<double>());
   return 0;
 }
 

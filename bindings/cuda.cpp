@@ -61,7 +61,8 @@ void bind_cuda(py::module_& module) {
       "Every replay reads and writes the memory that the capture saw, and numbers of the host (a scale, the branch of an if) are "
       "those of the capture. The graph keeps all memory that was allocated or let go of inside; other tensors that it reads must "
       "live as long as it is replayed. A capture belongs to its thread. CudaError for what cannot be captured: reading values, "
-      "copies between the GPU and memory that is not pinned, waiting. Run what is captured once before. Random numbers and the steps "
+      "copies between the GPU and memory that is not pinned, waiting. Run what is captured once before. Random numbers and the "
+      "steps "
       "of AdamW go on in replays as they would eagerly.")
       .def(py::init<int>(), arg("device") = 0, "An empty graph. DeviceError without a GPU.")
       .def(
@@ -84,7 +85,8 @@ void bind_cuda(py::module_& module) {
   py::class_<GraphedFunction>(
       devices, "GraphedFunction",
       "Calls a function from a list of tensors to a list of tensors, a training step for instance, as a graph: the second time "
-      "with the same shapes and dtypes it is captured, and from then on replayed; on the CPU it is just called. See Graph for what "
+      "with the same shapes and dtypes it is captured, and from then on replayed; on the CPU it is just called. See Graph for "
+      "what "
       "can be captured.")
       .def(py::init<Device, std::function<Tensors(const Tensors&)>>(), arg("device"), arg("function"))
       .def("__call__", &GraphedFunction::operator(), arg("arguments"), Unlocked(),

@@ -95,7 +95,8 @@ void bind_loss(py::module_& module) {
       },
       arg("x"), arg("weight"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("label_smoothing") = 0.0,
       arg("reduction") = "mean", Unlocked(),
-      "cross_entropy(linear(x, weight), targets, ...) for x [..., in] and weight [C, in], without ever holding all logits. Computed "
+      "cross_entropy(linear(x, weight), targets, ...) for x [..., in] and weight [C, in], without ever holding all logits. "
+      "Computed "
       "in x's dtype, whatever the weight's. Errors as for those two.");
   module.def(
       "nll_loss",

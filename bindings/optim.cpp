@@ -70,12 +70,13 @@ void bind_optim(py::module_& module) {
       .def_readonly("params", &ParameterGroup::parameters, "(name, tensor) pairs.")
       .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
       .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.");
-  py::class_<LossScaler>(optimizers, "LossScaler",
-                         "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
-                         "    scaler.scale(loss).backward()\n"
-                         "    optimizer.step(scaler=scaler)\n\n"
-                         "It halves (backoff) after a step with a gradient that is not finite, which is skipped, and doubles (growth) after "
-                         "growth_interval steps without. ValueError for numbers out of range.")
+  py::class_<LossScaler>(
+      optimizers, "LossScaler",
+      "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
+      "    scaler.scale(loss).backward()\n"
+      "    optimizer.step(scaler=scaler)\n\n"
+      "It halves (backoff) after a step with a gradient that is not finite, which is skipped, and doubles (growth) after "
+      "growth_interval steps without. ValueError for numbers out of range.")
       .def(py::init([](Device device, double initial, double growth, double backoff, std::int64_t growth_interval) {
              return LossScaler(device, {initial, growth, backoff, growth_interval});
            }),
@@ -96,7 +97,8 @@ void bind_optim(py::module_& module) {
           py::kw_only(), arg("max_norm") = 0.0, arg("scaler") = py::none(), Unlocked(),
           "Changes the parameters by their gradients; those without one are left alone.\n\n"
           "With max_norm the gradients are clipped on the way as by clip_grad_norm_, with a scaler divided by its scale, and the "
-          "step is skipped where one is not finite; then returns their norm before clipping, a float64 scalar. ValueError where a "
+          "step is skipped where one is not finite; then returns their norm before clipping, a float64 scalar. ValueError where "
+          "a "
           "parameter was moved or converted since the optimiser was made.")
       .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
       .def_property_readonly(

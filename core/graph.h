@@ -19,8 +19,8 @@ namespace glade::cuda {
 /// A recording consists of addresses and numbers. Every replay reads and writes the memory that the capture saw, and numbers
 /// of the host (a scale, the branch of an if) are those of the capture. Optimisers' steps and random numbers are the exceptions:
 /// before every replay they bring what changes (learning rates, the number of steps, the generator's position) to the GPU, so
-/// that replays give the bits of eager steps; optimiser and generator must live as long as the graph. The graph keeps all memory that
-/// was allocated or let go of inside the capture; other tensors that it reads must live as long as it is replayed.
+/// that replays give the bits of eager steps; optimiser and generator must live as long as the graph. The graph keeps all memory
+/// that was allocated or let go of inside the capture; other tensors that it reads must live as long as it is replayed.
 ///
 /// A capture belongs to the thread that begins it, and other threads go on as before. What needs the host between two pieces
 /// of work cannot be captured and is refused with a CudaError that says why: reading values, copies of memory that is not

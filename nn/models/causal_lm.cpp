@@ -74,7 +74,8 @@ Block::Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> atte
 }
 
 Block::Summands Block::forward(const Summands& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  const auto [attn_input, before] = x.second.defined() ? attn_norm.forward_sum(x.first, x.second) : Summands(attn_norm(x.first), x.first);
+  const auto [attn_input, before] =
+      x.second.defined() ? attn_norm.forward_sum(x.first, x.second) : Summands(attn_norm(x.first), x.first);
   const auto [mlp_input, between] = mlp_norm.forward_sum(attn->forward(attn_input, state, cu_seqlens), before);
   return {mlp(mlp_input), between};
 }

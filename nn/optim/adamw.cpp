@@ -40,9 +40,8 @@ void AdamW::advance() {
   const auto t = static_cast<double>(++*step_.data<std::int64_t>());
   std::vector<double> numbers;
   for (const ParameterGroup& group : groups_)
-    numbers.insert(numbers.end(),
-                   {options_.beta1, options_.beta2, options_.eps, group.lr / (1 - std::pow(options_.beta1, t)),
-                    1 / std::sqrt(1 - std::pow(options_.beta2, t)), 1 - group.lr * group.weight_decay});
+    numbers.insert(numbers.end(), {options_.beta1, options_.beta2, options_.eps, group.lr / (1 - std::pow(options_.beta1, t)),
+                                   1 / std::sqrt(1 - std::pow(options_.beta2, t)), 1 - group.lr * group.weight_decay});
   GLADE_DISPATCH(device_, write_numbers, settings_, numbers);
 }
 

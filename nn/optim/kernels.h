@@ -31,10 +31,10 @@ constexpr std::int64_t kAdamWNumbers = sizeof(AdamWStep) / sizeof(double);
 
 /// Gradients' joint norm and what they are to be multiplied by.
 struct GradientNorm {
-  Tensor norm;      // float64 scalar: sqrt(sum of squares) / scale
-  Tensor factor;    // float64 scalar: min(1, max_norm / (norm + 1e-6)) / scale; 1 / scale for a max_norm of 0
+  Tensor norm;    // float64 scalar: sqrt(sum of squares) / scale
+  Tensor factor;  // float64 scalar: min(1, max_norm / (norm + 1e-6)) / scale; 1 / scale for a max_norm of 0
   double max_norm;
-  Tensor scale;     // float32 scalar that the loss was multiplied by, or undefined
+  Tensor scale;  // float32 scalar that the loss was multiplied by, or undefined
 };
 
 namespace cpu {

@@ -14,7 +14,7 @@ using detail::Vector;
 
 constexpr int kListSize = 512;
 constexpr int kThreads = 256;
-constexpr int kWidth = 8;                         // elements that a thread takes at a time
+constexpr int kWidth = 8;                               // elements that a thread takes at a time
 constexpr std::int64_t kChunk = 4 * kThreads * kWidth;  // elements of a block
 
 /// N arrays for each of `count` tensors, whose chunks the blocks of the grid take in order.

@@ -11,9 +11,10 @@ namespace glade::nn::optim {
 LossScaler::LossScaler(Device device, const LossScalerOptions& options) : options_(options) {
   if (!(options.initial > 0) || !(options.growth >= 1) || !(options.backoff > 0 && options.backoff < 1) ||
       options.growth_interval <= 0)
-    fail<ValueError>("LossScaler: initial {}, growth {}, backoff {} and growth_interval {}, expected more than 0, at least 1, in "
-                     "(0, 1) and more than 0",
-                     options.initial, options.growth, options.backoff, options.growth_interval);
+    fail<ValueError>(
+        "LossScaler: initial {}, growth {}, backoff {} and growth_interval {}, expected more than 0, at least 1, in "
+        "(0, 1) and more than 0",
+        options.initial, options.growth, options.backoff, options.growth_interval);
   scale_ = full({}, options.initial, {DType::float32, device});
   good_steps_ = zeros({}, {DType::float32, device});
 }
@@ -23,7 +24,8 @@ Tensor LossScaler::scale(const Tensor& loss) const { return loss * scale_; }
 void LossScaler::update(const Tensor& norm) {
   NoGradGuard no_grad;
   const Tensor zero = zeros_like(scale_), good = good_steps_ + 1;
-  const Tensor finite = less(norm, std::numeric_limits<double>::infinity()), grows = greater_equal(good, static_cast<double>(options_.growth_interval));
+  const Tensor finite = less(norm, std::numeric_limits<double>::infinity()),
+               grows = greater_equal(good, static_cast<double>(options_.growth_interval));
   copy_data(scale_, where(finite, where(grows, scale_ * options_.growth, scale_), scale_ * options_.backoff));
   copy_data(good_steps_, where(finite, where(grows, zero, good), zero));
 }

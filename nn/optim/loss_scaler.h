@@ -6,8 +6,8 @@ namespace glade::nn::optim {
 
 struct LossScalerOptions {
   double initial = 65536;
-  double growth = 2;                  ///< of the scale after growth_interval steps in a row with finite gradients
-  double backoff = 0.5;               ///< of the scale after a step without
+  double growth = 2;     ///< of the scale after growth_interval steps in a row with finite gradients
+  double backoff = 0.5;  ///< of the scale after a step without
   std::int64_t growth_interval = 2000;
 };
 

@@ -67,13 +67,14 @@ Tensor normalized_logsigmoid(const Tensor& x, double normalizer) {
   if (normalizer == 0) fail<ValueError>("normalized_logsigmoid: normalizer is 0");
   Tensor out = empty(x.shape(), x.options());
   if (out.numel() > 0) GLADE_DISPATCH(x.device(), normalized_logsigmoid, out, x, normalizer);
-  autograd::record("normalized_logsigmoid", out, {&x}, [x = SavedTensor(x), normalizer](const autograd::Node&, const Tensor& grad) {
-    const Tensor input = x.get();
-    if (GradMode::enabled()) return Tensors{grad * sigmoid(-input) / normalizer};
-    Tensor dx = empty(input.shape(), input.options());
-    if (dx.numel() > 0) GLADE_DISPATCH(dx.device(), normalized_logsigmoid_backward, dx, grad, input, normalizer);
-    return Tensors{dx};
-  });
+  autograd::record("normalized_logsigmoid", out, {&x},
+                   [x = SavedTensor(x), normalizer](const autograd::Node&, const Tensor& grad) {
+                     const Tensor input = x.get();
+                     if (GradMode::enabled()) return Tensors{grad * sigmoid(-input) / normalizer};
+                     Tensor dx = empty(input.shape(), input.options());
+                     if (dx.numel() > 0) GLADE_DISPATCH(dx.device(), normalized_logsigmoid_backward, dx, grad, input, normalizer);
+                     return Tensors{dx};
+                   });
   return out;
 }
 

@@ -13,8 +13,8 @@ void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer
 
 void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer) {
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
-    elementwise(plan_loop(x.shape(), dx, grad, x), NormalizedLogsigmoidBackward<T>{compute_t<T>(1 / normalizer)},
-                dx.data<T>(), static_cast<const T*>(grad.data<T>()), static_cast<const T*>(x.data<T>()));
+    elementwise(plan_loop(x.shape(), dx, grad, x), NormalizedLogsigmoidBackward<T>{compute_t<T>(1 / normalizer)}, dx.data<T>(),
+                static_cast<const T*>(grad.data<T>()), static_cast<const T*>(x.data<T>()));
   });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Kernels of the activations. No operand is empty.
-#include <glade/core/float16.h>
 #include <glade/core/draw.h>
+#include <glade/core/float16.h>
 #include <glade/core/loops.h>
 #include <glade/core/rounded_math.h>
 #include <glade/core/tensor.h>

@@ -65,7 +65,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   check_same_device(name, {{"x", &x}, {"weight", &weight}, {"targets", &targets}});
   for (const auto& [argument, t] : {std::pair("x", &x), std::pair("weight", &weight)})
     if (!is_floating(t->dtype())) fail<DTypeError>("{}: {} is {}, expected floating point", name, argument, t->dtype());
-  if (weight.ndim() != 2 || weight.size(0) == 0) fail<ShapeError>("{}: weight is {}, expected [classes, in]", name, weight.shape());
+  if (weight.ndim() != 2 || weight.size(0) == 0)
+    fail<ShapeError>("{}: weight is {}, expected [classes, in]", name, weight.shape());
   if (x.ndim() == 0 || x.size(-1) != weight.size(1))
     fail<ShapeError>("{}: x is {}, expected [..., {}] for weight {}", name, x.shape(), weight.size(1), weight.shape());
   Shape of_targets = x.shape();
@@ -90,7 +91,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                      if (GradMode::enabled()) {  // by the operations that this one stands for
                        const Tensor composed = cross_entropy(linear(rows, to(head, rows.dtype())), labels.get(), options);
                        for (std::size_t i = 0; i < 2; ++i)
-                         if (node.needs_grad(i)) out[i] = autograd::grad({composed}, {i == 0 ? rows : head}, {grad}, true, true)[0];
+                         if (node.needs_grad(i))
+                           out[i] = autograd::grad({composed}, {i == 0 ? rows : head}, {grad}, true, true)[0];
                        return out;
                      }
                      if (node.needs_grad(0)) out[0] = reshape(to(result.dx * grad, rows.dtype()), rows.shape());

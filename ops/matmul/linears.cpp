@@ -28,7 +28,8 @@ void check(const Tensor& x, const Tensors& weights, const Tensors& biases) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const Tensor &weight = weights[i], bias = biases.empty() ? Tensor() : biases[i];
     check_same_device("linears", {{"x", &x}, {"weight", &weight}, {"bias", &bias}});
-    if (!is_floating(weight.dtype())) fail<DTypeError>("linears: weight {} is {}, expected a floating-point tensor", i, weight.dtype());
+    if (!is_floating(weight.dtype()))
+      fail<DTypeError>("linears: weight {} is {}, expected a floating-point tensor", i, weight.dtype());
     if (weight.ndim() != 2) fail<ShapeError>("linears: weight {} is {}, expected [out, in]", i, weight.shape());
     if (x.ndim() == 0 || x.size(-1) != weight.size(1))
       fail<ShapeError>("linears: x is {}, expected [..., {}] for weight {} of {}", x.shape(), weight.size(1), i, weight.shape());
@@ -66,34 +67,34 @@ Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases) 
   const std::vector<SavedTensor> saved(weights.begin(), weights.end());
   Tensors like_biases;
   for (const Tensor& bias : biases) like_biases.push_back(bias.defined() ? bias.detach() : bias);
-  autograd::record(
-      "linears", outputs, inputs,
-      [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, biases = like_biases](
-          const Node& node, const Tensors& grads) {
-        const std::size_t count = saved.size();
-        Tensors out(1 + count + biases.size());
-        for (std::size_t i = 0; i < count; ++i) {
-          if (!grads[i].defined()) continue;
-          const Tensor weight = saved[i].get(), grad = rows_of(grads[i]);
-          const bool wants_weight = node.needs_grad(1 + i), wants_bias = !biases.empty() && node.needs_grad(1 + count + i);
-          if (wants_bias) out[1 + count + i] = to(sum(grad, {0}), biases[i].dtype());
-          if (GradMode::enabled()) {  // on the tape
-            if (node.needs_grad(0)) {
-              const Tensor part = matmul(grads[i], to(weight, grad.dtype()));
-              out[0] = out[0].defined() ? out[0] + part : part;
-            }
-            if (wants_weight) out[1 + i] = to(matmul(transpose(grad, 0, 1), rows_of(x.get())), weight.dtype());
-            continue;
-          }
-          if (node.needs_grad(0)) {
-            const bool first = !out[0].defined();
-            if (first) out[0] = empty(shape, grad.options());
-            multiply_into(rows_of(out[0]), grad, copies[i], !first);
-          }
-          if (wants_weight) out[1 + i] = weight_gradient(grad, rows_of(x.get()), weight.dtype());
-        }
-        return out;
-      });
+  autograd::record("linears", outputs, inputs,
+                   [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, biases = like_biases](
+                       const Node& node, const Tensors& grads) {
+                     const std::size_t count = saved.size();
+                     Tensors out(1 + count + biases.size());
+                     for (std::size_t i = 0; i < count; ++i) {
+                       if (!grads[i].defined()) continue;
+                       const Tensor weight = saved[i].get(), grad = rows_of(grads[i]);
+                       const bool wants_weight = node.needs_grad(1 + i),
+                                  wants_bias = !biases.empty() && node.needs_grad(1 + count + i);
+                       if (wants_bias) out[1 + count + i] = to(sum(grad, {0}), biases[i].dtype());
+                       if (GradMode::enabled()) {  // on the tape
+                         if (node.needs_grad(0)) {
+                           const Tensor part = matmul(grads[i], to(weight, grad.dtype()));
+                           out[0] = out[0].defined() ? out[0] + part : part;
+                         }
+                         if (wants_weight) out[1 + i] = to(matmul(transpose(grad, 0, 1), rows_of(x.get())), weight.dtype());
+                         continue;
+                       }
+                       if (node.needs_grad(0)) {
+                         const bool first = !out[0].defined();
+                         if (first) out[0] = empty(shape, grad.options());
+                         multiply_into(rows_of(out[0]), grad, copies[i], !first);
+                       }
+                       if (wants_weight) out[1 + i] = weight_gradient(grad, rows_of(x.get()), weight.dtype());
+                     }
+                     return out;
+                   });
   return outputs;
 }
 

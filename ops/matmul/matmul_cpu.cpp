@@ -93,7 +93,8 @@ void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const 
       const From* source = from + i / rows * from_batch + i % rows * from_row;
       To* target = to + i / rows * to_batch + i % rows * to_row;
 #pragma GCC ivdep
-      for (std::int64_t j = 0; j < columns; ++j) target[j] = To(accumulate ? float(target[j]) + float(source[j]) : float(source[j]));
+      for (std::int64_t j = 0; j < columns; ++j)
+        target[j] = To(accumulate ? float(target[j]) + float(source[j]) : float(source[j]));
     }
   });
 }
@@ -152,7 +153,8 @@ void gemm(const Gemm& p) {
     fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k,
                      p.k, p.n, p.a.leading, p.b.leading, limit);
   visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
-    if constexpr (sizeof(T) == 2) p.out_dtype == p.dtype ? multiply_through_float32<T, T>(p) : multiply_through_float32<T, float>(p);
+    if constexpr (sizeof(T) == 2)
+      p.out_dtype == p.dtype ? multiply_through_float32<T, T>(p) : multiply_through_float32<T, float>(p);
     else multiply_batch<T>(p);
   });
 }

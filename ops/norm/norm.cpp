@@ -27,7 +27,8 @@ void check_parameter(const char* name, const char* argument, const Tensor& param
 
 void check(const char* name, const NormInputs& in) {
   const Tensor& x = in.x;
-  check_same_device(name, {{"x", &x}, {"weight", &in.weight}, {"bias", &in.bias}, {"gate", &in.gate}, {"residual", &in.residual}});
+  check_same_device(name,
+                    {{"x", &x}, {"weight", &in.weight}, {"bias", &in.bias}, {"gate", &in.gate}, {"residual", &in.residual}});
   if (!is_floating(x.dtype())) fail<DTypeError>("{}: x is {}, expected floating point", name, x.dtype());
   if (x.ndim() == 0) fail<ShapeError>("{}: x has no dimension to normalise", name);
   check_parameter(name, "weight", in.weight, x);
@@ -53,7 +54,9 @@ NormInputs row_major(const NormInputs& in) {
 Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatistics& statistics, const Tensor& grad,
                        const Tensor& grad_sum = {}) {
   const TensorOptions wide{compute_dtype(in.x.dtype()), in.x.device()};
-  const auto parameter = [&](std::size_t i, const Tensor& p) { return p.defined() && node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor(); };
+  const auto parameter = [&](std::size_t i, const Tensor& p) {
+    return p.defined() && node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor();
+  };
   const NormGradients out{empty(in.x.shape(), in.x.options()), parameter(1, in.weight), parameter(2, in.bias),
                           in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor()};
   if (in.x.numel() > 0)

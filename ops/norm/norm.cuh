@@ -50,12 +50,8 @@ T* pointer(const Tensor& t) {
 template <class T, class P>
 Inputs<T, P> pointers(const NormInputs& in, const NormStatistics& statistics) {
   using Acc = compute_t<T>;
-  return {in.x.data<T>(),
-          pointer<P>(in.weight),
-          pointer<P>(in.bias),
-          pointer<T>(in.gate),
-          pointer<Acc>(statistics.mean),
-          statistics.rstd.data<Acc>(),
+  return {in.x.data<T>(),          pointer<P>(in.weight),         pointer<P>(in.bias),
+          pointer<T>(in.gate),     pointer<Acc>(statistics.mean), statistics.rstd.data<Acc>(),
           static_cast<Acc>(in.eps)};
 }
 

@@ -17,9 +17,8 @@ constexpr std::size_t kSharedBytes = 48 * 1024;  // what a block may have withou
 constexpr int kBlocks = 4;  // of a multiprocessor, for backward
 
 template <class T, class P, int W, bool held>
-__global__ void __launch_bounds__(kRowThreads)
-    norm_rows(Inputs<T, P> in, const T* __restrict__ residual, T* __restrict__ sum, T* __restrict__ y, std::int64_t rows,
-              std::int64_t d, int lanes) {
+__global__ void __launch_bounds__(kRowThreads) norm_rows(Inputs<T, P> in, const T* __restrict__ residual, T* __restrict__ sum,
+                                                         T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
   const std::int64_t row = row_of_thread(lanes), offset = row * d;
@@ -214,7 +213,8 @@ void norm(const NormInputs& given, const NormStatistics& statistics, const Tenso
   visit_types(given, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;
     NormInputs in = given;
-    const bool vectors = in_vectors<W>(pointers<T, P>(in, statistics), d, {y.data<T>(), pointer<T>(in.residual), pointer<T>(sum)});
+    const bool vectors =
+        in_vectors<W>(pointers<T, P>(in, statistics), d, {y.data<T>(), pointer<T>(in.residual), pointer<T>(sum)});
     const bool held = vectors && RowGrid::holds(d / W);
     if (in.residual.defined() && !held) {
       add_data(sum, in.x, in.residual);

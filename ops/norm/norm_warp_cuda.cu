@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       detail::Vector<P, W> weight;
       if (in.weight != nullptr) weight = *reinterpret_cast<const detail::Vector<P, W>*>(in.weight + i);
 #pragma unroll
-      for (int w = 0; w < W; ++w)
-        f(w, Acc(x[u].x[w]) * rstd, Acc(g[u].x[w]), in.weight != nullptr ? Acc(weight.x[w]) : Acc(1));
+      for (int w = 0; w < W; ++w) f(w, Acc(x[u].x[w]) * rstd, Acc(g[u].x[w]), in.weight != nullptr ? Acc(weight.x[w]) : Acc(1));
     };
     Acc along = 0;
 #pragma unroll
@@ -88,7 +87,8 @@ __global__ void __launch_bounds__(kReduceThreads)
     }
     __syncthreads();
   }
-  for (int i = static_cast<int>(threadIdx.x); i < d; i += kReduceThreads) out.weight_parts[blockIdx.x * std::int64_t{d} + i] = sums[i];
+  for (int i = static_cast<int>(threadIdx.x); i < d; i += kReduceThreads)
+    out.weight_parts[blockIdx.x * std::int64_t{d} + i] = sums[i];
 }
 
 template <class T, class P, bool gated>
@@ -100,9 +100,11 @@ void launch(const Inputs<T, P>& in, const Tensor& grad, Outputs<T> out, const No
   const auto kernel = vectors == 1   ? warp_rows<T, P, W, 1, gated>
                       : vectors == 2 ? warp_rows<T, P, W, 2, gated>
                       : vectors <= 4 ? warp_rows<T, P, W, 4, gated>
-                                     : warp_rows<T, P, W, gated ? kLongestGated : kLongest, gated>;
+                                     : warp_rows < T,
+             P, W, gated ? kLongestGated : kLongest, gated > ;
   int blocks_each = 1;  // of a multiprocessor
-  GLADE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, kReduceThreads, static_cast<std::size_t>(d) * sizeof(Acc)));
+  GLADE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_each, kernel, kReduceThreads,
+                                                           static_cast<std::size_t>(d) * sizeof(Acc)));
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(rows, kWarps), blocks_each * multiprocessor_count(device));
   const Tensor parts = gradients.weight.defined() ? empty({blocks, d}, {dtype_of<Acc>(), device}) : Tensor();
   out.weight_parts = pointer<Acc>(parts);

@@ -10,8 +10,8 @@ using detail::kThreads;
 
 // One counter a thread, its values written at once.
 template <class T, class Distribution>
-__global__ void __launch_bounds__(kThreads) generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state,
-                                                            const Generator::State* of_replay) {
+__global__ void __launch_bounds__(kThreads)
+    generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state, const Generator::State* of_replay) {
   if (of_replay != nullptr) state = *of_replay;
   constexpr int count = Distribution::count;
   const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = counter * count;

@@ -89,7 +89,8 @@ TEST_F(GraphedStep, Float16WithALossScaleToo) { expect_equal_training(DType::flo
 TEST_F(GraphedStep, RandomNumbersGoOnInReplays) {
   Generator eager(3), recorded(3);
   const auto draw = [](Generator& generator) {
-    return uniform({100}, 0, 1, {DType::float32, kCUDA}, generator) + dropout(ones({100}, {DType::float32, kCUDA}), 0.5, true, generator);
+    return uniform({100}, 0, 1, {DType::float32, kCUDA}, generator) +
+           dropout(ones({100}, {DType::float32, kCUDA}), 0.5, true, generator);
   };
   cuda::Graph graph;
   Tensor x;

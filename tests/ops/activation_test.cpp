@@ -196,7 +196,10 @@ TEST_P(Swiglu, NormalizedLogsigmoid) {
     Tensor x = random_tensor({5, 33}, device(), dtype, 0, 4).detach().set_requires_grad();
     const Tensor y = normalized_logsigmoid(x, 16), wide = to(x.detach(), DType::float64);
     const Tensor grad = random_tensor({5, 33}, device(), dtype);
-    const double rounding = dtype == DType::bfloat16 ? 0x1.1p-8 : dtype == DType::float16 ? 0x1.1p-11 : dtype == DType::float32 ? 1e-6 : 1e-14;
+    const double rounding = dtype == DType::bfloat16  ? 0x1.1p-8
+                            : dtype == DType::float16 ? 0x1.1p-11
+                            : dtype == DType::float32 ? 1e-6
+                                                      : 1e-14;
     EXPECT_TRUE(all_close(y, logsigmoid(wide) / 16, rounding, 1e-7)) << dtype_name(dtype);
     EXPECT_TRUE(all_close(autograd::grad({y}, {x}, {grad})[0], to(grad, DType::float64) * sigmoid(-wide) / 16, rounding, 1e-7));
   }

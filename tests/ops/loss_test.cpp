@@ -215,7 +215,9 @@ TEST_P(Loss, OfLinearInBlocksEqualsTheComposition) {
 TEST_P(Loss, OfLinearGradients) {
   const Tensor x = random_leaf({2, 3, 4}, device()), weight = random_leaf({5, 4}, device());
   const Tensor targets = Tensor::from_vector<std::int64_t>({0, 4, -100, 2, 2, 1}, {2, 3}, device());
-  const auto f = [&](const Tensors& in) { return Tensors{linear_cross_entropy(in[0], in[1], targets, {.label_smoothing = 0.2})}; };
+  const auto f = [&](const Tensors& in) {
+    return Tensors{linear_cross_entropy(in[0], in[1], targets, {.label_smoothing = 0.2})};
+  };
   EXPECT_TRUE(autograd::gradcheck(f, {x, weight}));
   EXPECT_TRUE(autograd::gradgradcheck(f, {x, weight}));
   EXPECT_TRUE(autograd::gradcheck([&](const Tensors& in) { return f({x.detach(), in[0]}); }, {weight}));

@@ -355,7 +355,10 @@ TEST_P(Matmul, LinearsEqualSeparateOnes) {
     const Tensors inputs{x, a, b, bias};
     const Tensors got = autograd::grad(y, inputs, {grad_a, grad_b});
     const Tensors expected = autograd::grad({plain_a, plain_b}, inputs, {grad_a, grad_b});
-    const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : dtype == DType::float32 ? 1e-6 : 1e-14;
+    const double rounding = dtype == DType::bfloat16  ? 0x1p-8
+                            : dtype == DType::float16 ? 0x1p-11
+                            : dtype == DType::float32 ? 1e-6
+                                                      : 1e-14;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       EXPECT_EQ(got[i].dtype(), inputs[i].dtype());
       EXPECT_LT(relative_error(got[i], expected[i]), 2 * rounding) << dtype_name(dtype) << " " << i;  // each is rounded
@@ -374,7 +377,8 @@ TEST_P(Matmul, LinearsGradients) {
   EXPECT_TRUE(autograd::gradgradcheck(f, {x, a, b, bias}));
   EXPECT_TRUE(autograd::gradcheck([&](const Tensors& in) { return Tensors{linears(in[0], {a, b})[1]}; }, {x}));
   EXPECT_EQ(linears(zeros({0, 4}, x.options()), {a})[0].shape(), (Shape{0, 2}));
-  EXPECT_TRUE(throws_with<ShapeError>([&] { linears(x, {a, zeros({2, 5}, x.options())}); }, "expected [..., 5] for weight 1 of [2, 5]"));
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { linears(x, {a, zeros({2, 5}, x.options())}); }, "expected [..., 5] for weight 1 of [2, 5]"));
   EXPECT_TRUE(throws_with<ValueError>([&] { linears(x, {a, b}, {bias}); }, "linears: 1 biases for 2 weights"));
 }
 
