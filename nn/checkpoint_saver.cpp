@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include <glade/core/format.h>
+#include <glade/nn/output_file.h>
 
 namespace glade::nn {
 namespace {
@@ -23,10 +24,10 @@ struct NumberedFile {
   std::string path;
 };
 
-/// The files that numbered_path names, by step.
-std::vector<NumberedFile> numbered_files(const std::string& path) {
+/// The files that numbered_path names, by step; or those with `suffix` behind it.
+std::vector<NumberedFile> numbered_files(const std::string& path, const std::string& suffix = "") {
   const fs::path p(path), folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
-  const std::string prefix = p.stem().string() + '-', extension = p.extension().string();
+  const std::string prefix = p.stem().string() + '-', extension = p.extension().string() + suffix;
   std::vector<NumberedFile> files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
@@ -41,7 +42,9 @@ std::vector<NumberedFile> numbered_files(const std::string& path) {
   return files;
 }
 
+/// Leaves the last `keep` files up to `step`, and nothing of those that were never finished.
 void remove_old(const std::string& path, std::int64_t step, int keep) {
+  for (const NumberedFile& file : numbered_files(path, kTemporarySuffix)) remove_leftover(file.path);
   std::vector<NumberedFile> files = numbered_files(path);
   std::erase_if(files, [&](const NumberedFile& file) { return file.step > step; });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < files.size(); ++i) {

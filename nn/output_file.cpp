@@ -33,7 +33,15 @@ int open_locked(const std::string& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path + ".tmp"), descriptor_(open_locked(temporary_)) {
+void remove_leftover(const std::string& temporary) {
+  const int descriptor = ::open(temporary.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return;
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(temporary.c_str());
+  ::close(descriptor);
+}
+
+OutputFile::OutputFile(const std::string& path)
+    : path_(path), temporary_(path + kTemporarySuffix), descriptor_(open_locked(temporary_)) {
   if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
 }
 

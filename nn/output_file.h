@@ -7,6 +7,12 @@
 
 namespace glade::nn {
 
+/// What the name of an OutputFile's temporary file ends with.
+inline constexpr const char* kTemporarySuffix = ".tmp";
+
+/// Removes a temporary file that a killed process left, unless another process is writing it now.
+void remove_leftover(const std::string& temporary);
+
 /// Collects what is to become `path` in a temporary file beside it. Every function throws CheckpointError with the file and
 /// the system's reason.
 class OutputFile {
