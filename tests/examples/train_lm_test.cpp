@@ -1,5 +1,6 @@
 // The example programs train_lm, generate and inspect_checkpoint, run as a person would run them.
 #include <map>
+#include <random>
 
 #include "support/process.h"
 #include "support/testing.h"
@@ -82,6 +83,19 @@ TEST_P(Resume, GoesOnAsIfNeverStopped) {
   EXPECT_FALSE(std::filesystem::exists("parts-00000016.h5"));
 }
 INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
+
+TEST_F(LanguageModel, KilledAnywhereItGoesOnAsIfNeverStopped) {
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 300 --eval-every 0 ";
+  ASSERT_EQ(run_shell(run + "--save whole.h5").exit_code, 0);
+  const std::string parts = run + "--save parts.h5 --save-every 3 --keep 2 --resume auto";
+  std::mt19937 engine(std::random_device{}());
+  for (int i = 0; i < 15; ++i) {
+    const ProcessResult killed = run_shell("exec timeout -s KILL 0." + std::to_string(100 + engine() % 200) + " " + parts);
+    EXPECT_EQ(killed.output.find("damaged"), std::string::npos) << killed.output;
+  }
+  ASSERT_EQ(run_shell(parts).exit_code, 0);
+  EXPECT_EQ(run_shell(kInspect + "--diff whole.h5 parts-00000300.h5").output, "");
+}
 
 struct BadCommand {
   std::string command;
