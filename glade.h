@@ -12,6 +12,7 @@
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
 #include <glade/core/graph.h>
+#include <glade/core/interrupt.h>
 #include <glade/core/graphed_function.h>
 #include <glade/core/shape.h>
 #include <glade/core/storage.h>
