@@ -14,6 +14,8 @@
 #include <glade/core/graph.h>
 #include <glade/core/interrupt.h>
 #include <glade/core/graphed_function.h>
+#include <glade/core/memory.h>
+#include <glade/core/profile.h>
 #include <glade/core/shape.h>
 #include <glade/core/storage.h>
 #include <glade/core/stream.h>

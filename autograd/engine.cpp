@@ -7,6 +7,7 @@
 #include <glade/autograd/accumulate.h>
 #include <glade/core/format.h>
 #include <glade/core/interrupt.h>
+#include <glade/core/profile.h>
 
 namespace glade::autograd {
 
@@ -101,6 +102,7 @@ class Pass {
                           node->name());
     Tensors results;
     {
+      const ProfileRange range(RangeKind::backward, node->name());
       RunScope scope(node, create_graph_);
       results = node->backward(std::move(gradients));
     }

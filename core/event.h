@@ -1,5 +1,7 @@
 #pragma once
 // Marks in the work of a GPU, to wait for and to measure time between.
+#include <utility>
+
 #include <glade/core/device.h>
 
 namespace glade::cuda {
@@ -9,9 +11,12 @@ class Event {
   /// DeviceError without a GPU.
   explicit Event(int device = 0);
   ~Event();
-  Event(Event&& other) noexcept : device_(other.device_), handle_(other.handle_) { other.handle_ = nullptr; }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+  Event(Event&& other) noexcept : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
 
   /// Marks what is queued so far on the calling thread's current stream of the device.
   void record();

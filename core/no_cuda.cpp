@@ -6,6 +6,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/event.h>
 #include <glade/core/graph.h>
+#include <glade/core/memory.h>
 #include <glade/core/stream.h>
 
 namespace glade {
@@ -29,6 +30,7 @@ void synchronize(int) { detail::throw_no_cuda(); }
 MemoryStats memory_stats(int) { detail::throw_no_cuda(); }
 void reset_peak_memory_stats(int) { detail::throw_no_cuda(); }
 void empty_cache(int) { detail::throw_no_cuda(); }
+std::string memory_summary(int, const MemoryCategories&) { detail::throw_no_cuda(); }
 
 Event::Event(int) : device_(0), handle_(nullptr) { detail::throw_no_cuda(); }
 Event::~Event() = default;

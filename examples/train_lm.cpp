@@ -11,6 +11,7 @@
 #include "lm/data.h"
 #include "lm/options.h"
 #include "lm/progress.h"
+#include "lm/step_profile.h"
 
 using namespace glade;
 namespace models = nn::models;
@@ -59,6 +60,13 @@ std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const l
   return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
 }
 
+/// Does the work in a range of a profile.
+template <class F>
+auto phase(const char* name, const F& work) {
+  const ProfileRange range(RangeKind::phase, name);
+  return work();
+}
+
 class Training {
  public:
   explicit Training(const lm::Options& options);
@@ -71,6 +79,7 @@ class Training {
   Tensors train(const Tensors& batches);
   void validate();
   void save();
+  void print_memory() const;
   /// The share of the run that is behind: of its steps, or of its time.
   double done() const;
   bool finished() const;
@@ -90,6 +99,7 @@ class Training {
   std::optional<optim::LRScheduler> scheduler_;
   std::optional<lm::Progress> progress_;
   std::optional<nn::CheckpointSaver> saver_;
+  std::optional<lm::StepProfile> profile_;
   std::int64_t step_ = 0;
   GraphedFunction graphed_{device_, [this](const Tensors& batches) { return train(batches); }};
 };
@@ -143,6 +153,7 @@ Training::Training(const lm::Options& options)
     fmt::print("resuming from {} after step {}\n", header->path, step_);
   }
   if (!options.save.empty()) saver_.emplace(options.save, options.keep);
+  if (!options.profile.empty()) profile_.emplace(options.profile, device_);
 
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
@@ -156,17 +167,26 @@ int Training::run() {
   lm::catch_interrupts();
   const auto every = [this](std::int64_t interval) { return interval > 0 && step_ % interval == 0; };
   while (!finished() && lm::interrupted() == 0) {
+    if (profile_) profile_->next_step();
     step();
     if (saver_) saver_->check();
     if (every(options_.eval_every) && !finished()) validate();
     if (every(options_.save_every) && !finished()) save();
   }
+  if (profile_) profile_->finish();
   const int signal = lm::interrupted();
   if (signal == 0) validate();
   save();
   if (saver_) saver_->wait();
   fmt::print("{} after step {}, {:.1f} s\n", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds());
+  if (device_.is_cuda()) print_memory();
   return signal == 0 ? 0 : 128 + signal;
+}
+
+void Training::print_memory() const {
+  Tensors state;
+  for (const auto& [name, x] : optimizer_->state_dict()) state.push_back(x);
+  fmt::print("{}", cuda::memory_summary(device_.index, {{"parameters", model_->parameters()}, {"optimizer", state}}));
 }
 
 bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 && step_ >= options_.stop_at); }
@@ -174,14 +194,16 @@ bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 &&
 void Training::step() {
   std::vector<nn::data::Batch> batches;
   double counted = 0;
-  for (std::int64_t i = 0; i < options_.accumulate; ++i)
-    counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
+  phase("data", [&] {
+    for (std::int64_t i = 0; i < options_.accumulate; ++i)
+      counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
+  });
   Tensors arguments;
   for (const nn::data::Batch& batch : batches)
     arguments.insert(arguments.end(), {batch.inputs, batch.targets, batch.cu_seqlens,
                                        full({}, static_cast<double>(batch.counted) / counted, {DType::float32, device_})});
-  // Where packed documents begin is read on the host, which a graph cannot do.
-  const Tensor loss = (options_.packed || options_.eager ? train(arguments) : graphed_(arguments))[0];
+  // Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
+  const Tensor loss = (options_.packed || options_.eager || profile_ ? train(arguments) : graphed_(arguments))[0];
   const double learning_rate = options_.lr * scheduler_->factor();
   scheduler_->step();
   ++step_;
@@ -191,13 +213,15 @@ void Training::step() {
 Tensors Training::train(const Tensors& batches) {
   Tensor loss;  // as of one batch of all their sequences: every target counts the same
   for (auto batch = batches.begin(); batch != batches.end(); batch += 4) {
-    Tensor part = model_->loss(batch[0], batch[1], batch[2]);
+    Tensor part = phase("forward", [&] { return model_->loss(batch[0], batch[1], batch[2]); });
     if (batches.size() > 4) part = part * batch[3];
-    part.backward();
+    phase("backward", [&] { part.backward(); });
     loss = loss.defined() ? loss + part.detach() : part.detach();
   }
-  optimizer_->step({.max_norm = options_.grad_clip});
-  optimizer_->zero_grad();
+  phase("optimizer", [&] {
+    optimizer_->step({.max_norm = options_.grad_clip});
+    optimizer_->zero_grad();
+  });
   return {loss};
 }
 

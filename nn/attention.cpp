@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <glade/core/format.h>
+#include <glade/core/profile.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/attention_module.h>
@@ -108,6 +109,7 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
 }
 
 Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const ProfileRange range(RangeKind::layer, "GatedLinearAttention");
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight, gk_down_->weight};
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);
@@ -156,6 +158,7 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
 }
 
 Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const ProfileRange range(RangeKind::layer, "LightningAttention");
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight};
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);

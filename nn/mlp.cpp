@@ -1,5 +1,6 @@
 #include <glade/nn/mlp.h>
 
+#include <glade/core/profile.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/matmul/matmul.h>
 
@@ -20,6 +21,7 @@ std::int64_t GatedMLP::default_intermediate_size(std::int64_t hidden_size, doubl
 }
 
 Tensor GatedMLP::forward(const Tensor& x) const {
+  const ProfileRange range(RangeKind::layer, "GatedMLP");
   const Tensors y = linears(x, {gate_proj.weight, up_proj.weight});
   return down_proj(swiglu(y[0], y[1]));
 }

@@ -51,12 +51,15 @@ void add_options(CLI::App& app, Options& o) {
                  "Checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
       ->type_name("FILE.h5|auto");
   app.add_option("--log", o.log, "CSV file for the loss of every step; --resume appends to it")->type_name("FILE.csv");
+  app.add_option("--profile", o.profile,
+                 "Chrome trace of steps 6 to 15 of this run, without graphs, of which a table is printed at the end")
+      ->type_name("FILE.json");
   app.add_option("--seed", o.seed, "Of the weights and the order of the data")->capture_default_str();
 }
 
 void check_outputs(const Options& o) {
   namespace fs = std::filesystem;
-  for (const auto& [option, path] : {std::pair("--save", o.save), std::pair("--log", o.log)}) {
+  for (const auto& [option, path] : {std::pair("--save", o.save), std::pair("--log", o.log), std::pair("--profile", o.profile)}) {
     if (path.empty()) continue;
     const fs::path folder = fs::absolute(path).parent_path();
     if (!fs::is_directory(folder)) throw UsageError(fmt::format("{} {}: there is no folder {}", option, path, folder.string()));

@@ -12,7 +12,7 @@ namespace lm {
 
 struct Options {
   std::vector<std::string> data;
-  std::string model = "gla", device = "auto", save, resume, log;
+  std::string model = "gla", device = "auto", save, resume, log, profile;
   std::optional<std::string> dtype;
   std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, steps;
   std::optional<double> minutes;

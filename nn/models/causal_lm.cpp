@@ -1,6 +1,7 @@
 #include <glade/nn/models/causal_lm.h>
 
 #include <glade/core/format.h>
+#include <glade/core/profile.h>
 #include <glade/nn/init.h>
 #include <glade/nn/parse_json.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -98,8 +99,10 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
       fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
   }
   Block::Summands x(glade::to(embeddings(ids), dtype_), Tensor());
-  for (std::size_t i = 0; i < layers.size(); ++i)
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const ProfileRange range(RangeKind::layer, "layers", static_cast<std::int64_t>(i));
     x = layers[i].forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
+  }
   return norm.forward_sum(x.first, x.second).first;
 }
 

@@ -210,6 +210,22 @@ TEST_F(LanguageModel, CheckpointsAreShownAndCompared) {
   EXPECT_EQ(run_shell(kInspect + "--diff a.h5 a.h5").output, "");
 }
 
+TEST_F(LanguageModel, ProfileIsAChromeTrace) {
+  const std::string run = kTrain + "--device cpu --data text.txt --profile trace.json --accumulate 2 ";
+  const ProcessResult result = run_shell(run + "--steps 20");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  for (const char* part :
+       {"where the time of 10 steps went", "\n  forward ", "\n  backward ", "\n  optimizer ", "\n  gemm ", "trace.json"})
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << " in " << result.output;
+  const ProcessResult read = run_shell(
+      "python3 -c 'import json; t = json.load(open(\"trace.json\"))[\"traceEvents\"]; "
+      "print(*(sum(e[\"name\"] == n for e in t) for n in (\"data\", \"forward\", \"layers.0\", \"process_name\")))'");
+  EXPECT_EQ(read.output, "10 20 20 1\n");
+  EXPECT_NE(run_shell(run + "--steps 4").output.find("too short for a profile"), std::string::npos);
+  EXPECT_NE(run_shell(run + "--steps 8").output.find("time of 3 steps"), std::string::npos);
+  expect_refused({kTrain + "--device cpu --data text.txt --profile nowhere/trace.json", 2, "there is no folder"});
+}
+
 TEST_F(LanguageModel, InterruptSavesAndResumes) {
   const std::string run = kTrain + "--device cpu --data text.txt --steps 100000 --log log.csv ";
   const ProcessResult interrupted = run_shell(
