@@ -17,7 +17,7 @@ enum class Algorithm { automatic, recurrent, chunk };
 
 /// Sizes of the kernels on CUDA; 0: as the kernel chooses.
 struct KernelSizes {
-  std::int64_t warps = 0;           ///< of a block of the recurrent form that compute: 2, 4 or 8
+  std::int64_t warps = 0;           ///< of a block of the recurrent form that compute: 2 or 4
   std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed side by side, at most
 };
 

@@ -61,15 +61,26 @@ Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& 
   return pass;
 }
 
-template <class F>
+/// Calls f with the types of the state and of the rows.
+template <class Function>
+void visit_types(const Recurrence& r, Function f) {
+  switch (r.q.dtype()) {
+    case DType::float64: return f.template operator()<double, double>();
+    case DType::bfloat16: return f.template operator()<float, bfloat16>();
+    case DType::float16: return f.template operator()<float, float16>();
+    default: return f.template operator()<float, float>();
+  }
+}
+
+template <class F, class T>
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const Rows q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()), v = rows(r, r.v, r.V, 1, r.group());
   Pass<F> pass = make_pass<F>(r, true, false, q, k, v);
   pass.final = {pointer<F>(final_state), r.heads * r.K * r.V, 0};
   pass.out = o.raw_data();
   pass.out_dtype = o.dtype();
-  if (r.length == 1 && !r.cu_seqlens.defined()) run_step(pass, r.q.device());
-  else run(pass, r.q.device());
+  if (r.length == 1 && !r.cu_seqlens.defined()) run_step<F, T>(pass, r.q.device());
+  else run<F, T>(pass, r.q.device());
 }
 
 /// Half of the backward pass: two passes with the same inner channels, upwards for the gradient of the query (or for the
@@ -86,7 +97,7 @@ struct Half {
   bool wants_gates() const { return channel.defined() || head.defined() || gamma.defined(); }
 };
 
-template <class F>
+template <class F, class T>
 void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_state) {
   const Device device = r.q.device();
   auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), device}); };
@@ -108,7 +119,7 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
     up.out = half.up_out.raw_data();
     up.out_dtype = half.up_out.dtype();
   }
-  if (up.out != nullptr || up.past != nullptr) run(up, device);
+  if (up.out != nullptr || up.past != nullptr) run<F, T>(up, device);
 
   Tensor of_heads = half.down_out;  // before the sum over the heads that share a key or value
   if (half.down_out.defined()) {
@@ -118,7 +129,7 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
   }
   down.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
   down.final = {pointer<F>(half.initial_state), r.heads * r.K * r.V, 0};
-  if (down.out != nullptr || down.past != nullptr || down.final.data != nullptr) run(down, device);
+  if (down.out != nullptr || down.past != nullptr || down.final.data != nullptr) run<F, T>(down, device);
   if (half.down_out.defined() && r.group() > 1) copy_data(half.down_out, reshape(sum(of_heads, {2}), half.down_out.shape()));
 
   if (!half.wants_gates()) return;
@@ -134,31 +145,30 @@ void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_st
   run(gates, device);
 }
 
-template <class F>
-void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+template <class F, class T>
+void backward(const Recurrence& r, const Tensor& grad, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  const Tensor grad_o = grad.defined() ? grad : zeros({r.tokens, r.heads, r.V}, {r.q.dtype(), r.q.device()});
   const Rows q = rows(r, r.q, r.K), scaled_q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()),
              v = rows(r, r.v, r.V, 1, r.group()), out = rows(r, grad_o, r.V), scaled_out = rows(r, grad_o, r.V, r.scale);
   Half keys{false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g, grads.g_gamma, {}};
   Half values{true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
   const bool values_run = values.down_out.defined() || values.wants_gates();
   (values_run ? values : keys).initial_state = grads.initial_state;
-  run_half<F>(r, keys, grad_final_state);
-  run_half<F>(r, values, grad_final_state);
+  run_half<F, T>(r, keys, grad_final_state);
+  run_half<F, T>(r, values, grad_final_state);
 }
 
 }  // namespace
 
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const DeviceGuard guard(r.q.device());
-  if (r.state_dtype() == DType::float64) forward<double>(r, o, final_state);
-  else forward<float>(r, o, final_state);
+  visit_types(r, [&]<class F, class T>() { forward<F, T>(r, o, final_state); });
 }
 
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads) {
   const DeviceGuard guard(r.q.device());
-  if (r.state_dtype() == DType::float64) backward<double>(r, grad_o, grad_final_state, grads);
-  else backward<float>(r, grad_o, grad_final_state, grads);
+  visit_types(r, [&]<class F, class T>() { backward<F, T>(r, grad_o, grad_final_state, grads); });
 }
 
 }  // namespace glade::cuda

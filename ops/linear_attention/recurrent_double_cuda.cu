@@ -2,7 +2,7 @@
 
 namespace glade::cuda::recurrent {
 
-template void run(Pass<double>, Device);
+template void run<double, double>(Pass<double>, Device);
 template std::int64_t checkpoint_size(const Pass<double>&);
 
 }  // namespace glade::cuda::recurrent

@@ -2,7 +2,7 @@
 
 namespace glade::cuda::recurrent {
 
-template void run(Pass<float>, Device);
+template void run<float, float>(Pass<float>, Device);
 template std::int64_t checkpoint_size(const Pass<float>&);
 
 }  // namespace glade::cuda::recurrent

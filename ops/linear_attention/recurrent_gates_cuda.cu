@@ -4,8 +4,9 @@ namespace glade::cuda::recurrent {
 
 namespace {
 
-constexpr int kBlock = 128;  // threads
-constexpr int kBatch = 4;    // positions whose rows are read before the first is used
+constexpr int kBlock = 128;                   // threads
+constexpr int kBatch = 4;                     // positions whose rows are read before the first is used
+constexpr int kHeadBlock = 32 * 32 / kBatch;  // threads of head_kernel: a warp for every batch of 32 positions
 
 /// The positions between two checkpoints of one sequence and head.
 struct Stretch {
@@ -23,16 +24,40 @@ struct Stretch {
   }
 };
 
-/// x past_x - y past_y at `position` of a channel; without y at the checkpoint; 0 below the stretch.
-template <class F, class T>
-__device__ F term(const GateGradients<F>& gates, const Stretch& stretch, std::int64_t position, int channel) {
-  if (position < stretch.low) return 0;
-  const std::int64_t token = stretch.sequence.token(position), past = (token * gates.heads + stretch.h) * gates.x.size + channel;
-  F sum = 0;
-  if (gates.x.data != nullptr) sum = static_cast<F>(static_cast<const T*>(gates.x.data)[past]) * gates.past_x[past];
-  if (position == stretch.high - 1) return sum;
-  const std::int64_t y = gates.y.row(token, stretch.h) * gates.y.size + channel;
-  return sum - static_cast<F>(static_cast<const T*>(gates.y.data)[y]) * gates.past_y[past];
+/// x past_x - y past_y at `kBatch` positions from `high` downwards, of a quad of channels; without y at the checkpoint; 0 below
+/// the stretch. Everything is asked for before anything is used.
+template <class F, class T, bool kVector>
+__device__ __forceinline__ void load_terms(const GateGradients<F>& gates, const Stretch& stretch, std::int64_t high, int channel,
+                                           Quad<F> (&terms)[kBatch]) {
+  Raw<T> x[kBatch], y[kBatch];
+  Raw<F> past_x[kBatch], past_y[kBatch];
+  const int size = gates.x.size, count = size - channel;
+#pragma unroll
+  for (int j = 0; j < kBatch; ++j) {
+    const std::int64_t position = high - j, token = stretch.sequence.token(position);
+    const std::int64_t past = (token * gates.heads + stretch.h) * size + channel;
+    const bool present = position >= stretch.low && count > 0, has_y = present && position != stretch.high - 1;
+    load_quad<kVector>(static_cast<const T*>(gates.x.data) + past, count, present, x[j]);
+    load_quad<kVector>(gates.past_x + past, count, present, past_x[j]);
+    load_quad<kVector>(static_cast<const T*>(gates.y.data) + gates.y.row(token, stretch.h) * size + channel, count, has_y, y[j]);
+    load_quad<kVector>(gates.past_y + past, count, has_y, past_y[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kBatch; ++j) {
+    const Quad<F> a = x[j].template values<F>(), b = past_x[j].template values<F>(), c = y[j].template values<F>(),
+                  d = past_y[j].template values<F>();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) terms[j].x[i] = a.x[i] * b.x[i] - c.x[i] * d.x[i];
+  }
+}
+
+/// Calls f with the type of the rows, and with whether they can be read in quads.
+template <class F, class Function>
+__device__ void visit(const GateGradients<F>& gates, Function f) {
+  visit_rows<F>(gates.y.dtype, [&]<class T>(const T*) {
+    if (is_vector(gates.x) && is_vector(gates.y)) f.template operator()<T, true>();
+    else f.template operator()<T, false>();
+  });
 }
 
 template <class F>
@@ -41,27 +66,29 @@ __device__ F product(const GateGradients<F>& gates, const Stretch& stretch, int 
   return gates.products[row * gates.x.size + channel];
 }
 
-/// A thread for each channel of a stretch.
+/// A thread for each quad of channels of a stretch.
 template <class F>
 __global__ void __launch_bounds__(kBlock) channel_kernel(GateGradients<F> gates) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const std::int64_t stretches = gates.sequences.count * gates.sequences.longest() * gates.heads;
-  if (i >= stretches * gates.x.size) return;
-  const Stretch stretch(gates.sequences, gates.heads, i / gates.x.size);
-  const int channel = static_cast<int>(i % gates.x.size);
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x, quads = (gates.x.size + 3) / 4;
+  if (i >= gates.sequences.count * gates.sequences.longest() * gates.heads * quads) return;
+  const Stretch stretch(gates.sequences, gates.heads, i / quads);
+  const int channel = static_cast<int>(i % quads) * 4;
   if (stretch.low >= stretch.high) return;
-  F sum = product(gates, stretch, channel);
-  visit_rows<F>(gates.y.dtype, [&]<class T>(const T*) {
-    for (std::int64_t position = stretch.high - 1; position >= stretch.low; position -= kBatch) {
-      F terms[kBatch];
+  Quad<F> sum;
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) terms[j] = term<F, T>(gates, stretch, position - j, channel);
+  for (int x = 0; x < 4; ++x) sum.x[x] = channel + x < gates.x.size ? product(gates, stretch, channel + x) : F{0};
+  visit(gates, [&]<class T, bool kVector>() {
+    for (std::int64_t high = stretch.high - 1; high >= stretch.low; high -= kBatch) {
+      Quad<F> terms[kBatch];
+      load_terms<F, T, kVector>(gates, stretch, high, channel, terms);
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        if (position - j < stretch.low) break;
-        sum += terms[j];
-        const std::int64_t row = stretch.sequence.token(position - j) * gates.heads + stretch.h;
-        store_element(sum, gates.channel, gates.channel_dtype, row * gates.x.size + channel);
+        if (high - j < stretch.low) break;
+        sum = sum + terms[j];
+        const std::int64_t row = (stretch.sequence.token(high - j) * gates.heads + stretch.h) * gates.x.size;
+        if (gates.channel_dtype == gates.y.dtype)
+          store_quad<kVector>(sum, static_cast<T*>(gates.channel) + row, channel, gates.x.size);
+        else store_quad<kVector>(sum, static_cast<F*>(gates.channel) + row, channel, gates.x.size);
       }
     }
   });
@@ -74,36 +101,55 @@ __device__ F warp_sum(F x) {
   return x;
 }
 
-/// A warp for each stretch: sums over the channels, and over the stretch for gamma.
+/// A block for each stretch: its warps sum terms over the channels, the first of them then sums over positions, and over the
+/// stretch for gamma.
 template <class F>
-__global__ void __launch_bounds__(kBlock) head_kernel(GateGradients<F> gates, F* gamma_parts) {
-  const std::int64_t number = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (number >= gates.sequences.count * gates.sequences.longest() * gates.heads) return;
+__global__ void __launch_bounds__(kHeadBlock) head_kernel(GateGradients<F> gates, F* gamma_parts) {
+  __shared__ F terms[32];  // of positions from the highest downwards
+  const std::int64_t number = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const Stretch stretch(gates.sequences, gates.heads, number);
-  F total = 0;
-  if (stretch.low < stretch.high) {
-    F sum = 0;
-    for (int channel = lane; channel < gates.x.size; channel += 32) sum += product(gates, stretch, channel);
-    sum = warp_sum(sum);
-    visit_rows<F>(gates.y.dtype, [&]<class T>(const T*) {
-      for (std::int64_t position = stretch.high - 1; position >= stretch.low; position -= kBatch) {
-        F terms[kBatch] = {};
-        for (int channel = lane; channel < gates.x.size; channel += 32)
+  F total = 0, above = 0;  // above: the sum at the position before
+  if (stretch.low < stretch.high && warp == 0) {
+    for (int channel = lane; channel < gates.x.size; channel += 32) above += product(gates, stretch, channel);
+    above = warp_sum(above);
+  }
+  for (std::int64_t high = stretch.high - 1; high >= stretch.low; high -= 32) {
+    F sums[kBatch] = {};
+    visit(gates, [&]<class T, bool kVector>() {
+      for (int channel = lane * 4; channel < gates.x.size; channel += 128) {
+        Quad<F> quads[kBatch];
+        load_terms<F, T, kVector>(gates, stretch, high - warp * kBatch, channel, quads);
 #pragma unroll
-          for (int j = 0; j < kBatch; ++j) terms[j] += term<F, T>(gates, stretch, position - j, channel);
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          sum += warp_sum(terms[j]);
-          if (position - j < stretch.low) continue;
-          total += sum;
-          if (lane == 0 && gates.head != nullptr)
-            store_element(sum, gates.head, gates.head_dtype, stretch.sequence.token(position - j) * gates.heads + stretch.h);
-        }
+        for (int j = 0; j < kBatch; ++j) sums[j] += quads[j].x[0] + quads[j].x[1] + quads[j].x[2] + quads[j].x[3];
       }
     });
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      sums[j] = warp_sum(sums[j]);
+      if (lane == 0) terms[warp * kBatch + j] = sums[j];
+    }
+    __syncthreads();
+    if (warp == 0) {
+      F sum = terms[lane];
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const F other = __shfl_up_sync(~0u, sum, offset);
+        if (lane >= offset) sum += other;
+      }
+      sum += above;
+      above = __shfl_sync(~0u, sum, 31);
+      const std::int64_t position = high - lane;
+      if (position >= stretch.low) {
+        total += sum;
+        if (gates.head != nullptr)
+          store_element(sum, gates.head, gates.head_dtype, stretch.sequence.token(position) * gates.heads + stretch.h);
+      }
+    }
+    __syncthreads();
   }
-  if (lane == 0 && gamma_parts != nullptr) gamma_parts[number] = total;
+  total = warp_sum(total);
+  if (threadIdx.x == 0 && gamma_parts != nullptr) gamma_parts[number] = total;
 }
 
 /// A warp for each sequence and head: the sum of its stretches.
@@ -126,13 +172,13 @@ void run(const GateGradients<F>& gates, Device device) {
   const std::int64_t pairs = gates.sequences.count * gates.heads, stretches = pairs * gates.sequences.longest();
   const cudaStream_t on = stream(device);
   if (gates.channel != nullptr && stretches > 0) {
-    channel_kernel<<<blocks_for(stretches * gates.x.size, kBlock), kBlock, 0, on>>>(gates);
+    channel_kernel<<<blocks_for(stretches * ((gates.x.size + 3) / 4), kBlock), kBlock, 0, on>>>(gates);
     GLADE_CUDA_LAUNCHED();
   }
   if (gates.head == nullptr && gates.gamma == nullptr) return;
   const Scratch parts(static_cast<std::size_t>(stretches) * sizeof(F), device);
   if (stretches > 0) {
-    head_kernel<<<blocks_for(stretches * 32, kBlock), kBlock, 0, on>>>(gates, parts.template data<F>());
+    head_kernel<<<static_cast<unsigned>(stretches), kHeadBlock, 0, on>>>(gates, parts.template data<F>());
     GLADE_CUDA_LAUNCHED();
   }
   if (gates.gamma == nullptr || pairs == 0) return;

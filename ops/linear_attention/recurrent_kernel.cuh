@@ -11,147 +11,155 @@
 
 namespace glade::cuda::recurrent {
 
-/// What a thread needs of one position: c A, d / A of its inner channels and e / B of its columns.
-template <class C>
-struct Operands {
-  using F = typename C::F;
-  Quad<F> c[C::kInner / 4], d[C::kInner / 4];
-  F e[C::kOuter];
-};
-
 /// A thread's part of the state.
 template <class C>
 struct Part {
   using F = typename C::F;
   F x[C::kInner][C::kOuter];
-  F sums[C::kOuter] = {};                          ///< of the position before, not yet summed over the lanes
   int lane, warp, inner_lane, columns[C::kOuter];  ///< columns: in the block
 
   // A thread's order of columns is such that reduce() gets by without exchanging any within a thread.
-  __device__ explicit Part(int thread) : lane(thread % 32), warp(thread / 32), inner_lane(lane % C::kInnerLanes) {
+  __device__ explicit Part(int thread) : lane(thread % 32), warp(thread / 32), inner_lane(lane / C::kOuterLanes) {
 #pragma unroll
     for (int s = 0; s < C::kOuter; ++s)
-      columns[s] = warp * C::kWarpColumns + lane / C::kInnerLanes * C::kOuter + (s ^ (inner_lane % C::kOuter));
+      columns[s] = warp * C::kWarpColumns + lane % C::kOuterLanes * C::kOuter + (s ^ (inner_lane % C::kOuter));
   }
   __device__ int inner(int i) const { return (i / 4 * C::kInnerLanes + inner_lane) * 4 + i % 4; }
 
   template <class Function>
-  __device__ void each(Function f) {
+  __device__ __forceinline__ void each(Function f) {
 #pragma unroll
     for (int i = 0; i < C::kInner; ++i)
 #pragma unroll
       for (int s = 0; s < C::kOuter; ++s) f(i, s, x[i][s]);
   }
 
-  /// Sums over the lanes: that of column columns[0], complete in the lanes that `owns` names and others.
-  __device__ F reduce(F (&values)[C::kOuter]) const {
+  /// Sums over kOuter lanes: that of column columns[0]. kPartials lanes hold one of the same column.
+  __device__ __forceinline__ F reduce(F (&values)[C::kOuter]) const {
 #pragma unroll
     for (int half = C::kOuter / 2; half > 0; half /= 2)
 #pragma unroll
-      for (int s = 0; s < half; ++s) values[s] += __shfl_xor_sync(~0u, values[s + half], half);
-#pragma unroll
-    for (int offset = C::kOuter; offset < C::kInnerLanes; offset *= 2) values[0] += __shfl_xor_sync(~0u, values[0], offset);
+      for (int s = 0; s < half; ++s) values[s] += __shfl_xor_sync(~0u, values[s + half], half * C::kOuterLanes);
     return values[0];
   }
-  __device__ bool owns() const { return inner_lane < C::kOuter; }
 
-  __device__ void load(const Tile<C>& tile, int slot, Operands<C>& operands) const {
+  /// The r-th quad of the thread's inner channels of a row.
+  __device__ __forceinline__ Quad<F> load_quad(const F* row, int r) const {
+    return *reinterpret_cast<const Quad<F>*>(row + inner(r * 4));
+  }
+  template <bool kSums>
+  __device__ __forceinline__ void load_quads(const Tile<C>& tile, int slot, int r, Quad<F>& c, Quad<F>& d) const {
+    if constexpr (kSums) c = load_quad(tile.c[slot], r);
+    d = load_quad(tile.d[slot], r);
+  }
+  __device__ __forceinline__ void load_columns(const F* row, F (&values)[C::kOuter]) const {
 #pragma unroll
-    for (int r = 0; r < C::kInner / 4; ++r) {
-      operands.c[r] = *reinterpret_cast<const Quad<F>*>(&tile.c[slot][inner(r * 4)]);
-      operands.d[r] = *reinterpret_cast<const Quad<F>*>(&tile.d[slot][inner(r * 4)]);
-    }
-#pragma unroll
-    for (int s = 0; s < C::kOuter; ++s) operands.e[s] = tile.e[slot][columns[s]];
+    for (int s = 0; s < C::kOuter; ++s) values[s] = row[columns[s]];
   }
 
-  /// Completes the sums of the position before `slot`; before the first there is none, and a row for that.
-  __device__ void finish(Tile<C>& tile, int slot) {
-    const F past = reduce(sums);
-    if (owns()) tile.past[slot][columns[0]] = past;
+  /// Hands over the sums of a slot.
+  __device__ __forceinline__ void finish(Tile<C>& tile, int slot, F (&sums)[C::kOuter]) const {
+    tile.past[slot][inner_lane / C::kOuter][columns[0]] = reduce(sums);
   }
 
-  __device__ void rescale(const Tile<C>& tile, int slot, bool outer_gate) {
+  /// Multiplies the state with the decays of a slot.
+  __device__ __forceinline__ void decay(const Tile<C>& tile, int slot, bool inner_gate, bool outer_decay) {
+    if (inner_gate) {
 #pragma unroll
-    for (int r = 0; r < C::kInner / 4; ++r) {
-      const auto a = *reinterpret_cast<const Quad<F>*>(&tile.a[slot][inner(r * 4)]);
+      for (int r = 0; r < C::kInner / 4; ++r) {
+        const Quad<F> a = load_quad(tile.a[slot], r);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int s = 0; s < C::kOuter; ++s) x[r * 4 + i][s] *= a.x[i];
+          for (int s = 0; s < C::kOuter; ++s) x[r * 4 + i][s] *= a.x[i];
+      }
     }
-    if (!outer_gate) return;
-#pragma unroll
-    for (int s = 0; s < C::kOuter; ++s) {
-      const F b = tile.b[slot][columns[s]];
-#pragma unroll
-      for (int i = 0; i < C::kInner; ++i) x[i][s] *= b;
+    if (outer_decay) {
+      F b[C::kOuter];
+      load_columns(tile.b[slot], b);
+      each([&](int, int s, F& value) { value *= b[s]; });
     }
   }
 };
 
-/// The positions from one slot to another, none of which but the first rescales. The sums of one are completed during the
-/// next, whose operands were loaded during that before.
-template <bool kSums, class C>
-__device__ void run_slots(Part<C>& part, Tile<C>& tile, int slot, int end) {
-  using F = typename C::F;
-  Operands<C> now, next;
-  part.load(tile, slot, now);
-#pragma unroll 2
-  for (; slot < end; ++slot) {
-    part.load(tile, min(slot + 1, C::kTokens - 1), next);
-    if constexpr (kSums) part.finish(tile, slot);
-    F sums[C::kOuter] = {};
-#pragma unroll
-    for (int i = 0; i < C::kInner; ++i)
-#pragma unroll
-      for (int s = 0; s < C::kOuter; ++s) {
-        F& x = part.x[i][s];
-        if constexpr (kSums) sums[s] += now.c[i / 4].x[i % 4] * x;
-        x += now.d[i / 4].x[i % 4] * now.e[s];
-      }
-#pragma unroll
-    for (int s = 0; s < C::kOuter; ++s) part.sums[s] = sums[s];
-    now = next;
-  }
-}
-
 /// See Pass: the state is the decayed one.
 template <class C>
-__device__ void checkpoint(const Pass<typename C::F>& pass, const Place& place, std::int64_t position, Part<C>& part) {
+__device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, const Place& place, const Span& span, Part<C>& part) {
   using F = typename C::F;
-  const std::int64_t number = place.sequence.first_checkpoint + position / pass.sequences.interval;
+  constexpr int kElements = C::kInner * C::kOuter;
+  const std::int64_t number = place.sequence.first_checkpoint + span.index / (pass.sequences.interval / C::kTokens);
   const std::int64_t row = number * pass.heads + place.h;
-  const int threads = place.columns / C::kWarpColumns * 32, blocks = (pass.outer() + place.columns - 1) / place.columns;
-  F* states = pass.states + (row * blocks + place.column / place.columns) * (C::kInner * C::kOuter) * threads + part.warp * 32 +
-              part.lane;
-  if (!pass.down) {
-    part.each([&](int i, int s, F& x) { states[(i * C::kOuter + s) * threads] = x; });
-  } else {
-    F sums[C::kOuter] = {};
-    part.each([&](int i, int s, F& x) { sums[s] += x * states[(i * C::kOuter + s) * threads]; });
-    const F product = part.reduce(sums);
-    const int column = place.column + part.columns[0];
-    if (part.owns() && column < pass.outer()) pass.products[row * pass.outer() + column] = product;
+  const std::int64_t warps = (pass.outer() + place.columns - 1) / place.columns * (place.columns / C::kWarpColumns);
+  const std::int64_t warp = row * warps + place.column / C::kWarpColumns + part.warp;
+  Quad<F>* quads = reinterpret_cast<Quad<F>*>(pass.states + warp * kElements * 32) + part.lane;
+  F sums[C::kOuter] = {};
+#pragma unroll
+  for (int q = 0; q < kElements / 4; ++q) {
+    Quad<F> quad;
+    if (pass.down) quad = quads[q * 32];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = (q * 4 + e) / C::kOuter, s = (q * 4 + e) % C::kOuter;
+      if (pass.down) sums[s] += part.x[i][s] * quad.x[e];
+      else quad.x[e] = part.x[i][s];
+    }
+    if (!pass.down) quads[q * 32] = quad;
   }
+  if (!pass.down) return;
+  F product = part.reduce(sums);
+#pragma unroll
+  for (int lanes = C::kOuter; lanes < C::kInnerLanes; lanes *= 2)
+    product += __shfl_xor_sync(~0u, product, lanes * C::kOuterLanes);
+  const int column = place.column + part.columns[0];
+  if (part.inner_lane < C::kOuter && column < pass.outer()) pass.products[row * pass.outer() + column] = product;
 }
 
+/// The positions of a tile. The operands of a slot are loaded during that before, a part as soon as the registers for it are
+/// free; its sums over lanes are completed during the next.
 template <bool kSums, class C>
-__device__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, const Span& span, Part<C>& part,
-                             Tile<C>& tile) {
-  const bool outer_gate = pass.rows[kOuterGate].data != nullptr;
-  const unsigned rescales = tile.rescales;
-  const int at = checkpoint_slot(pass, place, span);
-  for (int slot = 0; slot < C::kTokens;) {
-    if (rescales >> slot & 1) part.rescale(tile, slot, outer_gate);
-    if (slot == at) checkpoint(pass, place, span.position(slot), part);
-    const unsigned later = rescales >> slot >> 1;
-    const int end = later == 0 ? C::kTokens : slot + __ffs(static_cast<int>(later));
-    run_slots<kSums>(part, tile, slot, end);
-    slot = end;
+__device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, const Span& span, Part<C>& part,
+                                             Tile<C>& tile) {
+  using F = typename C::F;
+  constexpr int kQuads = C::kInner / 4;
+  const bool inner_gate = pass.rows[kInnerGate].data != nullptr, outer_decay = has_outer_decay(pass);
+  Quad<F> c[kQuads], d[kQuads];
+  F e[C::kOuter], last[C::kOuter] = {};
+#pragma unroll
+  for (int r = 0; r < kQuads; ++r) part.template load_quads<kSums>(tile, 0, r, c[r], d[r]);
+  part.load_columns(tile.e[0], e);
+  unsigned rescales = tile.rescales;
+  int slot = 0, done = 0;
+  while (true) {
+    const int end = rescales == 0 ? span.count : min(__ffs(static_cast<int>(rescales)) - 1, span.count);
+#pragma unroll 2
+    for (; slot < end; ++slot) {
+      const int next = min(slot + 1, C::kTokens - 1);
+      F next_e[C::kOuter], sums[C::kOuter] = {};
+      part.load_columns(tile.e[next], next_e);
+      if constexpr (kSums) part.finish(tile, done, last);
+      done = slot;
+#pragma unroll
+      for (int r = 0; r < kQuads; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int s = 0; s < C::kOuter; ++s) {
+            F& x = part.x[r * 4 + i][s];
+            if constexpr (kSums) sums[s] += c[r].x[i] * x;
+            x += d[r].x[i] * e[s];
+          }
+        part.template load_quads<kSums>(tile, next, r, c[r], d[r]);
+      }
+#pragma unroll
+      for (int s = 0; s < C::kOuter; ++s) last[s] = sums[s], e[s] = next_e[s];
+    }
+    if (slot == span.count) break;
+    part.decay(tile, slot, inner_gate, outer_decay);
+    if (slot == checkpoint_slot<C>(pass, span)) checkpoint(pass, place, span, part);
+    rescales &= rescales - 1;
   }
-  if constexpr (kSums) part.finish(tile, C::kTokens);
-  if ((rescales >> (C::kTokens - 1)) == 0) part.rescale(tile, C::kTokens - 1, outer_gate);
+  if constexpr (kSums) part.finish(tile, done, last);
+  if ((tile.rescales >> (C::kTokens - 1)) == 0) part.decay(tile, C::kTokens - 1, inner_gate, outer_decay);
 }
 
 template <class C>
@@ -171,7 +179,8 @@ __device__ void load_state(const Pass<typename C::F>& pass, const Place& place, 
 template <class C>
 __device__ void store_state(const Pass<typename C::F>& pass, const Place& place, Part<C>& part) {
   using F = typename C::F;
-  const bool last = pass.down ? place.low == 0 : place.high == place.sequence.length, alone = pass.segment_decays != nullptr;
+  const std::int64_t end = std::int64_t{place.first + place.tiles} * C::kTokens;
+  const bool last = pass.down ? place.first == 0 : end >= place.sequence.length, alone = pass.segment_decays != nullptr;
   if (pass.final.data == nullptr || !(last || alone)) return;
   F* final = pass.final.data + place.n * pass.final.sequence + place.segment * pass.final.segment + place.h * pass.state_size();
   const bool decay = pass.down && !alone && place.sequence.length > 0;
@@ -194,23 +203,25 @@ __device__ void store_state(const Pass<typename C::F>& pass, const Place& place,
 }
 
 /// What the warps that prepare the tiles do.
-template <class C, class Producer, class SpanOf>
-__device__ __forceinline__ void produce(Producer producer, const Pass<typename C::F>& pass, const Place& place,
-                                        std::int64_t count, const SpanOf& span_of, SharedMemory<C>& memory) {
+template <class Producer, class C>
+__device__ __forceinline__ void produce(const Pass<typename C::F>& pass, const Place& place, SharedMemory<C>& memory,
+                                        int thread) {
+  Producer producer(pass, place, memory, thread);
+  auto span = [&](int tile) { return Span::of<C>(place, pass.down, tile); };
   // A tile more at either end, where there is nothing to store or to convert; the first comes before all barriers.
-  for (std::int64_t tile = -2; tile <= count; ++tile) {
-    if (tile > 0) producer.store(span_of(tile - 1), memory.tiles[(tile - 1) % 2]);
-    if (tile >= -1 && tile + 1 < count) producer.convert(span_of(tile + 1), memory.tiles[(tile + 1) % 2]);
-    if (tile + 2 < count) producer.load(span_of(tile + 2));
-    if (tile > -2 && tile < count) __syncthreads();
+  for (int tile = -2; tile <= place.tiles; ++tile) {
+    if (tile > 0) producer.store(span(tile - 1), memory.tiles[(tile - 1) % 2]);
+    if (tile >= -1 && tile + 1 < place.tiles) producer.convert(span(tile + 1), memory.tiles[(tile + 1) % 2]);
+    if (tile + 2 < place.tiles) producer.load(span(tile + 2));
+    if (tile > -2 && tile < place.tiles) __syncthreads();
   }
   if (pass.segment_decays == nullptr) return;
   const std::int64_t row = (place.segment * pass.sequences.count + place.n) * pass.heads + place.h;
   producer.store_decays(pass.segment_decays + row * (pass.inner() + pass.outer()));
 }
 
-/// kSums: for past, out or products; without, for the final state alone.
-template <class C, bool kSums>
+/// T: the type of the rows; kSums: for past, out or products; without, for the final state alone.
+template <class C, class T, bool kSums>
 __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
     recurrent_kernel(const __grid_constant__ Pass<typename C::F> pass, int blocks_a_head) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
@@ -218,32 +229,41 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
 
   const int compute_warps = static_cast<int>(blockDim.x) / 32 - kProducerWarps,
             warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  const int columns = compute_warps * C::kWarpColumns, block = static_cast<int>(blockIdx.x) % blocks_a_head;
-  const int run = static_cast<int>(blockIdx.x) / blocks_a_head, segment = run % pass.segments, pair = run / pass.segments;
-  Place place{
-      pair / pass.heads, Sequence(pass.sequences, pair / pass.heads), pair % pass.heads, block * columns, columns, segment};
-  place.low = segment * pass.segment;
-  place.high = min(place.low + pass.segment, place.sequence.length);
-  if (place.low >= place.high && segment > 0) return;
+  const int columns = compute_warps * C::kWarpColumns;
+  if (threadIdx.x == 0) {
+    const int block = static_cast<int>(blockIdx.x) % blocks_a_head, run = static_cast<int>(blockIdx.x) / blocks_a_head,
+              segment = run % pass.segments, pair = run / pass.segments;
+    const Sequence sequence(pass.sequences, pair / pass.heads);
+    const std::int64_t low = segment * pass.segment, high = min(low + pass.segment, sequence.length);
+    memory.place = {pair / pass.heads,
+                    sequence,
+                    pair % pass.heads,
+                    block * columns,
+                    columns,
+                    segment,
+                    static_cast<int>(low / C::kTokens),
+                    static_cast<int>((high - low + C::kTokens - 1) / C::kTokens)};
+  }
+  __syncthreads();
+  const Place& place = memory.place;
+  if (place.tiles <= 0 && place.segment > 0) return;
 
-  const std::int64_t count = (place.high - place.low + C::kTokens - 1) / C::kTokens;
-  auto span_of = [&](std::int64_t tile) {
-    const std::int64_t low = place.low + (pass.down ? count - 1 - tile : tile) * C::kTokens, left = place.high - low;
-    return Span{low, left < C::kTokens ? static_cast<int>(left) : C::kTokens, pass.down};
-  };
   if (warp >= compute_warps) {
+    using F = typename C::F;
     const int thread = static_cast<int>(threadIdx.x) - compute_warps * 32;
-    bool vector = true;
+    bool vector = is_aligned(pass.out) && is_aligned(pass.past), wide_gates = has_type<F>(pass.head_gate);
 #pragma unroll
     for (const Rows& rows : pass.rows) vector = vector && is_vector(rows);
-    if (vector) produce<C>(Producer<C, true>(pass, place, memory, thread), pass, place, count, span_of, memory);
-    else produce<C>(Producer<C, false>(pass, place, memory, thread), pass, place, count, span_of, memory);
+    for (const Operand gate : {kInnerGate, kOuterGate}) wide_gates = wide_gates || has_type<F>(pass.rows[gate]);
+    if (!vector) produce<Producer<C, T, F, false, kSums>>(pass, place, memory, thread);
+    else if (wide_gates) produce<Producer<C, T, F, true, kSums>>(pass, place, memory, thread);
+    else produce<Producer<C, T, T, true, kSums>>(pass, place, memory, thread);
   } else {
     Part<C> part(static_cast<int>(threadIdx.x));
     load_state(pass, place, part);
     __syncthreads();
-    for (std::int64_t tile = 0; tile < count; ++tile) {
-      compute_tile<kSums>(pass, place, span_of(tile), part, memory.tiles[tile % 2]);
+    for (int tile = 0; tile < place.tiles; ++tile) {
+      compute_tile<kSums>(pass, place, Span::of<C>(place, pass.down, tile), part, memory.tiles[tile % 2]);
       __syncthreads();
     }
     store_state(pass, place, part);
@@ -275,9 +295,9 @@ struct Split {
   }
 };
 
-template <class C>
+template <class C, class T>
 void launch(const Pass<typename C::F>& pass, const Split& split, Device device) {
-  auto kernel = pass.out != nullptr || pass.past != nullptr ? recurrent_kernel<C, true> : recurrent_kernel<C, false>;
+  auto kernel = pass.out != nullptr || pass.past != nullptr ? recurrent_kernel<C, T, true> : recurrent_kernel<C, T, false>;
   constexpr int bytes = sizeof(SharedMemory<C>);
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const auto blocks = static_cast<unsigned>(pass.sequences.count * pass.heads * pass.segments * split.blocks);
@@ -285,13 +305,13 @@ void launch(const Pass<typename C::F>& pass, const Split& split, Device device) 
   GLADE_CUDA_LAUNCHED();
 }
 
-template <class F>
+template <class F, class T>
 void run(Pass<F> pass, Device device) {
   if (pass.sequences.count == 0) return;
   visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) {
     using C = Config<F, I>;
     const Split split = Split::of<C>(pass.outer(), pass.warps);
-    run_in_segments(pass, split.blocks, device, [&](const Pass<F>& part) { launch<C>(part, split, device); });
+    run_in_segments(pass, split.blocks, device, [&](const Pass<F>& part) { launch<C, T>(part, split, device); });
   });
 }
 

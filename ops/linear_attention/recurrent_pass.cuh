@@ -62,12 +62,13 @@ struct Pass {
   F* segment_decays;     ///< [segments, sequences, heads, I + J]: not null: every segment leaves its final state and decay
 };
 
-/// Queues the pass on the device's current stream. F is float or double.
-template <class F>
+/// Queues the pass on the device's current stream. F is float or double; c, d and e are of type T, and so are the gates, or
+/// of type F.
+template <class F, class T>
 void run(Pass<F> pass, Device device);
 
 /// The same for sequences of one token, without past and checkpoints: as fast as the state can be read and written.
-template <class F>
+template <class F, class T>
 void run_step(const Pass<F>& pass, Device device);
 
 /// Values of `states` for each checkpoint and head. The layout is the kernel's own, the same up and down.

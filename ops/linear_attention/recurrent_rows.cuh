@@ -59,6 +59,10 @@ template <class F>
 __device__ Quad<F> operator+(const Quad<F>& a, const Quad<F>& b) {
   return {{a.x[0] + b.x[0], a.x[1] + b.x[1], a.x[2] + b.x[2], a.x[3] + b.x[3]}};
 }
+template <class F>
+__device__ Quad<F> operator*(const Quad<F>& a, F b) {
+  return {{a.x[0] * b, a.x[1] * b, a.x[2] * b, a.x[3] * b}};
+}
 
 /// Of a normal number; in float32 within 1 ulp.
 __device__ inline float reciprocal(float x) {
@@ -67,6 +71,26 @@ __device__ inline float reciprocal(float x) {
   return y;
 }
 __device__ inline double reciprocal(double x) { return 1 / x; }
+/// 2^x; in float32 within 2 ulp, and 0 where that is no normal number.
+template <class F>
+__device__ F power_of_2(F x);
+template <>
+__device__ inline float power_of_2<float>(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+template <>
+__device__ inline double power_of_2<double>(double x) {
+  return ::exp2(x);
+}
+/// The same of a number in double precision, whose digits all count.
+template <class F>
+__device__ F power_of_2_of(double x) {
+  if constexpr (std::is_same_v<F, double>) return power_of_2<double>(x);
+  const double bounded = x < -300 ? -300 : x > 300 ? 300 : x, whole = ::rint(bounded);  // NaN stays
+  return power_of_2<float>(static_cast<float>(bounded - whole)) * power_of_2<float>(static_cast<float>(whole));
+}
 
 /// Calls f with a null pointer to the element type of `dtype`, one of those that are computed in F.
 template <class F, class Function>
@@ -75,6 +99,12 @@ __device__ void visit_rows(DType dtype, Function f) {
   else if (dtype == DType::bfloat16) f(static_cast<const bfloat16*>(nullptr));
   else if (dtype == DType::float16) f(static_cast<const float16*>(nullptr));
   else f(static_cast<const float*>(nullptr));
+}
+
+/// Whether the rows are given, with elements of type T.
+template <class T>
+__host__ __device__ bool has_type(const Rows& rows) {
+  return rows.data != nullptr && rows.dtype == dtype_of<T>();
 }
 
 /// An element as it lies in memory. Unlike a conversion, loading it does not wait for it.
@@ -101,82 +131,81 @@ __device__ void decode(const Rows& rows, const Bits<F> (&bits)[n], F (&values)[n
 }
 
 /// Four elements as they lie in memory.
-template <class F>
-struct RawQuad {
-  std::uint32_t halves[2];         ///< elements of 2 bytes
-  std::uint32_t words[sizeof(F)];  ///< larger ones
+template <class T>
+struct alignas(sizeof(T) == 2 ? 8 : 16) Raw {
+  std::uint32_t words[sizeof(T)] = {};
 
-  template <class T>
-  __device__ F element(int j) const {
-    if constexpr (sizeof(T) == 2)
-      return static_cast<F>(__builtin_bit_cast(T, static_cast<std::uint16_t>(halves[j / 2] >> (j % 2 * 16))));
-    else if constexpr (sizeof(F) == 4) return __uint_as_float(words[j]);
-    else return __hiloint2double(static_cast<int>(words[2 * j + 1]), static_cast<int>(words[2 * j]));
+  template <class F>
+  __device__ Quad<F> values() const {
+    Quad<F> quad;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (sizeof(T) == 2) {
+        T half;
+        half.bits = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
+        quad.x[j] = static_cast<F>(half);
+      } else if constexpr (sizeof(T) == 4) {
+        quad.x[j] = __uint_as_float(words[j]);
+      } else {
+        quad.x[j] = __hiloint2double(static_cast<int>(words[2 * j + 1]), static_cast<int>(words[2 * j]));
+      }
+    }
+    return quad;
+  }
+  /// The larger of `bits` and those of the elements' magnitudes, for exceeds().
+  __device__ std::uint32_t largest(std::uint32_t bits) const {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      bits = __vmaxu2(bits, __vmaxu2(words[0] & 0x7fff7fffu, words[1] & 0x7fff7fffu));
+    } else if constexpr (sizeof(T) > 2) {
+#pragma unroll
+      for (std::size_t i = sizeof(T) / 4 - 1; i < sizeof(T); i += sizeof(T) / 4) bits = max(bits, words[i] & 0x7fffffffu);
+    }
+    return bits;
+  }
+  /// Whether an element is 2^exponent or more, which those of float16 are not.
+  static __device__ bool exceeds(std::uint32_t bits, int exponent) {
+    if constexpr (std::is_same_v<T, bfloat16>) bits = max(bits & 0xffffu, bits >> 16) << 16;
+    return bits >= (sizeof(T) == 8 ? (exponent + 1023u) << 20 : (exponent + 127u) << 23);
+  }
+  __device__ void set(int j, T value) {
+    if constexpr (sizeof(T) == 2) {
+      const std::uint32_t half = value.bits;
+      words[j / 2] = j % 2 == 0 ? (words[j / 2] & 0xffff0000u) | half : (words[j / 2] & 0xffffu) | half << 16;
+    } else if constexpr (sizeof(T) == 4) {
+      words[j] = __float_as_uint(value);
+    } else {
+      words[2 * j] = static_cast<std::uint32_t>(__double2loint(value));
+      words[2 * j + 1] = static_cast<std::uint32_t>(__double2hiint(value));
+    }
   }
 };
 
-/// Loads 8 or 16 bytes, or zeros where they are not present. Without a branch: the results of conditional loads would be
-/// waited for where the branches meet.
-__device__ inline void load_8_bytes(std::uint32_t* words, const void* from, bool present) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; @p ld.global.v2.b32 {%0, %1}, [%2];}"
-               : "=&r"(words[0]), "=&r"(words[1])
-               : "l"(from), "r"(static_cast<int>(present)));
-}
-__device__ inline void load_16_bytes(std::uint32_t* words, const void* from, bool present) {
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-      "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}"
-      : "=&r"(words[0]), "=&r"(words[1]), "=&r"(words[2]), "=&r"(words[3])
-      : "l"(from), "r"(static_cast<int>(present)));
-}
-
-__host__ __device__ inline bool is_vector(const Rows& rows) {
-  return rows.size % 4 == 0 && reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0;
-}
-
-/// Loads n quads of elements, `step` elements apart, of which the first `count` are there; zeros where the bit in `present`
-/// is not set. kVector: is_vector(rows).
-template <bool kVector, class F, int n>
-__device__ void load_quads(const Rows& rows, std::int64_t at, std::int64_t step, int count, unsigned present,
-                           RawQuad<F> (&quads)[n]) {
-  const bool narrow = sizeof(F) == 4 && rows.dtype != DType::float32;
-  const int size = narrow ? 2 : static_cast<int>(sizeof(F));
-  const char* from = static_cast<const char*>(rows.data) + at * size;
-  step *= size;
+/// Loads four elements, of which the first `count` are there, or none where `present` is not set; the others stay as they
+/// are. kVector: is_vector() of the rows; otherwise elements are converted from U to T.
+template <bool kVector, class U, class T>
+__device__ __forceinline__ void load_quad(const U* from, int count, bool present, Raw<T>& raw) {
+  static_assert(!kVector || std::is_same_v<T, U>);
+  if constexpr (kVector) {
+    using Vector = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
 #pragma unroll
-  for (int t = 0; t < n; ++t, from += step) {
-    const bool there = present >> t & 1;
-    if constexpr (kVector) {
-      load_8_bytes(quads[t].halves, from, there && narrow);
+    for (int i = 0; i < static_cast<int>(sizeof(Raw<T>) / sizeof(Vector)); ++i)
+      if (present) reinterpret_cast<Vector*>(raw.words)[i] = reinterpret_cast<const Vector*>(from)[i];
+  } else {
 #pragma unroll
-      for (int i = 0; i < static_cast<int>(sizeof(F)); i += 4) load_16_bytes(quads[t].words + i, from + i * 4, there && !narrow);
-    } else {
-      quads[t].halves[0] = quads[t].halves[1] = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const bool inside = j < count && there;
-        const auto* half = reinterpret_cast<const std::uint16_t*>(from) + j;
-        if (inside && narrow) quads[t].halves[j / 2] |= static_cast<std::uint32_t>(*half) << (j % 2 * 16);
-#pragma unroll
-        for (int i = j * static_cast<int>(sizeof(F)) / 4; i < (j + 1) * static_cast<int>(sizeof(F)) / 4; ++i)
-          quads[t].words[i] = inside && !narrow ? reinterpret_cast<const std::uint32_t*>(from)[i] : 0;
-      }
+    for (int j = 0; j < 4; ++j) {
+      if (!present || j >= count) continue;
+      raw.set(j, static_cast<T>(from[j]));
     }
   }
 }
-template <class F, int n>
-__device__ void decode(const Rows& rows, const RawQuad<F> (&raw)[n], Quad<F> (&quads)[n]) {
-  visit_rows<F>(rows.dtype, [&]<class T>(const T*) {
-#pragma unroll
-    for (int i = 0; i < n; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) quads[i].x[j] = raw[i].template element<T>(j);
-  });
-}
 
-template <class F, class T>
-__device__ void store_quad(const Quad<F>& quad, T* row, int at, int size) {
-  if (size % 4 == 0 && reinterpret_cast<std::uintptr_t>(row) % sizeof(Quad<T>) == 0) {
+__host__ __device__ inline bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+__host__ __device__ inline bool is_vector(const Rows& rows) { return rows.size % 4 == 0 && is_aligned(rows.data); }
+
+/// Stores a quad, as far as the row goes. kVector: it goes as far, and is aligned.
+template <bool kVector, class F, class T>
+__device__ __forceinline__ void store_quad(const Quad<F>& quad, T* row, int at, int size) {
+  if constexpr (kVector) {
     Quad<T> converted;
 #pragma unroll
     for (int j = 0; j < 4; ++j) converted.x[j] = T(quad.x[j]);

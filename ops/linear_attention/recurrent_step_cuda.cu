@@ -11,7 +11,7 @@ namespace glade::cuda::recurrent {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kLargest = 512, kQuads = kLargest / 128;  // inner channels, and quads of them that a thread prepares
 constexpr int kInnerOperands = kInnerGate + 1;
 
@@ -23,34 +23,30 @@ __device__ void wait_for_previous() {
 #endif
 }
 
-/// Four columns of a row of the state, as far as they are there.
-template <bool kVector, class F>
-__device__ Quad<F> load_columns(const F* row, int columns) {
-  if constexpr (kVector) return *reinterpret_cast<const Quad<F>*>(row);
-  Quad<F> quad{};
-#pragma unroll
-  for (int j = 0; j < 4; ++j)
-    if (j < columns) quad.x[j] = row[j];
-  return quad;
-}
-template <bool kVector, class F>
-__device__ void store_columns(const Quad<F>& quad, F* row, int columns) {
-  if constexpr (kVector) {
-    *reinterpret_cast<Quad<F>*>(row) = quad;
-  } else {
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (j < columns) row[j] = quad.x[j];
+/// The quad of elements of a row from a channel on, as they lie in memory; zeros where there are none.
+/// T, G, kVector: see Producer (recurrent_tile.cuh).
+template <bool kVector, class G, class T = G>
+__device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t token, int h, int channel) {
+  Raw<G> raw;
+  const bool present = rows.data != nullptr && channel < rows.size;
+  const std::int64_t at = rows.row(token, h) * rows.size + channel;
+  if constexpr (!kVector && !std::is_same_v<G, T>) {
+    if (rows.dtype == dtype_of<T>()) {
+      load_quad<kVector>(static_cast<const T*>(rows.data) + at, rows.size - channel, present, raw);
+      return raw;
+    }
   }
+  load_quad<kVector>(static_cast<const G*>(rows.data) + at, rows.size - channel, present, raw);
+  return raw;
 }
 
 /// kLanes: threads a row, each with four columns. kUnroll: rows of a thread in flight.
-template <class F, bool kVector, int kLanes, int kUnroll>
+template <class F, class T, class G, bool kVector, int kLanes, int kUnroll>
 __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ Pass<F> pass, int strips) {
-  constexpr int kColumns = 4 * kLanes, kRowsAtOnce = kThreads / kLanes, kWarps = kThreads / 32;
+  constexpr int kColumns = 4 * kLanes, kRowsAtOnce = kThreads / kLanes;
   __shared__ __align__(16) F prepared[kInnerOperands][kLargest];  // c, d and the inner decay
   __shared__ Quad<F> sums[kWarps][kLanes];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, warp = thread / 32;
   const int pair = static_cast<int>(blockIdx.x) / strips, strip = static_cast<int>(blockIdx.x) % strips * kColumns;
   const int n = pair / pass.heads, h = pair % pass.heads, column = strip + lane * 4, columns = pass.outer() - column;
   const std::int64_t size = pass.state_size();
@@ -65,59 +61,65 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
 #endif
   wait_for_previous();
 
-  Quad<F> state[kUnroll];
+  // All that comes from memory is asked for at once: c, d and the inner gate by a warp each.
+  Raw<T> row[kQuads];
+  Raw<G> inner_log[kQuads];
+  if (warp < kInnerGate) {
+#pragma unroll
+    for (int r = 0; r < kQuads; ++r) row[r] = load_row<kVector, T>(pass.rows[warp], n, h, (thread % 32 + r * 32) * 4);
+  } else if (warp == kInnerGate) {
+#pragma unroll
+    for (int r = 0; r < kQuads; ++r)
+      inner_log[r] = load_row<kVector, G, T>(pass.rows[kInnerGate], n, h, (thread % 32 + r * 32) * 4);
+  }
+  const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], n, h, column);
+  const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], n, h, column);
+  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
+  Raw<F> state[kUnroll];
   auto load = [&](int first) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int i = first + u * kRowsAtOnce;
-      state[u] = Quad<F>{};
-      if (initial != nullptr && i < pass.inner() && columns > 0)
-        state[u] = load_columns<kVector>(initial + static_cast<std::int64_t>(i) * pass.outer(), columns);
+      state[u] = Raw<F>();
+      load_quad<kVector>(initial + static_cast<std::int64_t>(i) * pass.outer(), columns,
+                         initial != nullptr && i < pass.inner() && columns > 0, state[u]);
     }
   };
-  // All that comes from memory is asked for at once: c, d and the inner gate by a warp each.
   int first = thread / kLanes;
   load(first);
-  auto load_row = [&](const Rows& rows, int channel, bool wanted, RawQuad<F>(&raw)[1]) {
-    const bool there = wanted && rows.data != nullptr && channel < rows.size;
-    load_quads<kVector>(rows, rows.row(n, h) * rows.size + channel, 0, rows.size - channel, there, raw);
-  };
-  const int operand = thread / 32;
-  const Rows& rows = pass.rows[operand < kInnerOperands ? operand : 0];
-  RawQuad<F> raw[kQuads][1], raw_e[1], raw_b[1];
+
+  if (warp < kInnerOperands) {
 #pragma unroll
-  for (int r = 0; r < kQuads; ++r) load_row(rows, (thread % 32 + r * 32) * 4, operand < kInnerOperands, raw[r]);
-  load_row(pass.rows[kE], column, true, raw_e);
-  load_row(pass.rows[kOuterGate], column, true, raw_b);
-  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
+    for (int r = 0; r < kQuads; ++r) {
+      Quad<F> values;
+      if (warp == kInnerGate) {
+        values = inner_log[r].template values<F>();
 #pragma unroll
-  for (int r = 0; r < kQuads; ++r) {
-    Quad<F> values[1];
-    decode(rows, raw[r], values);
-    if (operand >= kInnerOperands) break;
-#pragma unroll
-    for (F& x : values[0].x) x = operand == kInnerGate ? math::exp(shared + x) : x * static_cast<F>(rows.factor);
-    *reinterpret_cast<Quad<F>*>(&prepared[operand][(thread % 32 + r * 32) * 4]) = values[0];
+        for (F& x : values.x) x = math::exp(shared + x);
+      } else {
+        values = row[r].template values<F>() * static_cast<F>(pass.rows[warp].factor);
+      }
+      *reinterpret_cast<Quad<F>*>(&prepared[warp][(thread % 32 + r * 32) * 4]) = values;
+    }
   }
   const F *a = prepared[kInnerGate], *c = prepared[kC], *d = prepared[kD];
-  Quad<F> b[1], e[1];
-  decode(pass.rows[kE], raw_e, e);
-  decode(pass.rows[kOuterGate], raw_b, b);
+  const Quad<F> e = raw_e.template values<F>();
+  Quad<F> b = raw_b.template values<F>(), sum{};
 #pragma unroll
-  for (F& x : b[0].x) x = math::exp(x);
-  Quad<F> sum{};
+  for (F& x : b.x) x = math::exp(x);
   __syncthreads();
   while (true) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int i = first + u * kRowsAtOnce;
       if (i >= pass.inner() || columns <= 0) break;
+      Quad<F> x = state[u].template values<F>();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        state[u].x[j] = a[i] * b[0].x[j] * state[u].x[j] + d[i] * e[0].x[j];
-        sum.x[j] += c[i] * state[u].x[j];
+        x.x[j] = a[i] * b.x[j] * x.x[j] + d[i] * e.x[j];
+        sum.x[j] += c[i] * x.x[j];
       }
-      store_columns<kVector>(state[u], final + static_cast<std::int64_t>(i) * pass.outer(), columns);
+      store_quad<kVector>(x, final + static_cast<std::int64_t>(i) * pass.outer(), 0, columns);
     }
     first += kUnroll * kRowsAtOnce;
     if (first - thread / kLanes >= pass.inner()) break;
@@ -129,23 +131,22 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
   for (int offset = kLanes; offset < 32; offset *= 2)
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum.x[j] += __shfl_xor_sync(~0u, sum.x[j], offset);
-  if (thread % 32 < kLanes) sums[thread / 32][lane] = sum;
+  if (thread % 32 < kLanes) sums[warp][lane] = sum;
   __syncthreads();
   if (thread >= kLanes) return;
+  Quad<F> total = sums[0][lane];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    F total = 0;
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) total += sums[warp][lane].x[j];
-    if (j < columns) store_element(total, pass.out, pass.out_dtype, static_cast<std::int64_t>(pair) * pass.outer() + column + j);
-  }
+  for (int other = 1; other < kWarps; ++other) total = total + sums[other][lane];
+  if (columns > 0)
+    store_quad<kVector>(total, static_cast<T*>(pass.out) + static_cast<std::int64_t>(pair) * pass.outer(), column, pass.outer());
 }
 
-template <class F, int kLanes, int kUnroll>
+template <class F, class T, int kLanes, int kUnroll>
 void launch_step(const Pass<F>& pass, Device device) {
   const int strips = (pass.outer() + 4 * kLanes - 1) / (4 * kLanes);
-  auto is_aligned = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
-  const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data);
+  const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data) &&
+                      is_aligned(pass.out);
+  const bool wide_gates = has_type<F>(pass.rows[kInnerGate]) || has_type<F>(pass.rows[kOuterGate]);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -155,19 +156,23 @@ void launch_step(const Pass<F>& pass, Device device) {
   config.stream = stream(device);
   config.attrs = &early;
   config.numAttrs = compute_capability(device) >= 90 ? 1 : 0;
-  auto kernel = vector ? step_kernel<F, true, kLanes, kUnroll> : step_kernel<F, false, kLanes, kUnroll>;
+  auto kernel = !vector      ? step_kernel<F, T, F, false, kLanes, kUnroll>
+                : wide_gates ? step_kernel<F, T, F, true, kLanes, kUnroll>
+                             : step_kernel<F, T, T, true, kLanes, kUnroll>;
   GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, pass, strips));
 }
 
 }  // namespace
 
-template <class F>
+template <class F, class T>
 void run_step(const Pass<F>& pass, Device device) {
   if (pass.sequences.count == 0) return;
-  launch_step<F, 16, 16>(pass, device);
+  launch_step<F, T, 16, 16>(pass, device);
 }
 
-template void run_step(const Pass<float>&, Device);
-template void run_step(const Pass<double>&, Device);
+template void run_step<float, float>(const Pass<float>&, Device);
+template void run_step<float, bfloat16>(const Pass<float>&, Device);
+template void run_step<float, float16>(const Pass<float>&, Device);
+template void run_step<double, double>(const Pass<double>&, Device);
 
 }  // namespace glade::cuda::recurrent

@@ -1,14 +1,16 @@
 #pragma once
 // What the kernel of recurrent_kernel.cuh takes from global memory, and in which form it reaches the warps that compute.
 //
-// A block goes through the positions in tiles. Decays never reach the inner loop: with A_p the product of a tile's decays
-// up to position p, the block keeps X / A, so that a position costs two multiply-adds a state element:
-//     past = (c_p A_p) (X / A),       X / A  +=  (d_p / A_p) e_p^T
-// for inner channels, and with e_p / B_p, and past * B_p at the end, for outer ones. X / A is multiplied with A at the end
-// of the tile. That is exact to rounding while A neither underflows nor grows: while all logarithms of the tile are <= 0
-// and their sums not below -kFoldRange. Other tiles "rescale" at every position, where A starts from 1 again: their
-// decays, down to 0 for a gate of -inf, multiply the state itself. So does a position whose decayed state is needed.
+// A block goes through the positions in tiles. Decays hardly reach the inner loop: with A_p the product of a tile's inner
+// decays up to position p, B_p that of its outer decays and of those that all channels share, the block keeps X / (A B), so
+// that a position costs two multiply-adds a state element:
+//     past = B_p sum_i (c_p A_p) (X / (A B)),       X / (A B)  +=  (d_p / A_p) (e_p / B_p)^T
+// X / (A B) is multiplied with A B at the end of the tile. That is exact to rounding while neither A nor B leaves a range,
+// kFoldRange, in which nothing underflows or overflows. Where they would, a position before "rescales": it multiplies the
+// state itself with the decays so far, and A and B start from 1 again. Positions whose own decays are beyond the range, down
+// to 0 for a gate of -inf, all rescale; so does one whose decayed state is needed.
 #include <algorithm>
+#include <climits>
 
 #include <glade/core/math.h>
 #include <glade/ops/linear_attention/recurrent_pass.cuh>
@@ -16,7 +18,8 @@
 namespace glade::cuda::recurrent {
 
 constexpr int kComputeWarps = 4, kProducerWarps = 8;
-constexpr int kFoldRange = 56;
+constexpr int kFoldRange = 56;     ///< of sums of gates, without their signs
+constexpr int kFoldExponent = 20;  ///< of elements of d and e that are divided by decays, at most
 
 /// How a kernel for up to I inner channels splits its work.
 template <class F_, int I_>
@@ -24,10 +27,12 @@ struct Config {
   using F = F_;
   static constexpr int I = I_;
 
-  static constexpr int kInnerLanes = I <= 32 ? 8 : I <= 128 ? 16 : 32;
+  // The threads that compute: 32 lanes of inner channels times columns, with kInner by kOuter elements of the state each.
+  static constexpr int kInnerLanes = I <= 128 ? 8 : I / 16;
   static constexpr int kInner = I / kInnerLanes;  ///< inner channels of a thread
   static constexpr int kOuterLanes = 32 / kInnerLanes;
-  static constexpr int kOuter = (kInner <= 8 ? 8 : 4) * 4 / static_cast<int>(sizeof(F));  ///< columns of a thread
+  static constexpr int kOuter = (I <= 32 ? 8 : 4) * 4 / static_cast<int>(sizeof(F));  ///< columns of a thread
+  static constexpr int kPartials = kInnerLanes / kOuter;                              ///< see Part::reduce
   static constexpr int kWarpColumns = kOuterLanes * kOuter;
   static constexpr int kColumns = kComputeWarps * kWarpColumns;  ///< of a block, at most
 
@@ -40,317 +45,446 @@ struct Config {
 template <class C>
 struct alignas(16) Tile {
   using F = typename C::F;
-  F c[C::kTokens][C::I];                ///< c A
-  F d[C::kTokens][C::I];                ///< d / A
-  F a[C::kTokens][C::I];                ///< A where the position rescales, and at the last position
-  F e[C::kTokens][C::kColumns];         ///< e / B
-  F b[C::kTokens][C::kColumns];         ///< B
-  F past[C::kTokens + 1][C::kColumns];  ///< before * B; the first row is for nothing
-  F self[C::kTokens];                   ///< c . d
-  unsigned rescales;                    ///< a bit a position
+  F c[C::kTokens][C::I];                          ///< c A
+  F d[C::kTokens][C::I];                          ///< d / A
+  F a[C::kTokens][C::I];                          ///< A where the position rescales, and at the last position
+  F e[C::kTokens][C::kColumns];                   ///< e / B
+  F b[C::kTokens][C::kColumns];                   ///< B
+  F past[C::kTokens][C::kPartials][C::kColumns];  ///< sums over some of the inner channels each
+  F self[C::kTokens];                             ///< c . d
+  unsigned rescales;                              ///< a bit a position
 };
-template <class C>
-struct SharedMemory {
-  Tile<C> tiles[2];
-  typename C::F inner_sums[C::kGroups][C::I], outer_sums[C::kGroups][C::kColumns];  ///< of the groups' logarithms
-};
-
 /// What a block works on.
 struct Place {
   std::int64_t n;
   Sequence sequence;
   int h, column, columns;  ///< the head; the block's first column and the number of its columns
   int segment;
-  std::int64_t low, high;  ///< the segment's positions
+  int first, tiles;  ///< of the sequence's tiles, the segment's first and their number
 };
 
-/// Positions of one tile.
+template <class C>
+struct SharedMemory {
+  Place place;  ///< here, as registers are few
+  Tile<C> tiles[2];
+  // Of the groups of positions of the tile that is prepared: sums of the logarithms of decays, and the range they span.
+  typename C::F inner_sums[C::kGroups][C::I], outer_sums[C::kGroups][C::kColumns];
+  double shared_sums[C::kGroups];  ///< of those of all channels, whose rounding errors no average makes smaller
+  float ranges[C::kGroups];
+};
+
+/// The positions of one tile.
 struct Span {
-  std::int64_t low;
+  int index;  ///< of the tile in the sequence
   int count;
-  bool down;
-  __device__ std::int64_t position(int slot) const { return down ? low + count - 1 - slot : low + slot; }
+  bool last;  ///< of the sequence
+
+  template <class C>
+  static __device__ __forceinline__ Span of(const Place& place, bool down, int tile) {
+    const int index = place.first + (down ? place.tiles - 1 - tile : tile);
+    const std::int64_t left = place.sequence.length - std::int64_t{index} * C::kTokens;
+    return {index, left < C::kTokens ? static_cast<int>(left) : C::kTokens, left <= C::kTokens};
+  }
 };
 
 /// The slot whose position is a checkpoint; -1: none.
-template <class F>
-__device__ int checkpoint_slot(const Pass<F>& pass, const Place& place, const Span& span) {
-  const std::int64_t high = span.low + span.count;
-  if (pass.states == nullptr || (high % pass.sequences.interval != 0 && high != place.sequence.length)) return -1;
+template <class C, class F>
+__device__ __forceinline__ int checkpoint_slot(const Pass<F>& pass, const Span& span) {
+  if (pass.states == nullptr) return -1;
+  const auto tiles = static_cast<unsigned>(pass.sequences.interval / C::kTokens);
+  if (!span.last && (static_cast<unsigned>(span.index) + 1) % tiles != 0) return -1;
   return pass.down ? 0 : span.count - 1;
+}
+
+/// Whether a pass has decays other than those of single inner channels.
+template <class F>
+__device__ bool has_outer_decay(const Pass<F>& pass) {
+  return pass.rows[kOuterGate].data != nullptr || pass.head_gate.data != nullptr || pass.gamma != nullptr;
 }
 
 /// A thread of the warps that load the rows of the tile after the next, convert those of the next and store the results
 /// of the last. A warp has a group of a tile's positions, a lane quads of channels. Loaded elements wait in registers as
-/// they lie in memory, since a conversion would wait for them. kVector: see load_quads.
-template <class C, bool kVector>
+/// they lie in memory, since a conversion would wait for them.
+/// T, G: the types of rows and of gates. kVector: quads of elements are aligned to their size; otherwise gates may be of type
+/// T as well. kSums: whether there are results and not only a state.
+template <class C, class T, class G, bool kVector, bool kSums>
 class Producer {
  public:
   using F = typename C::F;
 
-  __device__ Producer(const Pass<F>& pass, const Place& place, SharedMemory<C>& memory, int thread)
-      : pass_(pass), place_(place), memory_(memory), lane_(thread % 32), group_(thread / 32) {
+  __device__ __forceinline__ Producer(const Pass<F>& pass, const Place& place, SharedMemory<C>& memory, int thread)
+      : pass_(pass),
+        memory_(memory),
+        lane_(thread % 32),
+        group_(__shfl_sync(~0u, thread / 32, 0)),
+        inner_gate_(pass.rows[kInnerGate].data != nullptr),
+        outer_gate_(pass.rows[kOuterGate].data != nullptr),
+        outer_decay_(has_outer_decay(pass)),
+        works_(group_ < C::kGroups),
+        column_(lane_ * 4 < place.columns ? place.column + lane_ * 4 : INT_MAX),
+        columns_(place.columns),
+        first_column_(place.column),
+        factor_(static_cast<F>(pass.rows[kC].factor)),
+        update_factor_(static_cast<F>(pass.rows[kD].factor * pass.rows[kE].factor)) {
+    const Span span = Span::of<C>(place, pass.down, 0);
+    const std::int64_t low = std::int64_t{span.index} * C::kTokens, position = pass.down ? low + span.count - 1 : low;
+    const std::int64_t token = place.sequence.token(position), gate_token = place.sequence.token(position + (pass.down ? 1 : 0));
+    step_ = pass.down == pass.sequences.flip ? 1 : -1;
+    // The elements at the first position of the group in the first tile.
+    const int first = group_ * C::kGroupTokens * step_;
+    auto start = [&](const Rows& rows, std::int64_t at) {
+      return ((at + first) * rows.heads + place.h / rows.group) * rows.size;
+    };
+    at_[kC] = start(pass.rows[kC], token) + inner(0);
+    at_[kD] = start(pass.rows[kD], token) + inner(0);
+    at_[kInnerGate] = start(pass.rows[kInnerGate], gate_token) + inner(0);
+    at_[kE] = start(pass.rows[kE], token) + column_;
+    at_[kOuterGate] = start(pass.rows[kOuterGate], gate_token) + column_;
+    head_at_ = start(pass.head_gate, gate_token);
+    out_at_ = (token * pass.heads + place.h) * pass.outer();
     if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.heads + place.h];
-#pragma unroll
-    for (int operand = 0; operand < kOperands; ++operand) {
-      const Rows& rows = pass.rows[operand];
-      const int channel = operand < kE ? inner(0) : place.column + column();
-      first_[operand] = place.h / rows.group * rows.size + channel;
-    }
   }
 
-  __device__ void load(const Span& span) {
-    if (group_ >= C::kGroups) return;
-    const int first = group_ * C::kGroupTokens, above = pass_.down ? 1 : 0;
-    const std::int64_t position = span.position(first), up = pass_.down ? -1 : 1;
-    present_ = decays_ = 0;
+  /// The next tile's rows.
+  __device__ __forceinline__ void load(const Span& span) {
+    if (!works_) return;
+    const int first = group_ * C::kGroupTokens;
+    Present present;
 #pragma unroll
     for (int t = 0; t < C::kGroupTokens; ++t) {
-      present_ |= (first + t < span.count ? 1u : 0u) << t;
-      decays_ |= (position + up * t + above < place_.sequence.length ? present_ & (1u << t) : 0u);
-    }
-    const std::int64_t token = place_.sequence.token(position), gate_token = place_.sequence.token(position + above);
+      present[t] = first + t < span.count;
+      // Downwards the decay of the position above, which the highest does not have.
+      decays_[t] = present[t] && !(pass_.down && span.last && first + t == 0);
+      if (!decays_[t]) {
 #pragma unroll
-    for (int r = 0; r < C::kQuads; ++r) {
-      load_group(kC, token, inner(r), inner(r) - inner(0), present_, c_[r]);
-      load_group(kD, token, inner(r), inner(r) - inner(0), present_, d_[r]);
-      load_group(kInnerGate, gate_token, inner(r), inner(r) - inner(0), decays_, inner_gate_[r]);
+        for (int r = 0; r < C::kQuads; ++r) inner_log_[r][t] = Raw<G>();
+        outer_log_[0][t] = Raw<G>();
+      }
     }
-    const bool with_column = column() < place_.columns;
-    load_group(kE, token, place_.column + column(), 0, with_column ? present_ : 0, e_);
-    load_group(kOuterGate, gate_token, place_.column + column(), 0, with_column ? decays_ : 0, outer_gate_);
+    if constexpr (kSums) load_rows<T>(kC, span, inner(0), present, c_);
+    load_rows<T>(kD, span, inner(0), present, d_);
+    if (inner_gate_) load_gates(kInnerGate, span, inner(0), inner_log_);
+    load_rows<T>(kE, span, column_, present, e_);
+    if (outer_gate_) load_gates(kOuterGate, span, column_, outer_log_);
     if (pass_.head_gate.data == nullptr) return;
 #pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t)
-      head_gate_[t] = decays_ >> t & 1 ? load_bits<F>(pass_.head_gate, (gate_token + t * step()) * pass_.heads + place_.h) : 0;
+    for (int t = 0; t < C::kGroupTokens; ++t) {
+      const std::int64_t at = head_at_ + t * (step_ * pass_.heads);
+      if (!decays_[t]) continue;
+      if (kVector || has_type<G>(pass_.head_gate)) head_gate_[t] = static_cast<const G*>(pass_.head_gate.data)[at];
+      else head_gate_[t] = static_cast<G>(static_cast<const T*>(pass_.head_gate.data)[at]);
+    }
+    head_at_ += std::int64_t{span.count} * (step_ * pass_.heads);
   }
 
   /// Writes the loaded rows to shared memory. Called by all producers; the tile's place is free once all of them are here.
-  __device__ void convert(const Span& span, Tile<C>& tile) {
-    const bool inner_gate = pass_.rows[kInnerGate].data != nullptr, outer_gate = pass_.rows[kOuterGate].data != nullptr;
-    const bool works = group_ < C::kGroups;
-    const int checkpoint = checkpoint_slot(pass_, place_, span), first = group_ * C::kGroupTokens;
-
-    Quad<F> a[C::kQuads][C::kGroupTokens], b[C::kGroupTokens];  // logarithms
-    bool folds = true;
-    if (works) {
-      F shared[C::kGroupTokens] = {};
-      if (pass_.head_gate.data != nullptr) decode(pass_.head_gate, head_gate_, shared);
-#pragma unroll
-      for (int t = 0; t < C::kGroupTokens; ++t) shared[t] += decays_ >> t & 1 ? gamma_ : F{0};
-#pragma unroll
-      for (int r = 0; r < C::kQuads; ++r) {
-        if (inner_gate) decode(pass_.rows[kInnerGate], inner_gate_[r], a[r]);
-#pragma unroll
-        for (int t = 0; t < C::kGroupTokens; ++t)
-#pragma unroll
-          for (int x = 0; x < 4; ++x) a[r][t].x[x] = inner_gate ? a[r][t].x[x] + shared[t] : shared[t];
-        folds = can_fold(a[r], inner_log_[r]) && folds;
-        if (inner(r) < C::I) at(memory_.inner_sums[group_], inner(r)) = since_checkpoint(a[r], checkpoint - first);
-      }
-      if (outer_gate) {
-        decode(pass_.rows[kOuterGate], outer_gate_, b);
-        folds = can_fold(b, outer_log_) && folds;
-        if (column() < C::kColumns) at(memory_.outer_sums[group_], column()) = since_checkpoint(b, checkpoint - first);
-      }
-    }
-    folds = all_producers(folds);
-    if (!works) return;
-    const unsigned rescales = (folds ? 0u : (1u << C::kTokens) - 1) | (checkpoint < 0 ? 0u : 1u << checkpoint);
-    if (group_ == 0 && lane_ == 0) tile.rescales = rescales;
-
-    // The groups below this one whose logarithms count in A.
-    const int from = !folds ? group_ : checkpoint >= 0 && checkpoint < first ? checkpoint / C::kGroupTokens : 0;
-    F self[C::kGroupTokens] = {};
-#pragma unroll
-    for (int r = 0; r < C::kQuads; ++r) {
-      const int i = inner(r);
-      if (i >= C::I) break;
-      Quad<F> log{}, c[C::kGroupTokens], d[C::kGroupTokens];
-#pragma unroll
-      for (int group = 0; group < C::kGroups - 1; ++group)
-        if (group >= from && group < group_) log = log + at(memory_.inner_sums[group], i);
-      to_decays(a[r], log, rescales >> first, inner_gate);
-      decode(pass_.rows[kC], c_[r], c);
-      decode(pass_.rows[kD], d_[r], d);
-      const F factor = static_cast<F>(pass_.rows[kD].factor);
+  __device__ __forceinline__ void convert(const Span& span, Tile<C>& tile) {
+    const int checkpoint = checkpoint_slot<C>(pass_, span), first = group_ * C::kGroupTokens;
+    unsigned rescales = checkpoint < 0 ? 0 : 1u << checkpoint;
+    __syncwarp();                         // all lanes have stored what was in the tile's place
+    double shared[C::kGroupTokens] = {};  // logarithms of the decays that all channels share
+    if (inner_gate_ || outer_decay_) {
 #pragma unroll
       for (int t = 0; t < C::kGroupTokens; ++t) {
-        const int slot = first + t;
-        const bool rescale = rescales >> slot & 1;
-        if (rescale || slot == C::kTokens - 1) at(tile.a[slot], i) = a[r][t];
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          const F A = rescale ? F{1} : a[r][t].x[x];
-          d[t].x[x] *= factor;
-          self[t] += c[t].x[x] * d[t].x[x];
-          c[t].x[x] *= A;
-          d[t].x[x] *= reciprocal(A);
-        }
-        at(tile.c[slot], i) = c[t];
-        at(tile.d[slot], i) = d[t];
+        if (!decays_[t]) continue;
+        shared[t] = gamma_;
+        if (pass_.head_gate.data != nullptr) shared[t] += static_cast<double>(static_cast<F>(head_gate_[t]));
       }
+      if (works_) publish_decays(shared, checkpoint - first);
+      producer_barrier();
+      rescales |= rescaling_slots();
     }
+    if (!works_) return;
+    if (group_ == 0 && lane_ == 0) tile.rescales = rescales;
+
+    // The groups below this one whose logarithms count in A and B: those after the last slot that rescales.
+    const unsigned below = rescales & ((1u << first) - 1);
+    const int from = (32 - __clz(static_cast<int>(below))) / C::kGroupTokens;
+    F self[C::kGroupTokens] = {};
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
+    for (int r = 0; r < C::kQuads; ++r) convert_inner(r, from, rescales >> first, tile, self);
+    convert_outer(shared, from, rescales >> first, tile);
+    if constexpr (kSums) {
 #pragma unroll
-      for (int t = 0; t < C::kGroupTokens; ++t) self[t] += __shfl_xor_sync(~0u, self[t], offset);
+      for (int offset = 16; offset > 0; offset /= 2)
 #pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t)
-      if (lane_ == 0) tile.self[first + t] = self[t];
-    if (column() >= place_.columns) return;
-    Quad<F> e[C::kGroupTokens];
-    decode(pass_.rows[kE], e_, e);
-    if (outer_gate) {
-      Quad<F> log{};
+        for (int t = 0; t < C::kGroupTokens; ++t) self[t] += __shfl_xor_sync(~0u, self[t], offset);
 #pragma unroll
-      for (int group = 0; group < C::kGroups - 1; ++group)
-        if (group >= from && group < group_) log = log + at(memory_.outer_sums[group], column());
-      to_decays(b, log, rescales >> first, true);
-    }
-    const F factor = static_cast<F>(pass_.rows[kE].factor);
-#pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t) {
-      const bool divides = outer_gate && (rescales >> (first + t) & 1) == 0;
-      if (outer_gate) at(tile.b[first + t], column()) = b[t];
-#pragma unroll
-      for (int x = 0; x < 4; ++x) e[t].x[x] *= divides ? factor * reciprocal(b[t].x[x]) : factor;
-      at(tile.e[first + t], column()) = e[t];
+      for (int t = 0; t < C::kGroupTokens; ++t)
+        if (lane_ == 0) tile.self[first + t] = self[t];
     }
   }
 
-  /// Writes the results of a tile to global memory.
-  __device__ void store(const Span& span, const Tile<C>& tile) const {
-    if ((pass_.out == nullptr && pass_.past == nullptr) || group_ >= C::kGroups) return;
-    const bool outer_gate = pass_.rows[kOuterGate].data != nullptr;
-    const int size = pass_.outer(), quads = place_.columns / 4, shift = 31 - __clz(quads);  // a power of 2
-    const F factor = static_cast<F>(pass_.rows[kC].factor);
+  /// Writes the results of a tile, those after the last stored, to global memory.
+  __device__ __forceinline__ void store(const Span& span, const Tile<C>& tile) {
+    if (!kSums || !works_) return;
+    const int quads = columns_ / 4, shift = 31 - __clz(quads);  // a power of 2
+    const int size = pass_.outer(), step = step_ * pass_.heads * size;
     for (int work = lane_; work < C::kGroupTokens * quads; work += 32) {
       const int slot = group_ * C::kGroupTokens + (work >> shift), j = (work & (quads - 1)) * 4;
-      if (slot >= span.count || place_.column + j >= size) continue;
-      const bool multiplies = outer_gate && (tile.rescales >> slot & 1) == 0;
-      Quad<F> past = at(tile.past[slot + 1], j), out;
+      if (slot >= span.count || first_column_ + j >= size) continue;
+      Quad<F> past = at(tile.past[slot][0], j), out;
+#pragma unroll
+      for (int partial = 1; partial < C::kPartials; ++partial) past = past + at(tile.past[slot][partial], j);
+      const Quad<F> e = at(tile.e[slot], j);
+      Quad<F> scale{factor_, factor_, factor_, factor_};
+      if (outer_decay_ && (tile.rescales >> slot & 1) == 0) scale = at(tile.b[slot], j) * factor_;
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const F scale = multiplies ? factor * tile.b[slot][j + x] : factor;
-        out.x[x] = (past.x[x] + tile.self[slot] * tile.e[slot][j + x]) * scale;
-        past.x[x] *= scale;
+        out.x[x] = (past.x[x] + tile.self[slot] * e.x[x]) * scale.x[x];
+        past.x[x] *= scale.x[x];
       }
-      const std::int64_t row = (place_.sequence.token(span.position(slot)) * pass_.heads + place_.h) * size;
-      if (pass_.past != nullptr) store_quad(past, pass_.past + row, place_.column + j, size);
+      const std::int64_t row = out_at_ + std::int64_t{slot} * step;
+      if (pass_.past != nullptr) store_quad<kVector>(past, pass_.past + row, first_column_ + j, size);
       if (pass_.out == nullptr) continue;
-      visit_rows<F>(pass_.out_dtype,
-                    [&]<class T>(const T*) { store_quad(out, static_cast<T*>(pass_.out) + row, place_.column + j, size); });
+      if (pass_.out_dtype == dtype_of<T>()) store_quad<kVector>(out, static_cast<T*>(pass_.out) + row, first_column_ + j, size);
+      else store_quad<kVector>(out, static_cast<F*>(pass_.out) + row, first_column_ + j, size);
     }
+    out_at_ += std::int64_t{span.count} * step;
   }
 
   /// Writes the decay of all positions: see Pass::segment_decays. Called by all producers.
   __device__ void store_decays(F* decays) {
-    if (group_ < C::kGroups) {
+    if (works_) {
 #pragma unroll
       for (int r = 0; r < C::kQuads; ++r)
-        if (inner(r) < C::I) at(memory_.inner_sums[group_], inner(r)) = inner_log_[r];
-      if (column() < C::kColumns) at(memory_.outer_sums[group_], column()) = outer_log_;
+        if (inner(r) < C::I) at(memory_.inner_sums[group_], inner(r)) = inner_total_[r];
+      if (lane_ * 4 < C::kColumns) at(memory_.outer_sums[group_], lane_ * 4) = outer_total_;
+      if (lane_ == 0) memory_.shared_sums[group_] = shared_total_;
     }
-    all_producers(true);
-    auto decay = [](const auto& sums, int channel) {
+    producer_barrier();
+    auto sum = [](const auto& sums, int channel) {
       F log = 0;
 #pragma unroll
       for (int group = 0; group < C::kGroups; ++group) log += sums[group][channel];
-      return math::exp(log);
+      return log;
     };
-    for (int i = group_ * 32 + lane_; i < pass_.inner(); i += kProducerWarps * 32) decays[i] = decay(memory_.inner_sums, i);
-    for (int j = group_ * 32 + lane_; j < place_.columns && place_.column + j < pass_.outer(); j += kProducerWarps * 32)
-      decays[pass_.inner() + place_.column + j] = decay(memory_.outer_sums, j);
+    double shared = 0;
+#pragma unroll
+    for (const double log : memory_.shared_sums) shared += log;
+    for (int i = group_ * 32 + lane_; i < pass_.inner(); i += kProducerWarps * 32)
+      decays[i] = math::exp(sum(memory_.inner_sums, i));
+    for (int j = group_ * 32 + lane_; j < columns_ && first_column_ + j < pass_.outer(); j += kProducerWarps * 32)
+      decays[pass_.inner() + first_column_ + j] = math::exp(static_cast<F>(sum(memory_.outer_sums, j) + shared));
   }
 
  private:
-  using Group = RawQuad<F>[C::kGroupTokens];
-  using Logarithms = Quad<F>[C::kGroupTokens];
+  using Logs = Quad<F>[C::kGroupTokens];
+  using Present = bool[C::kGroupTokens];
+  template <class U>
+  using Group = Raw<U>[C::kGroupTokens];
 
   __device__ int inner(int r) const { return (lane_ + r * 32) * 4; }
-  __device__ int column() const { return lane_ * 4; }
-  /// From a slot's token to that of the next.
-  __device__ std::int64_t step() const { return pass_.down == pass_.sequences.flip ? 1 : -1; }
 
   static __device__ Quad<F>& at(F* row, int channel) { return *reinterpret_cast<Quad<F>*>(row + channel); }
   static __device__ const Quad<F>& at(const F* row, int channel) { return *reinterpret_cast<const Quad<F>*>(row + channel); }
 
-  /// Loads a quad of channels of the group's rows, zeros where the bit of the row is not set. `past` first_'s channel.
-  __device__ void load_group(Operand operand, std::int64_t token, int channel, int past, unsigned present, Group& group) const {
+  /// Loads quads of channels of the group's rows, of type From, where they are there.
+  template <class From, class U, int n>
+  __device__ __forceinline__ void load_rows(Operand operand, const Span& span, int channel, const Present& present,
+                                            Group<U> (&groups)[n]) {
     const Rows& rows = pass_.rows[operand];
-    if (rows.data == nullptr || channel >= rows.size) present = 0;
-    const std::int64_t stride = static_cast<std::int64_t>(rows.heads) * rows.size;
-    load_quads<kVector>(rows, token * stride + first_[operand] + past, step() * stride, rows.size - channel, present, group);
+    const int step = step_ * rows.heads * rows.size;
+    const From* from = static_cast<const From*>(rows.data) + at_[operand];
+#pragma unroll
+    for (int r = 0; r < n; ++r)
+#pragma unroll
+      for (int t = 0; t < C::kGroupTokens; ++t)
+        load_quad<kVector>(from + std::int64_t{t} * step + r * 128, rows.size - channel - r * 128,
+                           present[t] && channel + r * 128 < rows.size, groups[r][t]);
+    at_[operand] += std::int64_t{span.count} * step;
+  }
+  template <int n>
+  __device__ __forceinline__ void load_gates(Operand operand, const Span& span, int channel, Group<G> (&groups)[n]) {
+    if (kVector || has_type<G>(pass_.rows[operand])) load_rows<G>(operand, span, channel, decays_, groups);
+    else if constexpr (!kVector) load_rows<T>(operand, span, channel, decays_, groups);
   }
 
-  /// Whether a tile with these logarithms can do without rescaling; adds them to `total`.
-  static __device__ bool can_fold(const Logarithms& logs, Quad<F>& total) {
-    bool falls = true;
+  /// For rescaling_slots() and the logarithms that a group starts from: the range that the group's decays span, and sums of
+  /// their logarithms after the slot that is a checkpoint.
+  __device__ __forceinline__ void publish_decays(const double (&shared)[C::kGroupTokens], int checkpoint) {
+    // Bits of numbers that are not negative: in the same order, and NaN above all.
+    std::uint32_t inner_range = 0, outer_range = 0, largest = 0;
+    auto add = [&](const Group<G>& logs, std::uint32_t& range, Quad<F>& total, F* sums) {
+      Quad<F> sum{};
+      float all[4] = {};
 #pragma unroll
-    for (int x = 0; x < 4; ++x) {
-      F sum = 0;
+      for (int t = 0; t < C::kGroupTokens; ++t) {
+        const Quad<F> log = logs[t].template values<F>();
+        sum = sum + log;
+        if constexpr (!kSums) total = total + log;
 #pragma unroll
-      for (const Quad<F>& log : logs) {
-        falls = falls && log.x[x] <= 0;
-        sum += log.x[x];
+        for (int x = 0; x < 4; ++x) all[x] += fabsf(static_cast<float>(log.x[x]));
+        if (t == checkpoint) sum = Quad<F>{};
       }
-      falls = falls && sum >= -kFoldRange / C::kGroups;
-      total.x[x] += sum;
-    }
-    return falls;
-  }
-
-  /// Sum of the logarithms after that of the checkpoint.
-  static __device__ Quad<F> since_checkpoint(const Logarithms& logs, int checkpoint) {
-    Quad<F> sum{};
+      at(sums, 0) = sum;
 #pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t) sum = t == checkpoint ? Quad<F>{} : sum + logs[t];
-    return sum;
-  }
-
-  /// Turns logarithms into those of A, starting from `log`, and them into A. each: they differ from channel to channel.
-  static __device__ void to_decays(Logarithms& logs, Quad<F> log, unsigned rescales, bool each) {
+      for (const float x : all) range = max(range, __float_as_uint(x));
+    };
+#pragma unroll
+    for (int r = 0; r < C::kQuads; ++r) {
+#pragma unroll
+      for (const Raw<T>& row : d_[r]) largest = row.largest(largest);
+      if (inner_gate_ && inner(r) < C::I) add(inner_log_[r], inner_range, inner_total_[r], &memory_.inner_sums[group_][inner(r)]);
+    }
+#pragma unroll
+    for (const Raw<T>& row : e_[0]) largest = row.largest(largest);
+    float range = 0;
+    if (inner_gate_) range += __uint_as_float(__reduce_max_sync(~0u, inner_range));
+    if (outer_gate_) {
+      if (lane_ * 4 < C::kColumns) add(outer_log_[0], outer_range, outer_total_, &memory_.outer_sums[group_][lane_ * 4]);
+      range += __uint_as_float(__reduce_max_sync(~0u, outer_range));
+    }
+    range *= 2;  // as rounding errors of sums in float32 grow with them
+    double sum = 0;
 #pragma unroll
     for (int t = 0; t < C::kGroupTokens; ++t) {
-      logs[t] = log + logs[t];
-      log = rescales >> t & 1 ? Quad<F>{} : logs[t];
+      sum += shared[t];
+      if constexpr (!kSums) shared_total_ += shared[t];
+      range += fabsf(static_cast<float>(shared[t]));
+      if (t == checkpoint) sum = 0;
     }
-    if (each) {
+    if (__any_sync(~0u, Raw<T>::exceeds(largest, kFoldExponent))) range = INFINITY;
+    if (lane_ != 0) return;
+    memory_.shared_sums[group_] = sum;
+    memory_.ranges[group_] = range;
+  }
+
+  /// Slots that rescale so that the decays between them stay in the range.
+  __device__ __forceinline__ unsigned rescaling_slots() const {
+    float range = 0;
 #pragma unroll
-      for (Quad<F>& quad : logs)
+    for (const float own : memory_.ranges) range += own;
+    if (range <= kFoldRange) return 0;
+    unsigned slots = 0;
+    range = 0;
 #pragma unroll
-        for (F& x : quad.x) x = math::exp(x);
-    } else {
-#pragma unroll
-      for (Quad<F>& quad : logs) {
-        const F x = math::exp(quad.x[0]);
-        quad = {{x, x, x, x}};
+    for (int group = 0; group < C::kGroups; ++group) {
+      const float own = memory_.ranges[group];
+      range += own;
+      if (range <= kFoldRange) continue;
+      range = own;
+      if (own <= kFoldRange) {
+        slots |= (1u << (group * C::kGroupTokens)) >> 1;  // the slot before the group
+      } else {
+        slots |= ((1u << C::kGroupTokens) - 1) << (group * C::kGroupTokens);
+        range = 0;
       }
     }
+    return slots;
   }
 
-  /// A barrier of the producers: whether x holds for all of them.
-  static __device__ bool all_producers(bool x) {
-    int result;
-    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.s32 p, %1, 0;\n\tbar.red.and.pred q, 1, %2, p;\n\tselp.s32 %0, 1, 0, q;\n\t}"
-                 : "=r"(result)
-                 : "r"(static_cast<int>(x)), "n"(kProducerWarps * 32)
-                 : "memory");
-    return result != 0;
+  /// Calls f for the groups whose logarithms count in those that this group starts from.
+  template <class Function>
+  __device__ __forceinline__ void each_below(int from, Function f) const {
+#pragma unroll
+    for (int group = 0; group < C::kGroups - 1; ++group)
+      if (group >= from && group < group_) f(group);
   }
+
+  /// The decay at a position, from the sum of the logarithms to base 2 before it, which becomes that after it.
+  static __device__ __forceinline__ F advance(F& log, F gate, bool rescale) {
+    log += gate * static_cast<F>(kLog2e);
+    const F decay = power_of_2<F>(log);
+    if (rescale) log = 0;
+    return decay;
+  }
+
+  __device__ __forceinline__ void convert_inner(int r, int from, unsigned rescales, Tile<C>& tile,
+                                                F (&self)[C::kGroupTokens]) const {
+    const int i = inner(r), first = group_ * C::kGroupTokens;
+    if (i >= C::I) return;
+    Quad<F> log{};
+    if (inner_gate_) {
+      each_below(from, [&](int group) { log = log + at(memory_.inner_sums[group], i); });
+      log = log * static_cast<F>(kLog2e);
+    }
+#pragma unroll
+    for (int t = 0; t < C::kGroupTokens; ++t) {
+      const int slot = first + t;
+      const bool rescale = rescales >> t & 1;
+      Quad<F> c{}, d = d_[r][t].template values<F>();
+      if constexpr (kSums) {
+        c = c_[r][t].template values<F>();
+#pragma unroll
+        for (int x = 0; x < 4; ++x) self[t] += c.x[x] * d.x[x];
+      }
+      if (inner_gate_) {
+        const Quad<F> gate = inner_log_[r][t].template values<F>();
+        Quad<F> a;
+#pragma unroll
+        for (int x = 0; x < 4; ++x) a.x[x] = advance(log.x[x], gate.x[x], rescale);
+        if (rescale || slot == C::kTokens - 1) at(tile.a[slot], i) = a;
+        if (!rescale) {
+#pragma unroll
+          for (int x = 0; x < 4; ++x) {
+            c.x[x] *= a.x[x];
+            d.x[x] *= reciprocal(a.x[x]);
+          }
+        }
+      }
+      if constexpr (kSums) at(tile.c[slot], i) = c;
+      at(tile.d[slot], i) = d;
+    }
+  }
+
+  __device__ __forceinline__ void convert_outer(const double (&shared)[C::kGroupTokens], int from, unsigned rescales,
+                                                Tile<C>& tile) const {
+    const int column = lane_ * 4;
+    if (column >= columns_) return;
+    double shared_log = 0;
+    Quad<F> log{};
+    if (outer_decay_) {
+      each_below(from, [&](int group) { shared_log += memory_.shared_sums[group]; });
+      if (outer_gate_) each_below(from, [&](int group) { log = log + at(memory_.outer_sums[group], column); });
+      shared_log *= kLog2e;
+      log = log * static_cast<F>(kLog2e);
+    }
+#pragma unroll
+    for (int t = 0; t < C::kGroupTokens; ++t) {
+      const int slot = group_ * C::kGroupTokens + t;
+      const bool rescale = rescales >> t & 1;
+      Quad<F> e = e_[0][t].template values<F>() * update_factor_;
+      if (outer_decay_) {
+        shared_log += shared[t] * kLog2e;
+        const F decay = power_of_2_of<F>(shared_log);
+        if (rescale) shared_log = 0;
+        Quad<F> b{decay, decay, decay, decay};
+        if (outer_gate_) {
+          const Quad<F> gate = outer_log_[0][t].template values<F>();
+#pragma unroll
+          for (int x = 0; x < 4; ++x) b.x[x] *= advance(log.x[x], gate.x[x], rescale);
+        }
+        at(tile.b[slot], column) = b;
+        if (!rescale) {
+#pragma unroll
+          for (int x = 0; x < 4; ++x) e.x[x] *= reciprocal(b.x[x]);
+        }
+      }
+      at(tile.e[slot], column) = e;
+    }
+  }
+
+  static __device__ void producer_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kProducerWarps * 32) : "memory"); }
+
+  static constexpr double kLog2e = 1.4426950408889634;
 
   const Pass<F>& pass_;
-  const Place& place_;
   SharedMemory<C>& memory_;
   const int lane_, group_;
-  int first_[kOperands];  ///< the thread's first element, or first column's, in the rows of a token
+  const bool inner_gate_, outer_gate_, outer_decay_, works_;
+  const int column_, columns_, first_column_;  ///< column_: the lane's first, in the rows; beyond them where it has none
+  const F factor_, update_factor_;             ///< of the results; of what is added to the state
   F gamma_ = 0;
+  int step_;  ///< from a slot's token to that of the next
 
-  Group c_[C::kQuads], d_[C::kQuads], inner_gate_[C::kQuads], e_, outer_gate_;
-  Bits<F> head_gate_[C::kGroupTokens];
-  unsigned present_, decays_;                        ///< a bit a position of the group: it is there; a gate applies to it
-  Quad<F> inner_log_[C::kQuads] = {}, outer_log_{};  ///< sums of logarithms over all tiles
+  std::int64_t at_[kOperands], head_at_, out_at_;  ///< where the rows to be loaded, and the results to be stored, begin
+  Group<T> c_[C::kQuads], d_[C::kQuads], e_[1];
+  Group<G> inner_log_[C::kQuads], outer_log_[1];
+  G head_gate_[C::kGroupTokens];
+  Present decays_;                                       ///< whether gates apply to the positions
+  Quad<F> inner_total_[C::kQuads] = {}, outer_total_{};  ///< sums of logarithms over all tiles
+  double shared_total_ = 0;
 };
 
 }  // namespace glade::cuda::recurrent

@@ -143,6 +143,16 @@ TEST_P(LinearAttention, StrongGates) {
       }
 }
 
+TEST_P(LinearAttention, LargeNumbersAndStrongGates) {
+  // Divided by the decays of a few steps, products of keys and values would overflow.
+  for (const char* gates : {"g", "k", "v"}) {
+    RecurrenceArguments x = make({.T = 70, .K = 20, .V = 12, .gates = gates, .state = 4, .gate = -4}, device(), DType::float32);
+    x.key = random_tensor(x.key.shape(), device(), DType::float32, 0, 1e8);
+    x.value = random_tensor(x.value.shape(), device(), DType::float32, 0, 1e8);
+    expect_matches(x, gates);
+  }
+}
+
 TEST_P(LinearAttention, Empty) {
   for (const auto& [B, T] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {2, 0}, {0, 0}}) {
     RecurrenceArguments x = make({.B = B, .T = T, .gates = "gmkv", .state = 4}, device());
