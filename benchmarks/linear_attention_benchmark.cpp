@@ -180,6 +180,7 @@ const bool registered = [] {
       add("recurrent", c, gate, like, Algorithm::recurrent);
       add("chunk", c, gate, like, Algorithm::chunk);
     }
+    for (const std::int64_t T : {131072, 1048576}) add("recurrent", {1, T, 8, 128, 128}, gate, like, Algorithm::recurrent);
     for (const Case& c : {Case{8, 2048, 32, 256, 256}, {2, 16384, 16, 128, 128}, {1, 131072, 8, 128, 128}})
       add("chunk", c, gate, like, Algorithm::chunk);
   }
