@@ -241,8 +241,7 @@ const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const Kerne
   if (sizes.warps == 0 && sizes.sequence_split == 0) return nullptr;
   if (shape.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
   if (sizes.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
-  if (sizes.warps != 0 && sizes.warps != 2 && sizes.warps != 4)
-    return "a number of warps other than 2 and 4";
+  if (sizes.warps != 0 && sizes.warps != 2 && sizes.warps != 4) return "a number of warps other than 2 and 4";
   if (sizes.sequence_split < 0) return "a negative sequence_split";
   return !chunk || sizes.sequence_split <= 1 || chunk_in_passes(shape)
              ? nullptr
