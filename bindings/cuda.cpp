@@ -5,6 +5,7 @@
 
 #include <glade/core/graph.h>
 #include <glade/core/graphed_function.h>
+#include <glade/core/memory.h>
 #include <glade/core/stream.h>
 
 #include "python.h"
@@ -32,6 +33,14 @@ void bind_cuda(py::module_& module) {
   devices.def("memory_stats", memory_stats, arg("device") = 0,
               "Bytes in live tensors (allocated), the most there were since the last reset (peak_allocated), and held from the "
               "driver (reserved).");
+  devices.def(
+      "memory_summary",
+      [](int device, const std::map<std::string, Tensors>& categories) {
+        return cuda::memory_summary(device, {categories.begin(), categories.end()});
+      },
+      arg("device") = 0, arg("categories") = std::map<std::string, Tensors>(),
+      "A table of where a GPU's memory is, in MiB: live tensors, of them those of each category ({\"parameters\": "
+      "model.parameters()}), the most that was live, what the pool holds and what is free. DeviceError without a GPU.");
   devices.def("reset_peak_memory_stats", &cuda::reset_peak_memory_stats, arg("device") = 0, "Starts peak_allocated anew.");
   devices.def("empty_cache", &cuda::empty_cache, arg("device") = 0, Unlocked(), "Gives unused memory back to the driver.");
 

@@ -1,5 +1,5 @@
 // The extension module glade._glade.
-#include "python.h"
+#include "profiler.h"
 
 PYBIND11_MODULE(_glade, module) {
   using namespace glade::python;
@@ -23,4 +23,5 @@ PYBIND11_MODULE(_glade, module) {
   bind_optim(module);
   bind_checkpoint(module);
   bind_data(module);
+  bind_profiler(module);
 }

@@ -16,7 +16,7 @@ from glade import _glade
 FOLDER = Path(__file__).parents[1] / "bindings" / "glade" / "_glade"
 MODULES = {
     "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_data": _glade._data, "_models": _glade._models, "_nn/__init__": _glade._nn,
-    "_nn/init": _glade._nn.init, "_optim": _glade._optim, "_tuning": _glade._tuning,
+    "_nn/init": _glade._nn.init, "_optim": _glade._optim, "_profiler": _glade._profiler, "_tuning": _glade._tuning,
 }  # fmt: skip
 # Public names of types, and where the stubs find them.
 IMPORTS = {
@@ -26,6 +26,7 @@ IMPORTS = {
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
     "glade.optim": ("glade._glade._optim", ["LossScaler", "LRScheduler", "Optimizer", "ParameterGroup"]),
+    "glade.profiler": ("glade._glade._profiler", ["Profile", "ProfileEvent"]),
     "glade.typing": ("glade.typing", ["ArrayLike", "DeviceLike", "DTypeLike", "Shape"]),
 }
 # What pybind11 says of types without parameters.

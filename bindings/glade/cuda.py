@@ -15,13 +15,14 @@ from glade._glade._cuda import (
     is_built,
     is_capturing,
     memory_stats,
+    memory_summary,
     reset_peak_memory_stats,
     synchronize,
 )
 
 __all__ = [
     "Graph", "GraphedFunction", "Stream", "current_stream", "device_count", "empty_cache", "is_available", "is_built", "is_capturing", "memory_stats",
-    "reset_peak_memory_stats", "stream", "synchronize",
+    "memory_summary", "reset_peak_memory_stats", "stream", "synchronize",
 ]  # fmt: skip
 
 
