@@ -4,6 +4,7 @@
 #include <glade/autograd/function.h>
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/gradcheck.h>
+#include <glade/autograd/recompute.h>
 #include <glade/autograd/node.h>
 #include <glade/core/device.h>
 #include <glade/core/dtype.h>
@@ -12,8 +13,8 @@
 #include <glade/core/float16.h>
 #include <glade/core/generator.h>
 #include <glade/core/graph.h>
-#include <glade/core/interrupt.h>
 #include <glade/core/graphed_function.h>
+#include <glade/core/interrupt.h>
 #include <glade/core/memory.h>
 #include <glade/core/profile.h>
 #include <glade/core/shape.h>

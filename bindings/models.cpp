@@ -109,7 +109,9 @@ void bind_models(py::module_& module) {
             return blocks[i];
           },
           py::return_value_policy::reference_internal);
-  py::class_<Decoder, Module>(models, "Decoder", "Everything of a model below its head.");
+  py::class_<Decoder, Module>(models, "Decoder", "Everything of a model below its head.")
+      .def_readwrite("recompute", &Decoder::recompute,
+                     "Whether training keeps only the inputs of each layer and computes the rest again in backward.");
 
   py::class_<CausalLM, Module>(models, "CausalLM",
                                "A language model: an embedding, pre-norm blocks of attention and MLP, a norm and a head.")

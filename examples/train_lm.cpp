@@ -132,6 +132,7 @@ Training::Training(const lm::Options& options)
   manual_seed(options.seed);
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), header);
   model_->to(device_);
+  model_->model.recompute = options.recompute;
   optimizer_.emplace(model_->named_parameters(),
                      optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
 

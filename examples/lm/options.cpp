@@ -38,6 +38,7 @@ void add_options(CLI::App& app, Options& o) {
   number("--lr", o.lr, "Highest learning rate");
   number("--warmup", o.warmup, "Steps until it is reached");
   number("--weight-decay", o.weight_decay, "Of AdamW, on matrices");
+  app.add_flag("--recompute", o.recompute, "Keep only the inputs of layers for backward, and compute the rest again there");
   app.add_flag("--eager", o.eager, "Without CUDA graphs, which steps on CUDA are otherwise captured in");
   number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: any");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();

@@ -17,7 +17,7 @@ struct Options {
   std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, steps;
   std::optional<double> minutes;
   double lr = 3e-3, weight_decay = 0.1, grad_clip = 1;
-  bool eager = false;
+  bool eager = false, recompute = false;
   std::int64_t accumulate = 1, warmup = 50, stop_at = 0, eval_every = 250, save_every = 0;
   bool packed = false;
   std::uint64_t seed = 0;

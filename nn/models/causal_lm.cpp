@@ -1,5 +1,7 @@
 #include <glade/nn/models/causal_lm.h>
 
+#include <glade/autograd/grad_mode.h>
+#include <glade/autograd/recompute.h>
 #include <glade/core/format.h>
 #include <glade/core/profile.h>
 #include <glade/nn/init.h>
@@ -101,7 +103,17 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
   Block::Summands x(glade::to(embeddings(ids), dtype_), Tensor());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ProfileRange range(RangeKind::layer, "layers", static_cast<std::int64_t>(i));
-    x = layers[i].forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
+    const Block& layer = layers[i];
+    if (recompute && states == nullptr && GradMode::enabled()) {
+      const auto run = [&layer, cu_seqlens](const Tensors& in) {
+        const auto [sum, residual] = layer.forward({in[0], in[1]}, nullptr, cu_seqlens);
+        return Tensors{sum, residual};
+      };
+      const Tensors y = autograd::recompute(run, {x.first, x.second}, layer.parameters());
+      x = {y[0], y[1]};
+    } else {
+      x = layer.forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
+    }
   }
   return norm.forward_sum(x.first, x.second).first;
 }

@@ -42,6 +42,8 @@ class Decoder : public Module {
   Embedding embeddings;
   ModuleList<Block> layers;
   RMSNorm norm;
+  /// Whether training keeps only the inputs of each layer and computes the rest again in backward.
+  bool recompute = false;
 
  private:
   DType dtype_;
