@@ -4,8 +4,8 @@
 #include <glade/autograd/function.h>
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/gradcheck.h>
-#include <glade/autograd/recompute.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/recompute.h>
 #include <glade/core/device.h>
 #include <glade/core/dtype.h>
 #include <glade/core/error.h>
