@@ -61,10 +61,12 @@ TEST_F(Interrupt, EndsLongOperations) {
   const Tensor a = random_tensor({8, 8}), batch = random_tensor({64, 8, 8});
   const Tensor x = random_tensor({1, 40, 2, 4});
   for (const Algorithm algorithm : {Algorithm::recurrent, Algorithm::chunk}) {
+    RecurrentOptions options;
+    options.algorithm = algorithm;
     stop();
-    EXPECT_THROW(recurrent(x, x, x, {.algorithm = algorithm}), Stopped);
+    EXPECT_THROW(recurrent(x, x, x, options), Stopped);
     go_on();
-    EXPECT_NO_THROW(recurrent(x, x, x, {.algorithm = algorithm}));
+    EXPECT_NO_THROW(recurrent(x, x, x, options));
   }
   for (const Tensor& operand : {a, batch}) {
     stop();
