@@ -163,7 +163,7 @@ void ProfileRange::end() noexcept {
   --depth;
   try {
     Recorder::instance().end(*this);
-  } catch (const Error&) {  // of work queued before, which the next call reports
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): of work queued before, which the next call reports
   }
 #if defined(GLADE_WITH_CUDA)
   nvtxRangePop();

@@ -64,6 +64,7 @@ std::vector<AttentionProblem> problems_of(const Options& o) {
   tune::set_gates(defaults, "gk");
 
   std::vector<AttentionProblem> problems;
+  problems.reserve(o.shapes.size());
   for (const std::string& shape : o.shapes) problems.push_back(tune::parse_problem(shape, defaults));
   if (!o.shapes_file.empty())
     for (const AttentionProblem& p : tune::read_problems(o.shapes_file, defaults)) problems.push_back(p);
