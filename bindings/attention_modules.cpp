@@ -94,49 +94,55 @@ void def_attention(py::module_& module, const char* name, const char* doc, const
       arg("cfg") = py::none(), kCall);
 
   // What follows is asked about the problem that these tensors are a case of.
-  const auto def = [&](const char* method, auto ask, const char* method_doc) {
+  const auto def = [&]<class Result, class... Settings>(const char* method, const char* method_doc,
+                                                        Result (*ask)(const Module&, const AttentionProblem&, Settings...),
+                                                        const auto&... settings_arguments) {
     cls.def(
         method,
         [ask](const Module& self, const TensorLike& query, const TensorLike& key, const TensorLike& value,
               const OptionalTensor& g, const OptionalTensor& g_gamma, const ChannelGates&... channel_gates,
-              const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, bool backward) {
+              const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens, bool backward, Settings... settings) {
           return ask(self,
                      AttentionProblem::of(query.tensor, key.tensor, value.tensor,
                                           tensors_of<ChannelGates...>(g, g_gamma, channel_gates..., initial_state, cu_seqlens),
-                                          backward ? tuning::Pass::backward : tuning::Pass::forward));
+                                          backward ? tuning::Pass::backward : tuning::Pass::forward),
+                     settings...);
         },
         arg("query"), arg("key"), arg("value"), arg("g") = py::none(), arg("g_gamma") = py::none(), gate_arguments...,
         arg("initial_state") = py::none(), arg("cu_seqlens") = py::none(), py::pos_only(), py::kw_only(), arg("backward") = false,
-        method_doc);
+        settings_arguments..., method_doc);
   };
   def(
-      "heuristic_cfg", [](const Module& self, const AttentionProblem& p) { return self.heuristic_cfg(p); },
-      "A good configuration for such arguments, in no time; with backward, of the backward pass.");
+      "heuristic_cfg", "A good configuration for such arguments, in no time; with backward, of the backward pass.",
+      +[](const Module& self, const AttentionProblem& p) { return self.heuristic_cfg(p); });
   def(
-      "candidate_cfgs", [](const Module& self, const AttentionProblem& p) { return self.candidate_cfgs(p); },
-      "The configurations that tuning would try for such arguments.");
+      "candidate_cfgs", "The configurations that tuning would try for such arguments.",
+      +[](const Module& self, const AttentionProblem& p) { return self.candidate_cfgs(p); });
   def(
       "choose",
-      [](const Module& self, const AttentionProblem& p) {
+      "The configuration that a call with such arguments would take, and where it comes from: 'process cache', 'persistent "
+      "cache', 'tuning' or 'heuristic'.",
+      +[](const Module& self, const AttentionProblem& p) {
         const auto choice = [&] {
           const py::gil_scoped_release unlocked;
           return self.choose(p);
         }();
         return std::pair(choice.cfg, std::string(tuning::source_name(choice.source)));
-      },
-      "The configuration that a call with such arguments would take, and where it comes from: 'process cache', 'persistent "
-      "cache', 'tuning' or 'heuristic'.");
+      });
   def(
       "tune",
-      [](const Module& self, const AttentionProblem& p) {
+      "Times the candidates on random inputs of such shapes and keeps the fastest in the caches. A dict a candidate: cfg, "
+      "milliseconds, error, refused (why; empty where it was not) and best. Each is run warmup times, then timed repeats times; "
+      "with validate_backward gradients are compared with those of the step-by-step form, as outputs always are.",
+      +[](const Module& self, const AttentionProblem& p, int warmup, int repeats, bool validate_backward) {
         const auto result = [&] {
           const py::gil_scoped_release unlocked;
-          return self.tune(p);
+          return self.tune(p, {warmup, repeats, validate_backward});
         }();
         return trials_of(result);
       },
-      "Times the candidates on random inputs of such shapes and keeps the fastest in the caches. A dict a candidate: cfg, "
-      "milliseconds, error, refused (why; empty where it was not) and best.");
+      arg("warmup") = tuning::TuningOptions().warmup, arg("repeats") = tuning::TuningOptions().repeats,
+      arg("validate_backward") = tuning::TuningOptions().validate_backward);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct Options {
   std::vector<std::string> shapes, gates, operations{"recurrent_attention"};
   std::string shapes_file, model, device = "auto", pass = "both", csv, export_path, import_path;
   std::optional<std::string> dtype;
-  std::int64_t batch = 8, seq_len = 2048;
+  std::vector<std::int64_t> batches{8}, seq_lens{2048};
   int warmup = 5, repeats = 100;
   bool missing = false;
 };
@@ -32,8 +32,10 @@ void add_options(CLI::App& app, Options& o) {
       ->type_name("SHAPE");
   app.add_option("--shapes", o.shapes_file, "File of shapes, one a line: SHAPE [GATES] [DTYPE] [packed]")->type_name("FILE");
   app.add_option("--model", o.model, "JSON config of a model whose layers to tune, or the folder that has it")->type_name("FILE");
-  app.add_option("--batch", o.batch, "Sequences, for --model")->check(positive)->capture_default_str();
-  app.add_option("--seq-len", o.seq_len, "Tokens of a sequence, for --model")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batches, "Sequences, for --model; several to tune each")->check(positive)->capture_default_str();
+  app.add_option("--seq-len", o.seq_lens, "Tokens of a sequence, for --model; several to tune each")
+      ->check(positive)
+      ->capture_default_str();
   app.add_option("--gates", o.gates, "none, or g, g_gamma, gk, gv with + between them; several to tune each [gk]")
       ->type_name("GATES");
   app.add_option("--dtype", o.dtype, "[float32 on the CPU, bfloat16 on CUDA; a model's own]")
@@ -59,8 +61,8 @@ std::vector<AttentionProblem> problems_of(const Options& o) {
   AttentionProblem defaults;
   defaults.device = Device::parse(o.device);
   defaults.dtype = o.dtype ? dtype_from_name(*o.dtype) : defaults.device.is_cuda() ? DType::bfloat16 : DType::float32;
-  defaults.sequences = o.batch;
-  defaults.length = o.seq_len;
+  defaults.sequences = o.batches.front();
+  defaults.length = o.seq_lens.front();
   tune::set_gates(defaults, "gk");
 
   std::vector<AttentionProblem> problems;
@@ -78,8 +80,14 @@ std::vector<AttentionProblem> problems_of(const Options& o) {
     problems = with_gates;
   }
   if (!o.model.empty()) {
-    problems.push_back(tune::problem_of_model(o.model, defaults));
-    if (o.dtype) problems.back().dtype = defaults.dtype;
+    AttentionProblem layer = tune::problem_of_model(o.model, defaults);
+    if (o.dtype) layer.dtype = defaults.dtype;
+    for (const std::int64_t batch : o.batches)
+      for (const std::int64_t seq_len : o.seq_lens) {
+        layer.sequences = batch;
+        layer.length = seq_len;
+        problems.push_back(layer);
+      }
   }
   return problems;
 }

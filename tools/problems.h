@@ -17,8 +17,7 @@ glade::AttentionProblem parse_problem(const std::string& line, const glade::Atte
 void set_gates(glade::AttentionProblem& problem, const std::string& gates);
 /// A problem a line; '#' starts a comment.
 std::vector<glade::AttentionProblem> read_problems(const std::string& path, const glade::AttentionProblem& defaults);
-/// The recurrence of a model's layers, from its JSON config (a file, or a folder with config.json); batch, tokens and device
-/// as in `defaults`.
+/// The recurrence of a model's layers, from its JSON config (a file, or a folder with config.json); the rest as in `defaults`.
 glade::AttentionProblem problem_of_model(const std::string& path, const glade::AttentionProblem& defaults);
 
 }  // namespace tune

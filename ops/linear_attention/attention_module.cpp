@@ -194,16 +194,13 @@ std::pair<Tensor, Tensor> AttentionModule::apply(const Tensor& query, const Tens
   if (is_rows(query) && is_rows(key) && is_rows(value)) {  // else recurrent says what is wrong
     check_platform(name(), platform, query.device());
     AttentionProblem problem = AttentionProblem::of(query, key, value, arguments, Pass::forward);
-    if (cfg) {
-      const AttentionConfig given = choose(problem, cfg).cfg;
-      set_configurations(arguments, given, given);
-    } else if (arguments.algorithm == Algorithm::automatic) {
-      const AttentionConfig forward = choose(problem).cfg;
+    if (cfg || arguments.algorithm == Algorithm::automatic) {
+      const AttentionConfig forward = choose(problem, cfg).cfg;
       AttentionConfig backward = forward;
       if (autograd::any_requires_grad(
               {&query, &key, &value, &arguments.g, &arguments.g_gamma, &arguments.gk, &arguments.gv, &arguments.initial_state})) {
         problem.pass = Pass::backward;
-        backward = choose(problem).cfg;
+        backward = choose(problem, cfg).cfg;
       }
       set_configurations(arguments, forward, backward);
     }

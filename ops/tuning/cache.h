@@ -36,11 +36,10 @@ const char* source_name(Source source);
 // ---- in the process ------------------------------------------------------------------------------------------------
 
 struct Known {
-  std::any cfg;
-  Source source;
-  bool settled;  ///< also where the policy is autotune
+  std::any cfg = {};             ///< empty: no file has one
+  bool cannot_be_tuned = false;  ///< that was tried
 };
-/// Null where nothing is known.
+/// Null where nothing was looked for yet.
 std::shared_ptr<const Known> find_known(const Key& key);
 void remember(const Key& key, Known known);
 /// Forgets what is known in the process, of all operations, so that the files and the environment are looked at again.
@@ -62,8 +61,8 @@ bool store(const Key& key, const Stored& stored);
 
 /// Writes the entries of all operations to one file; returns their number. Error where that cannot be done.
 std::size_t export_cache(const std::string& path);
-/// Adds the entries of such a file to the caches, in place of older ones; returns their number. ValueError where it is not
-/// such a file, Error where the caches cannot be written.
+/// Adds the entries of such a file to the caches, in place of older ones, from the next call on; returns their number. ValueError
+/// where it is not such a file, Error where the caches cannot be written.
 std::size_t import_cache(const std::string& path);
 
 namespace detail {

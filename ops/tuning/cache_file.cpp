@@ -45,7 +45,7 @@ bool is_entry(const Json& entry) {
 struct Content {
   Json entries = Json::array();  ///< those that can be used
   std::string damage;            ///< what is wrong with the file, if anything is
-  bool foreign = false;          ///< a file of something else, which must not be overwritten
+  bool protect = false;          ///< a file of something else, or one that cannot be read: it must not be overwritten
 };
 
 Content read(const std::string& path) {
@@ -53,7 +53,8 @@ Content read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) {
     std::error_code ignored;
-    if (fs::exists(path, ignored)) content.damage = "it cannot be opened";
+    content.protect = fs::exists(path, ignored);
+    if (content.protect) content.damage = "it cannot be opened";
     return content;
   }
   const Json file = Json::parse(std::istreambuf_iterator<char>(in), {}, nullptr, false);
@@ -61,7 +62,7 @@ Content read(const std::string& path) {
     content.damage = "it is not JSON";
   } else if (!file.is_object() || !file.contains("format") || file["format"] != kFormat) {
     content.damage = fmt::format("it is no file of the format '{}'", kFormat);
-    content.foreign = true;
+    content.protect = true;
   } else if (!file.contains("entries") || !file["entries"].is_array()) {
     content.damage = "it has no entries";
   } else {
@@ -108,7 +109,7 @@ void merge(const std::string& operation, const Json& entries) {
   const FileLock lock(path + ".lock");
   if (!lock.held()) fail<Error>("{} cannot be locked: {}", path, std::strerror(errno));
   Content content = read_with_warning(path);
-  if (content.foreign) fail<Error>("{}: {}", path, content.damage);
+  if (content.protect) fail<Error>("{}: {}", path, content.damage);
   for (const Json& entry : entries) {
     const auto same = std::ranges::find_if(content.entries, [&](const Json& old) { return old["key"] == entry["key"]; });
     if (same != content.entries.end()) *same = entry;
@@ -174,6 +175,7 @@ std::size_t import_cache(const std::string& path) {
   std::map<std::string, Json> by_operation;
   for (const Json& entry : content.entries) by_operation[entry["key"]["operation"].get<std::string>()].push_back(entry);
   for (const auto& [operation, entries] : by_operation) merge(operation, entries);
+  clear_process_cache();
   return content.entries.size();
 }
 

@@ -34,7 +34,7 @@ class OperationModule {
 
   /// Of lower-case letters, digits and underscores, like no other operation's; also the name of its cache file.
   virtual const char* name() const = 0;
-  /// Adds to the key what the choice depends on, with sizes in buckets: all that check_cfg and heuristic_cfg look at.
+  /// Adds to the key what the choice depends on, with sizes in buckets: all that check_cfg looks at.
   virtual void describe(const ProblemType& problem, Key& key) const = 0;
   /// A good configuration, in no time.
   virtual Config heuristic_cfg(const ProblemType& problem) const = 0;
@@ -61,16 +61,14 @@ class OperationModule {
     }
     const Key key = key_of(problem);
     const AutotunePolicy policy = autotune_policy();
-    if (const auto known = find_known(key); known && (known->settled || policy == AutotunePolicy::heuristic))
-      return from_process(*known);
+    if (const auto known = find_known(key); known && decides(*known, policy)) return from_process(problem, *known);
     if (const auto stored = find_usable(problem, key)) return {*stored, Source::persistent_cache};
     if (policy == AutotunePolicy::cache_only)
       throw ValueError(std::string(name()) + ": the policy is cache_only, and no cache has a configuration for " + key.to_json() +
                        ": run glade-tune, or set GLADE_AUTOTUNE_POLICY to heuristic or autotune");
     if (policy == AutotunePolicy::autotune) return tune_once(problem, key);
-    const Config chosen = heuristic_cfg(problem);
-    remember(key, {chosen, Source::heuristic, false});
-    return {chosen, Source::heuristic};
+    remember(key, {});
+    return {heuristic_cfg(problem), Source::heuristic};
   }
 
   /// Times the candidates and keeps the fastest in both caches, whatever was there. Error where none can be used.
@@ -86,9 +84,14 @@ class OperationModule {
   }
 
  private:
-  static Choice<Config> from_process(const Known& known) {
-    return {std::any_cast<const Config&>(known.cfg),
-            known.source == Source::heuristic ? Source::heuristic : Source::process_cache};
+  static bool decides(const Known& known, AutotunePolicy policy) {
+    return known.cfg.has_value() || policy == AutotunePolicy::heuristic ||
+           (policy == AutotunePolicy::autotune && known.cannot_be_tuned);
+  }
+  /// The heuristic is asked anew: it may tell problems apart that have one key.
+  Choice<Config> from_process(const ProblemType& problem, const Known& known) const {
+    if (known.cfg.has_value()) return {std::any_cast<const Config&>(known.cfg), Source::process_cache};
+    return {heuristic_cfg(problem), Source::heuristic};
   }
 
   /// The persistent cache's configuration, remembered in the process; nothing, with a warning, for one that is of no use.
@@ -98,7 +101,7 @@ class OperationModule {
     try {
       const auto cfg = from_json<Config>(stored->cfg);
       check_cfg(problem, cfg);
-      remember(key, {cfg, Source::persistent_cache, true});
+      remember(key, {cfg});
       return cfg;
     } catch (const Error& error) {
       detail::warn_once(std::string(name()) + stored->cfg,
@@ -110,7 +113,8 @@ class OperationModule {
   /// Tunes, unless another thread or process did while this one waited. The heuristic's where tuning fails.
   Choice<Config> tune_once(const ProblemType& problem, const Key& key) const {
     const TuningLock lock;
-    if (const auto known = find_known(key); known && known->settled) return from_process(*known);
+    if (const auto known = find_known(key); known && decides(*known, AutotunePolicy::autotune))
+      return from_process(problem, *known);
     if (const auto stored = find_usable(problem, key)) return {*stored, Source::persistent_cache};
     try {
       const TuningResult result = tune_locked(problem, key, {});
@@ -118,9 +122,8 @@ class OperationModule {
     } catch (const Error& error) {
       detail::warn_once(std::string(name()) + key.to_json(),
                         std::string(name()) + ": could not be tuned, the heuristic decides: " + error.what());
-      const Config chosen = heuristic_cfg(problem);
-      remember(key, {chosen, Source::heuristic, true});
-      return {chosen, Source::heuristic};
+      remember(key, {{}, true});
+      return {heuristic_cfg(problem), Source::heuristic};
     }
   }
 
@@ -143,7 +146,7 @@ class OperationModule {
     for (const Config& cfg : candidates) workload.candidates.push_back(to_json(cfg));
     TuningResult result = time_candidates(workload, options);
     const Trial& best = result.trials[result.best];
-    remember(key, {candidates[result.best], Source::tuning, true});
+    remember(key, {candidates[result.best]});
     store(key, {best.cfg, best.milliseconds, losers_json(result)});
     return result;
   }

@@ -173,7 +173,11 @@ class Tuner {
     const Tensors results = results_of(candidate);
     if (workload_.pass == Pass::forward || options_.validate_backward) {
       for (std::size_t i = 0; i < results.size(); ++i) {
-        if (!results[i].defined()) continue;
+        if (results[i].defined() != expected[i].defined()) {
+          trial.refused = fmt::format("result {} is {}", i, expected[i].defined() ? "missing" : "not expected");
+          return;
+        }
+        if (!expected[i].defined()) continue;
         const double error = relative_error(results[i], expected[i]);
         if (!(error <= trial.error)) trial.error = error;
         if (!(error <= tolerance(workload_.dtype))) {

@@ -157,6 +157,14 @@ TEST_F(Tuning, TheHeuristicComesLast) {
   EXPECT_FALSE(fs::exists(cache_folder()));
 }
 
+TEST_F(Tuning, TheHeuristicsChoiceFollowsFromTheProblemAloneNotFromTheirOrder) {
+  class BySize : public Toy {
+   public:
+    ToyConfig heuristic_cfg(const ToyProblem& p) const override { return {Way::plain, p.size}; }
+  } by_size;
+  for (const std::int64_t size : {5, 8, 6, 5}) EXPECT_EQ(by_size.choose(problem_of(size)).cfg.width, size) << "all with one key";
+}
+
 TEST_F(Tuning, WhatWasTunedIsKnownToTheProcessAndThenToOthers) {
   const TuningResult result = toy.tune(problem_of(8), {.repeats = 3});
   ASSERT_EQ(result.trials.size(), 4u);
@@ -204,6 +212,11 @@ TEST_F(Tuning, CacheOnlyIsAnErrorWhereNoCacheHasIt) {
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::process_cache);
   clear_process_cache();
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache);
+  // What only the heuristic decided was not measured.
+  set_autotune_policy(AutotunePolicy::heuristic);
+  toy.choose(problem_of(64));
+  set_autotune_policy(AutotunePolicy::cache_only);
+  EXPECT_TRUE(throws_with<ValueError>([&] { toy.choose(problem_of(64)); }, "run glade-tune"));
 }
 
 TEST_F(Tuning, ThePolicyComesFromTheEnvironmentUnlessSet) {
@@ -273,6 +286,8 @@ TEST_F(Tuning, WhereTuningFailsTheHeuristicDecides) {
   const int runs = broken.runs;
   EXPECT_EQ(broken.choose(problem_of(8)).source, Source::heuristic);
   EXPECT_EQ(broken.runs, runs) << "tried again";
+  set_autotune_policy(AutotunePolicy::cache_only);
+  EXPECT_TRUE(throws_with<ValueError>([&] { broken.choose(problem_of(8)); }, "no cache has a configuration"));
   EXPECT_TRUE(throws_with<Error>([&] { broken.tune(problem_of(8)); }, "out of luck"));
   EXPECT_TRUE(throws_with<ValueError>([&] { toy.tune(problem_of(8), {.repeats = 0}); }, "repeats 0"));
 }
@@ -284,6 +299,35 @@ TEST_F(Tuning, OneThreadTunesForAll) {
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { tuned += toy.choose(problem_of(8)).source == Source::tuning; });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(tuned, 1);
+}
+
+TEST_F(Tuning, AMissingGradientIsWrong) {
+  class Forgetful : public Toy {
+   public:
+    Tensors run(const ToyProblem&, const ToyConfig& cfg, const Tensors& inputs) const override {
+      return {square(inputs[0]), cfg.way == Way::slow ? inputs[0] * 3 : Tensor()};
+    }
+  } forgetful;
+  const TuningResult result = forgetful.tune(problem_of(8), {.repeats = 2});
+  EXPECT_EQ(result.best, 0u);
+  EXPECT_EQ(result.trials[1].refused, "result 1 is missing");
+}
+
+TEST_F(Tuning, ThreadsTuneOneAfterTheOther) {
+  class Alone : public Toy {
+   public:
+    Tensors run(const ToyProblem& p, const ToyConfig& cfg, const Tensors& inputs) const override {
+      most = std::max(most.load(), ++running);
+      Tensors results = Toy::run(p, cfg, inputs);
+      --running;
+      return results;
+    }
+    mutable std::atomic<int> running = 0, most = 0;
+  } alone;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&, i] { alone.tune(problem_of(8 << i), {.repeats = 5}); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(alone.most, 1);
 }
 
 // ---- files ----
@@ -305,8 +349,9 @@ TEST_F(Tuning, EightProcessesWriteAndNothingIsLost) {
   in_processes(kProcesses, [&](int process) {
     for (int i = 0; i < kEach; ++i)
       if (!store(toy.key_of(problem_of(std::int64_t{1} << (i + 20 * (process % 2)))).add("process", process),
-                 {to_json(ToyConfig{Way::plain, process * kEach + i}), 0.5}))
-        return 1;
+                 {to_json(ToyConfig{Way::plain, process * kEach + i}), 0.5}) ||
+          !find_stored(toy.key_of(problem_of(std::int64_t{1} << (20 * (process % 2)))).add("process", process)))
+        return 1;  // the first stays there while all others write
     return 0;
   });
   for (int process = 0; process < kProcesses; ++process)
@@ -318,6 +363,19 @@ TEST_F(Tuning, EightProcessesWriteAndNothingIsLost) {
     }
   for (const auto& entry : fs::directory_iterator(cache_folder()))
     EXPECT_TRUE(entry.path().filename() == "toy.json" || entry.path().filename() == "toy.json.lock") << entry.path();
+}
+
+TEST_F(Tuning, ProcessesTuneOneAfterTheOther) {
+  in_processes(8, [](int) {
+    for (int i = 0; i < 5; ++i) {
+      const TuningLock lock;
+      if (std::FILE* busy = std::fopen("busy", "wx")) std::fclose(busy);
+      else return 1;  // another process is in here
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      fs::remove("busy");
+    }
+    return 0;
+  });
 }
 
 /// A process of OneProcessTunesForAll, which starts it with the cache folder in the environment.
@@ -398,6 +456,16 @@ TEST_F(Tuning, FilesOfAnotherFormatAreLeftAlone) {
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::process_cache);
 }
 
+TEST_F(Tuning, FilesThatCannotBeReadAreLeftAlone) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  toy.tune(problem_of(8), {.repeats = 2});
+  const std::string whole = read_file(file());
+  chmod(file().c_str(), 0);
+  toy.tune(problem_of(64), {.repeats = 2});
+  chmod(file().c_str(), 0600);
+  EXPECT_EQ(read_file(file()), whole);
+}
+
 TEST_F(Tuning, WhereNothingCanBeWrittenTheProcessKnows) {
   std::ofstream("cache") << "a file, not a folder";  // which root cannot write into either
   toy.tune(problem_of(8), {.repeats = 2});
@@ -438,8 +506,7 @@ TEST_F(Tuning, CachesTravel) {
   start_anew();
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::heuristic);
   EXPECT_EQ(import_cache("all.json"), 3u);
-  start_anew();
-  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache);
+  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache) << "the running process goes on without it";
   EXPECT_EQ(other.choose(problem_of(8)).source, Source::persistent_cache);
   EXPECT_EQ(import_cache("all.json"), 3u);
   EXPECT_EQ(export_cache("again.json"), 3u) << "entries were doubled";

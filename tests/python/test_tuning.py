@@ -65,6 +65,10 @@ def test_the_chain(inputs, tmp_path):
     assert {trial["cfg"].algorithm for trial in trials} >= {"recurrent"} and sum(trial["best"] for trial in trials) == 1
     assert len(trials) >= len(module.candidate_cfgs(*inputs, backward=True))
     assert module.choose(*inputs, backward=True)[1] == "process cache" and module.choose(*inputs)[1] == "heuristic"
+    quick = module.tune(*inputs, backward=True, warmup=1, repeats=2, validate_backward=False)
+    assert len(quick) == len(trials) and all(trial["error"] == 0 for trial in quick)
+    with pytest.raises(ValueError, match="repeats 0"):
+        module.tune(*inputs, repeats=0)
     tuning.clear_process_cache()
     assert module.choose(*inputs, backward=True)[1] == "persistent cache"
     assert GLAttention().choose(*inputs, backward=True)[1] == "heuristic"

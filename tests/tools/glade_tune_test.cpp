@@ -48,10 +48,23 @@ TEST_F(GladeTune, TunesTheLayersOfAModel) {
   const ProcessResult gla = run("--model config.json --batch 1 --seq-len 16");
   ASSERT_EQ(gla.exit_code, 0) << gla.output;
   EXPECT_NE(gla.output.find("B1_T16_H4_K8_V16 gk float32 forward"), std::string::npos) << gla.output;
+  const ProcessResult several = run("--model config.json --batch 1 2 --seq-len 1 4 --pass forward");
+  ASSERT_EQ(several.exit_code, 0) << several.output;
+  for (const char* shape : {"B1_T1_", "B1_T4_", "B2_T1_", "B2_T4_"})
+    EXPECT_NE(several.output.find(std::string(" ") + shape + "H4_K8_V16"), std::string::npos) << shape << several.output;
   std::ofstream("config.json") << R"({"model_type": "lightning", "hidden_size": 64, "num_heads": 2})";
   const ProcessResult lightning = run("--model . --batch 1 --seq-len 16 --dtype bfloat16");
   ASSERT_EQ(lightning.exit_code, 0) << lightning.output;
   EXPECT_NE(lightning.output.find("B1_T16_H2_K32_V32 g_gamma bfloat16 forward"), std::string::npos) << lightning.output;
+}
+
+TEST_F(GladeTune, ShowsItsProgressInATerminal) {
+  if (run_shell("script --version").exit_code != 0) GTEST_SKIP() << "script, which makes a terminal, is not installed";
+  const ProcessResult result = run_shell("GLADE_CACHE_DIR=cache script -qec '" GLADE_TUNE
+                                         " --device cpu --warmup 1 --repeats 2 --shape B1_T4_H1_K8_V8' /dev/null");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  for (const char* part : {"[........................] 0 of 2", "[############............] 1 of 2", "gk float32 backward"})
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
 }
 
 TEST_F(GladeTune, TunesOnlyWhatIsMissing) {
