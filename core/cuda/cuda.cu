@@ -96,12 +96,12 @@ cublasLtHandle_t cublaslt(Device device) {
 }
 
 DeviceGuard::DeviceGuard(Device device) {
-  GLADE_CUDA(cudaGetDevice(&previous_));
-  if (previous_ == device.index) {
-    previous_ = -1;
-  } else {
-    GLADE_CUDA(cudaSetDevice(device.index));
-  }
+  if (device_count() == 1) return;  // it is the current one: not even that is asked
+  int current = 0;
+  GLADE_CUDA(cudaGetDevice(&current));
+  if (current == device.index) return;
+  GLADE_CUDA(cudaSetDevice(device.index));
+  previous_ = current;
 }
 
 DeviceGuard::~DeviceGuard() {

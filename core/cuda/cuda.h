@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include <glade/core/device.h>
 #include <glade/core/error.h>
@@ -14,6 +15,10 @@ namespace glade::cuda {
 /// CudaError with the call, the place and the device's message, unless the code is success.
 void check(cudaError_t code, const char* call, const char* file, int line);
 void check(cublasStatus_t code, const char* call, const char* file, int line);
+/// Checks a CUDA or cuBLAS call. A macro, for the text of the call.
+#define GLADE_CUDA(call) ::glade::cuda::check((call), #call, __FILE__, __LINE__)
+/// Checks a kernel launch just made.
+#define GLADE_CUDA_LAUNCHED() ::glade::cuda::check(cudaGetLastError(), "kernel launch", __FILE__, __LINE__)
 
 /// The calling thread's current stream of `device`.
 inline cudaStream_t stream(Device device) { return static_cast<cudaStream_t>(current_stream(device.index).handle); }
@@ -24,7 +29,7 @@ int multiprocessor_count(Device device);
 /// 10 * major + minor of the compute capability, cached.
 int compute_capability(Device device);
 
-/// Makes `device` the calling thread's CUDA device for a scope; costs nothing where it is already.
+/// Makes `device` the calling thread's CUDA device for a scope; costs next to nothing where it is already.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Device device);
@@ -33,11 +38,21 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int previous_;
+  int previous_ = -1;  ///< to go back to; -1: nothing was changed
 };
 
 /// Blocks of `threads` that cover n, as a grid dimension.
 inline unsigned blocks_for(std::int64_t n, int threads) { return static_cast<unsigned>((n + threads - 1) / threads); }
+
+/// kernel<<<blocks, threads, 0, stream(device)>>>(arguments...), checked, in one call of the runtime instead of four.
+template <class... Parameters>
+void launch_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, Device device,
+                   std::type_identity_t<Parameters>... arguments) {
+  void* addresses[] = {&arguments...};
+  const dim3 grid(blocks), block(static_cast<unsigned>(threads));
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, addresses, 0, stream(device)), "kernel launch",
+        __FILE__, __LINE__);
+}
 
 /// Scratch device memory on the current stream, freed at the end of the scope (in stream order).
 class Scratch {
@@ -58,8 +73,3 @@ class Scratch {
 };
 
 }  // namespace glade::cuda
-
-/// Checks a CUDA or cuBLAS call. A macro, for the text of the call.
-#define GLADE_CUDA(call) ::glade::cuda::check((call), #call, __FILE__, __LINE__)
-/// Checks a kernel launch just made.
-#define GLADE_CUDA_LAUNCHED() ::glade::cuda::check(cudaGetLastError(), "kernel launch", __FILE__, __LINE__)

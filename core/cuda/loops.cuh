@@ -112,9 +112,8 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
                           (reinterpret_cast<std::uintptr_t>(in) % (width * sizeof(In)) == 0));
     if (aligned) {
       const unsigned blocks = std::max(1u, blocks_for(plan.numel / width, kThreads * unroll));
-      contiguous_kernel<width, unroll><<<blocks, kThreads, 0, stream(device)>>>(plan.numel, f, out, in...);
-      GLADE_CUDA_LAUNCHED();
-      return;
+      return launch_kernel<std::int64_t, F, Out*, const In*...>(contiguous_kernel<width, unroll>, blocks, kThreads, device,
+                                                                plan.numel, f, out, in...);
     }
   }
   constexpr std::int64_t limit = std::int64_t{1} << 30;
@@ -140,9 +139,9 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     offsets.shape[d] = FastDivisor(static_cast<std::uint32_t>(plan.shape[d]));
     for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d];
   }
-  strided_kernel<<<blocks_for(plan.numel, kThreads), kThreads, 0, stream(device)>>>(static_cast<std::uint32_t>(plan.numel),
-                                                                                    offsets, f, out, in...);
-  GLADE_CUDA_LAUNCHED();
+  launch_kernel<std::uint32_t, Offsets<N>, F, Out*, const In*...>(strided_kernel, blocks_for(plan.numel, kThreads), kThreads,
+                                                                  device, static_cast<std::uint32_t>(plan.numel), offsets, f, out,
+                                                                  in...);
 }
 
 }  // namespace glade::cuda

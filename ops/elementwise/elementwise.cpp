@@ -209,6 +209,11 @@ Tensor multiply(const Tensor& a, const Tensor& b) {
   return apply("multiply", Binary::multiply, a, b, false,
                [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
                  Tensors gradients(2);
+                 if (node.needs_grad(0) && node.needs_grad(1) && !GradMode::enabled() && x.shape() == y.shape()) {
+                   gradients = {empty_like(x), empty_like(y)};
+                   GLADE_DISPATCH(x.device(), multiply_backward, gradients[0], gradients[1], gradient, x, y);
+                   return gradients;
+                 }
                  if (node.needs_grad(0)) gradients[0] = gradient * y;
                  if (node.needs_grad(1)) gradients[1] = gradient * x;
                  return gradients;

@@ -33,6 +33,8 @@ void unary(Unary op, const Tensor& out, const Tensor& x);
 /// out = gradient * derivative(saved).
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+/// grad_a = gradient * b and grad_b = gradient * a, all of one shape.
+void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);
 void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
@@ -45,6 +47,7 @@ namespace cuda {
 void unary(Unary op, const Tensor& out, const Tensor& x);
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);
 void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);

@@ -162,6 +162,26 @@ double element(const std::vector<double>& values, const Shape& shape, const Shap
   return values[static_cast<std::size_t>(at)];
 }
 
+// Both gradients come from one kernel where the operands have one shape: its ends, and memory that it does not take.
+TEST_P(Elementwise, GradientsOfAProduct) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t n : {0, 1, 3, 16, 1027, 5000})
+      for (const std::int64_t skipped : {0, 1}) {
+        const auto leaf = [&] { return random_tensor({n + skipped}, device(), dtype).set_requires_grad(); };
+        Tensor a = leaf(), b = leaf();
+        const Tensor x = slice(a, 0, skipped, n + skipped), y = slice(b, 0, skipped, n + skipped);
+        const Tensor gradient = random_tensor({n}, device(), dtype);
+        const Tensors gradients = autograd::grad({x * y}, {x, y}, {gradient});
+        const NoGradGuard no_grad;
+        EXPECT_TRUE(all_close(gradients[0], gradient * y, 0, 0)) << dtype_name(dtype) << ' ' << n << ' ' << skipped;
+        EXPECT_TRUE(all_close(gradients[1], gradient * x, 0, 0)) << dtype_name(dtype) << ' ' << n << ' ' << skipped;
+      }
+  const Tensor a = random_leaf({5, 7}, device()), b = random_leaf({7, 5}, device()), gradient = random_tensor({7, 5}, device());
+  const Tensors gradients = autograd::grad({transpose(a, 0, 1) * b}, {a, b}, {gradient});
+  EXPECT_TRUE(all_close(gradients[0], transpose(gradient * b.detach(), 0, 1)));
+  EXPECT_TRUE(all_close(gradients[1], gradient * transpose(a.detach(), 0, 1)));
+}
+
 TEST_P(Elementwise, BinaryValuesWithBroadcasting) {
   const std::pair<Shape, Shape> shapes[] = {
       {{5, 7}, {5, 7}},          {{5, 7}, {7}}, {{5, 1}, {5, 7}}, {{1, 7}, {5, 1}},
