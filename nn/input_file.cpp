@@ -13,15 +13,25 @@
 namespace glade::nn {
 
 InputFile::InputFile(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
-  if (descriptor_ < 0) fail<CheckpointError>("{}: cannot be opened: {}", path, std::strerror(errno));
+  if (descriptor_ < 0) fail<CheckpointError>("cannot be opened: {}", std::strerror(errno));
   struct stat status {};
   const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
   if (!is_file) ::close(descriptor_);
-  if (!is_file) fail<CheckpointError>("{}: is not a file", path);
+  if (!is_file) fail<CheckpointError>("is not a file");
   size_ = static_cast<std::size_t>(status.st_size);
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read(std::size_t begin, std::span<std::uint8_t> out) const {
+  for (std::size_t done = 0; done < out.size();) {
+    const ssize_t n = ::pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(begin + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail<CheckpointError>("cannot be read: {}", std::strerror(errno));
+    if (n == 0) fail<CheckpointError>("became shorter while it was read");
+    done += static_cast<std::size_t>(n);
+  }
+}
 
 std::shared_ptr<const char> InputFile::map(std::size_t begin, std::size_t size) const { return map(begin, size, PROT_READ); }
 

@@ -108,9 +108,10 @@ void check_places(const std::map<std::string, Entry>& entries, std::size_t size)
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(std::make_shared<InputFile>(path)) {
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   std::string place;  // of the complaint, in the file
   try {
+    file_ = std::make_shared<InputFile>(path);
     if (file_->size() < kLengthBytes) fail<CheckpointError>("has {} bytes, too few for a safetensors file", file_->size());
     std::uint64_t length = 0;
     std::memcpy(&length, file_->map(0, kLengthBytes).get(), kLengthBytes);

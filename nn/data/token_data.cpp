@@ -50,8 +50,8 @@ void check_header(const Header& header, std::size_t bytes) {
 TokenData::TokenData(const std::vector<std::string>& paths) {
   if (paths.empty()) fail<ValueError>("TokenData: there are no files");
   for (const std::string& path : paths) {
-    const InputFile file(path);
     try {
+      const InputFile file(path);
       if (file.size() == 0) fail<CheckpointError>("is empty");
       Header header{};
       if (file.size() >= sizeof header) std::memcpy(&header, file.map(0, sizeof header).get(), sizeof header);

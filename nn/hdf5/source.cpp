@@ -1,13 +1,7 @@
 #include <glade/nn/hdf5/source.h>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 
 #include <glade/core/format.h>
 
@@ -77,22 +71,7 @@ void Cursor::expect(std::string_view signature, int version) {
   if (const int found = u8(); found != version) fail<CheckpointError>("{} has version {}, which is not supported", what_, found);
 }
 
-Source::Source(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  struct stat status {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
-    const int error = errno;
-    if (descriptor_ >= 0) ::close(descriptor_);
-    fail<CheckpointError>("cannot be opened: {}", std::strerror(error));
-  }
-  if (!S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
-    fail<CheckpointError>("not a file");
-  }
-  size_ = static_cast<std::uint64_t>(status.st_size);
-  budget_ = (std::uint64_t{1} << 20) + 4 * size_;
-}
-
-Source::~Source() { ::close(descriptor_); }
+Source::Source(const std::string& path) : file_(path), size_(file_.size()), budget_((std::uint64_t{1} << 20) + 4 * size_) {}
 
 void Source::set_base(std::uint64_t base) {
   check_range(0, base);
@@ -107,13 +86,7 @@ void Source::check_range(std::uint64_t address, std::uint64_t n) const {
 
 void Source::read(std::uint64_t address, std::span<std::uint8_t> out) const {
   check_range(address, out.size());
-  for (std::size_t done = 0; done < out.size();) {
-    const ssize_t n = ::pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(base_ + address + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail<CheckpointError>("cannot be read: {}", std::strerror(errno));
-    if (n == 0) fail<CheckpointError>("became shorter while it was read");
-    done += static_cast<std::size_t>(n);
-  }
+  file_.read(base_ + address, out);
 }
 
 Bytes Source::block(std::uint64_t address, std::uint64_t n) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <glade/nn/input_file.h>
+
 namespace glade::nn::hdf5 {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -50,9 +52,6 @@ class Cursor {
 class Source {
  public:
   explicit Source(const std::string& path);
-  ~Source();
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
 
   std::uint64_t size() const { return size_; }
   void set_base(std::uint64_t base);
@@ -69,9 +68,9 @@ class Source {
   Bytes checked_block(std::uint64_t address, std::uint64_t n);
 
  private:
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;  ///< from the superblock on
-  std::uint64_t base_ = 0, budget_ = 0;
+  InputFile file_;
+  std::uint64_t size_;  ///< from the superblock on
+  std::uint64_t base_ = 0, budget_;
 };
 
 }  // namespace glade::nn::hdf5
