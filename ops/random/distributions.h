@@ -7,6 +7,7 @@
 
 #include <glade/core/dtype.h>
 #include <glade/core/philox.h>
+#include <glade/ops/random/random_kernels.h>
 
 namespace glade::random {
 
@@ -162,6 +163,18 @@ struct Bernoulli {
     for (int i = 0; i < count; ++i) out[i] = static_cast<T>(random.x[i] < threshold ? 1.0f : 0.0f);
   }
 };
+
+/// Calls f(TypeTag<T>{}, distribution) for the distribution of numbers of the dtype that `law` names.
+template <class F>
+void visit(DType dtype, const Law& law, const F& f) {
+  visit_all(dtype, [&]<class T>(TypeTag<T> tag) {
+    if (law.distribution == Law::bernoulli) return f(tag, Bernoulli<T>(law.first));
+    if constexpr (is_floating(dtype_of<T>())) {
+      if (law.distribution == Law::uniform) f(tag, Uniform<T>(law.first, law.second));
+      else f(tag, Normal<T>(law.first, law.second));
+    }
+  });
+}
 
 /// start + i step: rounded once in float64 for floating-point T, modulo 2^64 for integers.
 template <class T>

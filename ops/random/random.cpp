@@ -64,7 +64,7 @@ Tensor uniform(const Shape& shape, double low, double high, TensorOptions option
     fail<ValueError>("uniform: low is {} and high {}: expected finite low < high", low, high);
   Tensor x = empty(shape, options);
   const auto state = reserve(generator, x, reals_per_counter(options.dtype));
-  GLADE_DISPATCH(x.device(), uniform, x, low, high, state);
+  GLADE_DISPATCH(x.device(), fill_random, x, Law{Law::uniform, low, high}, state);
   return x;
 }
 
@@ -73,7 +73,7 @@ Tensor normal(const Shape& shape, double mean, double deviation, TensorOptions o
   if (!(deviation >= 0)) fail<ValueError>("normal: deviation is {}: expected at least 0", deviation);
   Tensor x = empty(shape, options);
   const auto state = reserve(generator, x, reals_per_counter(options.dtype));
-  GLADE_DISPATCH(x.device(), normal, x, mean, deviation, state);
+  GLADE_DISPATCH(x.device(), fill_random, x, Law{Law::normal, mean, deviation}, state);
   return x;
 }
 
@@ -81,7 +81,7 @@ Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Generator&
   if (!(p >= 0 && p <= 1)) fail<ValueError>("bernoulli: p is {}: expected a probability in [0, 1]", p);
   Tensor x = empty(shape, options);
   const auto state = reserve(generator, x, 4);
-  GLADE_DISPATCH(x.device(), bernoulli, x, p, state);
+  GLADE_DISPATCH(x.device(), fill_random, x, Law{Law::bernoulli, p}, state);
   return x;
 }
 

@@ -2,7 +2,6 @@
 
 #include <glade/core/parallel.h>
 #include <glade/ops/random/distributions.h>
-#include <glade/ops/random/random_kernels.h>
 
 namespace glade::cpu {
 
@@ -29,25 +28,9 @@ void generate(const Tensor& tensor, const Distribution draw, Generator::State st
 
 }  // namespace
 
-void uniform(const Tensor& out, double low, double high, const Draw& place) {
-  visit_floating(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Uniform<T>(low, high), place.state);
-  });
-}
-
-void normal(const Tensor& out, double mean, double deviation, const Draw& place) {
-  visit_floating(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Normal<T>(mean, deviation), place.state);
-  });
-}
-
-void bernoulli(const Tensor& out, double p, const Draw& place) {
-  visit_all(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Bernoulli<T>(p), place.state);
-  });
+void fill_random(const Tensor& out, const Law& law, const Draw& place) {
+  random::visit(out.dtype(), law,
+                [&]<class T>(TypeTag<T>, const auto& distribution) { generate<T>(out, distribution, place.state); });
 }
 
 void progression(const Tensor& out, Scalar start, Scalar step) {

@@ -1,6 +1,5 @@
 #include <glade/core/cuda/loops.cuh>
 #include <glade/ops/random/distributions.h>
-#include <glade/ops/random/random_kernels.h>
 
 namespace glade::cuda {
 
@@ -45,25 +44,8 @@ __global__ void __launch_bounds__(kThreads) progression_kernel(T* out, std::int6
 
 }  // namespace
 
-void uniform(const Tensor& out, double low, double high, const Draw& place) {
-  visit_floating(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Uniform<T>(low, high), place);
-  });
-}
-
-void normal(const Tensor& out, double mean, double deviation, const Draw& place) {
-  visit_floating(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Normal<T>(mean, deviation), place);
-  });
-}
-
-void bernoulli(const Tensor& out, double p, const Draw& place) {
-  visit_all(out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    generate<T>(out, random::Bernoulli<T>(p), place);
-  });
+void fill_random(const Tensor& out, const Law& law, const Draw& place) {
+  random::visit(out.dtype(), law, [&]<class T>(TypeTag<T>, const auto& distribution) { generate<T>(out, distribution, place); });
 }
 
 void progression(const Tensor& out, Scalar start, Scalar step) {

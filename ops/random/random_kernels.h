@@ -4,17 +4,19 @@
 
 namespace glade {
 
+/// A distribution and its parameters: low and high, mean and deviation, or p.
+struct Law {
+  enum { uniform, normal, bernoulli } distribution;
+  double first, second = 0;
+};
+
 namespace cpu {
-void uniform(const Tensor& out, double low, double high, const Draw& place);
-void normal(const Tensor& out, double mean, double deviation, const Draw& place);
-void bernoulli(const Tensor& out, double p, const Draw& place);
+void fill_random(const Tensor& out, const Law& law, const Draw& place);
 void progression(const Tensor& out, Scalar start, Scalar step);
 }  // namespace cpu
 
 namespace cuda {
-void uniform(const Tensor& out, double low, double high, const Draw& place);
-void normal(const Tensor& out, double mean, double deviation, const Draw& place);
-void bernoulli(const Tensor& out, double p, const Draw& place);
+void fill_random(const Tensor& out, const Law& law, const Draw& place);
 void progression(const Tensor& out, Scalar start, Scalar step);
 }  // namespace cuda
 
