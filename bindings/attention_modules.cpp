@@ -7,8 +7,6 @@
 
 namespace glade::python {
 
-void bind_attention_modules(py::module_& module);  // called by bind_linear_attention
-
 namespace {
 
 using py::arg;

@@ -5,8 +5,6 @@
 
 namespace glade::python {
 
-void bind_attention_modules(py::module_& module);  // attention_modules.cpp
-
 namespace {
 
 using py::arg;
@@ -115,7 +113,6 @@ void bind_linear_attention(py::module_& module) {
              "Lightning attention's log decay for every head, [num_heads]: -(8 / num_heads) * (1 - layer_idx / num_layers) * "
              "head. ValueError for "
              "layer_idx outside [0, num_layers).");
-  bind_attention_modules(module);
 }
 
 }  // namespace glade::python

@@ -1,5 +1,5 @@
 // The extension module glade._glade.
-#include "profiler.h"
+#include "python.h"
 
 PYBIND11_MODULE(_glade, module) {
   using namespace glade::python;
@@ -16,6 +16,7 @@ PYBIND11_MODULE(_glade, module) {
   bind_shape(module);
   bind_layers(module);
   bind_linear_attention(module);
+  bind_attention_modules(module);
   bind_autograd(module);
   bind_cuda(module);
   bind_modules(module);

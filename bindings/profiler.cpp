@@ -4,7 +4,7 @@
 #include <mutex>
 #include <set>
 
-#include "profiler.h"
+#include "python.h"
 
 namespace glade::python {
 

@@ -117,6 +117,7 @@ void bind_reduce(py::module_& module);
 void bind_shape(py::module_& module);
 void bind_layers(py::module_& module);
 void bind_linear_attention(py::module_& module);
+void bind_attention_modules(py::module_& module);
 void bind_autograd(py::module_& module);
 void bind_cuda(py::module_& module);
 void bind_modules(py::module_& module);
@@ -124,6 +125,7 @@ void bind_models(py::module_& module);
 void bind_optim(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_data(py::module_& module);
+void bind_profiler(py::module_& module);
 
 // Slots of the type Tensor.
 extern PyType_Slot operator_slots[];

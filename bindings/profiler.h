@@ -1,8 +1,0 @@
-#pragma once
-#include "python.h"
-
-namespace glade::python {
-
-void bind_profiler(py::module_& module);
-
-}  // namespace glade::python
