@@ -63,7 +63,7 @@ class Pass {
         Tensor& gradient = gradients[hook.output];
         if (!gradient.defined()) continue;
         RunScope scope(running, create_graph_);
-        if (Tensor replaced = hook.hook(gradient); replaced.defined()) gradient = std::move(replaced);
+        if (Tensor replaced = hook.hook(gradient); replaced.defined()) replace(gradient, std::move(replaced));
       }
       if (captured != nullptr) {
         bool ends_here = true;
@@ -92,6 +92,13 @@ class Pass {
     } else {
       slot = std::move(gradient);
     }
+  }
+
+  static void replace(Tensor& gradient, Tensor by) {
+    if (!(by.shape() == gradient.shape()) || by.dtype() != gradient.dtype() || !(by.device() == gradient.device()))
+      fail<AutogradError>("backward: a hook replaced a gradient, {} {} on {}, by {} {} on {}", gradient.dtype(), gradient.shape(),
+                          gradient.device(), by.dtype(), by.shape(), by.device());
+    gradient = std::move(by);
   }
 
   static bool older(const Node* a, const Node* b) { return a->sequence() < b->sequence(); }

@@ -36,9 +36,26 @@ class Context {
   std::vector<SavedTensor> saved_;
 };
 
+/// Checks gradients that come from code outside of glade: kernels rely on their shapes.
+class GradientCheck {
+ public:
+  explicit GradientCheck(const Tensors& inputs);
+  /// AutogradError, naming `who` gave them, unless each is undefined, not wanted, or of its input's shape and dtype on its
+  /// device.
+  void operator()(const char* who, const Node& node, const Tensors& gradients) const;
+
+ private:
+  struct Input {
+    Shape shape;
+    TensorOptions options;
+  };
+  std::vector<Input> inputs_;
+};
+
 template <class Derived>
 struct Function {
-  /// Runs Derived::forward without recording and records Derived::backward in its place.
+  /// Runs Derived::forward without recording and records Derived::backward in its place. At backward, AutogradError where that
+  /// gives gradients that do not suit the inputs.
   static Tensors apply(const Tensors& inputs) {
     Context context;
     Tensors outputs;
@@ -49,9 +66,12 @@ struct Function {
     for (Tensor& y : outputs)
       for (const Tensor& x : inputs)
         if (y.is_same(x)) y = x.detach();
-    record("Function", outputs, inputs, [context = std::move(context)](const Node&, const Tensors& gradients) mutable {
-      return Derived::backward(context, gradients);
-    });
+    record("Function", outputs, inputs,
+           [context = std::move(context), check = GradientCheck(inputs)](const Node& node, const Tensors& gradients) mutable {
+             Tensors results = Derived::backward(context, gradients);
+             check("Function::backward", node, results);
+             return results;
+           });
     return outputs;
   }
 };

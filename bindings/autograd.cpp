@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <glade/autograd/engine.h>
+#include <glade/autograd/function.h>
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/gradcheck.h>
 #include <glade/autograd/node.h>
@@ -65,11 +66,15 @@ Tensors record_function(const Tensors& inputs, Tensors outputs, const Tensors& s
   for (Tensor& y : outputs)
     if (std::ranges::any_of(inputs, [&](const Tensor& x) { return y.is_same(x); })) y = y.detach();
   autograd::record("Function", outputs, inputs,
-                   [callback = Callback(backward), kept = std::move(kept)](const autograd::Node&, const Tensors& gradients) {
+                   [callback = Callback(backward), kept = std::move(kept), check = autograd::GradientCheck(inputs)](
+                       const autograd::Node& node, const Tensors& gradients) {
+                     constexpr const char* kWho = "Function.backward";
                      Tensors values;
                      for (const autograd::SavedTensor& x : kept) values.push_back(x.get());
                      const py::gil_scoped_acquire locked;
-                     return tensors_from(callback.get()(tuple_of(values), tuple_of(gradients)), "Function.backward");
+                     Tensors results = tensors_from(callback.get()(tuple_of(values), tuple_of(gradients)), kWho);
+                     check(kWho, node, results);
+                     return results;
                    });
   return outputs;
 }
@@ -110,10 +115,12 @@ void bind_autograd(py::module_& module) {
       "Sets requires_grad, and returns the tensor. DTypeError for tensors that are not floating-point, AutogradError for results "
       "of recorded "
       "operations.");
-  def_method("register_hook", register_hook, arg("hook"),
-             "Calls hook(gradient) with the tensor's gradient during backward; a tensor that it returns replaces the gradient. "
-             "Returns a key for "
-             "remove_hook. AutogradError where the tensor requires no gradient.");
+  def_method(
+      "register_hook", register_hook, arg("hook"),
+      "Calls hook(gradient) with the tensor's gradient during backward; a tensor that it returns, of the same shape, dtype and "
+      "device, replaces the gradient. "
+      "Returns a key for "
+      "remove_hook. AutogradError where the tensor requires no gradient.");
   def_method("remove_hook", &Tensor::remove_hook, arg("key"), "Removes the hook that register_hook returned the key of.");
 
   py::module_ tape = public_submodule(module, "_autograd", "glade.autograd");

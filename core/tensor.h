@@ -117,8 +117,8 @@ class Tensor {
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
   /// The same values, cut off from the tape; shares memory.
   Tensor detach() const;
-  /// Calls `hook` with this tensor's gradient during backward; a defined result replaces the gradient. Returns a key
-  /// for remove_hook.
+  /// Calls `hook` with this tensor's gradient during backward; a defined result replaces the gradient (AutogradError there where
+  /// it has another shape, dtype or device). Returns a key for remove_hook.
   std::uint64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
   void remove_hook(std::uint64_t key) const;
 

@@ -171,6 +171,11 @@ TEST(Hooks, SeeAndReplaceGradients) {
   (x * 2).backward();
   EXPECT_EQ(x.grad().item<double>(), 2);
   EXPECT_TRUE(throws_with<AutogradError>([] { zeros({}).register_hook([](const Tensor& g) { return g; }); }, "register_hook"));
+  for (const Tensor& other : {zeros({3}, x.options()), zeros({}, {DType::float32})}) {
+    const Tensor y = exp(x);
+    y.register_hook([other](const Tensor&) { return other; });
+    EXPECT_TRUE(throws_with<AutogradError>([&] { y.backward(); }, "a hook replaced a gradient, float64 [] on cpu, by"));
+  }
 }
 
 TEST(Hooks, OnALeafOutliveATape) {
@@ -219,7 +224,10 @@ TEST(Gradcheck, FindsWrongDerivatives) {
   const Tensor x = random_leaf({4});
   EXPECT_TRUE(throws_with<AutogradError>([&] { autograd::gradcheck([](const Tensors& in) { return Wrong::apply(in); }, {x}); },
                                          "element 0"));
-  EXPECT_TRUE(throws_with<AutogradError>([&] { sum(WrongShape::apply({x})[0]).backward(); }, "got a gradient of float64 [1]"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { sum(WrongShape::apply({x})[0]).backward(); }, "its gradient float64 [1] on cpu"));
+  // Not at a leaf: kernels before it would read beyond the gradient.
+  EXPECT_TRUE(throws_with<AutogradError>([&] { sum(WrongShape::apply({exp(x)})[0]).backward(); },
+                                         "Function::backward: input 0 is float64 [4] on cpu, its gradient float64 [1] on cpu"));
 }
 
 TEST(Tape, FreesMemoryAsItGoes) {

@@ -198,6 +198,14 @@ def test_function_errors():
 
     with pytest.raises(KeyError, match="mine"):
         Failing.apply(glade.ones(1, requires_grad=True)).backward()
+
+    class WrongShape(Wrong):
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient[:2]
+
+    with pytest.raises(glade.AutogradError, match=r"input 0 is float32 \[5\] on cpu, its gradient float32 \[2\]"):
+        WrongShape.apply(glade.ones(5, requires_grad=True).exp()).backward(glade.ones(5))
     x = glade.ones(1, requires_grad=True)
     y = Cube.apply(x)
     with glade.no_grad():

@@ -1,0 +1,24 @@
+#include <glade/autograd/function.h>
+
+#include <algorithm>
+
+#include <glade/core/format.h>
+
+namespace glade::autograd {
+
+GradientCheck::GradientCheck(const Tensors& inputs) {
+  for (const Tensor& x : inputs) inputs_.push_back(x.defined() ? Input{x.shape(), x.options()} : Input{});
+}
+
+void GradientCheck::operator()(const char* who, const Node& node, const Tensors& gradients) const {
+  for (std::size_t i = 0; i < std::min(gradients.size(), inputs_.size()); ++i) {  // the engine compares their numbers
+    const Tensor& gradient = gradients[i];
+    if (!node.needs_grad(i) || !gradient.defined()) continue;
+    const auto& [shape, options] = inputs_[i];
+    if (!(gradient.shape() == shape) || gradient.dtype() != options.dtype || !(gradient.device() == options.device))
+      fail<AutogradError>("{}: input {} is {} {} on {}, its gradient {} {} on {}", who, i, options.dtype, shape, options.device,
+                          gradient.dtype(), gradient.shape(), gradient.device());
+  }
+}
+
+}  // namespace glade::autograd
