@@ -482,7 +482,7 @@ class Producer {
   Group<T> c_[C::kQuads], d_[C::kQuads], e_[1];
   Group<G> inner_log_[C::kQuads], outer_log_[1];
   G head_gate_[C::kGroupTokens];
-  Present decays_;                                       ///< whether gates apply to the positions
+  Present decays_ = {};                                  ///< whether gates apply to the positions
   Quad<F> inner_total_[C::kQuads] = {}, outer_total_{};  ///< sums of logarithms over all tiles
   double shared_total_ = 0;
 };
