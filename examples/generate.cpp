@@ -26,7 +26,8 @@ const std::map<std::string, Algorithm> kAlgorithms{
     {"auto", Algorithm::automatic}, {"recurrent", Algorithm::recurrent}, {"chunk", Algorithm::chunk}};
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("--checkpoint", o.checkpoint, "What train_lm saved, or the folder of a published model")
+  app.add_option("--checkpoint", o.checkpoint,
+                 "What train_lm saved (of numbered files the newest), or the folder of a published model")
       ->required()
       ->type_name("FILE.h5|FOLDER");
   app.add_option("--prompt", o.prompt, "The text to continue")->type_name("TEXT");
@@ -57,9 +58,20 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
 }
 
+/// With --keep, train_lm saves under numbered names: then the newest good one is meant.
+nn::CheckpointFile open_checkpoint(const std::string& path) {
+  if (!std::filesystem::exists(path)) {
+    const auto warn = [](const std::string& error) {
+      std::fprintf(stderr, "generate: passing over a damaged checkpoint: %s\n", error.c_str());
+    };
+    if (auto newest = nn::open_newest_checkpoint(path, warn)) return std::move(*newest);
+  }
+  return nn::CheckpointFile(path);
+}
+
 std::unique_ptr<CausalLM> load_model(const std::string& path, Device device) try {
   if (std::filesystem::is_directory(path)) return nn::models::GLAForCausalLM::from_pretrained(path, {.device = device});
-  const nn::CheckpointFile file(path);
+  const nn::CheckpointFile file = open_checkpoint(path);
   auto model = nn::models::make_causal_lm(file.header().config);
   file.restore(*model);
   model->to(device);

@@ -81,6 +81,11 @@ TEST_P(Resume, GoesOnAsIfNeverStopped) {
   EXPECT_EQ(difference.output, "");
   EXPECT_EQ(run_shell(kInspect + "--diff whole.h5 parts-00000018.h5").exit_code, 1);
   EXPECT_FALSE(std::filesystem::exists("parts-00000016.h5"));
+  // The name that was given to --save stands for the newest.
+  const ProcessResult newest = run_shell(kGenerate + "--tokens 20 --seed 1 --checkpoint parts.h5"),
+                      whole = run_shell(kGenerate + "--tokens 20 --seed 1 --checkpoint whole.h5");
+  EXPECT_EQ(newest.exit_code, 0) << newest.output;
+  EXPECT_EQ(newest.output, whole.output);
 }
 INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
 
