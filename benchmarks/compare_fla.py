@@ -1,15 +1,19 @@
 """Times glade's gated recurrence beside fla's kernels (flash-linear-attention) and torch's attention on the same GPU.
 
-    compare_fla.py build/benchmarks/linear_attention_benchmark [--filter REGEX] [--json FILE] [--plot FILE]
+    compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,decode,recurrent,first,plot,long] [--json FILE]
+                   [--plot FILE] [--time-limit SECONDS]
 
-Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on inputs of the same shapes, and prints
-one line for each: both medians in milliseconds, their ratio, the time of causal scaled_dot_product_attention (for gk in the
-chunk form, where K is V), the memory of a forward and backward pass, inputs included, as a fraction of fla's, and what part of
-glade's time the bytes would take at the rate of a copy, and the products at that of a large matrix product. Lines of errors
-follow: of the chunk form's results and gradients in bfloat16, relative to a recurrence in float64, glade's and fla's.
+Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on random inputs of the same shapes, and prints one
+line for each: both medians in milliseconds, their ratio and the ratio that is wanted, the time of causal
+scaled_dot_product_attention (for gk in the chunk form, where K is V), the memory of a forward and backward pass, inputs
+included, as a fraction of fla's, and what part of glade's time the bytes would take at the rate of a copy, and the products at
+that of a large matrix product. A time is that of several calls in a row between two events, on inputs that no cache holds.
+
+The other parts: decode, one token a sequence on states that no cache holds, in a CUDA graph; first, the first call of a process;
+plot, the lines that --plot draws (time over length, 131072 tokens); long, up to a million tokens, glade alone.
 
 Without torch or fla it prints glade's figures alone. --json writes what was measured, line by line; runs with the same file
-add to it. --plot draws time over length from the lines of 131072 tokens of 8 heads in that file.
+add to it.
 
 fla refuses to run the backward pass of chunk_simple_gla on Hopper with some versions of Triton, whose results are wrong
 (fla issue 640). It is timed all the same: the refusal is switched off here.
@@ -21,20 +25,40 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
+MAIN = (4, 2048, 16, 128, 128)
+SMALL, WIDE, LONG = (8, 1024, 8, 64, 64), (8, 2048, 4, 128, 256), (2, 16384, 16, 128, 128)
+# What is compared: part -> (form, gate, sizes B, T, H, K, V, wanted ratios of forward and of forward with backward).
+ROWS = {
+    "chunk": [("chunk", gate, sizes, (ratio, ratio)) for gate, sizes, ratio in (
+        ("gk", MAIN, 3), ("g_gamma", MAIN, 3), ("g", MAIN, 2.5), ("gk", (8, 2048, 32, 256, 256), 3), ("gk", LONG, 3),
+        ("g_gamma", LONG, 3), ("gk", WIDE, 3), ("gk", SMALL, 3), ("g_gamma", SMALL, 3), ("gk", (1, 131072, 8, 128, 128), 3))],
+    "recurrent": [("recurrent", gate, sizes, (8, 6) if sizes == MAIN else (6.7, 5))
+                  for gate in ("g", "gk", "g_gamma") for sizes in (MAIN, SMALL, WIDE, (1, 16384, 8, 128, 128))],
+    "plot": [("chunk", "gk", (131072 // T, T, 8, 128, 128), (None, None))
+             for T in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)],
+    "long": [("recurrent", "gk", (1, T, 8, 128, 128), (None, None)) for T in (16384, 131072, 1048576)],
+}
+PASSES = ("forward", "forward_backward")
+DECODE_BATCHES = (1, 32, 256)
+DECODE_SIZES = (16, 128, 128)  # H, K, V
 
 
-def glade_results(program, pattern):
+def row_name(form, what, gate, sizes):
+    return f"{form}/{what}/{gate}/" + "_".join(f"{letter}{size}" for letter, size in zip("BTHKV", sizes)) + "/cuda:0"
+
+
+def glade_results(program, pattern, repetitions=5):
     """-> {name: (milliseconds, counters)}, medians of the program's repetitions."""
-    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.05s", "--benchmark_repetitions=5",
-               "--benchmark_report_aggregates_only=true"]
-    if pattern:
-        command.append(f"--benchmark_filter={pattern}")
-    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.03s", f"--benchmark_repetitions={repetitions}",
+               f"--benchmark_filter={pattern}"]
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout or '{"benchmarks": []}')
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-    return {x["run_name"].removesuffix("/manual_time"): (x["real_time"] * scale[x["time_unit"]], x)
-            for x in report["benchmarks"] if x.get("aggregate_name") == "median"}
+    wanted = "median" if repetitions > 1 else None
+    return {re.sub("/(iterations:|repeats:|manual_time).*", "", x["run_name"]): (x["real_time"] * scale[x["time_unit"]], x)
+            for x in report["benchmarks"] if x.get("aggregate_name") == wanted}
 
 
 def input_bytes(gate, B, T, H, K, V):
@@ -78,9 +102,11 @@ class Fla:
             ("chunk", "g_gamma"):
                 lambda x: lightning_attn.chunk_lightning_attn(x["q"], x["k"], x["v"], layer_idx=1, num_layers=8),
         }
+        self.step = lambda x, state: gla.fused_recurrent_gla(x["q"], x["k"], x["v"], gk=x["g"], initial_state=state,
+                                                             output_final_state=True)
 
-    def inputs(self, gate, B, T, H, K, V, gradients):
-        torch = self.torch
+    def inputs(self, gate, sizes, gradients):
+        torch, (B, T, H, K, V) = self.torch, sizes
 
         def random(*shape):
             return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
@@ -93,31 +119,43 @@ class Fla:
                 x[name].requires_grad_()
         return x
 
-    def measure(self, algorithm, what, gate, sizes):
+    def measure(self, form, what, gate, sizes):
         """Median milliseconds of a call, and the bytes that it takes beside its inputs."""
-        torch, function, gradients = self.torch, self.functions[algorithm, gate], what == "forward_backward"
-        rotation = [self.inputs(gate, **sizes, gradients=gradients) for _ in range(CACHE_BYTES // input_bytes(gate, **sizes) + 2)]
-        names = ("q", "k", "v") if algorithm == "attention" or gate == "g_gamma" else ("q", "k", "v", "g")
+        torch, function, gradients = self.torch, self.functions[form, gate], what == "forward_backward"
+        rotation = [self.inputs(gate, sizes, gradients) for _ in range(CACHE_BYTES // input_bytes(gate, *sizes) + 2)]
+        names = ("q", "k", "v") if form == "attention" or gate == "g_gamma" else ("q", "k", "v", "g")
+        turn = 0
 
-        def call(x):
+        def call():
+            nonlocal turn
+            x = rotation[turn % len(rotation)]
+            turn += 1
             with torch.set_grad_enabled(gradients):
                 o = function(x)[0]
             if gradients:
                 torch.autograd.grad(o, [x[name] for name in names], x["do"])
 
-        for i in range(5):  # compiles and tunes
-            call(rotation[i % len(rotation)])
+        call()  # compiles and tunes
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        times = []
-        for i in range(20):
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            call(rotation[i % len(rotation)])
-            stop.record()
-            stop.synchronize()
-            times.append(start.elapsed_time(stop))
-        return statistics.median(times), torch.cuda.max_memory_allocated() - before
+        call()
+        memory = torch.cuda.max_memory_allocated() - before
+        return 1e3 * self.seconds(call), memory
+
+    def decode_step(self, batch):
+        """Milliseconds of one token of `batch` sequences, in a CUDA graph of many steps."""
+        torch, (H, K, V) = self.torch, DECODE_SIZES
+        count = (256 << 20) // (4 * batch * H * K * V) + 2
+        x = self.inputs("gk", (batch, 1, H, K, V), False)
+        states = [torch.zeros(batch, H, K, V, device="cuda") for _ in range(count)]
+        steps = max(count, 64)
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            self.step(x, states[0])
+            with torch.cuda.graph(graph):
+                for i in range(steps):
+                    self.step(x, states[i % count])
+        return 1e3 * self.seconds(graph.replay, calls=1) / steps
 
     def ceilings(self):
         """Bytes a second of a copy, read and written, and operations a second of a matrix product, in bfloat16."""
@@ -126,48 +164,28 @@ class Fla:
         square = a[: 1 << 13, : 1 << 13].contiguous()
         return (2 * a.nbytes / self.seconds(lambda: b.copy_(a)), 2 * (1 << 13) ** 3 / self.seconds(lambda: square @ square.T))
 
-    def seconds(self, call):
-        """The median of ten calls."""
+    def seconds(self, call, calls=10):
+        """The median of five measurements of some calls in a row, fewer where they take long."""
         torch, times = self.torch, []
-        for _ in range(13):
+        for repetition in range(6):
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
-            call()
+            for _ in range(calls):
+                call()
             stop.record()
             stop.synchronize()
-            times.append(start.elapsed_time(stop) * 1e-3)
-        return statistics.median(times[3:])
+            times.append(start.elapsed_time(stop) * 1e-3 / calls)
+            if repetition == 0 and times[0] > 0.02:
+                calls = 1
+        return statistics.median(times[1:])
 
-    def errors(self, gate, B=2, T=512, H=4, D=128):
-        """chunk_gla's, as linear_attention_benchmark measures glade's: relative to steps in float64."""
-        torch = self.torch
-        x = {name: torch.randn(B, T, H, D, device="cuda").bfloat16() for name in ("q", "k", "v", "do")}
-        if gate.startswith("uniform"):
-            x["g"] = (torch.rand(B, T, H, D, device="cuda") * -20).bfloat16()
-        else:
-            strength = float(gate.removeprefix("normalizer_"))
-            x["g"] = (torch.nn.functional.logsigmoid(torch.randn(B, T, H, D, device="cuda")) / strength).bfloat16()
-        leaves = ("q", "k", "v", "g")
-        for name in leaves:
-            x[name].requires_grad_()
-        o = self.functions["chunk", "gk"](x)[0]
-        ours = [o, *torch.autograd.grad(o, [x[name] for name in leaves], x["do"])]
-        exact = {name: x[name].detach().double().requires_grad_() for name in x}
-        state, outputs = torch.zeros(B, H, D, D, device="cuda", dtype=torch.float64), []
-        for t in range(T):
-            state = state * exact["g"][:, t].exp()[..., None] + exact["k"][:, t, :, :, None] * exact["v"][:, t, :, None, :]
-            outputs.append((exact["q"][:, t, :, :, None] * state).sum(-2) * D**-0.5)
-        o = torch.stack(outputs, 1)
-        theirs = [o, *torch.autograd.grad(o, [exact[name] for name in leaves], exact["do"])]
-        return {name: ((a.double() - b).norm() / b.norm()).item() for name, a, b in zip(("o", "dq", "dk", "dv", "dgk"), ours, theirs)}
-
-    def try_measure(self, name, *arguments):
-        """measure, or (None, None) where a kernel is refused."""
+    def attempt(self, name, function, *arguments):
+        """function(*arguments), or None where a kernel is refused."""
         try:
-            return self.measure(*arguments)
+            return function(*arguments)
         except RuntimeError as error:
-            print(f"{name}: {arguments[0]}: {str(error).splitlines()[0]}", file=sys.stderr)
-            return None, None
+            print(f"{name}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+            return None
 
 
 def plot(results, path):
@@ -176,16 +194,14 @@ def plot(results, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
-    for axis, what in zip(axes, ("forward", "forward_backward")):
-        rows = {}
-        for x in results:
-            match = re.fullmatch(rf"chunk/{what}/gk/B(\d+)_T(\d+)_H8_K128_V128/cuda:0", x["name"])
-            if match and int(match[1]) * int(match[2]) == 131072:
-                rows[int(match[2])] = x
+    for axis, what in zip(axes, PASSES):
+        rows = {sizes[1]: results.get(row_name(form, what, gate, sizes), {}) for form, gate, sizes, _ in ROWS["plot"]}
         for key, label in (("glade_ms", "glade, chunk"), ("fla_ms", "fla, chunk_gla"), ("sdpa_ms", "torch, SDPA")):
-            points = [(T, rows[T][key]) for T in sorted(rows) if rows[T].get(key)]
+            points = [(T, row[key]) for T, row in rows.items() if row.get(key)]
             if points:
-                axis.loglog(*zip(*points), marker="o", label=label, base=2)
+                axis.plot(*zip(*points), marker="o", label=label)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
         axis.set(title=f"{what.replace('_', ' and ')}, 131072 tokens, 8 heads of 128, bfloat16", xlabel="T")
         axis.title.set_fontsize(9)
         axis.grid(alpha=0.3)
@@ -195,72 +211,101 @@ def plot(results, path):
     figure.savefig(path)
 
 
+class Comparison:
+    """The parts, and where their lines go."""
+
+    def __init__(self, program, fla, json_file, time_limit):
+        self.program, self.fla, self.json_file = program, fla, json_file
+        self.deadline = time.monotonic() + time_limit
+        self.results = {}
+        if json_file and os.path.exists(json_file):
+            with open(json_file) as file:
+                self.results = {x["name"]: x for x in json.load(file)}
+        if fla:
+            self.copy_rate, self.product_rate = fla.ceilings()
+            print(f"copy {self.copy_rate * 1e-12:.2f} TB/s, matrix product {self.product_rate * 1e-12:.0f} TFLOP/s")
+            self.keep(name="ceilings", copy_bytes_per_s=self.copy_rate, product_flop_per_s=self.product_rate)
+
+    def keep(self, **line):
+        self.results[line["name"]] = line
+        if self.json_file:
+            with open(self.json_file, "w") as file:
+                json.dump(list(self.results.values()), file, indent=1)
+
+    def late(self, part):
+        late = time.monotonic() > self.deadline
+        if late:
+            print(f"{part}: left out, the time limit is over", file=sys.stderr)
+        return late
+
+    def table(self, part):
+        rows = {row_name(form, what, gate, sizes): (form, what, gate, sizes, wanted)
+                for form, gate, sizes, ratios in ROWS[part] for what, wanted in zip(PASSES, ratios)}
+        glade = glade_results(self.program, "^(" + "|".join(rows) + ")(/|$)", repetitions=1 if part == "long" else 5)
+        columns = ("glade ms", "fla ms", "fla/glade", "wanted", "SDPA ms", "memory/fla", "of copy", "of product")
+        print(f"{part:53} " + " ".join(f"{x:>10}" for x in columns))
+        for name, (form, what, gate, sizes, wanted) in rows.items():
+            if name not in glade:
+                print(f"{name}: not measured", file=sys.stderr)
+                continue
+            ours, counters = glade[name]
+            line = dict(name=name, glade_ms=ours, glade_bytes=counters.get("memory"))
+            theirs = their_bytes = attention = memory = of_copy = of_product = None
+            if self.fla:
+                of_copy = passed_bytes(what, gate, *sizes) / self.copy_rate / (ours * 1e-3)
+                if form == "chunk":
+                    of_product = operations(what, *sizes) / self.product_rate / (ours * 1e-3)
+                if part != "long" and not self.late(name):
+                    theirs, their_bytes = self.fla.attempt(name, self.fla.measure, form, what, gate, sizes) or (None, None)
+                    if (form, gate) == ("chunk", "gk") and sizes[3] == sizes[4]:
+                        measured = self.fla.attempt(name, self.fla.measure, "attention", what, gate, sizes)
+                        attention = measured and measured[0]
+            if line["glade_bytes"] and their_bytes:
+                inputs = input_bytes(gate, *sizes)
+                memory = (line["glade_bytes"] + inputs) / (their_bytes + inputs)
+            ratio = theirs and theirs / ours
+            figures = (ours, theirs, ratio, wanted, attention, memory, of_copy, of_product)
+            cells = " ".join(f"{x:10.4g}" if x else " " * 10 for x in figures)
+            print(f"{name.removesuffix('/cuda:0'):53} {cells}".rstrip(), flush=True)
+            self.keep(**line, fla_ms=theirs, fla_bytes=their_bytes, sdpa_ms=attention, ratio=ratio, wanted=wanted, memory=memory,
+                      of_copy=of_copy, of_product=of_product)
+
+    def decode(self):
+        H, K, V = DECODE_SIZES
+        print("decode, one token           glade us     fla us  fla/glade    of copy")
+        for name, (ours, _) in glade_results(self.program, "^generate/gk/").items():
+            batch = int(name.rpartition("/B")[2])
+            theirs = self.fla and self.fla.attempt(name, self.fla.decode_step, batch)
+            of_copy = self.fla and 2 * 4 * batch * H * K * V / self.copy_rate / (ours * 1e-3)
+            figures = (1e3 * ours, theirs and 1e3 * theirs, theirs and theirs / ours, of_copy)
+            print((f"{name:25} " + " ".join(f"{x:10.3f}" if x else " " * 10 for x in figures)).rstrip(), flush=True)
+            self.keep(name=name, glade_ms=ours, fla_ms=theirs, of_copy=of_copy)
+
+    def first(self):
+        for name, (ours, _) in glade_results(self.program, "^first_call/", repetitions=1).items():
+            print(f"{name}: {ours:.2f} ms (wanted: at most 50)", flush=True)
+            self.keep(name=name, glade_ms=ours)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the linear_attention_benchmark program")
-    parser.add_argument("--filter", default="", help="only the program's benchmarks that match")
+    parser.add_argument("--only", default="chunk,decode,recurrent,first,plot,long", help="parts, in the order wanted")
     parser.add_argument("--json", help="file for the measured times")
-    parser.add_argument("--plot", help="file for a plot of time over length")
+    parser.add_argument("--plot", help="file for a plot of time over length, of these lines and those in --json's file")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is begun")
     arguments = parser.parse_args()
-
-    results = {}
-    if arguments.json and os.path.exists(arguments.json):
-        with open(arguments.json) as file:
-            results = {x["name"]: x for x in json.load(file)}
-
-    def keep(**line):
-        results[line["name"]] = line
-        if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump(list(results.values()), file, indent=1)
-
-    glade = glade_results(arguments.program, arguments.filter)
     try:
         fla = Fla()
     except ImportError as error:
         print(f"fla is not measured: {error}", file=sys.stderr)
         fla = None
-
-    def number(x):
-        return f"{x:10.4f}" if x else " " * 10
-
-    copy_rate = product_rate = None
-    if fla:
-        copy_rate, product_rate = fla.ceilings()
-        print(f"copy {copy_rate * 1e-12:.2f} TB/s, matrix product {product_rate * 1e-12:.0f} TFLOP/s")
-    columns = ("glade ms", "fla ms", "fla/glade", "SDPA ms", "memory/fla", "of copy", "of product")
-    print(f"{'benchmark':56} " + " ".join(f"{x:>10}" for x in columns))
-    for name, (ours, counters) in glade.items():
-        match = re.fullmatch(r"(recurrent|chunk)/(\w+)/(\w+)/B(\d+)_T(\d+)_H(\d+)_K(\d+)_V(\d+)/cuda:0", name)
-        if not match or match[3] == "none":
-            continue
-        algorithm, what, gate = match.groups()[:3]
-        sizes = dict(zip("BTHKV", map(int, match.groups()[3:])))
-        theirs = their_memory = attention = memory = of_copy = of_product = None
-        our_memory = counters.get("memory")
-        if fla:
-            theirs, their_memory = fla.try_measure(name, algorithm, what, gate, sizes)
-            if (algorithm, gate) == ("chunk", "gk") and sizes["K"] == sizes["V"]:
-                attention, _ = fla.try_measure(name, "attention", what, gate, sizes)
-            if our_memory and their_memory:
-                memory = (our_memory + input_bytes(gate, **sizes)) / (their_memory + input_bytes(gate, **sizes))
-            of_copy = passed_bytes(what, gate, **sizes) / copy_rate / (ours * 1e-3)
-            if algorithm == "chunk":
-                of_product = operations(what, **sizes) / product_rate / (ours * 1e-3)
-        figures = (ours, theirs, theirs and theirs / ours, attention, memory, of_copy, of_product)
-        print((f"{name:56} " + " ".join(map(number, figures))).rstrip(), flush=True)
-        keep(name=name, glade_ms=ours, fla_ms=theirs, sdpa_ms=attention, glade_bytes=our_memory, fla_bytes=their_memory,
-             of_copy=of_copy, of_product=of_product)
-    for name, (_, counters) in glade.items():
-        kind, gates, *_ = name.split("/")
-        if kind == "accuracy":
-            ours = {x: counters[x] for x in ("o", "dq", "dk", "dv", "dgk")}
-            theirs = fla.errors(gates) if fla else {}
-            errors = (f"{x} {error:.2e} " + (f"(fla {theirs[x]:.2e})" if theirs else "") for x, error in ours.items())
-            print(f"error, {gates:15}", *errors, flush=True)
-            keep(name=f"{kind}/{gates}", glade=ours, fla=theirs)
+    comparison = Comparison(arguments.program, fla, arguments.json, arguments.time_limit)
+    for part in arguments.only.split(","):
+        if not comparison.late(part):
+            {"decode": comparison.decode, "first": comparison.first}.get(part, lambda: comparison.table(part))()
     if arguments.plot:
-        plot(results.values(), arguments.plot)
+        plot(comparison.results, arguments.plot)
 
 
 if __name__ == "__main__":

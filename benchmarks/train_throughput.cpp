@@ -1,7 +1,7 @@
 // train_throughput: tokens a second of whole training steps (forward, backward, clipping, AdamW) of language models, on random
 // tokens.
 //
-//   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_training.py
+//   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_train_fla.py
 #include <fmt/format.h>
 #include <glade/glade.h>
 
