@@ -1,35 +1,27 @@
 // A pass upwards over a single token, for generation: one read and one write of the state, which may be updated in place.
-// A block has a strip of columns of one state; a thread has a quad of them in some of the rows, all of which it asks for
-// before it needs the first. Where the GPU can, a step starts while the kernel before it ends, and fetches its state into
-// the L2 cache meanwhile, which is harmless also where that kernel writes it.
+// A block has a strip of columns of one state, a thread a quad of them in four rows at a time. It asks for all that it needs
+// from memory before it uses any of it, and the threads share nothing but the sums at the end. Where the GPU can, a step
+// starts while the kernel before it ends, and fetches its state into the L2 cache meanwhile, which is harmless also where
+// that kernel writes it.
 #include <algorithm>
 
-#include <glade/core/math.h>
 #include <glade/ops/linear_attention/recurrent_pass.cuh>
 
 namespace glade::cuda::recurrent {
 
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int kLargest = 512, kQuads = kLargest / 128;  // inner channels, and quads of them that a thread prepares
-constexpr int kInnerOperands = kInnerGate + 1;
+constexpr int kLanes = 16, kColumns = 4 * kLanes;  // threads of a row, and a block's columns
+constexpr int kMostThreads = 512;                  // of a block: as many as the rows need
+constexpr std::int64_t kMostSequences = 65535;     // of a launch
 
-/// Waits until the kernels queued before this one are done, and lets the next start up.
-__device__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/// The quad of elements of a row from a channel on, as they lie in memory; zeros where there are none.
+/// A quad of channels of a row, as they lie in memory; zeros where there are none.
 /// T, G, kVector: see Producer (recurrent_tile.cuh).
 template <bool kVector, class G, class T = G>
-__device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t token, int h, int channel) {
+__device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t row, int channel) {
   Raw<G> raw;
   const bool present = rows.data != nullptr && channel < rows.size;
-  const std::int64_t at = rows.row(token, h) * rows.size + channel;
+  const std::int64_t at = row * rows.size + channel;
   if constexpr (!kVector && !std::is_same_v<G, T>) {
     if (rows.dtype == dtype_of<T>()) {
       load_quad<kVector>(static_cast<const T*>(rows.data) + at, rows.size - channel, present, raw);
@@ -40,90 +32,80 @@ __device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t token,
   return raw;
 }
 
-/// kLanes: threads a row, each with four columns. kUnroll: rows of a thread in flight.
-template <class F, class T, class G, bool kVector, int kLanes, int kUnroll>
-__global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ Pass<F> pass, int strips) {
-  constexpr int kColumns = 4 * kLanes, kRowsAtOnce = kThreads / kLanes;
-  __shared__ __align__(16) F prepared[kInnerOperands][kLargest];  // c, d and the inner decay
-  __shared__ Quad<F> sums[kWarps][kLanes];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, warp = thread / 32;
-  const int pair = static_cast<int>(blockIdx.x) / strips, strip = static_cast<int>(blockIdx.x) % strips * kColumns;
-  const int n = pair / pass.heads, h = pair % pass.heads, column = strip + lane * 4, columns = pass.outer() - column;
-  const std::int64_t size = pass.state_size();
-  const F* initial = pass.initial.data == nullptr ? nullptr : pass.initial.data + n * pass.initial.sequence + h * size + column;
-  F* final = pass.final.data + pair * size + column;
+/// The decays whose logarithms are log + shared.
+template <class F>
+__device__ __forceinline__ Quad<F> decays(Quad<F> log, F shared) {
+  constexpr F kLog2e = static_cast<F>(1.4426950408889634);
+#pragma unroll
+  for (F& x : log.x) x = power_of_2<F>((x + shared) * kLog2e);
+  return log;
+}
+
+/// A block for each strip of columns (x), head (y) and sequence from number `first` on (z).
+template <class F, class T, class G, bool kVector>
+__global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
+    step_kernel(const __grid_constant__ Pass<F> pass, std::int64_t first) {
+  __shared__ __align__(16) F sums[kMostThreads / 32][kColumns];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, own_row = thread / kLanes * 4,
+            rows_at_once = static_cast<int>(blockDim.x) / kLanes * 4;
+  const int h = static_cast<int>(blockIdx.y), strip = static_cast<int>(blockIdx.x) * kColumns, column = strip + lane * 4,
+            columns = pass.outer() - column;
+  const std::int64_t n = first + blockIdx.z, pair = n * pass.heads + h, kv_pair = pair / pass.rows[kD].group;
+  const F* initial = pass.initial.data;
+  if (initial != nullptr) initial += n * pass.initial.sequence + h * pass.state_size() + column;
+  F* final = pass.final.data + pair * pass.state_size() + column;
 
 #if __CUDA_ARCH__ >= 900
-  if (initial != nullptr && columns > 0)
-    for (int i = thread / kLanes; i < pass.inner(); i += kRowsAtOnce)
-      if (kColumns * sizeof(F) <= 128 ? lane == 0 : lane % (32 / static_cast<int>(sizeof(F))) == 0)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(initial + static_cast<std::int64_t>(i) * pass.outer()));
+  constexpr int kLine = 128 / static_cast<int>(4 * sizeof(F));  // threads whose quads lie in what a prefetch fetches
+  if (initial != nullptr && columns > 0 && lane % kLine == 0)
+    for (int i = thread / kLanes; i < pass.inner(); i += rows_at_once / 4)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(initial + static_cast<std::int64_t>(i) * pass.outer()));
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
-  wait_for_previous();
 
-  // All that comes from memory is asked for at once: c, d and the inner gate by a warp each.
-  Raw<T> row[kQuads];
-  Raw<G> inner_log[kQuads];
-  if (warp < kInnerGate) {
+  Raw<F> state[4];
+  Raw<T> raw_c, raw_d;
+  Raw<G> raw_a;
+  auto rows_from = [&](int row) { return columns <= 0 ? 0 : kVector ? (row < pass.inner() ? 4 : 0) : pass.inner() - row; };
+  auto load = [&](int row) {
+    const int rows = rows_from(row);
 #pragma unroll
-    for (int r = 0; r < kQuads; ++r) row[r] = load_row<kVector, T>(pass.rows[warp], n, h, (thread % 32 + r * 32) * 4);
-  } else if (warp == kInnerGate) {
-#pragma unroll
-    for (int r = 0; r < kQuads; ++r)
-      inner_log[r] = load_row<kVector, G, T>(pass.rows[kInnerGate], n, h, (thread % 32 + r * 32) * 4);
-  }
-  const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], n, h, column);
-  const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], n, h, column);
-  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
-  Raw<F> state[kUnroll];
-  auto load = [&](int first) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int i = first + u * kRowsAtOnce;
-      state[u] = Raw<F>();
-      load_quad<kVector>(initial + static_cast<std::int64_t>(i) * pass.outer(), columns,
-                         initial != nullptr && i < pass.inner() && columns > 0, state[u]);
+    for (int r = 0; r < 4; ++r) {
+      state[r] = Raw<F>();
+      load_quad<kVector>(initial + static_cast<std::int64_t>(row + r) * pass.outer(), columns, initial != nullptr && r < rows,
+                         state[r]);
     }
+    raw_a = load_row<kVector, G, T>(pass.rows[kInnerGate], pair, row);
+    raw_c = load_row<kVector, T>(pass.rows[kC], pair, row);
+    raw_d = load_row<kVector, T>(pass.rows[kD], kv_pair, row);
   };
-  int first = thread / kLanes;
-  load(first);
+  load(own_row);
+  const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], kv_pair, column);
+  const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], pair, column);
+  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
 
-  if (warp < kInnerOperands) {
+  const F factor = static_cast<F>(pass.rows[kC].factor);
+  const Quad<F> e = raw_e.template values<F>(), b = decays(raw_b.template values<F>(), F{0});
+  Quad<F> sum{};
+  for (int row = own_row;;) {
+    const int rows = rows_from(row);
+    const Quad<F> a = decays(raw_a.template values<F>(), shared), c = raw_c.template values<F>() * factor,
+                  d = raw_d.template values<F>();
 #pragma unroll
-    for (int r = 0; r < kQuads; ++r) {
-      Quad<F> values;
-      if (warp == kInnerGate) {
-        values = inner_log[r].template values<F>();
-#pragma unroll
-        for (F& x : values.x) x = math::exp(shared + x);
-      } else {
-        values = row[r].template values<F>() * static_cast<F>(pass.rows[warp].factor);
-      }
-      *reinterpret_cast<Quad<F>*>(&prepared[warp][(thread % 32 + r * 32) * 4]) = values;
-    }
-  }
-  const F *a = prepared[kInnerGate], *c = prepared[kC], *d = prepared[kD];
-  const Quad<F> e = raw_e.template values<F>();
-  Quad<F> b = raw_b.template values<F>(), sum{};
-#pragma unroll
-  for (F& x : b.x) x = math::exp(x);
-  __syncthreads();
-  while (true) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int i = first + u * kRowsAtOnce;
-      if (i >= pass.inner() || columns <= 0) break;
-      Quad<F> x = state[u].template values<F>();
+    for (int r = 0; r < 4; ++r) {
+      if (r >= rows) break;
+      Quad<F> x = state[r].template values<F>();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        x.x[j] = a[i] * b.x[j] * x.x[j] + d[i] * e.x[j];
-        sum.x[j] += c[i] * x.x[j];
+        x.x[j] = a.x[r] * b.x[j] * x.x[j] + d.x[r] * e.x[j];
+        sum.x[j] += c.x[r] * x.x[j];
       }
-      store_quad<kVector>(x, final + static_cast<std::int64_t>(i) * pass.outer(), 0, columns);
+      store_quad<kVector>(x, final + static_cast<std::int64_t>(row + r) * pass.outer(), 0, columns);
     }
-    first += kUnroll * kRowsAtOnce;
-    if (first - thread / kLanes >= pass.inner()) break;
-    load(first);
+    row += rows_at_once;
+    if (row - own_row >= pass.inner()) break;
+    load(row);
   }
 
   // The rows of a warp, then those of the block.
@@ -131,43 +113,35 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
   for (int offset = kLanes; offset < 32; offset *= 2)
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum.x[j] += __shfl_xor_sync(~0u, sum.x[j], offset);
-  if (thread % 32 < kLanes) sums[warp][lane] = sum;
+  if (thread % 32 < kLanes) *reinterpret_cast<Quad<F>*>(&sums[thread / 32][lane * 4]) = sum;
   __syncthreads();
-  if (thread >= kLanes) return;
-  Quad<F> total = sums[0][lane];
-#pragma unroll
-  for (int other = 1; other < kWarps; ++other) total = total + sums[other][lane];
-  if (columns > 0)
-    store_quad<kVector>(total, static_cast<T*>(pass.out) + static_cast<std::int64_t>(pair) * pass.outer(), column, pass.outer());
-}
-
-template <class F, class T, int kLanes, int kUnroll>
-void launch_step(const Pass<F>& pass, Device device) {
-  const int strips = (pass.outer() + 4 * kLanes - 1) / (4 * kLanes);
-  const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data) &&
-                      is_aligned(pass.out);
-  const bool wide_gates = has_type<F>(pass.rows[kInnerGate]) || has_type<F>(pass.rows[kOuterGate]);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(pass.sequences.count * pass.heads * strips));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream(device);
-  config.attrs = &early;
-  config.numAttrs = compute_capability(device) >= 90 ? 1 : 0;
-  auto kernel = !vector      ? step_kernel<F, T, F, false, kLanes, kUnroll>
-                : wide_gates ? step_kernel<F, T, F, true, kLanes, kUnroll>
-                             : step_kernel<F, T, T, true, kLanes, kUnroll>;
-  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, pass, strips));
+  for (int j = thread; j < kColumns && strip + j < pass.outer(); j += static_cast<int>(blockDim.x)) {
+    F total = 0;
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) total += sums[warp][j];
+    static_cast<T*>(pass.out)[pair * pass.outer() + strip + j] = T(total);
+  }
 }
 
 }  // namespace
 
 template <class F, class T>
 void run_step(const Pass<F>& pass, Device device) {
-  if (pass.sequences.count == 0) return;
-  launch_step<F, T, 16, 16>(pass, device);
+  const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data);
+  const bool wide_gates = has_type<F>(pass.rows[kInnerGate]) || has_type<F>(pass.rows[kOuterGate]);
+  auto kernel = !vector ? step_kernel<F, T, F, false> : wide_gates ? step_kernel<F, T, F, true> : step_kernel<F, T, T, true>;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(static_cast<unsigned>(std::clamp((pass.inner() + 3) / 4 * kLanes, 32, kMostThreads) + 31) / 32 * 32);
+  config.stream = stream(device);
+  config.attrs = &early;
+  config.numAttrs = compute_capability(device) >= 90 ? 1 : 0;
+  for (std::int64_t first = 0; first < pass.sequences.count; first += kMostSequences) {
+    config.gridDim = dim3(blocks_for(pass.outer(), kColumns), static_cast<unsigned>(pass.heads),
+                          static_cast<unsigned>(std::min(pass.sequences.count - first, kMostSequences)));
+    GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, pass, first));
+  }
 }
 
 template void run_step<float, float>(const Pass<float>&, Device);
