@@ -2,6 +2,7 @@
 // between chunks the state. Everything runs in the kernels of simd_kernels.h, on operands that lie in the caches.
 #include <utility>
 
+#include <glade/ops/linear_attention/backward_cpu.h>
 #include <glade/ops/linear_attention/chunk_staging_cpu.h>
 
 namespace glade::cpu {
@@ -95,23 +96,22 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   interruption.rethrow();
 }
 
-/// One sequence and the heads that share keys and values, backwards. States are transposed, [values][K].
+/// A segment in chunks.
 template <class T>
-class BackwardTask {
+class BackwardChunks {
   using F = compute_t<T>;
 
  public:
-  BackwardTask(Interruption& interruption, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
-      : interruption_(interruption),
-        r_(r),
+  static std::int64_t segment_length(const Recurrence& r) {
+    return std::clamp<std::int64_t>(r.length, 1, std::max(r.checkpoint_interval, kChunk));
+  }
+
+  BackwardChunks(const Recurrence& r, const Tensor& grad_o)
+      : r_(r),
         grad_o_(grad_o),
-        grad_final_state_(grad_final_state),
         K_(padded(r.K, kLine<F>)),
         rows_(padded(r.V, kLine<F>)),
-        segment_(std::clamp<std::int64_t>(r.length, 1, std::max(r.checkpoint_interval, kChunk))),
         chunk_(r, kChunk),
-        borders_((r.length + segment_ - 1) / segment_ * r.group() * rows_, r.K),
-        dS_(r.group() * rows_, r.K),
         dS_untransposed_(K_, r.V),
         keys_(K_, kChunk),
         values_(rows_, kChunk),
@@ -123,59 +123,47 @@ class BackwardTask {
         dv_(kChunk, r.V),
         da_(kChunk, r.K),
         passing_(1, r.K),
-        history_(r.gk.defined() ? (kChunk + 1) * kColumns : 0, r.K),
-        segment_dk_(segment_, r.K),
-        segment_dv_(segment_, r.V) {}
+        history_(r.gk.defined() ? (kChunk + 1) * kColumns : 0, r.K) {}
 
-  void run(std::int64_t n, std::int64_t kv_head, Columns columns, const RecurrenceGradients& grads) {
-    const Sequence sequence(r_, n);
-    const std::int64_t segments = (sequence.length + segment_ - 1) / segment_;
-    columns_ = columns;
-    V_ = padded(columns.size(), kLine<F>);
-    std::vector<double> dgamma(static_cast<std::size_t>(r_.group()), 0.0);
-    for (std::int64_t j = 0; j < r_.group(); ++j) {
-      const std::int64_t h = kv_head * r_.group() + j;
-      compute_borders(sequence, n, h, j, segments);
-      std::fill_n(dS_[j * rows_], rows_ * K_, F{0});
-      if (grad_final_state_.defined()) load_transposed_state(state_of(grad_final_state_, n, h), r_, columns, dS_, j * rows_);
+  void advance(const Segment& s, F* state) {
+    V_ = padded(s.columns.size(), kLine<F>);
+    for (std::int64_t position = s.begin; position < s.end(); position += chunk_.count) {
+      chunk_.load(s.sequence, s.n, s.h, position, s.end() - position, s.columns);
+      advance(state);
     }
-    for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
-      if (interruption_.requested()) return;
-      segment_dk_.clear();
-      segment_dv_.clear();
-      for (std::int64_t j = 0; j < r_.group(); ++j)
-        dgamma[static_cast<std::size_t>(j)] += run_segment(sequence, n, kv_head * r_.group() + j, j, segment, grads);
-      const std::int64_t begin = segment * segment_, count = std::min(segment_, sequence.length - begin);
-      store_rows<T>(segment_dk_, count, r_.K, grads.k, HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.K));
-      store_rows<T>(segment_dv_, count, columns.size(), grads.v,
-                    HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.V, columns.begin));
+  }
+
+  double differentiate(const Segment& s, const F* state, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
+    V_ = padded(s.columns.size(), kLine<F>);
+    std::vector<std::int64_t> starts;
+    for (std::int64_t position = s.begin; position < s.end(); position += chunk_.count) {  // the states before its chunks
+      if (starts.size() == states_.size()) states_.emplace_back(rows_, r_.K);
+      F* const before = states_[starts.size()][0];
+      std::copy_n(starts.empty() ? state : states_[starts.size() - 1][0], rows_ * K_, before);
+      if (!starts.empty()) advance(before);
+      starts.push_back(position);
+      chunk_.load(s.sequence, s.n, s.h, position, s.end() - position, s.columns);
     }
-    for (std::int64_t j = 0; j < r_.group(); ++j) {
-      const std::int64_t h = kv_head * r_.group() + j;
-      if (grads.initial_state.defined()) store_transposed_state(dS_, j * rows_, r_, columns, state_of(grads.initial_state, n, h));
-      if (grads.g_gamma.defined())
-        grads.g_gamma.data<F>()[n * r_.heads + h] = static_cast<F>(dgamma[static_cast<std::size_t>(j)]);
+    double total = 0;
+    for (std::size_t i = starts.size(); i-- > 0;) {
+      const std::int64_t position = starts[i];
+      if (i + 1 < starts.size()) chunk_.load(s.sequence, s.n, s.h, position, starts[i + 1] - position, s.columns);
+      chunk_.load_queries(s.sequence, s.h, position, -kChunk);
+      if (grad_o_.defined())
+        load_rows<T>(grad_o_, HeadRows(s.sequence, position, r_.heads, s.h, r_.V, s.columns.begin), chunk_.count,
+                     s.columns.size(), chunk_.grad_o, -kChunk);
+      F *const chunk_dk = dk[position - s.begin], *const chunk_dv = dv[position - s.begin];
+      if (chunk_.by_steps) differentiate_steps(states_[i][0], dS, chunk_dk, chunk_dv);
+      else differentiate_chunk(states_[i][0], dS, chunk_dk, chunk_dv);
+      const HeadRows keys(s.sequence, position, r_.heads, s.h, r_.K);
+      store_rows<T>(dq_, chunk_.count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
+      store_rows<T>(da_, chunk_.count, r_.K, grads.gk, keys);
+      total += store_head_gradients<T>(da_, chunk_.count, r_, HeadRows(s.sequence, position, r_.heads, s.h, 1), grads);
     }
+    return total;
   }
 
  private:
-  F* state_of(const Tensor& x, std::int64_t n, std::int64_t h) const { return x.data<F>() + (n * r_.heads + h) * r_.K * r_.V; }
-
-  /// The states before every segment of head h, number j of the task.
-  void compute_borders(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t j, std::int64_t segments) {
-    if (segments == 0) return;
-    std::fill_n(borders_[j * rows_], rows_ * K_, F{0});
-    load_transposed_state(initial_state<F>(r_, n, h), r_, columns_, borders_, j * rows_);
-    for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
-      F* state = borders_[((segment + 1) * r_.group() + j) * rows_];
-      std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * K_, state);
-      for (std::int64_t position = 0; position < segment_; position += chunk_.count) {
-        chunk_.load(sequence, n, h, segment * segment_ + position, segment_ - position, columns_);
-        advance(state);
-      }
-    }
-  }
-
   /// From the state before the staged chunk to that after it. Changes the staged values.
   void advance(F* state) {
     if (chunk_.by_steps) {
@@ -192,44 +180,9 @@ class BackwardTask {
     if (chunk_.per_channel) simd_.scale_columns(V_, K_, chunk_.trail[0], state, K_);
   }
 
-  /// The gradients of a segment's tokens by head h; returns the sum of those of its log decays.
-  double run_segment(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t j, std::int64_t segment,
-                     const RecurrenceGradients& grads) {
-    const std::int64_t begin = segment * segment_, size = std::min(segment_, sequence.length - begin);
-    std::vector<std::int64_t> starts;
-    for (std::int64_t position = 0; position < size; position += chunk_.count) {  // the states before its chunks
-      if (starts.size() == states_.size()) states_.emplace_back(rows_, r_.K);
-      F* state = states_[starts.size()][0];
-      if (position == 0) {
-        std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * K_, state);
-      } else {
-        std::copy_n(states_[starts.size() - 1][0], rows_ * K_, state);
-        advance(state);
-      }
-      starts.push_back(position);
-      chunk_.load(sequence, n, h, begin + position, size - position, columns_);
-    }
-    double total = 0;
-    for (std::size_t i = starts.size(); i-- > 0;) {
-      const std::int64_t position = begin + starts[i];
-      if (i + 1 < starts.size()) chunk_.load(sequence, n, h, position, begin + starts[i + 1] - position, columns_);
-      chunk_.load_queries(sequence, h, position, -kChunk);
-      if (grad_o_.defined())
-        load_rows<T>(grad_o_, HeadRows(sequence, position, r_.heads, h, r_.V, columns_.begin), chunk_.count, columns_.size(),
-                     chunk_.grad_o, -kChunk);
-      if (chunk_.by_steps) differentiate_steps(states_[i][0], dS_[j * rows_], starts[i]);
-      else differentiate(states_[i][0], dS_[j * rows_], starts[i]);
-      const HeadRows keys(sequence, position, r_.heads, h, r_.K);
-      store_rows<T>(dq_, chunk_.count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
-      store_rows<T>(da_, chunk_.count, r_.K, grads.gk, keys);
-      total += store_head_gradients<T>(da_, chunk_.count, r_, HeadRows(sequence, position, r_.heads, h, 1), grads);
-    }
-    return total;
-  }
-
-  /// The staged chunk, which begins at `position` of the segment, backwards: `state`, the one before it, is used up; dS goes
-  /// from the gradient of the state after it to that of the state before it.
-  void differentiate(F* state, F* dS, std::int64_t position) {
+  /// The staged chunk backwards: `state`, the one before it, is used up; dS goes from the gradient of the state after it to that
+  /// of the state before it; the gradients of its keys and values are added to dk and dv.
+  void differentiate_chunk(F* state, F* dS, F* dk, F* dv) {
     const std::int64_t count = chunk_.count;
     const bool per_channel = chunk_.per_channel;
     Rows<F>&q = chunk_.q, &k = chunk_.k, &v = chunk_.v, &grad_o = chunk_.grad_o;
@@ -248,7 +201,7 @@ class BackwardTask {
     simd_.multiply(count, V_, r_.K, k[0], k.row(), 1, dS_untransposed_[0], dS_untransposed_.row(), dv_[0], dv_.row(), false);
     if (!per_channel) simd_.scale_rows(count, V_, chunk_.to_end.data(), dv_[0], dv_.row());
     chunk_.multiply_lower_transposed(scores_, grad_o, V_, dv_, true);
-    add(count * dv_.row(), dv_[0], segment_dv_[position]);
+    add(count * dv_.row(), dv_[0], dv);
 
     chunk_.multiply_lower_transposed(dscores_, q, K_, dk_, false);
     if (!per_channel) {
@@ -269,14 +222,14 @@ class BackwardTask {
     simd_.multiply(V_, K_, count, grad_o[0], 1, grad_o.row(), q[0], q.row(), dS, K_, true);
     if (per_channel) simd_.scale_columns(V_, K_, chunk_.lead[0], dS, K_);
     simd_.complete_gradients(count, K_, q[0], k[0], diagonal_.data(), per_channel ? chunk_.decay[0] : nullptr, dk_of_state_[0],
-                             dq_[0], dk_[0], segment_dk_[position]);
+                             dq_[0], dk_[0], dk);
   }
 
   /// The same for a chunk that is taken step by step.
-  void differentiate_steps(const F* state, F* dS, std::int64_t position) {
+  void differentiate_steps(const F* state, F* dS, F* dk, F* dv) {
     dq_.clear();
     da_.clear();
-    const StepGradients<F> sums{dq_[0], segment_dk_[position], da_[0], segment_dv_[position], nullptr};
+    const StepGradients<F> sums{dq_[0], dk, da_[0], dv, nullptr};
     for (std::int64_t v = 0; v < V_; v += kColumns)
       simd_.backward_steps(chunk_.steps(), v, state + v * K_, history_[0], dS + v * K_, sums);
   }
@@ -292,29 +245,18 @@ class BackwardTask {
   }
 
   const SimdKernels<F>& simd_ = simd_kernels<F>();
-  Interruption& interruption_;
   const Recurrence& r_;
   const Tensor& grad_o_;
-  const Tensor& grad_final_state_;
-  Columns columns_{};
-  std::int64_t V_ = 0, K_, rows_, segment_;
+  std::int64_t K_, rows_, V_ = 0;
   Chunk<T> chunk_;
-  Rows<F> borders_;               // [segment][head of the task][value]: states
-  std::vector<Rows<F>> states_;   // before the chunks of a segment
-  Rows<F> dS_, dS_untransposed_;  // [head of the task][value], [K]
-  Rows<F> keys_, values_;         // of the chunk, transposed
+  std::vector<Rows<F>> states_;  // before the chunks of a segment
+  Rows<F> dS_untransposed_;      // [K][values]
+  Rows<F> keys_, values_;        // of the chunk, transposed
   Rows<F> scores_, dscores_;
   Rows<F> dq_, dk_, dk_of_state_, dv_, da_, passing_;
   std::array<F, kChunk> diagonal_;
   Rows<F> history_;  // of a chunk that is taken step by step
-  Rows<F> segment_dk_, segment_dv_;
 };
-
-template <class T>
-void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  for_each_part<compute_t<T>>(
-      r, grads, [&](Interruption& interruption) { return BackwardTask<T>(interruption, r, grad_o, grad_final_state); });
-}
 
 }  // namespace
 
@@ -323,7 +265,8 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
 }
 
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { backward<T>(r, grad_o, grad_final_state, grads); });
+  visit_floating(r.q.dtype(),
+                 [&]<class T>(TypeTag<T>) { run_backward<T, BackwardChunks<T>>(r, grad_o, grad_final_state, grads); });
 }
 
 }  // namespace glade::cpu

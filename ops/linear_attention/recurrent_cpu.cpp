@@ -2,7 +2,7 @@
 // turned into decays) and the state is stepped over them in blocks of values (simd_kernels.h): forward with the values along
 // the vector lanes, so that an output is no sum over lanes; backward with the keys along them, as three of its four sums are
 // over values. Backward keeps the state before every checkpoint_interval tokens and recomputes those in between.
-#include <glade/ops/linear_attention/staging_cpu.h>
+#include <glade/ops/linear_attention/backward_cpu.h>
 
 namespace glade::cpu {
 
@@ -77,105 +77,50 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   interruption.rethrow();
 }
 
-/// One sequence and the heads that share keys and values, backwards.
+/// A segment token by token.
 template <class T>
-class BackwardTask {
+class BackwardSteps {
   using F = compute_t<T>;
 
  public:
-  BackwardTask(Interruption& interruption, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
-      : interruption_(interruption),
-        r_(r),
-        grad_o_(grad_o),
-        grad_final_state_(grad_final_state),
-        interval_(std::clamp<std::int64_t>(r.length, 1, r.checkpoint_interval)),
-        rows_(padded(r.V, kColumns)),
-        staging_(r, interval_),
-        borders_((r.length + interval_ - 1) / interval_ * r.group() * rows_, r.K),
-        history_((interval_ + 1) * kColumns, r.K),
-        dS_(r.group() * rows_, r.K),
-        dq_(interval_, r.K),
-        dk_(interval_, r.K),
-        da_(interval_, r.K),
-        dv_(interval_, r.V),
-        db_(interval_, r.V) {}
+  static std::int64_t segment_length(const Recurrence& r) { return std::clamp<std::int64_t>(r.length, 1, r.checkpoint_interval); }
 
-  void run(std::int64_t n, std::int64_t kv_head, Columns columns, const RecurrenceGradients& grads) {
-    const Sequence sequence(r_, n);
-    const std::int64_t first_head = kv_head * r_.group(), segments = (sequence.length + interval_ - 1) / interval_;
-    std::vector<double> dgamma(static_cast<std::size_t>(r_.group()), 0.0);
-    dS_.clear();
-    for (std::int64_t j = 0; j < r_.group(); ++j) {
-      compute_borders(sequence, n, first_head + j, j, segments, columns);
-      if (grad_final_state_.defined())
-        load_transposed_state(state_of(grad_final_state_, n, first_head + j), r_, columns, dS_, j * rows_);
-    }
-    for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
-      if (interruption_.requested()) return;
-      const std::int64_t position = segment * interval_, count = std::min(interval_, sequence.length - position);
-      dk_.clear();
-      dv_.clear();
-      for (std::int64_t j = 0; j < r_.group(); ++j) {
-        const std::int64_t h = first_head + j;
-        const StagedSteps<F> tokens = staging_.load(sequence, n, h, position, count, columns, grad_o_);
-        dq_.clear();
-        da_.clear();
-        const StepGradients<F> sums{dq_[0], dk_[0], da_[0], dv_[0], db_[0]};
-        for (std::int64_t v = 0; v < columns.size(); v += kColumns)
-          simd_kernels<F>().backward_steps(tokens, v, borders_[(segment * r_.group() + j) * rows_ + v], history_[0],
-                                           dS_[j * rows_ + v], sums);
-        const HeadRows keys(sequence, position, r_.heads, h, r_.K);
-        store_rows<T>(dq_, count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
-        store_rows<T>(da_, count, r_.K, grads.gk, keys);
-        store_rows<T>(db_, count, columns.size(), grads.gv, HeadRows(sequence, position, r_.heads, h, r_.V, columns.begin));
-        dgamma[static_cast<std::size_t>(j)] +=
-            store_head_gradients<T>(da_, count, r_, HeadRows(sequence, position, r_.heads, h, 1), grads);
-      }
-      store_rows<T>(dk_, count, r_.K, grads.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K));
-      store_rows<T>(dv_, count, columns.size(), grads.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin));
-    }
-    for (std::int64_t j = 0; j < r_.group(); ++j) {
-      const std::int64_t head = first_head + j;
-      if (grads.initial_state.defined())
-        store_transposed_state(dS_, j * rows_, r_, columns, state_of(grads.initial_state, n, head));
-      if (grads.g_gamma.defined())
-        grads.g_gamma.data<F>()[n * r_.heads + head] = static_cast<F>(dgamma[static_cast<std::size_t>(j)]);
-    }
+  BackwardSteps(const Recurrence& r, const Tensor& grad_o)
+      : r_(r),
+        grad_o_(grad_o),
+        staging_(r, segment_length(r)),
+        history_((segment_length(r) + 1) * kColumns, r.K),
+        dq_(segment_length(r), r.K),
+        da_(segment_length(r), r.K),
+        db_(segment_length(r), r.V) {}
+
+  void advance(const Segment& s, F* state) {
+    const StagedSteps<F> tokens = staging_.load(s.sequence, s.n, s.h, s.begin, s.count, s.columns, {});
+    for (std::int64_t v = 0; v < s.columns.size(); v += kColumns)
+      simd_kernels<F>().advance(tokens, v, state + v * tokens.key_row);
+  }
+
+  double differentiate(const Segment& s, const F* state, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
+    const StagedSteps<F> tokens = staging_.load(s.sequence, s.n, s.h, s.begin, s.count, s.columns, grad_o_);
+    dq_.clear();
+    da_.clear();
+    const StepGradients<F> sums{dq_[0], dk[0], da_[0], dv[0], db_[0]};
+    for (std::int64_t v = 0; v < s.columns.size(); v += kColumns)
+      simd_kernels<F>().backward_steps(tokens, v, state + v * tokens.key_row, history_[0], dS + v * tokens.key_row, sums);
+    const HeadRows keys(s.sequence, s.begin, r_.heads, s.h, r_.K);
+    store_rows<T>(dq_, s.count, r_.K, grads.q, keys, static_cast<F>(r_.scale));
+    store_rows<T>(da_, s.count, r_.K, grads.gk, keys);
+    store_rows<T>(db_, s.count, s.columns.size(), grads.gv, HeadRows(s.sequence, s.begin, r_.heads, s.h, r_.V, s.columns.begin));
+    return store_head_gradients<T>(da_, s.count, r_, HeadRows(s.sequence, s.begin, r_.heads, s.h, 1), grads);
   }
 
  private:
-  F* state_of(const Tensor& x, std::int64_t n, std::int64_t h) const { return x.data<F>() + (n * r_.heads + h) * r_.K * r_.V; }
-
-  /// The states before every segment of head h, number j of the task.
-  void compute_borders(const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t j, std::int64_t segments,
-                       Columns columns) {
-    if (segments == 0) return;
-    load_transposed_state(initial_state<F>(r_, n, h), r_, columns, borders_, j * rows_);
-    for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
-      const StagedSteps<F> tokens = staging_.load(sequence, n, h, segment * interval_, interval_, columns, {});
-      F* next = borders_[((segment + 1) * r_.group() + j) * rows_];
-      std::copy_n(borders_[(segment * r_.group() + j) * rows_], rows_ * borders_.row(), next);
-      for (std::int64_t v = 0; v < columns.size(); v += kColumns) simd_kernels<F>().advance(tokens, v, next + v * borders_.row());
-    }
-  }
-
-  Interruption& interruption_;
   const Recurrence& r_;
   const Tensor& grad_o_;
-  const Tensor& grad_final_state_;
-  std::int64_t interval_, rows_;
   Staging<T> staging_;
-  Rows<F> borders_;                 // [segment][head of the task][value]: states
-  Rows<F> history_;                 // [token][kColumns]: states of one block of columns
-  Rows<F> dS_;                      // [head of the task][value]
-  Rows<F> dq_, dk_, da_, dv_, db_;  // gradients of the staged tokens
+  Rows<F> history_;       // [token][kColumns]: states of one block of columns
+  Rows<F> dq_, da_, db_;  // gradients of the staged tokens
 };
-
-template <class T>
-void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  for_each_part<compute_t<T>>(
-      r, grads, [&](Interruption& interruption) { return BackwardTask<T>(interruption, r, grad_o, grad_final_state); });
-}
 
 }  // namespace
 
@@ -185,7 +130,8 @@ void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final
 
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads) {
-  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { backward<T>(r, grad_o, grad_final_state, grads); });
+  visit_floating(r.q.dtype(),
+                 [&]<class T>(TypeTag<T>) { run_backward<T, BackwardSteps<T>>(r, grad_o, grad_final_state, grads); });
 }
 
 }  // namespace glade::cpu

@@ -1,0 +1,106 @@
+#pragma once
+// What the backward passes of both forms of the gated recurrence have in common on the CPU: a state is kept before every
+// segment of a sequence, and the segments are taken from the last to the first.
+#include <glade/ops/linear_attention/staging_cpu.h>
+
+namespace glade::cpu {
+
+/// Tokens of one head of one sequence, and the columns of its values that a task takes.
+struct Segment {
+  const Sequence& sequence;
+  std::int64_t n, h, begin, count;
+  Columns columns;
+
+  std::int64_t end() const { return begin + count; }
+};
+
+/// One sequence and the heads that share keys and values, backwards. States are transposed, [values][K], with rows of whole
+/// lines. A Form is made of the recurrence and the gradient of o (perhaps undefined), and has
+///   segment_length(r)        the most tokens of a segment;
+///   advance(segment, state)  from the state before the segment to that after it;
+///   differentiate(segment, state, dS, dk, dv, grads)
+///                            from the state before the segment, which is not changed, and dS, the gradient of that after it:
+///                            makes dS that of the state before it, adds to dk and dv, rows of the segment's tokens, stores the
+///                            gradients of queries and gates, and returns the sum of those of the log decays.
+template <class T, class Form>
+class BackwardTask {
+  using F = compute_t<T>;
+
+ public:
+  BackwardTask(Interruption& interruption, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state)
+      : interruption_(interruption),
+        r_(r),
+        grad_final_state_(grad_final_state),
+        length_(Form::segment_length(r)),
+        rows_(padded(r.V, kLine<F>)),
+        form_(r, grad_o),
+        borders_((r.length + length_ - 1) / length_ * r.group() * rows_, r.K),
+        dS_(r.group() * rows_, r.K),
+        dk_(length_, r.K),
+        dv_(length_, r.V) {}
+
+  void run(std::int64_t n, std::int64_t kv_head, Columns columns, const RecurrenceGradients& grads) {
+    const Sequence sequence(r_, n);
+    const std::int64_t first_head = kv_head * r_.group(), segments = (sequence.length + length_ - 1) / length_;
+    const auto segment_of = [&](std::int64_t j, std::int64_t segment) {
+      const std::int64_t begin = segment * length_;
+      return Segment{sequence, n, first_head + j, begin, std::min(length_, sequence.length - begin), columns};
+    };
+    std::vector<double> dgamma(static_cast<std::size_t>(r_.group()), 0.0);
+    dS_.clear();
+    for (std::int64_t j = 0; j < r_.group(); ++j) {
+      if (segments > 0) {
+        std::fill_n(borders_[border(0, j)], rows_ * borders_.row(),
+                    F{0});  // rows that are no columns too: another task's are there
+        load_transposed_state(initial_state<F>(r_, n, first_head + j), r_, columns, borders_, border(0, j));
+      }
+      for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
+        F* const next = borders_[border(segment + 1, j)];
+        std::copy_n(borders_[border(segment, j)], rows_ * borders_.row(), next);
+        form_.advance(segment_of(j, segment), next);
+      }
+      if (grad_final_state_.defined())
+        load_transposed_state(state_of(grad_final_state_, n, first_head + j), r_, columns, dS_, j * rows_);
+    }
+    for (std::int64_t segment = segments - 1; segment >= 0; --segment) {
+      if (interruption_.requested()) return;
+      dk_.clear();
+      dv_.clear();
+      for (std::int64_t j = 0; j < r_.group(); ++j)
+        dgamma[static_cast<std::size_t>(j)] +=
+            form_.differentiate(segment_of(j, segment), borders_[border(segment, j)], dS_[j * rows_], dk_, dv_, grads);
+      const auto [begin, count] = std::pair(segment * length_, std::min(length_, sequence.length - segment * length_));
+      store_rows<T>(dk_, count, r_.K, grads.k, HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.K));
+      store_rows<T>(dv_, count, columns.size(), grads.v, HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.V, columns.begin));
+    }
+    for (std::int64_t j = 0; j < r_.group(); ++j) {
+      const std::int64_t h = first_head + j;
+      if (grads.initial_state.defined()) store_transposed_state(dS_, j * rows_, r_, columns, state_of(grads.initial_state, n, h));
+      if (grads.g_gamma.defined())
+        grads.g_gamma.data<F>()[n * r_.heads + h] = static_cast<F>(dgamma[static_cast<std::size_t>(j)]);
+    }
+  }
+
+ private:
+  F* state_of(const Tensor& x, std::int64_t n, std::int64_t h) const { return x.data<F>() + (n * r_.heads + h) * r_.K * r_.V; }
+  /// The first row of the state before a segment of head number j of the task.
+  std::int64_t border(std::int64_t segment, std::int64_t j) const { return (segment * r_.group() + j) * rows_; }
+
+  Interruption& interruption_;
+  const Recurrence& r_;
+  const Tensor& grad_final_state_;
+  std::int64_t length_, rows_;
+  Form form_;
+  Rows<F> borders_;  // [segment][head of the task][value]: states
+  Rows<F> dS_;       // [head of the task][value]
+  Rows<F> dk_, dv_;  // of a segment
+};
+
+/// The backward pass by a form.
+template <class T, class Form>
+void run_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  for_each_part<compute_t<T>>(
+      r, grads, [&](Interruption& interruption) { return BackwardTask<T, Form>(interruption, r, grad_o, grad_final_state); });
+}
+
+}  // namespace glade::cpu
