@@ -176,26 +176,62 @@ TEST_P(LinearAttention, ViewsAndScale) {
 }
 
 TEST_P(LinearAttention, NaNStaysInItsSequence) {
+  // Of three sequences the second has one, side by side in a batch or packed.
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const std::string gates : {"g", "k"}) {
-    RecurrenceArguments x = make({.B = 3, .T = 40, .gates = gates, .state = 4}, device(), DType::float32);
-    fill_data(slice(slice(x.value, 0, 1, 2), 1, 7, 8), nan);
-    fill_data(slice(slice(gates == "g" ? x.options.g : x.options.gk, 0, 1, 2), 1, 20, 21), nan);
-    for (const Algorithm algorithm : algorithms(x)) {
-      x.options.algorithm = algorithm;
-      for (auto& [name, tensor] : x.named())
-        if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
-      const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
-      autograd::backward({o}, {ones_like(o)});
-      Tensors results{o, final_state};
-      for (auto& [name, tensor] : x.named())
-        if (tensor->defined()) results.push_back(tensor->grad());
-      for (const Tensor& y : results)
-        for (const std::int64_t b : {0, 2})
-          for (const double value : select(y, 0, b).to_vector<double>()) ASSERT_TRUE(std::isfinite(value));
-      for (const double value : select(final_state, 0, 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+  for (const bool packed : {false, true})
+    for (const std::string gates : {"g", "k"}) {
+      Spec s{.B = 3, .T = 40, .gates = gates, .state = 4};
+      if (packed) s.B = 1, s.T = 120, s.starts = {0, 40, 80, 120};
+      RecurrenceArguments x = make(s, device(), DType::float32);
+      auto sequence = [](const Tensor& y, std::int64_t n) {
+        return y.size(0) == 3 ? slice(y, 0, n, n + 1) : slice(y, 1, n * 40, n * 40 + 40);
+      };
+      fill_data(slice(sequence(x.value, 1), 1, 7, 8), nan);
+      fill_data(slice(sequence(gates == "g" ? x.options.g : x.options.gk, 1), 1, 20, 21), nan);
+      for (const Algorithm algorithm : algorithms(x)) {
+        x.options.algorithm = algorithm;
+        for (auto& [name, tensor] : x.named())
+          if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
+        const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+        autograd::backward({o}, {ones_like(o)});
+        Tensors results{o, final_state};
+        for (auto& [name, tensor] : x.named())
+          if (tensor->defined()) results.push_back(tensor->grad());
+        for (const Tensor& y : results)
+          for (const std::int64_t n : {0, 2})
+            for (const double value : sequence(y, n).to_vector<double>()) ASSERT_TRUE(std::isfinite(value));
+        for (const double value : sequence(final_state, 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+      }
     }
-  }
+}
+
+TEST_P(LinearAttention, BoundariesOfEitherTypeOnEitherDevice) {
+  RecurrenceArguments x = make({.B = 1, .T = 20, .gates = "gk", .starts = {0, 7, 7, 20}}, device());
+  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+  for (const Device where : {kCPU, device()})
+    for (const DType dtype : {DType::int32, DType::int64}) {
+      x.options.cu_seqlens = to_data(to_data(x.options.cu_seqlens, dtype), where);
+      const auto [same, same_state] = recurrent(x.query, x.key, x.value, x.options);
+      EXPECT_TRUE(all_close(same, o, 0, 0));
+      EXPECT_TRUE(all_close(same_state, final_state, 0, 0));
+    }
+}
+
+TEST_P(LinearAttention, FewerCheckpointsTakeLessMemory) {
+  if (device().is_cpu()) GTEST_SKIP() << "memory is counted on GPUs alone";
+  auto peak = [&](std::int64_t interval) {
+    RecurrenceArguments x =
+        make({.B = 1, .T = 2048, .K = 64, .V = 64, .gates = "k", .interval = interval}, device(), DType::float32);
+    for (auto& [name, tensor] : x.named())
+      if (tensor->defined()) tensor->set_requires_grad();
+    const Tensor o = recurrent(x.query, x.key, x.value, x.options).first, grad = ones_like(o);
+    cuda::reset_peak_memory_stats();
+    const std::size_t before = cuda::memory_stats().allocated;
+    autograd::backward({o}, {grad});
+    return cuda::memory_stats().peak_allocated - before;
+  };
+  const std::size_t state = 2 * 64 * 64 * sizeof(float);
+  EXPECT_GE(peak(64), peak(1024) + (2048 / 64 - 2048 / 1024) * state);
 }
 
 TEST_P(LinearAttention, SegmentsCarryTheState) {
