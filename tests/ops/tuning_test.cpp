@@ -13,6 +13,7 @@
 #include <iostream>
 #include <thread>
 
+#include <glade/core/interrupt.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/random/random.h>
 
@@ -299,6 +300,15 @@ TEST_F(Tuning, OneThreadTunesForAll) {
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { tuned += toy.choose(problem_of(8)).source == Source::tuning; });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(tuned, 1);
+}
+
+TEST_F(Tuning, AnInterruptEndsIt) {
+  struct Stopped {};
+  set_autotune_policy(AutotunePolicy::autotune);
+  set_interrupt_check([] { throw Stopped{}; });
+  EXPECT_THROW(toy.choose(problem_of(8)), Stopped) << "and is no failure, after which the heuristic would decide";
+  set_interrupt_check(nullptr);
+  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::tuning);
 }
 
 TEST_F(Tuning, AMissingGradientIsWrong) {
