@@ -91,10 +91,7 @@ void AttentionModule::describe(const AttentionProblem& p, tuning::Key& key) cons
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
-  const RecurrenceShape shape = shape_of(problem);
-  const bool single_step = problem.length == 1 && problem.pass == Pass::forward;
-  if (!single_step && !chunk_obstacle(shape) && chunk_in_passes(shape)) return {.algorithm = Algorithm::chunk};
-  AttentionConfig cfg{.algorithm = pick_algorithm(shape, problem.pass == Pass::backward)};
+  AttentionConfig cfg{.algorithm = pick_algorithm(shape_of(problem), problem.pass == Pass::backward)};
   // Measured: few heads fill the GPU better in smaller blocks, as long as the kernel does not split their sequences.
   const bool few = problem.sequences * problem.heads <= 64 && problem.length > 1 && problem.length < 3 * kShortestSegment;
   if (problem.device.is_cuda() && cfg.algorithm == Algorithm::recurrent && few) cfg.warps = 4;

@@ -1,5 +1,6 @@
 #pragma once
 // A consumer of a pass of the chunk form (chunk_pass.cuh): the state, the results, and the gates' gradients.
+#include <glade/ops/linear_attention/chunk_factors.cuh>
 #include <glade/ops/linear_attention/chunk_scores.cuh>
 
 namespace glade::cuda::passes {
@@ -27,7 +28,6 @@ struct Consumer {
   /// that came through the state). Summed from the pairs that it consists of: the difference of q dq and k dk over all later
   /// tokens is the same, but cancels to little where gates are strong.
   float carry[2] = {};
-  bool last_whole = false;  ///< the last step was a whole chunk
 
   /// Calls f(element, its place) for every element of the state inside its matrix.
   template <class F>
@@ -69,16 +69,8 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kRounded * 4; ++i) to[i * kGroup] = *reinterpret_cast<const uint4*>(rounded[i / 4][i % 4]);
   }
-  __device__ void store_border(int chunk) const {
-#pragma unroll
-    for (int first = 0; first < kTiles; first += kRounded) {
-      std::uint32_t rounded[kRounded][4][4];
-      round_state(rounded, first);
-      store_border(chunk, rounded, first);
-    }
-  }
-  /// Sums of the state times its gradient over this thread's part of its two rows, times a factor.
-  __device__ void start_carry(const uint4* border, float first, float second) {
+  /// Sums of the state times its gradient over this thread's part of its two rows.
+  __device__ void start_carry(const uint4* border) {
     carry[0] = carry[1] = 0;
 #pragma unroll
     for (int i = 0; i < kTiles * 4; ++i) {
@@ -91,8 +83,6 @@ struct Consumer {
         carry[j % 2] += values.y * state[i / 4][i % 4 * 8 + 2 * j + 1];
       }
     }
-    carry[0] *= first;
-    carry[1] *= second;
     if constexpr (kGates == Gates::outer) sum_quad(carry);
   }
   __device__ void sync() const { sync_group<kGroup>(1 + index); }
@@ -226,23 +216,6 @@ struct Consumer {
       p.dg[per_token(vectors.step, t + 1)] = vectors.dead[1] >> lane() & 1 ? 0.f : p.scale * (sum - first);
   }
 
-  /// Less what each token contributes to itself: the passes may split a chunk differently, and their roundings with it.
-  __device__ void leave_out_diagonal(Tiles<C>& tiles, const Vectors<C>& vectors, float (&balance)[32]) const {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      std::uint32_t u[4], w[4];
-      load_transposed(u, tiles.u[index], k, thread);
-      load_transposed(w, tiles.w[index], k, thread);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int t = 16 * k + i / 4 * 8 + lane() % 4 * 2 + i % 2;
-        const float2 us = unpack<E>(u[i / 2]), ws = unpack<E>(w[i / 2]);
-        const float scaled = (i % 2 ? us.y : us.x) * vectors.factor[t * C::kFactorStride + row() + i / 2 % 2 * 8];
-        balance[8 * k + i] -= round_to<E>(scaled) * static_cast<float>(*tiles.scores().element(t, t)) * (i % 2 ? ws.y : ws.x);
-      }
-    }
-  }
-
   /// What becomes of a step's results: with Gates::outer out is that from the state, and inner that from the step itself.
   __device__ void finish(Tiles<C>& tiles, const Vectors<C>& vectors, float (&out)[32], const float (&inner)[32], float2 q_dq) {
     const Step step = vectors.step;
@@ -279,8 +252,6 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < 32; ++i) out[i] *= p.scale;
     }
-    if constexpr (kGates == Gates::outer)
-      if (step.size < kTile) leave_out_diagonal(tiles, vectors, balance);
     if (p.wide_out) store_wide(out, p.out, step);
     else to_tile(tiles.w[index], out);
     if constexpr (kGates == Gates::outer) {
@@ -295,7 +266,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           // In a split chunk carry has `through` in it already, and beside that at most what the step's decay leaves.
-          if (step.size == kTile) carry[i] += through[i];
+          if (step.ends_chunk) carry[i] += through[i];
           else if (vectors.decay[row() + 8 * i] < kNegligible) carry[i] = through[i];
         }
         sum_later(vectors, balance);
@@ -326,41 +297,30 @@ struct Consumer {
         for (int m = 0; m < 8; ++m) {
           const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + m * 8 + lane() % 4 * 2]);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) state[tile][4 * m + i] *= i % 2 ? factor.y : factor.x;
+          for (int i = 0; i < 4; ++i) {
+            const float by = i % 2 ? factor.y : factor.x;
+            state[tile][4 * m + i] = state[tile][4 * m + i] * by * by;
+          }
         }
     } else if constexpr (kGates == Gates::outer) {
-      scale_rows(vectors.after[row()] * vectors.before[row()], vectors.after[row() + 8] * vectors.before[row() + 8]);
+      const float first = vectors.before[row()], second = vectors.before[row() + 8];
+      scale_rows(first, second);
+      scale_rows(first, second);
     }
   }
 
   __device__ void take(Tiles<C>& tiles, const Vectors<C>& vectors) {
     const Step& step = vectors.step;
-    const bool whole = step.size == kTile;
     float2 q_dq = {};
+    if constexpr (kGates == Gates::outer) scale_state(vectors);
     if constexpr (kBalance) {
-      if (p.backward && step.first_of_chunk) {
-        if constexpr (kGates == Gates::none) {
-          if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane()));
-          if (thread < 32 && 2 * lane() + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane() + 1));
-          start_carry(border(step.chunk), vectors.decay[0], vectors.decay[0]);
-        } else if (!whole) {
-          // From the state after the chunk. If the chunk there was taken as a whole, that is in the frame of its r, which is
-          // also what R lacks.
-          start_carry(border(step.chunk + 1), last_whole ? 1.f : vectors.after[row()],
-                      last_whole ? 1.f : vectors.after[row() + 8]);
-        }
+      if (p.backward && step.ends_chunk) start_carry(border(step.chunk));
+      if (kGates == Gates::none && p.backward) {
+        for (float& x : carry) x *= vectors.decay[0];
+        if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane()));
+        if (thread < 32 && 2 * lane() + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane() + 1));
       }
     }
-
-    if (kGates == Gates::outer && !whole && !p.backward && step.first_of_chunk) {
-      scale_rows(vectors.after[row()], vectors.after[row() + 8]);
-      store_border(step.chunk);
-      scale_rows(vectors.before[row()], vectors.before[row() + 8]);
-    } else if constexpr (kGates == Gates::outer) {
-      scale_state(vectors);
-    }
-    if (kGates == Gates::outer && p.backward && whole) start_carry(border(step.chunk), 1, 1);
-    last_whole = whole;
 
     // Without p.out what stands in x and the scores does not matter.
     const std::uint32_t x = operand(tiles.x[0]), y = operand(tiles.y[0]), scores = operand(tiles.scores());
@@ -370,7 +330,7 @@ struct Consumer {
     for (int first = 0; first < kTiles; first += kRounded) {
       std::uint32_t rounded[kRounded][4][4];
       round_state(rounded, first);
-      if (kBalance && !p.backward && whole) store_border(step.chunk, rounded, first);
+      if (kBalance && !p.backward && step.ends_chunk) store_border(step.chunk, rounded, first);
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kRounded * 4; ++i)
@@ -457,39 +417,54 @@ struct Consumer {
     for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
       for (int i = 0; i < 32; ++i) state[tile][i] = 0;
-    if (p.first) {
-      const float* first = p.first + ((p.first_is_shared ? 0 : std::int64_t{blockIdx.z} * p.heads) + head) * size;
+    if (const float* first = stretch.state_before(p, n)) {
+      first += head * size;
       const float by = p.backward ? 1 / p.scale : 1.f;
       each_of_state([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
-    if (stretch.first_chunk < stretch.end_chunk) {
-      for (int i = 0;; ++i) {
-        forget(thread);
-        const int s = i % S::kStages;
-        barrier_wait(&shared.full[s], i / S::kStages & 1);
-        const Vectors<C>& vectors = shared.vectors[s];
-        if constexpr (C::kConsumersScore) {
-          constexpr int kThreads = C::kConsumers * kGroup, kBarrier = 4;
-          Scores<C, kThreads> scores;
-          scores.start(shared.tiles[s], index * kGroup + thread);
-          scale_state(vectors);
-          scores.finish(shared.tiles[s], vectors, p.backward, index * kGroup + thread);
+    for (int i = 0;; ++i) {
+      forget(thread);
+      const int s = i % S::kStages;
+      barrier_wait(&shared.full[s], i / S::kStages & 1);
+      Vectors<C>& vectors = shared.vectors[s];
+      if (vectors.step.count == 0) {
+        scale_state(vectors);
+        break;
+      }
+      if constexpr (C::kConsumersScore) {
+        constexpr int kThreads = C::kConsumers * kGroup, kBarrier = 4;
+        if constexpr (C::kShared > 0) {
+          p.wide_gates ? apply_gates<true>(shared.tiles[s], vectors) : apply_gates<false>(shared.tiles[s], vectors);
           sync_group<kThreads>(kBarrier);
         }
-        if (vectors.step.count == 0) {
-          if constexpr (kGates == Gates::outer) scale_state(vectors);
-          break;
-        }
-        take(shared.tiles[s], vectors);
-        barrier_arrive(&shared.empty[s]);
+        Scores<C, kThreads> scores;
+        scores.start(shared.tiles[s], index * kGroup + thread);
+        scale_state(vectors);
+        scores.finish(shared.tiles[s], vectors, p.backward, index * kGroup + thread);
+        sync_group<kThreads>(kBarrier);
       }
-      if (kBalance && !p.backward) store_border(stretch.end_chunk);
+      take(shared.tiles[s], vectors);
+      barrier_arrive(&shared.empty[s]);
     }
-    if (p.last) {
-      float* last = p.last + (std::int64_t{blockIdx.z} * p.heads + head) * size;
+    if (float* last = stretch.state_after(p, n)) {
+      last += head * size;
       const float by = p.backward ? p.scale : 1.f;
       each_of_state([&](float& x, std::int64_t at) { last[at] = x * by; });
     }
+  }
+
+ private:
+  /// To this consumer's end of the chunk.
+  template <bool kWide>
+  __device__ void apply_gates(Tiles<C>& tiles, Vectors<C>& vectors) const {
+    const Factors<C> factors{p, stretch, head, 0};
+    const int tile = thread / 32, first = index == 0 ? 0 : kTile - C::kShared;
+    const float2 exponent =
+        make_float2(factors.exponent(tiles, tile, lane(), index, 0), factors.exponent(tiles, tile, lane(), index, 1));
+    factors.template apply<C::kShared, 4>(tiles, vectors, tile, lane(), first, exponent, [&](int t) {
+      return factors.template gate<kWide>(first + t, tile, lane(), tiles, vectors, vectors.step);
+    });
+    fence_for_wgmma();
   }
 };
 

@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_consta
   S& shared = *reinterpret_cast<S*>(memory);
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
   const int first_outer = static_cast<int>(blockIdx.x) * C::kConsumers * kTile;
-  const std::int64_t n = blockIdx.z / p.parts;
-  const Stretch stretch(p, n, static_cast<int>(blockIdx.z % p.parts));
+  const std::int64_t n = blockIdx.z / p.run_parts;
+  const Stretch stretch(p, n, p.first_part + static_cast<int>(blockIdx.z % p.run_parts));
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kProducers);
@@ -60,7 +60,7 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(blocks_for(p.outer, C::kConsumers * kTile), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.sequences * p.parts));
+                  static_cast<unsigned>(p.sequences * p.run_parts));
   kernel<<<grid, 3 * kGroup, bytes, stream>>>(p);
   GLADE_CUDA_LAUNCHED();
 }

@@ -29,17 +29,20 @@ struct Pass {
   bool backward;  ///< the pass goes against the recurrence
   float scale;    ///< factor of out, and of the states' gradients (R is kept without it)
 
-  const float* first;  ///< states [sequences x parts, heads, ..], or [heads, ..] where shared; null: zeros
+  const float* first;  ///< states [sequences, heads, ..], or [heads, ..] where shared; null: zeros
   bool first_is_shared;
   float* last;                     ///< the same, after the pass; or null
   int outer_stride, inner_stride;  ///< where the state's elements lie
-  int parts, part_chunks;          ///< a sequence is taken as so many parts of so many chunks
-  float* decay;                    ///< [sequences x parts, heads, gated channels or 1]: log2 of each part's decay, or null
+  int parts, part_chunks;          ///< a sequence consists of so many parts of so many chunks,
+  int first_part, run_parts;       ///< of which these are taken
+  float* between;                  ///< [sequences, parts in the pass's order, heads, ..]: the states before all but the first
+  bool leaves, adds;               ///< `between` is written: with what each part adds to zeros, or with the states after it
+  float* decay;                    ///< [sequences, parts as there, heads, gated channels or 1]: of each part, or null
 
   void* out;      ///< [tokens, heads, outer]; null: states only
   bool wide_out;  ///< float
-  // For gradients of gates, dg_t = sum_{s>=t} (q dq - k dk)_s. The pass for dq leaves q dq and the states at the chunks' borders
-  // where the pass for dk finds them, so that the sums start anew at every chunk and their errors don't grow.
+  // For gradients of gates, dg_t = sum_{s>=t} (q dq - k dk)_s. The pass for dq leaves q dq and, of every chunk, the state before
+  // it (or the last of its parts) where the pass for dk finds them, so that the sums start anew there and errors don't grow.
   Rows u;          ///< q or k; null: no gate has a gradient
   float* balance;  ///< u out: Gates::outer: [slots, heads, tiles of outer, 64 x 64]; otherwise [tiles of outer, tokens, heads]
   void* borders;   ///< [slots, heads, tiles of outer, 64 x Inner], as the registers hold it

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_parts.h>
 #include <glade/ops/linear_attention/chunk_pass.h>
 
 namespace glade::cuda::passes {
 
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::int64_t kChunk = 64;
 
 template <class T = void>
@@ -21,25 +21,6 @@ T* pointer(const Tensor& x) {
 }
 
 std::int64_t tiles(std::int64_t channels) { return (channels + kChunk - 1) / kChunk; }
-
-/// From what every part of a sequence adds to the state (`states`, [sequences x parts, heads, K, V]) and how it decays there
-/// (base 2), the state before each part, in place, and after the last.
-__global__ void __launch_bounds__(kThreads)
-    join_parts_kernel(float* states, const float* decay, const float* first, bool first_is_shared, float* last, int parts,
-                      int heads, int channels, std::int64_t K, std::int64_t V, bool backward) {
-  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, size = K * V;
-  if (at >= size) return;
-  const int head = blockIdx.y;
-  const std::int64_t n = blockIdx.z, channel = channels == 1 ? 0 : at / V;
-  float state = first ? first[((first_is_shared ? 0 : n * heads) + head) * size + at] : 0.f;
-  for (int i = 0; i < parts; ++i) {
-    const std::int64_t row = (n * parts + (backward ? parts - 1 - i : i)) * heads + head;
-    const float added = states[row * size + at];
-    states[row * size + at] = state;
-    state = exp2f(decay[row * channels + channel]) * state + added;
-  }
-  if (last) last[(n * heads + head) * size + at] = state;
-}
 
 /// The passes of one recurrence, on its stream. Where there are too few heads to fill the GPU the sequences are taken in parts:
 /// first what each part adds to the state, then the parts side by side.
@@ -51,15 +32,15 @@ class Passes {
       : r_(r), stream_(stream(r.q.device())) {
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
     const std::int64_t fill = multiprocessor_count(r.q.device());
-    // Measured: the pass over the states makes up for two parts only where they are long.
-    constexpr std::int64_t kShortestPart = 4, kShortestOfTwo = 32, kTwoTiles = 2 * kChunk;
-    const std::int64_t most_parts = std::max<std::int64_t>(chunks / kShortestPart, 1);
+    // Measured: more launches and the pass over the states pay in sequences from these lengths on.
+    constexpr std::int64_t kShortest = 12, kShortestPart = 4, kTwoTiles = 2 * kChunk;
+    const std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart, shortest_of_two = narrow ? 16 : 32;
     // Wide blocks do less in all, but are half as many: where those don't fill the GPU, sequences need parts.
     base_.wide =
         outer > kChunk &&
         (inner > kTwoTiles ? r.gk.defined() : 2 * blocks > 3 * fill || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
     parts_ = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
-    if (parts_ == 2 && chunks < 2 * kShortestOfTwo) parts_ = 1;
+    if (parts_ == 2 && chunks < shortest_of_two) parts_ = 1;
     parts_ = std::max(parts_, least_parts);
     if (r.sizes.sequence_split != 0) parts_ = std::min(r.sizes.sequence_split, chunks);
     parts_ = std::max<std::int64_t>(parts_, 1);
@@ -75,6 +56,7 @@ class Passes {
     base_.reverse = r.reverse;
     base_.scale = static_cast<float>(r.scale);
     base_.parts = static_cast<int>(parts_);
+    base_.run_parts = base_.parts;
     base_.part_chunks = static_cast<int>((chunks + parts_ - 1) / parts_);
   }
 
@@ -82,11 +64,12 @@ class Passes {
     const std::int64_t heads = x.size(-2);
     return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r_.heads / heads), static_cast<int>(x.size(-1))};
   }
-  /// A state from which passes start, in memory as [.., K, V], and where it is to be left after them (or null).
+  /// States from which passes start, in memory as [.., K, V], and where they are to be left after them (or null).
   struct State {
     const float* first;
     bool is_shared;
     float* last;
+    float* between;  ///< before the other parts
   };
   /// For o and dv: rows of w are values.
   Pass value_pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
@@ -104,38 +87,58 @@ class Passes {
     return p;
   }
 
-  /// The states before each part, made from y and w; `state` itself where there is but one part.
+  /// Adds the states before each part, made from y and w, where there is more than one.
   State part_states(const Tensor& y, const Tensor& w, State state, bool backward) {
     if (parts_ == 1) return state;
-    const int channels = r_.gk.defined() ? static_cast<int>(r_.K) : 1;
-    const TensorOptions like{DType::float32, r_.q.device()};
-    const Tensor states = keep(empty({r_.sequences * parts_, r_.heads, r_.K, r_.V}, like));
-    const Tensor decay = keep(zeros({r_.sequences * parts_, r_.heads, channels}, like));
-    Pass p = value_pass(y, y, w, backward);
+    state.between = empty_states();
+    Pass p = start_from(state, value_pass(y, y, w, backward));
     p.x.data = nullptr;
-    p.last = pointer<float>(states);
-    p.decay = pointer<float>(decay);
+    p.last = nullptr;
+    p.leaves = p.adds = true;
+    p.first_part = backward ? 1 : 0;
+    p.run_parts = p.parts - 1;
+    const int channels = r_.gk.defined() ? static_cast<int>(r_.K) : 1;
+    if (parts_ > 2)
+      p.decay = pointer<float>(keep(empty({r_.sequences * parts_, r_.heads, channels}, {DType::float32, r_.q.device()})));
     launch(p);
-    const dim3 grid(blocks_for(r_.K * r_.V, kThreads), static_cast<unsigned>(r_.heads), static_cast<unsigned>(r_.sequences));
-    join_parts_kernel<<<grid, kThreads, 0, stream_>>>(p.last, p.decay, state.first, state.is_shared, state.last, p.parts, p.heads,
-                                                      channels, r_.K, r_.V, backward);
-    GLADE_CUDA_LAUNCHED();
-    return {p.last, false, nullptr};
+    if (parts_ > 2)
+      chunk::join_parts(
+          {p.between, p.decay, r_.sequences, p.parts, p.heads, channels, static_cast<int>(r_.K), static_cast<int>(r_.V)},
+          stream_);
+    return state;
   }
-  void run(Pass p, const State& state, void* out, bool wide_out) {
-    p.first = state.first;
-    p.first_is_shared = state.is_shared;
-    p.last = state.last;
+  void run(Pass p, const State& state, void* out, bool wide_out) const {
+    p = start_from(state, p);
     p.out = out;
     p.wide_out = wide_out;
     launch(p);
   }
+  /// A backward pass of another division over these parts, one after the other; returns the states that it finds before each.
+  State run_in_turn(Pass p, State state, void* out, bool wide_out) {
+    state.between = empty_states();
+    p.parts = base_.parts;
+    p.part_chunks = base_.part_chunks;
+    p.run_parts = 1;
+    p.leaves = true;
+    for (p.first_part = p.parts - 1; p.first_part >= 0; --p.first_part) run(p, state, out, wide_out);
+    return state;
+  }
   std::int64_t parts() const { return parts_; }
-  std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences * (parts_ + 1) + 1; }
+  std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences; }
   /// Memory that lives as long as this.
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
  private:
+  float* empty_states() {
+    return pointer<float>(keep(empty({r_.sequences * parts_, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()})));
+  }
+  static Pass start_from(const State& state, Pass p) {
+    p.first = state.first;
+    p.first_is_shared = state.is_shared;
+    p.last = state.last;
+    p.between = state.between;
+    return p;
+  }
   Pass pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
     Pass p = base_;
     p.x = rows(x);
@@ -159,7 +162,8 @@ class Passes {
 };
 
 Passes::State first_state(const Recurrence& r, const Tensor& last) {
-  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
+  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last),
+          nullptr};
 }
 
 }  // namespace
@@ -179,12 +183,18 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
   const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
   Passes values(r, r.V, r.K), keys(r, r.K, r.V, balanced, values.parts());
-  const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
-  Passes::State state = values.part_states(r.q, grad_o, last_state, true);
-  if (grads.v.defined() || state.last)
-    values.run(values.value_pass(r.k, r.q, grad_o, true), state, pointer(grads.v),
-               grads.v.defined() && grads.v.dtype() == DType::float32);
-  if (keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, {last_state.first, false, nullptr}, true);
+  const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
+  const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
+  Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it
+  const Pass dv = values.value_pass(r.k, r.q, grad_o, true);
+  const bool with_v = grads.v.defined() || last_state.last, wide_v = grads.v.defined() && grads.v.dtype() == DType::float32;
+  if (with_v && with_k && values.parts() == 1 && keys.parts() > 1) {
+    state = keys.run_in_turn(dv, last_state, pointer(grads.v), wide_v);
+  } else {
+    if (with_v || (with_k && keys.parts() == values.parts())) state = values.part_states(r.q, grad_o, last_state, true);
+    if (with_v) values.run(dv, state, pointer(grads.v), wide_v);
+    if (with_k && keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, last_state, true);
+  }
   state.last = nullptr;
 
   Pass dq = keys.key_pass(grad_o, r.v, r.k, false), dk = keys.key_pass(r.v, grad_o, r.q, true);
@@ -200,11 +210,11 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
     dk.dgk = pointer(grads.dgk);
     dk.dg = pointer<float>(grads.dg);
   }
-  if (gates || grads.q.defined()) {
+  if (with_q) {
     const Tensor grad = grads.q.defined() ? grads.q : keys.keep(empty_like(r.q));
     keys.run(dq, keys.part_states(r.k, r.v, first_state(r, {}), false), grad.raw_data(), false);
   }
-  if (gates || grads.k.defined()) {
+  if (with_k) {
     const Tensor grad = grads.k.defined() ? grads.k : keys.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
     keys.run(dk, state, grad.raw_data(), grad.dtype() == DType::float32);
   }

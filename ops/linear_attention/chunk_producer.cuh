@@ -1,5 +1,6 @@
 #pragma once
 // The producers of a pass of the chunk form (chunk_pass.cuh): tiles, gates, and scores where gates leave them the time.
+#include <glade/ops/linear_attention/chunk_factors.cuh>
 #include <glade/ops/linear_attention/chunk_scores.cuh>
 
 namespace glade::cuda::passes {
@@ -19,8 +20,8 @@ struct Producer {
   const int head, first_outer;
   int thread;
 
-  const int first_gate = kGates == Gates::outer ? first_outer : 0;
-  const Rows gate_rows{p.gk, p.heads, 1, kGates == Gates::outer ? p.outer : p.inner};
+  const Factors<C> factors{p, stretch, head, kGates == Gates::outer ? first_outer : 0};
+  const Rows gate_rows{p.gk, p.heads, 1, factors.channels()};
 
   /// Where this thread copies from: its piece of the row of position 0, from a column on.
   struct Source {
@@ -34,7 +35,7 @@ struct Producer {
             p.reverse ? -step : step, rows.size - column};
   }
   const Source x = source(p.out ? p.x : p.y, 0), y = source(p.y, 0), w = source(p.w, first_outer),
-               u = source(C::kBalance ? p.u : p.w, first_outer), gk = source(gate_rows, first_gate);
+               u = source(C::kBalance ? p.u : p.w, first_outer), gk = source(gate_rows, factors.first_gate);
 
   /// Rows of a step into tiles, 16 bytes at a time.
   template <int N>
@@ -52,6 +53,8 @@ struct Producer {
   }
   Step coming;      ///< the next to be copied
   int next_copy{};  ///< its number
+  __device__ Step::Strong strong() const { return kGates == Gates::none ? 0 : shared.exchange.strong; }
+  __device__ Step next(const Step& step) const { return step.next(stretch, p.backward, strong()); }
   /// Starts the copies for a step, as soon as the consumers have done with what stands in its place.
   __device__ void copy() {
     if (coming.valid(stretch)) {
@@ -62,7 +65,7 @@ struct Producer {
       if (p.out) copy_tiles(tiles.x, x, coming);
       copy_tiles(tiles.w, w, coming);
       if constexpr (C::kBalance) copy_tiles(tiles.u, u, coming);
-      coming = coming.next(stretch, p.backward);
+      coming = next(coming);
     }
     commit_copies();
     ++next_copy;
@@ -140,119 +143,135 @@ struct Producer {
   __device__ int first_token() const { return C::kSpans < 2 ? 0 : thread / 32 / C::kGatedTiles * C::kSpan; }
   /// Whether this thread says what became of its channels' decay.
   __device__ bool sums_up() const { return kGates == Gates::none ? thread == 0 : first_token() == 0; }
-  float2 rest{}, next_rest{};          ///< what R's decay lacks after the last step, and after this one
-  float2 total_decay{}, next_total{};  ///< of all steps before, and of this one
+  float2 rest{}, total_decay{};  ///< what R's decay lacks after the last step; of all steps
 
-  /// The gates of token first_token + t.
   template <bool kWide>
-  __device__ float2 channel_gate(int t, const Tiles<C>& tiles, const Vectors<C>& vectors, const Step& step) const {
-    const int token = first_token() + t;
-    float2 gate{};
-    if constexpr (kWide) {
-      const std::int64_t at = (stretch.token(step.position() + token) * p.heads + head) * gate_rows.size + first_gate + channel();
-      if (token < step.count && first_gate + channel() < gate_rows.size)
-        gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
-    } else {
-      gate = unpack<E>(*tiles.gates[gated_tile()].pair(token, lane()));
-    }
-    const float by_head = vectors.b[token];
-    return make_float2(at_least(fmaf(gate.x, kLog2e, by_head), kLeastGate), at_least(fmaf(gate.y, kLog2e, by_head), kLeastGate));
+  __device__ float2 channel_gate(int token, int i, const Step& step) const {
+    return factors.template gate<kWide>(token, gated_tile(), lane(), shared.tiles[i % S::kStages], shared.vectors[i % S::kStages],
+                                        step);
   }
-
-  /// Applies the factors to step i, in place. Returns whether this thread's exponents are safe.
+  /// Sums of this thread's channels' gates.
+  struct Sums {
+    float2 before, all;  ///< of the tokens before this thread's, and of the step
+    float2 at_end;       ///< before those that the consumers have at the end
+    float2 gates[C::kKept == 0 ? 1 : C::kKept];
+    bool weak;  ///< this thread's channels allow to take the step at once, for sure
+  };
   template <bool kWide>
-  __device__ bool channel_gates(int i, const Step& step) {
-    Tiles<C>& tiles = shared.tiles[i % S::kStages];
-    Vectors<C>& to = shared.vectors[i % S::kStages];
-    float2 before{}, sum{};
-#pragma unroll 8
-    for (int t = 0; t < C::kSpan; ++t) {
-      const float2 gate = channel_gate<kWide>(t, tiles, to, step);
-      sum.x += gate.x;
-      sum.y += gate.y;
+  __device__ Sums sum_gates(int i, const Step& step) {
+    Sums s{};
+    float greatest = 0;
+#pragma unroll(C::kKept > 0 ? C::kKept : 1)
+    for (int t = 0; t < C::kSpan; t += 8) {
+      if (C::kShared > 0 && t == C::kShared) s.before = s.all;
+      if (C::kShared > 0 && t == kTile - C::kShared) s.at_end = s.all;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float2 gate = channel_gate<kWide>(first_token() + t + j, i, step);
+        if constexpr (C::kKept > 0) s.gates[t + j] = gate;
+        s.all.x += gate.x;
+        s.all.y += gate.y;
+        greatest = fmaxf(greatest, fmaxf(gate.x, gate.y));
+      }
     }
     if constexpr (S::kStages == 2) copy_early(i);  // few stages: as early as possible
-    if constexpr (kGates == Gates::outer)
+    if constexpr (kGates == Gates::outer) {
+      Vectors<C>& to = shared.vectors[i % S::kStages];
       if (sums_up()) to.dead[channel()] = to.dead[channel() + 1] = 0;
+    }
     if constexpr (C::kSpans > 1) {
       auto& sums = shared.exchange.sums;
-      *reinterpret_cast<float2*>(&sums[first_token() / C::kSpan][channel()]) = sum;
+      *reinterpret_cast<float2*>(&sums[first_token() / C::kSpan][channel()]) = s.all;
       sync_group<kThreads>(kBarrier);
-      sum = {};
+      s.all = {};
 #pragma unroll
       for (int span = 0; span < C::kSpans; ++span) {
-        if (span * C::kSpan == first_token()) before = sum;
+        if (span * C::kSpan == first_token()) s.before = s.all;
         const float2 other = *reinterpret_cast<const float2*>(&sums[span][channel()]);
-        sum.x += other.x;
-        sum.y += other.y;
+        s.all.x += other.x;
+        s.all.y += other.y;
       }
     }
+    s.weak = s.all.x >= -2 * kSafeRange<E> && s.all.y >= -2 * kSafeRange<E> && greatest <= 0;  // NaN is not
+    return s;
+  }
+
+  /// Applies the factors to this thread's part of step i, in place.
+  template <bool kWide>
+  __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
+    Tiles<C>& tiles = shared.tiles[i % S::kStages];
+    Vectors<C>& to = shared.vectors[i % S::kStages];
     // r: the reference. c - r = b - shift, or the opposite where the pass goes backward.
     const bool one = step.count == 1;
-    const float2 r = !one ? make_float2(sum.x / 2, sum.y / 2) : p.backward ? float2{} : sum;
-    const float2 shift = p.backward ? make_float2(sum.x - r.x, sum.y - r.y) : r;
-    next_rest = make_float2(sum.x - r.x, sum.y - r.y);
-    next_total = sum;
+    const float2 sum = sums.all, r = !one ? make_float2(sum.x / 2, sum.y / 2) : p.backward ? float2{} : sum;
+    const float2 left = make_float2(sum.x - r.x, sum.y - r.y), shift = p.backward ? left : r;
     if (sums_up()) {
-      if constexpr (kGates == Gates::inner) {
-        set(to.before, exp2_approx(rest.x + r.x), exp2_approx(rest.y + r.y));
-      } else {
-        set(to.after, exp2_approx(rest.x), exp2_approx(rest.y));
-        set(to.before, exp2_approx(r.x), exp2_approx(r.y));
-        set(to.decay, exp2_approx(sum.x), exp2_approx(sum.y));
-      }
+      set_before(to, r);
+      if constexpr (kGates == Gates::outer) set(to.decay, exp2_approx(sum.x), exp2_approx(sum.y));
     }
-
+    rest = left;
+    total_decay.x += sum.x;
+    total_decay.y += sum.y;
     const float sign = p.backward ? -1.f : 1.f;
-    float2 exponent = make_float2(sign * (before.x - shift.x), sign * (before.y - shift.y));
-    float largest = 0;
-    constexpr int kBatch = C::kProducerRegisters < 80 ? 4 : 8;  // tokens that are read before the first is written
-#pragma unroll 1
-    for (int t = 0; t < C::kSpan; t += kBatch) {
-      float2 gate[kBatch];
-      std::uint32_t xs[kBatch], ys[kBatch], ws[kBatch];
-      unsigned dead[2] = {};
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int token = first_token() + t + j;
-        gate[j] = channel_gate<kWide>(t + j, tiles, to, step);
-        if constexpr (kGates == Gates::inner) {
-          xs[j] = *tiles.x[gated_tile()].pair(token, lane());
-          ys[j] = *tiles.y[gated_tile()].pair(token, lane());
-        } else {
-          ws[j] = *tiles.w[gated_tile()].pair(token, lane());
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int token = first_token() + t + j;
-        exponent.x = fmaf(sign, gate[j].x, exponent.x);
-        exponent.y = fmaf(sign, gate[j].y, exponent.y);
-        largest = fmaxf(largest, fmaxf(fabsf(exponent.x), fabsf(exponent.y)));
-        const float2 up = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));      // e^{c - r}
-        const float2 down = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
-        if constexpr (kGates == Gates::inner) {
-          *tiles.x[gated_tile()].pair(token, lane()) = scaled(xs[j], up);
-          *tiles.y[gated_tile()].pair(token, lane()) = scaled(ys[j], down);
-        } else {
-          *tiles.w[gated_tile()].pair(token, lane()) = scaled(ws[j], down);
-          *reinterpret_cast<float2*>(&to.factor[token * C::kFactorStride + channel()]) = up;
-          dead[0] |= gate[j].x < kDeadGate ? 1u << j : 0u;
-          dead[1] |= gate[j].y < kDeadGate ? 1u << j : 0u;
-        }
-      }
-      if (kGates == Gates::outer && (dead[0] | dead[1]) != 0)
-        for (int half = 0; half < 2; ++half)
-          atomicOr(&to.dead[channel() + half], static_cast<unsigned long long>(dead[half]) << (first_token() + t));
+    constexpr int kBatch = C::kProducerRegisters < 80 ? 4 : 8;
+    factors.template apply<C::kSpan - 2 * C::kShared, kBatch>(
+        tiles, to, gated_tile(), lane(), first_token() + C::kShared,
+        make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t) {
+          if constexpr (C::kKept > 0) return sums.gates[t];
+          else return channel_gate<kWide>(first_token() + C::kShared + t, i, step);
+        });
+    if constexpr (C::kShared > 0) {
+      auto leave = [&](int consumer, float x, float y) {
+        factors.exponent(tiles, gated_tile(), lane(), consumer, 0) = sign * x;
+        factors.exponent(tiles, gated_tile(), lane(), consumer, 1) = sign * y;
+      };
+      leave(0, -shift.x, -shift.y);
+      leave(1, sums.at_end.x - shift.x, sums.at_end.y - shift.y);
     }
-    return largest <= kSafeRange<E> || one;
   }
   __device__ void set(float* vector, float first, float second) const {
     *reinterpret_cast<float2*>(vector + channel()) = make_float2(first, second);
   }
-  __device__ static std::uint32_t scaled(std::uint32_t pair, float2 by) {
-    const float2 values = unpack<E>(pair);
-    return pack<E>(values.x * by.x, values.y * by.y);
+  __device__ void set_before(Vectors<C>& to, float2 r) const {
+    set(to.before, exp2_approx((rest.x + r.x) / 2), exp2_approx((rest.y + r.y) / 2));
+  }
+
+  /// The parts of step i, a whole chunk, in which this thread's channels decay too much.
+  template <bool kWide>
+  __device__ Step::Strong strong_parts(int i, const Step& step) const {
+    constexpr int kLevels = 6, kBatch = 8;  // parts of 2, 4, .. 64 tokens
+    float2 sums[kLevels] = {};              // of the magnitudes of gates, in the part of each level that is not at its end
+    Step::Strong marks = 0;
+#pragma unroll 1
+    for (int first = 0; first < kTile; first += kBatch)
+#pragma unroll
+      for (int t = 0; t < kBatch; ++t) {
+        const float2 gate = channel_gate<kWide>(first + t, i, step);
+#pragma unroll
+        for (int level = 0; level < kLevels; ++level) {
+          const int size = 2 << level, end = first + t + 1;
+          sums[level].x += fabsf(gate.x);
+          sums[level].y += fabsf(gate.y);
+          if ((t + 1) % min(size, kBatch) != 0 || end % size != 0) continue;
+          constexpr float kMost = 2 * kSafeRange<E>;
+          if (!(sums[level].x <= kMost && sums[level].y <= kMost)) marks |= Step::Strong{1} << Step::bit(end - size, size);
+          sums[level] = {};
+        }
+      }
+    return marks;
+  }
+  /// Marks the parts of step i, a whole chunk.
+  __device__ void find_strong(int i, const Step& step) {
+    Step::Strong& strong = shared.exchange.strong;
+    if (thread == 0) strong = 0;
+    sync_group<kThreads>(kBarrier);
+    if (sums_up()) {
+      const Step::Strong marks = p.wide_gates ? strong_parts<true>(i, step) : strong_parts<false>(i, step);
+      const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
+                     high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
+      if (lane() == 0) atomicOr(&strong, Step::Strong{high} << 32 | low);
+    }
+    sync_group<kThreads>(kBarrier);
   }
 
   /// Brings what the pass for dq left of a chunk near.
@@ -265,7 +284,7 @@ struct Producer {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(at < kBorder ? border + at : balance + (at - kBorder)));
   }
 
-  /// Applies the gates to step i. A chunk whose gates are too strong is taken in parts: then `step` becomes the first of them.
+  /// Applies the gates to step i. A whole chunk whose gates are too strong is taken in parts: then `step` becomes the first.
   __device__ void prepare(int i, Step& step, Loaded& loaded) {
     Vectors<C>& vectors = shared.vectors[i % S::kStages];
     auto wait = [&] {
@@ -281,36 +300,39 @@ struct Producer {
     };
     wait();
     if constexpr (kGates != Gates::none) {
-      for (;;) {
-        const bool safe = p.wide_gates ? channel_gates<true>(i, step) : channel_gates<false>(i, step);
-        fence_for_wgmma();
-        if (!sync_group_or<kThreads>(kBarrier, !safe)) break;
-        step = step.half(p.backward);
-        loaded = load_gates(step);
-        wait_copies<0>();
-        start_copies(i, step);
-        wait();
+      auto sum = [&] { return p.wide_gates ? sum_gates<true>(i, step) : sum_gates<false>(i, step); };
+      Sums sums = sum();
+      if (sync_group_or<kThreads>(kBarrier, !sums.weak && step.size == kTile)) {
+        find_strong(i, step);
+        const Step first = Step::first(stretch, step.chunk, p.backward, strong());
+        if (first.size < kTile) {
+          step = first;
+          loaded = load_gates(step);
+          wait_copies<0>();
+          start_copies(i, step);
+          wait();
+          sums = sum();
+        }
       }
-      rest = next_rest;
-      total_decay.x += next_total.x;
-      total_decay.y += next_total.y;
+      p.wide_gates ? apply_gates<true>(i, step, sums) : apply_gates<false>(i, step, sums);
+      fence_for_wgmma();
+      if constexpr (!C::kConsumersScore) sync_group<kThreads>(kBarrier);  // scores take the gates' place
     }
   }
 
   __device__ void run() {
-    Step step = Step::whole(stretch, p.backward ? stretch.end_chunk - 1 : stretch.first_chunk);
-    if (!step.valid(stretch)) return;
-    Loaded loaded = load_gates(step);
+    Step step = Step::first(stretch, p.backward ? stretch.end_chunk - 1 : stretch.first_chunk, p.backward, 0);
+    Loaded loaded = step.valid(stretch) ? load_gates(step) : Loaded{};
     start_copies(0, step);
     int i = 0;
     for (; step.valid(stretch); ++i) {
       if constexpr (C::kConsumers == 2) forget(thread);
       prepare(i, step, loaded);
-      const Step next = step.next(stretch, p.backward);
-      const bool more = next.valid(stretch);
-      if (more) loaded = load_gates(next);
+      const Step following = next(step);
+      const bool more = following.valid(stretch);
+      if (more) loaded = load_gates(following);
       if constexpr (C::kBalance && kGates == Gates::outer)
-        if (more && p.backward && next.first_of_chunk) prefetch(next.chunk);
+        if (more && p.backward && following.ends_chunk) prefetch(following.chunk);
       if constexpr (!C::kConsumersScore)
         if (p.out) {
           Scores<C, kThreads> scores;
@@ -318,22 +340,19 @@ struct Producer {
           scores.finish(shared.tiles[i % S::kStages], shared.vectors[i % S::kStages], p.backward, thread);
         }
       publish(i, step);
-      step = next;
+      step = following;
       if (next_copy == i + kAhead) copy();
     }
     claim(i);
     Vectors<C>& end = shared.vectors[i % S::kStages];
-    if (kGates != Gates::none && sums_up()) {
-      if constexpr (kGates == Gates::outer) set(end.after, 1, 1);
-      set(end.before, exp2_approx(rest.x), exp2_approx(rest.y));
-    }
+    if (kGates != Gates::none && sums_up()) set_before(end, {});
     step.count = 0;
     publish(i, step);
     if (p.decay && sums_up()) {
       const int gated = kGates == Gates::none ? 1 : gate_rows.size;
-      float* decay = p.decay + (std::int64_t{blockIdx.z} * p.heads + head) * gated + first_gate;
-      if (first_gate + channel() < gated) decay[channel()] = total_decay.x;
-      if (first_gate + channel() + 1 < gated) decay[channel() + 1] = total_decay.y;
+      float* decay = p.decay + (stretch.part_row(p, n) * p.heads + head) * gated + factors.first_gate;
+      if (factors.first_gate + channel() < gated) decay[channel()] = exp2f(total_decay.x);
+      if (factors.first_gate + channel() + 1 < gated) decay[channel() + 1] = exp2f(total_decay.y);
     }
   }
   /// To the consumers.

@@ -12,9 +12,10 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLeastGate = -200 * kLog2e;  ///< log decays below are taken as this, so that sums stay finite
 inline constexpr float kDeadGate = -104 * kLog2e;   ///< below, a step's decay is 0 in float32: no gradient flows to its gate
 
-/// Largest exponent of a factor, base 2: R's factors are products of two. In half precision there are fewer exponents.
+/// Largest exponent of a factor, base 2: R has elements of such size, and sums over them. In half precision there are fewer
+/// exponents.
 template <class E>
-inline constexpr float kSafeRange = std::is_same_v<E, __half> ? 10.f : 60.f;
+inline constexpr float kSafeRange = std::is_same_v<E, __half> ? 10.f : 96.f;
 
 inline constexpr float kNegligible = 3e-4f;  ///< decay after which nothing is left that a 16-bit sum shows
 
@@ -24,45 +25,78 @@ inline constexpr int kGroup = 128;  ///< threads of a warp group
 struct Stretch {
   std::int64_t begin;  ///< of the sequence
   int count;
-  std::int64_t first_slot;
+  std::int64_t first_slot;  ///< see slot()
   int first_chunk, end_chunk;
   bool reverse;
+  int part;
 
-  __device__ Stretch(const Pass& p, std::int64_t n, int part)
+  __device__ Stretch(const Pass& p, std::int64_t n, int its_part)
       : begin(p.cu_seqlens ? p.cu_seqlens[n] : n * p.length),
         count(static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - begin : p.length)),
-        first_slot(begin / kTile + n * (p.parts + 1) + part),
-        reverse(p.reverse) {
+        first_slot(begin / kTile + n),
+        reverse(p.reverse),
+        part(its_part) {
     const int chunks = (count + kTile - 1) / kTile;
     first_chunk = min(part * p.part_chunks, chunks);
     end_chunk = min(first_chunk + p.part_chunks, chunks);
   }
   __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
   __device__ int chunk_tokens(int chunk) const { return min(count - chunk * kTile, kTile); }
-  /// A number for the state before a chunk, or after the last: below tokens / 64 + sequences (parts + 1).
+  /// A number for each chunk: below tokens / 64 + sequences.
   __device__ std::int64_t slot(int chunk) const { return first_slot + chunk; }
+
+  // Parts in the order of the pass, and states of the heads, [heads, ..]: null for zeros, and where none is wanted.
+  __device__ int turn(const Pass& p) const { return p.backward ? p.parts - 1 - part : part; }
+  __device__ std::int64_t part_row(const Pass& p, std::int64_t n) const { return n * p.parts + turn(p); }
+  __device__ const float* state_before(const Pass& p, std::int64_t n) const {
+    const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
+    if (turn(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
+    return p.adds ? nullptr : p.between + part_row(p, n) * heads;
+  }
+  __device__ float* state_after(const Pass& p, std::int64_t n) const {
+    const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
+    if (turn(p) == p.parts - 1) return p.last ? p.last + n * heads : nullptr;
+    return p.leaves ? p.between + (part_row(p, n) + 1) * heads : nullptr;
+  }
 };
 
 /// Which tokens are taken next: tokens offset to offset + count of a chunk, which is a whole chunk or a part of `size`.
 struct Step {
   int chunk, offset, size, count;
-  bool first_of_chunk;  ///< in the order of the pass
+  bool ends_chunk;  ///< has its last token, in the order of the recurrence
 
-  __device__ static Step whole(const Stretch& s, int chunk) { return {chunk, 0, kTile, s.chunk_tokens(chunk), true}; }
+  /// The parts of a chunk that are too strong to be taken at once, from the whole (bit 1) over its halves (2 and 3) and their
+  /// halves to pairs of tokens. Both passes of a gradient take the largest that are not.
+  using Strong = unsigned long long;
+  __device__ static int bit(int offset, int size) { return (kTile + offset) / size; }
+
   __device__ bool valid(const Stretch& s) const { return chunk >= s.first_chunk && chunk < s.end_chunk; }
   __device__ int position() const { return chunk * kTile + offset; }
 
-  __device__ Step next(const Stretch& s, bool backward) const {
-    const int tokens = s.chunk_tokens(chunk), at = backward ? offset - size : offset + size;
-    if (at >= 0 && at < tokens) return {chunk, at, size, min(size, tokens - at), false};
-    const int other = backward ? chunk - 1 : chunk + 1;
-    return other >= s.first_chunk && other < s.end_chunk ? whole(s, other) : Step{other, 0, kTile, 0, true};
+  /// The first of a chunk in the order of the pass.
+  __device__ static Step first(const Stretch& s, int chunk, bool backward, Strong strong) {
+    return from(s, chunk, backward ? kTile : 0, backward, strong);
   }
-  /// The half of these tokens that comes first.
-  __device__ Step half(bool backward) const {
-    const int part = size / 2, last = (count - 1) / part * part;
-    return backward ? Step{chunk, offset + last, part, count - last, first_of_chunk}
-                    : Step{chunk, offset, part, min(part, count), first_of_chunk};
+  __device__ Step next(const Stretch& s, bool backward, Strong strong) const {
+    const int edge = backward ? offset : offset + size;
+    if (backward ? edge > 0 : edge < s.chunk_tokens(chunk)) return from(s, chunk, edge, backward, strong);
+    return first(s, backward ? chunk - 1 : chunk + 1, backward, 0);
+  }
+
+ private:
+  /// The largest from an edge between its parts on, or, backward, up to it.
+  __device__ static Step from(const Stretch& s, int chunk, int edge, bool backward, Strong strong) {
+    const int tokens = s.chunk_tokens(chunk);
+    for (;;) {
+      int size = edge == 0 ? kTile : edge & -edge, offset = backward ? edge - size : edge;
+      while (size > 1 && strong >> bit(offset, size) & 1) {
+        size /= 2;
+        if (backward) offset += size;
+      }
+      if (offset < tokens) return {chunk, offset, size, min(size, tokens - offset), offset + size >= tokens};
+      if (tokens <= 0) return {chunk, 0, kTile, 0, true};
+      edge = offset;
+    }
   }
 };
 
@@ -84,8 +118,12 @@ struct Variant {
                        kProducerRegisters = kConsumers == 1 ? 128 : 504 - 2 * kConsumerRegisters;
   static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
   static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the producers have enough to do with the gates
+  /// Tokens at each end of a chunk to which the consumers apply the gates, where y has many channels.
+  static constexpr int kShared = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
   /// A producer's warp has a tile's channels (a lane two of them) for as many tokens.
   static constexpr int kSpans = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles, kSpan = kTile / kSpans;
+  /// Gates that the producers keep in registers from their sum to their application.
+  static constexpr int kKept = kGates != Gates::none && kTiles <= 2 && kSpan <= 16 ? kSpan : 0;
   static constexpr int kFactorStride = kTile + 4;
 };
 
@@ -105,11 +143,11 @@ template <class C>
 struct Vectors {
   static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
   alignas(16) float factor[kOuter ? kTile * C::kFactorStride : 0];  ///< of out: [token][channel]
-  /// Factor of R at the step's start; Gates::none: of out, by token.
+  /// Square root of R's factor at the step's start (which may be too small for a float); Gates::none: factor of out, by token.
   alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
-  alignas(16) float after[kInner ? 0 : kTile];  ///< Gates::outer: a factor of R that comes before it; Gates::none: of w, by token
-  alignas(16) float b[kTile];                   ///< gates that all channels share; Gates::none: their sums. Base 2
-  float decay[kInner ? 0 : kTile];              ///< of the step: Gates::outer by channel, Gates::none the first only
+  alignas(16) float after[kInner || kOuter ? 0 : kTile];  ///< Gates::none: factor of w, by token
+  alignas(16) float b[kTile];                             ///< gates that all channels share; Gates::none: their sums. Base 2
+  float decay[kInner ? 0 : kTile];                        ///< of the step: Gates::outer by channel, Gates::none the first only
   unsigned long long dead[kInner ? 0 : kTile];  ///< the steps whose decay is 0, by channel; Gates::none: even ones, odd ones
   Step step;                                    ///< without tokens: the stretch has ended
 };
@@ -120,6 +158,7 @@ struct Exchange {
   alignas(16) float sums[C::kSpans > 1 ? C::kSpans : 0][C::kGatedTiles * kTile];  ///< producers: of a span's gates
   float column_sums[C::kBalance ? 4 : 0][kTile];                                  ///< consumer, by warp
   float carry[C::kBalance ? 4 : 0];                                               ///< consumer, by warp
+  Step::Strong strong;  ///< producers: parts of the chunk that is worked on
 };
 
 template <class C>

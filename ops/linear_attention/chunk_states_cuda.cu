@@ -4,6 +4,7 @@
 // this one is worked on.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_cuda.h>
+#include <glade/ops/linear_attention/chunk_parts.h>
 
 namespace glade::cuda::chunk {
 
@@ -85,7 +86,28 @@ void launch(const Arguments<E>& a, const StatesArguments<E>& s, cudaStream_t str
   GLADE_CUDA_LAUNCHED();
 }
 
+constexpr int kJoinThreads = 256;
+
+__global__ void __launch_bounds__(kJoinThreads) join_parts_kernel(Parts p) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x, size = std::int64_t{p.K} * p.V;
+  if (at >= size) return;
+  const std::int64_t channel = p.channels == 1 ? 0 : at / p.V;
+  auto row = [&](int part) { return (std::int64_t{blockIdx.z} * p.parts + part) * p.heads + blockIdx.y; };
+  float state = p.between[row(1) * size + at];
+  for (int part = 1; part + 1 < p.parts; ++part) {
+    float& next = p.between[row(part + 1) * size + at];
+    state = p.decay[row(part) * p.channels + channel] * state + next;
+    next = state;
+  }
+}
+
 }  // namespace
+
+void join_parts(const Parts& p, cudaStream_t stream) {
+  const dim3 grid(blocks_for(std::int64_t{p.K} * p.V, kJoinThreads), p.heads, static_cast<unsigned>(p.sequences));
+  join_parts_kernel<<<grid, kJoinThreads, 0, stream>>>(p);
+  GLADE_CUDA_LAUNCHED();
+}
 
 template <class E>
 void states(const Arguments<E>& a, const StatesArguments<E>& s, bool backward, cudaStream_t stream) {

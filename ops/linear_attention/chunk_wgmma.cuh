@@ -38,10 +38,6 @@ __device__ float2 unpack(std::uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
-template <class E>
-__device__ float round_to(float x) {
-  return unpack<E>(pack<E>(x, 0)).x;
-}
 
 __device__ inline float exp2_approx(float x) {
   float y;

@@ -250,16 +250,19 @@ const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const Kerne
 
 Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
   if (chunk_obstacle(shape)) return Algorithm::recurrent;
-  // Measured (docs/linear_attention.md): on the CPU single steps are as fast while a head's state is small. On the GPU the chunk
-  // form is faster for short sequences too, but its sums of 16-bit products are less exact: there it takes a configuration.
-  const std::int64_t size = shape.K * shape.V;
+  // Measured (docs/linear_attention.md): on the CPU single steps are as fast while a head's state is small.
+  const std::int64_t size = shape.K * shape.V, heads = shape.sequences * shape.heads;
   bool pays = shape.length >= 64;
   if (shape.device.is_cpu()) {
     pays = shape.length >= 32 && size >= 2048;
-  } else if (shape.dtype == DType::float32 && size < 65536 && shape.length >= 2048) {
-    // Three products instead of one, and a sequence is walked by few blocks, where the recurrent form takes it in segments.
-    const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * shape.heads * shape.sequences < 64;
-    pays = backward ? !(few && shape.key_gate) : !few && !shape.key_gate;
+  } else if (chunk_in_passes(shape)) {
+    // Backward consists of three passes instead of one, which few heads hardly use the GPU for.
+    pays = shape.length >= (backward && heads < 64 ? 12 : 2);
+  } else if (size < 65536 && shape.length >= 1024) {
+    // A sequence is walked by few blocks, where the recurrent form takes it in segments; and gates a channel are expensive.
+    const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * heads < 64, is_long = shape.length >= 2048;
+    const int against = few + shape.key_gate + (is_long && !backward);
+    pays = against < 2 || (backward && !is_long);
   }
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }

@@ -4,6 +4,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 #include "support/testing.h"
 
@@ -179,6 +180,30 @@ TEST_F(Chunk, StrongGates) {
   // From where every chunk is safe for the factored form to where none is.
   for (const double strength : {0.5, 1.0, 1.5, 3.0, 10.0})
     for (const bool gk : {false, true}) check({.T = 130, .K = 128, .g = !gk, .gk = gk, .strength = strength});
+}
+
+TEST_F(Chunk, StrongGatesBeforeTheFinalState) {
+  // The gradient of the last gates is small beside the product of the final state and its gradient.
+  for (const std::int64_t T : {1, 2, 5, 21, 70})
+    for (const double strength : {3.0, 8.0}) check({.T = T, .strength = strength});
+}
+
+TEST_F(Chunk, OneStrongStepAmongWeakOnes) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    const Shape shape{1, 130, 2, 64};
+    const Tensor q = random_tensor(shape), gates = abs(random_tensor(shape)) * -0.1;
+    for (const std::int64_t token : {0, 17, 63, 64, 129}) fill_data(slice(gates, 1, token, token + 1), -500);
+    const Twin x(q, dtype), gk(gates, DType::float32);
+    RecurrentOptions on_gpu, on_cpu;
+    on_gpu.gk = gk.gpu, on_gpu.algorithm = Algorithm::chunk;
+    on_cpu.gk = gk.cpu, on_cpu.algorithm = Algorithm::recurrent;
+    const Tensor o = recurrent(x.gpu, x.gpu, x.gpu, on_gpu).first, expected = recurrent(x.cpu, x.cpu, x.cpu, on_cpu).first;
+    EXPECT_LE(relative_error(o, expected), 5e-3);
+    sum(to(o, DType::float32)).backward();
+    sum(expected).backward();
+    EXPECT_LE(relative_error(x.gpu.grad(), x.cpu.grad()), 5e-3);
+    EXPECT_LE(relative_error(gk.gpu.grad(), gk.cpu.grad()), 5e-3);
+  }
 }
 
 TEST_F(Chunk, GatesThatForgetEverything) {

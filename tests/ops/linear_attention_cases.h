@@ -92,7 +92,7 @@ struct Tolerance {
   static Tolerance of_rounded_factors(DType dtype) {
     Tolerance t(dtype);
     t.whole = dtype == DType::float16 ? t.output : 0x1p-20;
-    t.output = t.state = t.gradient = t.wide_gradient = 1.5 * t.output;
+    t.output = t.state = t.gradient = t.wide_gradient = 1.28 * t.output;  // bfloat16: 5e-3
     t.gate = t.gamma = 3 * 0x1p-8;
     return t;
   }
