@@ -1,8 +1,11 @@
 // The chunk form on the GPU: by the passes of chunk_pass.h where those can be used, otherwise by the kernels of chunk_cuda.h.
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_cuda.h>
+#include <glade/ops/linear_attention/chunk_parts.h>
 #include <glade/ops/linear_attention/chunk_pass.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
 #include <glade/ops/reduce/reduce.h>
@@ -65,6 +68,33 @@ chunk::StatesArguments<E> state_arguments(const Recurrence& r, const Tensor& sta
   return s;
 }
 
+/// chunk::states; in parts where the blocks are few.
+template <class E>
+void run_states(const Recurrence& r, const chunk::Arguments<E>& a, chunk::StatesArguments<E> s, bool backward) {
+  constexpr std::int64_t kShortestPart = 8, kLeastParts = 4;  // all is done twice
+  const auto tiles = [](std::int64_t size) { return (size + chunk::kTile - 1) / chunk::kTile; };
+  const std::int64_t chunks = tiles(r.length),
+                     blocks = std::max<std::int64_t>(tiles(r.K) * tiles(r.V) * r.heads * r.sequences, 1),
+                     parts = std::min(2 * multiprocessor_count(r.q.device()) / blocks, chunks / kShortestPart);
+  const cudaStream_t on = stream(r.q.device());
+  s.parts = parts < kLeastParts ? 1 : static_cast<int>(parts);
+  s.part_chunks = static_cast<int>((chunks + s.parts - 1) / s.parts);
+  Tensor between, decay;
+  if (s.parts > 1) {
+    const int channels = r.gk.defined() ? a.K : 1;
+    between = empty({r.sequences, s.parts, r.heads, r.K, r.V}, {DType::float32, r.q.device()});
+    decay = empty({r.sequences, s.parts, r.heads, channels}, between.options());
+    s.between = pointer<float>(between);
+    s.decay = pointer<float>(decay);
+    s.adds = true;
+    chunk::states(a, s, backward, on);
+    s.adds = false;
+    const chunk::Parts added{s.between, s.decay, r.sequences, s.parts, a.heads, channels, a.K, a.V};
+    chunk::join_parts(added, on);
+  }
+  chunk::states(a, s, backward, on);
+}
+
 constexpr int kSumThreads = 256;
 
 /// Sums of the gate gradients over the tiles of K, for every token in dg (float where the gates are, else E) and for every
@@ -116,7 +146,7 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
     const Tensor states = border_states(r, a);
     chunk::StatesArguments<E> s = state_arguments<E>(r, states);
     s.last = pointer<float>(final_state);
-    chunk::states(a, s, false, stream(r.q.device()));
+    run_states(r, a, s, false);
     chunk::outputs<E>(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
   });
 }
@@ -135,12 +165,12 @@ void backward_by_kernels(const Recurrence& r, const Tensor& grad_o, const Tensor
   s.first = pointer<const float>(grad_final_state);
   s.states = pointer<E>(grad_states);
   s.last = pointer<float>(grads.initial_state);
-  chunk::states(a, s, true, on);
+  run_states(r, a, s, true);
   const bool grouped = r.group() > 1;
   if (grads.v.defined()) chunk::outputs<E>(a, {s.grad_o, s.states, grads.v.raw_data(), grouped}, on);
   if (!grads.q.defined() && !grads.k.defined() && !grads.dgk.defined() && !grads.dg.defined()) return;
   const Tensor states = border_states(r, a);
-  chunk::states(a, state_arguments<E>(r, states), false, on);
+  run_states(r, a, state_arguments<E>(r, states), false);
   const Tensor dq = grads.q.defined() ? grads.q : empty_like(r.q);
   const Tensor dk = grads.k.defined() ? grads.k : empty({r.tokens, r.heads, r.K}, {DType::float32, r.q.device()});
   chunk::gradients<E>(a,

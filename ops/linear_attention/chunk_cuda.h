@@ -19,6 +19,11 @@ struct StatesArguments {
   bool first_is_shared;
   E* states;    ///< [slots, heads, state_size()]: each chunk's state before it; backward, the gradient of that after it
   float* last;  ///< [sequences, heads, K, V] or null
+  // A sequence is taken as `parts` parts of `part_chunks` chunks side by side: first what they add, for join_parts
+  // (chunk_parts.h).
+  int parts, part_chunks;
+  bool adds;
+  float *between, *decay;
 };
 template <class E>
 void states(const Arguments<E>& a, const StatesArguments<E>& s, bool backward, cudaStream_t stream);

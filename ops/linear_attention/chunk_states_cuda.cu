@@ -23,17 +23,20 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
   const auto& decays = shared.gates;
   const int v_tiles = (a.V + kTile - 1) / kTile;
   const int first_k = static_cast<int>(blockIdx.x) / v_tiles * kTile, first_v = static_cast<int>(blockIdx.x) % v_tiles * kTile;
-  const int head = blockIdx.y;
-  const std::int64_t n = blockIdx.z;
+  const int head = blockIdx.y, runs = s.adds ? s.parts - 1 : s.parts, part = static_cast<int>(blockIdx.z) % runs;
+  const std::int64_t n = blockIdx.z / runs, row = (n * s.parts + part) * a.heads + head;
   const Sequence sequence(a, n);
-  const int chunks = sequence.chunks();
+  const int chunks = sequence.chunks(), begin = min(part * s.part_chunks, chunks), end = min(begin + s.part_chunks, chunks);
+  auto position = [&](int i) { return kBackward ? chunks - 1 - i : i; };
 
   Fragment<kTile> state;
   const std::int64_t size = std::int64_t{a.K} * a.V;
   auto element = [&](int row, int column) { return std::int64_t{first_k + row} * a.V + first_v + column; };
   auto inside = [&](int row, int column) { return first_k + row < a.K && first_v + column < a.V; };
-  if (s.first) {
-    const float* first = s.first + ((s.first_is_shared ? 0 : n * a.heads) + head) * size;
+  const float* first = s.adds ? nullptr : s.between + row * size;
+  if (part == 0) first = s.first ? s.first + ((s.first_is_shared ? 0 : n * a.heads) + head) * size : nullptr;
+  float part_decay[2] = {1, 1};  // of this thread's rows
+  if (first) {
     state.each([&](float& x, int row, int column) { x = inside(row, column) ? first[element(row, column)] : 0.f; });
   }
 
@@ -44,14 +47,16 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
     copy_rows(shared.y[c % 2], kBackward ? Head<E>{s.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
     gates.load(a, chunk, n, head, first_k);
   };
-  if (chunks > 0) fetch(kBackward ? chunks - 1 : 0);
-  for (int i = 0; i < chunks; ++i) {
-    const int c = kBackward ? chunks - 1 - i : i;
-    E* border = s.states + (sequence.slot(n, c) * a.heads + head) * a.state_size();
-    state.each_pair([&](const float* pair, int row, int column) {
-      if (first_k + row < a.K && first_v + column < a.state_columns())
-        store_pair(border + std::int64_t{first_k + row} * a.state_columns() + first_v + column, pair[0], pair[1]);
-    });
+  if (begin < end) fetch(position(begin));
+  for (int i = begin; i < end; ++i) {
+    const int c = position(i);
+    if (!s.adds) {
+      E* border = s.states + (sequence.slot(n, c) * a.heads + head) * a.state_size();
+      state.each_pair([&](const float* pair, int row, int column) {
+        if (first_k + row < a.K && first_v + column < a.state_columns())
+          store_pair(border + std::int64_t{first_k + row} * a.state_columns() + first_v + column, pair[0], pair[1]);
+      });
+    }
 
     gates.sum(shared.gates);
     if constexpr (kPerChannel) kBackward ? gates.from_start(shared.gates) : gates.to_end(shared.gates);
@@ -64,16 +69,23 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
       return kBackward ? make_float2(a.scale * factor.x, a.scale * factor.y) : factor;
     });
     __syncthreads();
-    if (i + 1 < chunks) fetch(kBackward ? c - 1 : c + 1);
+    if (i + 1 < end) fetch(position(i + 1));
     state.each([&](float& value, int row, int) { value *= decays.decay(row); });
+    for (int j = 0; j < 2; ++j) part_decay[j] *= decays.decay(state.row(2 * j));
     multiply<Layout::transposed, Layout::plain>(state, shared.x[c % 2], shared.y[c % 2]);
   }
-  if (s.last) {
-    float* last = s.last + (n * a.heads + head) * size;
+  float* last = s.adds ? s.between + (row + a.heads) * size : nullptr;
+  if (!s.adds && part == s.parts - 1 && s.last) last = s.last + (n * a.heads + head) * size;
+  if (last) {
     state.each([&](float& value, int row, int column) {
       if (inside(row, column)) last[element(row, column)] = value;
     });
   }
+  if (s.adds && first_v == 0 && state.column(0, 0) == 0)
+    for (int j = 0; j < 2; ++j) {
+      const int channel = kPerChannel ? first_k + state.row(2 * j) : 0, channels = kPerChannel ? a.K : 1;
+      if (channel < channels) s.decay[row * channels + channel] = part_decay[j];
+    }
 }
 
 template <bool kPerChannel, bool kBackward, class E>
@@ -81,7 +93,8 @@ void launch(const Arguments<E>& a, const StatesArguments<E>& s, cudaStream_t str
   constexpr int bytes = sizeof(Shared<E, kPerChannel>);
   auto kernel = states_kernel<E, kPerChannel, kBackward>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const dim3 grid(blocks_for(a.K, kTile) * blocks_for(a.V, kTile), a.heads, static_cast<unsigned>(a.sequences));
+  const dim3 grid(blocks_for(a.K, kTile) * blocks_for(a.V, kTile), a.heads,
+                  static_cast<unsigned>(a.sequences * (s.adds ? s.parts - 1 : s.parts)));
   kernel<<<grid, kThreads, bytes, stream>>>(a, s);
   GLADE_CUDA_LAUNCHED();
 }

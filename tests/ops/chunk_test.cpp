@@ -174,6 +174,11 @@ TEST_F(Chunk, FewHeadsAndLongSequences) {
   for (const bool gk : {false, true})
     for (const bool reverse : {false, true}) check({.B = 1, .T = 3000, .H = 1, .g = !gk, .gk = gk, .reverse = reverse});
   check({.B = 1, .T = 3000, .H = 2, .g_gamma = true, .cu_seqlens = {0, 70, 70, 1900, 3000}});
+  for (const bool gk : {false, true})
+    for (const bool reverse : {false, true})
+      check({.B = 1, .T = 3000, .H = 1, .g = !gk, .gk = gk, .reverse = reverse, .dtype = DType::float32}, 1e-5);
+  check({.B = 1, .T = 3000, .H = 2, .K = 100, .V = 60, .g = true, .cu_seqlens = {0, 70, 70, 2900, 3000}, .dtype = DType::float32},
+        1e-5);
 }
 
 TEST_F(Chunk, StrongGates) {
