@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include <glade/autograd/accumulate.h>
+#include <glade/autograd/aside.h>
 #include <glade/core/format.h>
 #include <glade/core/interrupt.h>
 #include <glade/core/profile.h>
@@ -55,7 +56,8 @@ class Pass {
       std::pop_heap(heap_.begin(), heap_.end(), older);
       Node* node = heap_.back();
       heap_.pop_back();
-      if (node->sequence() != 0) check_interrupt();  // no leaf has its gradient yet: those come last
+      if (is_leaf(*node)) aside_.join();  // leaves come last
+      else check_interrupt();             // none has its gradient yet
       auto found = waiting_.find(node);
       Tensors gradients = std::move(found->second);
       waiting_.erase(found);
@@ -87,6 +89,7 @@ class Pass {
     }
     Tensor& slot = entry->second[edge.index];
     if (slot.defined()) {
+      if (is_leaf(*edge.node)) aside_.join();
       RunScope scope(running, create_graph_);
       slot = accumulate(slot, gradient);
     } else {
@@ -101,6 +104,7 @@ class Pass {
     gradient = std::move(by);
   }
 
+  static bool is_leaf(const Node& node) { return node.sequence() == 0; }
   static bool older(const Node* a, const Node* b) { return a->sequence() < b->sequence(); }
 
   void visit(Node* node, Tensors gradients) {
@@ -121,6 +125,7 @@ class Pass {
   }
 
   bool retain_graph_, create_graph_, restricted_ = false;
+  Aside aside_;
   std::vector<std::shared_ptr<Node>> roots_;
   std::unordered_map<Node*, Tensors> waiting_;
   std::vector<Node*> heap_;

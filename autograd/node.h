@@ -47,6 +47,8 @@ class Node : public std::enable_shared_from_this<Node> {
   const std::vector<Edge>& edges() const { return edges_; }
   /// Whether the gradient of input i is wanted; backward may leave the others undefined.
   bool needs_grad(std::size_t i) const { return edges_[i].node != nullptr; }
+  /// Whether input i is a leaf, whose gradient no other node reads.
+  bool leads_to_leaf(std::size_t i) const { return needs_grad(i) && edges_[i].node->sequence() == 0; }
   std::uint32_t num_outputs() const { return num_outputs_; }
 
   void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }

@@ -2,7 +2,7 @@
 // Marks in the work of a GPU, to wait for and to measure time between.
 #include <utility>
 
-#include <glade/core/device.h>
+#include <glade/core/stream.h>
 
 namespace glade::cuda {
 
@@ -20,6 +20,8 @@ class Event {
 
   /// Marks what is queued so far on the calling thread's current stream of the device.
   void record();
+  /// Makes work queued on `stream` from now on wait for that.
+  void wait_on(Stream stream) const;
   /// Waits until that is done; at once where nothing was marked.
   void synchronize() const;
   /// The time from the other mark to this one. Both must be done.

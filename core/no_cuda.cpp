@@ -35,6 +35,7 @@ std::string memory_summary(int, const MemoryCategories&) { detail::throw_no_cuda
 Event::Event(int) : device_(0), handle_(nullptr) { detail::throw_no_cuda(); }
 Event::~Event() = default;
 void Event::record() {}
+void Event::wait_on(Stream) const {}
 void Event::synchronize() const {}
 double Event::milliseconds_since(const Event&) const { return 0; }
 

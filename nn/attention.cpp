@@ -45,10 +45,10 @@ std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden
 /// [B, T, heads * d] -> [B, T, heads, d]
 Tensor split_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
-/// Normalises each head of o [B, T, H, V], gates it where there is a gate, and joins the heads.
-Tensor finish_heads(const Tensor& o, const Tensor& gate, const RMSNorm& norm) {
-  const Tensor y = gate.defined() ? norm.forward_gated(o, split_heads(gate, o.size(2))) : norm(o);
-  return reshape(y, {o.size(0), o.size(1), o.size(2) * o.size(3)});
+/// The end of a layer: normalises each head of o [B, T, H, V], gates it where there is a gate, and maps all heads together.
+Tensor finish(const Tensor& o, const Tensor& gate, const RMSNorm& norm, const Linear& o_proj, const Tensor& residual) {
+  if (gate.defined()) return norm.forward_gated_linear(o, split_heads(gate, o.size(2)), o_proj.weight, residual);
+  return o_proj.forward_sum(reshape(norm(o), {o.size(0), o.size(1), o.size(2) * o.size(3)}), residual);
 }
 
 }  // namespace
@@ -108,7 +108,8 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
   register_module("o_proj", o_proj);
 }
 
-Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens,
+                                     const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "GatedLinearAttention");
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight, gk_down_->weight};
   if (g_proj) weights.push_back(g_proj->weight);
@@ -134,7 +135,7 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   const auto [o, final_state] = RecurrentAttention().apply(split_heads(q, num_heads_), split_heads(k, num_kv_heads_),
                                                            split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
-  return o_proj(finish_heads(o, g_proj ? projected[4] : Tensor(), g_norm));
+  return finish(o, g_proj ? projected[4] : Tensor(), g_norm, o_proj, residual);
 }
 
 LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t layer_idx, std::int64_t num_layers,
@@ -157,7 +158,8 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
   register_module("o_proj", o_proj);
 }
 
-Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens,
+                                   const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "LightningAttention");
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight};
   if (g_proj) weights.push_back(g_proj->weight);
@@ -169,7 +171,7 @@ Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const
   const auto [o, final_state] =
       RecurrentAttention().apply(q, split_heads(silu(projected[1]), num_heads_), split_heads(projected[2], num_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
-  return o_proj(finish_heads(o, g_proj ? projected[3] : Tensor(), g_norm));
+  return finish(o, g_proj ? projected[3] : Tensor(), g_norm, o_proj, residual);
 }
 
 }  // namespace glade::nn

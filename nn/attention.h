@@ -21,8 +21,9 @@ struct AttentionState {
 class LinearAttention : public Module {
  public:
   /// `state`, where given, is what came before x and then what came up to its end. With cu_seqlens [N + 1], B is 1 and x
-  /// holds N sequences in a row.
-  virtual Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {}) const = 0;
+  /// holds N sequences in a row. `residual`, where given, is added to the result inside of the last product.
+  virtual Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
+                         const Tensor& residual = {}) const = 0;
 
   /// How the recurrence is computed. A single token that comes with a state is one recurrent step, whatever this says.
   Algorithm algorithm = Algorithm::automatic;
@@ -56,7 +57,8 @@ class GatedLinearAttention : public LinearAttention {
  public:
   /// ValueError where sizes do not divide or the feature map is unknown.
   explicit GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options = {});
-  Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {}) const override;
+  Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
+                 const Tensor& residual = {}) const override;
 
   Linear q_proj, k_proj, v_proj;
   Sequential gk_proj;  ///< two linear layers through gate_low_rank_dim
@@ -91,7 +93,8 @@ class LightningAttention : public LinearAttention {
   /// ValueError where sizes do not divide or layer_idx is outside [0, num_layers).
   LightningAttention(std::int64_t hidden_size, std::int64_t layer_idx, std::int64_t num_layers,
                      const LightningAttentionOptions& options = {});
-  Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {}) const override;
+  Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
+                 const Tensor& residual = {}) const override;
 
   Linear q_proj, k_proj, v_proj;
   std::optional<Linear> g_proj;

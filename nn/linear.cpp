@@ -21,4 +21,6 @@ Tensor Linear::forward(const Tensor& x) const {
   return weight.dtype() == x.dtype() ? linear(x, weight, bias) : linears(x, {weight}, {bias})[0];
 }
 
+Tensor Linear::forward_sum(const Tensor& x, const Tensor& addend) const { return linears(x, {weight}, {bias}, {addend})[0]; }
+
 }  // namespace glade::nn

@@ -12,6 +12,8 @@ class Linear : public UnaryModule {
   /// Shares a weight [out, in] that another module owns too; no bias.
   explicit Linear(const Tensor& shared_weight);
   Tensor forward(const Tensor& x) const override;
+  /// forward(x) + addend, added inside of the product.
+  Tensor forward_sum(const Tensor& x, const Tensor& addend) const;
 
   const Tensor weight;  ///< [out, in]
   const Tensor bias;    ///< [out]; undefined without bias

@@ -20,10 +20,12 @@ std::int64_t GatedMLP::default_intermediate_size(std::int64_t hidden_size, doubl
   return (size + 255) / 256 * 256;
 }
 
-Tensor GatedMLP::forward(const Tensor& x) const {
+Tensor GatedMLP::forward(const Tensor& x) const { return forward_sum(x, {}); }
+
+Tensor GatedMLP::forward_sum(const Tensor& x, const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "GatedMLP");
   const Tensors y = linears(x, {gate_proj.weight, up_proj.weight});
-  return down_proj(swiglu(y[0], y[1]));
+  return swiglu_linear(y[0], y[1], down_proj.weight, residual);
 }
 
 }  // namespace glade::nn

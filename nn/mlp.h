@@ -11,6 +11,8 @@ class GatedMLP : public UnaryModule {
   /// multiple of 256.
   static std::int64_t default_intermediate_size(std::int64_t hidden_size, double hidden_ratio = 4);
   Tensor forward(const Tensor& x) const override;
+  /// forward(x) + residual, added inside of the last product; residual may be undefined.
+  Tensor forward_sum(const Tensor& x, const Tensor& residual) const;
 
   Linear gate_proj, up_proj, down_proj;
 };

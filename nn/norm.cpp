@@ -15,6 +15,10 @@ std::pair<Tensor, Tensor> RMSNorm::forward_sum(const Tensor& x, const Tensor& re
 
 Tensor RMSNorm::forward_gated(const Tensor& x, const Tensor& gate) const { return gated_rms_norm(x, gate, weight, eps_); }
 
+Tensor RMSNorm::forward_gated_linear(const Tensor& x, const Tensor& gate, const Tensor& weight_of, const Tensor& addend) const {
+  return gated_norm_linear(x, gate, weight, eps_, weight_of, addend);
+}
+
 LayerNorm::LayerNorm(std::int64_t dim, double eps, bool elementwise_affine, bool with_bias)
     : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()),
       bias(elementwise_affine && with_bias ? register_parameter("bias", zeros({dim})) : Tensor()),

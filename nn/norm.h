@@ -12,10 +12,13 @@ class RMSNorm : public UnaryModule {
  public:
   explicit RMSNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true);
   Tensor forward(const Tensor& x) const override;
-  /// {forward(x + residual), x + residual} in one pass.
-  std::pair<Tensor, Tensor> forward_sum(const Tensor& x, const Tensor& residual) const;
+  /// {forward(x + residual), x + residual} in one pass; residual may be undefined (see add_rms_norm).
+  std::pair<Tensor, Tensor> forward_sum(const Tensor& x, const Tensor& residual = {}) const;
   /// forward(x) * silu(gate) in one pass; gate has x's shape.
   Tensor forward_gated(const Tensor& x, const Tensor& gate) const;
+  /// forward_gated(x, gate), its heads joined, times weight [out, heads * dim] transposed, plus addend where defined; backward
+  /// keeps x and gate alone (see gated_norm_linear).
+  Tensor forward_gated_linear(const Tensor& x, const Tensor& gate, const Tensor& weight, const Tensor& addend = {}) const;
 
   const Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
 

@@ -22,6 +22,11 @@ void Event::record() {
   GLADE_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(handle_), stream(device)));
 }
 
+void Event::wait_on(Stream stream) const {
+  DeviceGuard guard({DeviceType::cuda, stream.device});
+  GLADE_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), static_cast<cudaEvent_t>(handle_)));
+}
+
 void Event::synchronize() const { GLADE_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_))); }
 
 double Event::milliseconds_since(const Event& earlier) const {

@@ -13,7 +13,10 @@ namespace glade::cuda {
 struct Graph::Recording {
   explicit Recording(int device) : device(device) {
     DeviceGuard guard({DeviceType::cuda, device});
-    GLADE_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    int lowest = 0, highest = 0;
+    GLADE_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    // Before what is recorded on other streams (see autograd/aside.h), as everything waits for it in the end.
+    GLADE_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   }
   ~Recording() {
     end();

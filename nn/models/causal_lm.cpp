@@ -76,11 +76,10 @@ Block::Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> atte
   register_module("mlp", mlp);
 }
 
-Block::Summands Block::forward(const Summands& x, AttentionState* state, const Tensor& cu_seqlens) const {
-  const auto [attn_input, before] =
-      x.second.defined() ? attn_norm.forward_sum(x.first, x.second) : Summands(attn_norm(x.first), x.first);
-  const auto [mlp_input, between] = mlp_norm.forward_sum(attn->forward(attn_input, state, cu_seqlens), before);
-  return {mlp(mlp_input), between};
+Tensor Block::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const {
+  const auto [attn_input, before] = attn_norm.forward_sum(x);
+  const auto [mlp_input, between] = mlp_norm.forward_sum(attn->forward(attn_input, state, cu_seqlens, before));
+  return mlp.forward_sum(mlp_input, between);
 }
 
 Decoder::Decoder(const CausalLMConfig& config, const AttentionFactory& attention)
@@ -100,22 +99,18 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
     if (states->size() != layers.size())
       fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
   }
-  Block::Summands x(glade::to(embeddings(ids), dtype_), Tensor());
+  Tensor x = glade::to(embeddings(ids), dtype_);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ProfileRange range(RangeKind::layer, "layers", static_cast<std::int64_t>(i));
     const Block& layer = layers[i];
     if (recompute && states == nullptr && GradMode::enabled()) {
-      const auto run = [&layer, cu_seqlens](const Tensors& in) {
-        const auto [sum, residual] = layer.forward({in[0], in[1]}, nullptr, cu_seqlens);
-        return Tensors{sum, residual};
-      };
-      const Tensors y = autograd::recompute(run, {x.first, x.second}, layer.parameters());
-      x = {y[0], y[1]};
+      const auto run = [&layer, cu_seqlens](const Tensors& in) { return Tensors{layer.forward(in[0], nullptr, cu_seqlens)}; };
+      x = autograd::recompute(run, {x}, layer.parameters())[0];
     } else {
       x = layer.forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
     }
   }
-  return norm.forward_sum(x.first, x.second).first;
+  return norm(x);
 }
 
 CausalLM::CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention)

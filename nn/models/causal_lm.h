@@ -23,9 +23,7 @@ using AttentionFactory = std::function<std::unique_ptr<LinearAttention>(std::int
 class Block : public Module {
  public:
   Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> attention);
-  /// The hidden vectors as a sum of two, which the norms add up on the way; the second may be undefined.
-  using Summands = std::pair<Tensor, Tensor>;
-  Summands forward(const Summands& x, AttentionState* state, const Tensor& cu_seqlens) const;
+  Tensor forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const;
 
   RMSNorm attn_norm;
   std::unique_ptr<LinearAttention> attn;

@@ -5,6 +5,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/activation/activation_kernels.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/linear_of.h>
 
 namespace glade {
 
@@ -18,12 +19,13 @@ bool in_rows(const LoopPlan<5>& plan) {
   return rows;
 }
 
-Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up) {
+/// Gradients of gate and up. Where `again`, grad is row-major, and the result of swiglu is left in its place.
+Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up, bool again = false) {
   const Tensor grad_gate = empty(gate.shape(), gate.options()), grad_up = empty(up.shape(), up.options());
   if (gate.numel() == 0) return {grad_gate, grad_up};
   const auto plan = plan_loop(gate.shape(), grad_gate, grad_up, grad, gate, up);
-  if (!in_rows(plan)) return swiglu_backward(contiguous_data(grad), contiguous_data(gate), contiguous_data(up));
-  GLADE_DISPATCH(gate.device(), swiglu_backward, plan, grad_gate, grad_up, grad, gate, up);
+  if (!in_rows(plan)) return swiglu_backward(contiguous_data(grad), contiguous_data(gate), contiguous_data(up), again);
+  GLADE_DISPATCH(gate.device(), swiglu_backward, plan, grad_gate, grad_up, grad, gate, up, again);
   return {grad_gate, grad_up};
 }
 
@@ -60,6 +62,21 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
                                                 : swiglu_backward(grad, gate.get(), up.get());
                    });
   return out;
+}
+
+Tensor swiglu_linear(const Tensor& gate, const Tensor& up, const Tensor& weight, const Tensor& addend) {
+  Tensor values;
+  {
+    NoGradGuard no_grad;
+    values = swiglu(gate, up);
+  }
+  const DType dtype = values.dtype();
+  const Remade x{
+      {to(gate, dtype), to(up, dtype)},
+      values,
+      [](const Tensors& in) { return swiglu(in[0], in[1]); },
+      [](const autograd::Node&, const Tensors& in, const Tensor& grad) { return swiglu_backward(grad, in[0], in[1], true); }};
+  return linear_of("swiglu_linear", x, weight, addend);
 }
 
 Tensor normalized_logsigmoid(const Tensor& x, double normalizer) {

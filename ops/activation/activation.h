@@ -7,6 +7,9 @@ namespace glade {
 
 /// silu(gate) * up (arXiv 2002.05202); equal shapes.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
+/// linears(swiglu(gate, up), {weight}, {}, {addend})[0], the end of a gated MLP, keeping gate and up alone for backward, which
+/// makes their product again on the way. addend may be undefined.
+Tensor swiglu_linear(const Tensor& gate, const Tensor& up, const Tensor& weight, const Tensor& addend = {});
 /// logsigmoid(x) / normalizer, the gate of GLA in log space, in one pass.
 Tensor normalized_logsigmoid(const Tensor& x, double normalizer);
 /// Zeroes each element with probability p and scales the rest by 1 / (1 - p) while training; x itself otherwise. The

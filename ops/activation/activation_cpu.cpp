@@ -25,7 +25,7 @@ void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, cons
 }
 
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
-                     const Tensor& gate, const Tensor& up) {
+                     const Tensor& gate, const Tensor& up, bool again) {
   visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
     const std::int64_t columns = plan.shape[0];
@@ -37,12 +37,17 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
         const std::int64_t r = i / columns, first = i % columns, n = std::min(columns - first, end - i);
         T* __restrict to_gate = row(grad_gate, 0, r) + first;
         T* __restrict to_up = row(grad_up, 1, r) + first;
-        const T *from_grad = row(grad, 2, r) + first, *from_gate = row(gate, 3, r) + first, *from_up = row(up, 4, r) + first;
+        T* __restrict dys = row(grad, 2, r) + first;
+        const T *from_gate = row(gate, 3, r) + first, *from_up = row(up, 4, r) + first;
 #pragma GCC ivdep
         for (std::int64_t j = 0; j < n; ++j) {
-          const C dy = C(from_grad[j]), x = C(from_gate[j]), s = math::sigmoid(x);
+          const C dy = C(dys[j]), x = C(from_gate[j]), s = math::sigmoid(x);
           to_gate[j] = T(dy * C(from_up[j]) * s * (1 + x * (1 - s)));
           to_up[j] = T(dy * x * s);
+        }
+        if (again) {
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < n; ++j) dys[j] = T(Swiglu{}(from_gate[j], from_up[j]));
         }
         i += n;
       }

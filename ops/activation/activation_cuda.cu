@@ -41,7 +41,7 @@ struct Rows {
 /// One thread `Width` elements of every operand.
 template <class T, int Width>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(Rows rows, T* grad_gate, T* grad_up, const T* grad, const T* gate, const T* up) {
+    swiglu_backward_kernel(Rows rows, T* grad_gate, T* grad_up, T* grad, const T* gate, const T* up, bool again) {
   using C = compute_t<T>;
   using Loaded = Vector<T, Width>;
   const unsigned row = blockIdx.x / rows.blocks_a_row, block = blockIdx.x % rows.blocks_a_row;
@@ -50,15 +50,17 @@ __global__ void __launch_bounds__(kThreads)
   const auto at = [&](int operand) { return row * rows.strides[operand] + column; };
   const Loaded dy = *reinterpret_cast<const Loaded*>(grad + at(2)), x = *reinterpret_cast<const Loaded*>(gate + at(3)),
                u = *reinterpret_cast<const Loaded*>(up + at(4));
-  Loaded dx, du;
+  Loaded dx, du, y;
 #pragma unroll
   for (int j = 0; j < Width; ++j) {
     const C s = math::rounded_sigmoid<T>(C(x.x[j])), scaled = C(dy.x[j]) * s;
     dx.x[j] = T(scaled * C(u.x[j]) * (1 + C(x.x[j]) * (1 - s)));
     du.x[j] = T(scaled * C(x.x[j]));
+    y.x[j] = T(Swiglu{}(x.x[j], u.x[j]));
   }
   detail::store(grad_gate + at(0), dx);
   detail::store(grad_up + at(1), du);
+  if (again) detail::store(grad + at(2), y);
 }
 
 /// One thread one counter, which is four elements.
@@ -104,7 +106,7 @@ void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, cons
 }
 
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
-                     const Tensor& gate, const Tensor& up) {
+                     const Tensor& gate, const Tensor& up, bool again) {
   DeviceGuard guard(gate.device());
   visit_floating(gate.dtype(), [&]<class T>(TypeTag<T>) {
     constexpr int kWidth = 16 / sizeof(T);
@@ -119,7 +121,7 @@ void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Ten
     const auto blocks = static_cast<unsigned>(plan.numel / rows.columns * rows.blocks_a_row);
     const auto kernel = vectors ? swiglu_backward_kernel<T, kWidth> : swiglu_backward_kernel<T, 1>;
     kernel<<<blocks, kThreads, 0, stream(gate.device())>>>(rows, grad_gate.data<T>(), grad_up.data<T>(), grad.data<T>(),
-                                                           gate.data<T>(), up.data<T>());
+                                                           gate.data<T>(), up.data<T>(), again);
     GLADE_CUDA_LAUNCHED();
   });
 }

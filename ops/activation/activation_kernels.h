@@ -35,9 +35,10 @@ void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer
 void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer);
 /// The plan's operands are out, gate, up.
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up);
-/// The plan's operands are grad_gate, grad_up, grad, gate, up; it has at most two dimensions, and inner strides of 1.
+/// The plan's operands are grad_gate, grad_up, grad, gate, up; it has at most two dimensions, and inner strides of 1. Where
+/// `again`, swiglu's result is left in grad's place.
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
-                     const Tensor& gate, const Tensor& up);
+                     const Tensor& gate, const Tensor& up, bool again);
 /// Of row-major tensors. Element i is kept where number i % 4 of counter offset + i / 4 of the place is at least p.
 void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place);
 }  // namespace cpu
@@ -47,7 +48,7 @@ void normalized_logsigmoid(const Tensor& out, const Tensor& x, double normalizer
 void normalized_logsigmoid_backward(const Tensor& dx, const Tensor& grad, const Tensor& x, double normalizer);
 void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, const Tensor& up);
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
-                     const Tensor& gate, const Tensor& up);
+                     const Tensor& gate, const Tensor& up, bool again);
 void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place);
 }  // namespace cuda
 

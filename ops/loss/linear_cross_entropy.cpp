@@ -34,27 +34,23 @@ Result compute(const ClassLossOptions& options, const Tensor& x, const Tensor& w
   const std::int64_t rows = x.size(0), classes = weight.size(0);
   const Tensor head = autograd::weight_copy(weight, x.dtype());
   const TensorOptions wide{x.dtype() == DType::float64 ? DType::float64 : DType::float32, x.device()};
-  Result result{zeros({}, wide), wants_x ? empty(x.shape(), x.options()) : Tensor(),
-                wants_weight ? zeros(weight.shape(), wide) : Tensor()};
+  Result result{Tensor(), wants_x ? empty(x.shape(), x.options()) : Tensor(),
+                wants_weight ? (rows > 0 ? empty : zeros)(weight.shape(), wide) : Tensor()};
 
   const std::int64_t blocks = std::max<std::int64_t>(1, (rows * classes + kBlockElements - 1) / kBlockElements);
   const std::int64_t block_rows = (rows + blocks - 1) / blocks;
   const Tensor counted = options.mean ? sum(to(not_equal(labels, options.ignore_index), wide.dtype)) : ones({}, wide);
-  const Tensor of_row = 1 / counted;  // what a row's loss counts in the result
-  ClassLossOptions summed = options;
-  summed.mean = false;
+  const Tensor of_row = wants_x || wants_weight ? 1 / counted : Tensor();  // what a row's loss counts in the result
+  const Tensor losses = empty({rows}, wide);
   for (std::int64_t first = 0; first < rows; first += block_rows) {
     const std::int64_t last = std::min(rows, first + block_rows);
-    const Tensor part = slice(x, 0, first, last), targets = slice(labels, 0, first, last), logits = linear(part, head);
-    const ClassLoss block{empty({}, wide), empty({}, wide), empty({last - first}, wide)};
-    GLADE_DISPATCH(x.device(), class_loss, summed, logits, targets, block);
-    result.loss = result.loss + block.loss;
-    if (!wants_x && !wants_weight) continue;
-    GLADE_DISPATCH(x.device(), class_loss_backward, summed, logits, targets, block, of_row, logits);  // in the logits' place
+    const Tensor part = slice(x, 0, first, last), logits = linear(part, head);
+    GLADE_DISPATCH(x.device(), class_losses, options, logits, slice(labels, 0, first, last), slice(losses, 0, first, last),
+                   of_row);
     if (wants_x) multiply_into(slice(result.dx, 0, first, last), logits, head);
-    if (wants_weight) multiply_into(result.dweight, transpose(logits, 0, 1), part, true);
+    if (wants_weight) multiply_into(result.dweight, transpose(logits, 0, 1), part, first > 0);
   }
-  result.loss = result.loss / counted;
+  result.loss = sum(losses) / counted;
   return result;
 }
 

@@ -20,25 +20,54 @@ void for_each_row(const ClassLossOptions& options, const Tensor& targets, std::i
   });
 }
 
+/// What a row loses, and its gradient.
+template <class T>
+struct ClassRow {
+  using Acc = compute_t<T>;
+  const ClassLossOptions& options;
+  std::int64_t n;
+
+  /// Sets logsumexp too, of logits.
+  double loss(const T* x, std::int64_t target, Acc& logsumexp) const {
+    double loss = -(1 - options.label_smoothing) * static_cast<double>(x[target]);
+    if (options.normalized) return loss;
+    const auto larger = [=](Acc a, std::int64_t i) { return nan_max(a, Acc(x[i])); };
+    const Acc largest = fold_run(n, -std::numeric_limits<Acc>::infinity(), larger, nan_max<Acc>);
+    const double sum = sum_run<Acc>(n, [=](std::int64_t i) { return math::exp(Acc(x[i]) - largest); });
+    const double total = static_cast<double>(largest) + std::log(sum);
+    logsumexp = static_cast<Acc>(total);
+    loss += total;
+    if (options.label_smoothing > 0)
+      loss -= options.label_smoothing * sum_run<Acc>(n, [=](std::int64_t i) { return Acc(x[i]); }) / static_cast<double>(n);
+    return loss;
+  }
+
+  /// Times scale; dx may be x.
+  void gradient(const T* x, std::int64_t target, Acc logsumexp, Acc scale, T* dx) const {
+    if (options.normalized) {
+      std::fill_n(dx, n, T(0));
+      dx[target] = T(-scale);
+      return;
+    }
+    const auto spread = static_cast<Acc>(options.label_smoothing / static_cast<double>(n)),
+               own = static_cast<Acc>(1 - options.label_smoothing);
+    const Acc at_target = Acc(x[target]);  // read first: dx may be x
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - logsumexp) - spread));
+    dx[target] = T(scale * (math::exp(at_target - logsumexp) - spread - own));
+  }
+};
+
 template <class T, class Acc>
 void class_loss_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& out) {
   const std::int64_t n = input.shape().back(), rows = targets.numel();
   const std::int64_t* target = targets.data<std::int64_t>();
   Acc* logsumexp = options.normalized ? nullptr : out.logsumexp.data<Acc>();
   std::vector<double> losses(static_cast<std::size_t>(rows), 0.0);
-  const auto row_loss = [&, data = input.data<T>()](std::int64_t row) {
-    const T* x = data + row * n;
-    double& loss = losses[static_cast<std::size_t>(row)];
-    loss = -(1 - options.label_smoothing) * static_cast<double>(x[target[row]]);
-    if (options.normalized) return;
-    const auto larger = [=](Acc a, std::int64_t i) { return nan_max(a, Acc(x[i])); };
-    const Acc largest = fold_run(n, -std::numeric_limits<Acc>::infinity(), larger, nan_max<Acc>);
-    const double sum = sum_run<Acc>(n, [=](std::int64_t i) { return math::exp(Acc(x[i]) - largest); });
-    const double total = static_cast<double>(largest) + std::log(sum);
-    logsumexp[row] = static_cast<Acc>(total);
-    loss += total;
-    if (options.label_smoothing > 0)
-      loss -= options.label_smoothing * sum_run<Acc>(n, [=](std::int64_t i) { return Acc(x[i]); }) / static_cast<double>(n);
+  const auto row_loss = [&, of = ClassRow<T>{options, n}, data = input.data<T>()](std::int64_t row) {
+    Acc total = 0;
+    losses[static_cast<std::size_t>(row)] = of.loss(data + row * n, target[row], total);
+    if (logsumexp != nullptr) logsumexp[row] = total;
   };
   for_each_row(options, targets, n, row_loss, [](std::int64_t) {});
   const auto counted = static_cast<double>(rows - std::count(target, target + rows, options.ignore_index));
@@ -51,22 +80,10 @@ void class_loss_rows(const ClassLossOptions& options, const Tensor& input, const
 template <class T, class Acc>
 void class_loss_backward_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& saved,
                               Acc scale, T* gradient) {
-  const std::int64_t n = input.shape().back();
-  const auto spread = static_cast<Acc>(options.label_smoothing / static_cast<double>(n)),
-             own = static_cast<Acc>(1 - options.label_smoothing);
-  const auto row_gradient = [&, data = input.data<T>()](std::int64_t row) {
-    const T* x = data + row * n;
-    T* dx = gradient + row * n;
-    const std::int64_t target = targets.data<std::int64_t>()[row];
-    if (options.normalized) {
-      std::fill_n(dx, n, T(0));
-      dx[target] = T(-scale);
-      return;
-    }
-    const Acc total = saved.logsumexp.data<Acc>()[row], at_target = Acc(x[target]);  // read first: dx may be x
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - total) - spread));
-    dx[target] = T(scale * (math::exp(at_target - total) - spread - own));
+  const std::int64_t n = input.shape().back(), *target = targets.data<std::int64_t>();
+  const Acc* logsumexp = options.normalized ? nullptr : saved.logsumexp.data<Acc>();
+  const auto row_gradient = [&, of = ClassRow<T>{options, n}, x = input.data<T>()](std::int64_t row) {
+    of.gradient(x + row * n, target[row], logsumexp != nullptr ? logsumexp[row] : Acc(0), scale, gradient + row * n);
   };
   for_each_row(options, targets, n, row_gradient, [&](std::int64_t row) { std::fill_n(gradient + row * n, n, T(0)); });
 }
@@ -82,6 +99,28 @@ void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     using Acc = compute_t<T>;
     class_loss_backward_rows(options, x, targets, saved, *grad.data<Acc>() * *saved.scale.data<Acc>(), dx.data<T>());
+  });
+}
+
+void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
+                  const Tensor& factor) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using Acc = compute_t<T>;
+    const std::int64_t n = x.shape().back(), *target = targets.data<std::int64_t>();
+    T* data = x.data<T>();
+    Acc* out = losses.data<Acc>();
+    const Acc* scale = factor.defined() ? factor.data<Acc>() : nullptr;
+    const ClassRow<T> of{options, n};
+    const auto row_loss = [&](std::int64_t row) {
+      Acc total = 0;
+      out[row] = static_cast<Acc>(of.loss(data + row * n, target[row], total));
+      if (scale != nullptr) of.gradient(data + row * n, target[row], total, *scale, data + row * n);
+    };
+    const auto ignored = [&](std::int64_t row) {
+      out[row] = 0;
+      if (scale != nullptr) std::fill_n(data + row * n, n, T(0));
+    };
+    for_each_row(options, targets, n, row_loss, ignored);
   });
 }
 

@@ -8,6 +8,13 @@ namespace glade::cuda {
 
 namespace {
 
+/// e^x where the result is rounded to T: for the 16-bit types the GPU's approximation (within 2e-6) does.
+template <class T>
+__device__ compute_t<T> rounded_exp(compute_t<T> x) {
+  if constexpr (sizeof(T) == 2) return __expf(x);
+  else return math::exp(x);
+}
+
 /// ClassLossOptions for kernels.
 template <class Acc>
 struct Smoothing {
@@ -105,6 +112,45 @@ __global__ void __launch_bounds__(kRowThreads)
   for_each_vector<W>(n, lane, lanes, write, x + row * n);
 }
 
+/// The losses of rows and, where factor is not null, their gradients times it in x's place: read for the second time, a row is
+/// in the cache.
+template <class T, int W>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_both_rows(Smoothing<compute_t<T>> smoothing, T* x, const std::int64_t* __restrict__ targets, std::int64_t rows,
+                            std::int64_t n, int lanes, const compute_t<T>* factor, compute_t<T>* __restrict__ losses) {
+  using Acc = compute_t<T>;
+  using R = LogSumExp<T>;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const std::int64_t row = row_of_thread(lanes);
+  T* const of_row = x + row * n;
+  const bool inside = row < rows, counts = inside && targets[row] != smoothing.ignore_index;
+  auto state = R::identity();
+  Acc sum = 0, loss = 0;
+  if (counts) {
+    fold_run<R>(state, of_row, n, 0, lane, lanes);
+    if (smoothing.spread > 0) fold_run<Sum<T>>(sum, of_row, n, 0, lane, lanes);
+    loss = smoothing.target_loss(of_row, targets[row], n);
+  }
+  __syncwarp();  // nobody writes before this was read
+  state = merge_lanes<R>(state, lanes);
+  if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
+  if (!inside) return;
+  const Acc total = loss == loss ? state.log_sum() : loss;  // NaN makes the row's gradient NaN
+  if (lane == 0) losses[row] = counts ? loss + total - smoothing.spread * sum : Acc(0);
+  if (factor == nullptr) return;
+  const Acc scale = *factor;
+  const std::int64_t target = targets[row];
+  const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const Acc wanted = smoothing.spread + (i + w == target ? smoothing.own : Acc(0));
+      v.x[w] = counts ? scale * (rounded_exp<T>(v.x[w] - total) - wanted) : Acc(0);
+    }
+    store_numbers<W>(of_row + i, v);
+  };
+  for_each_vector<W>(n, lane, lanes, write, static_cast<const T*>(of_row));
+}
+
 /// -grad * scale at the target, 0 elsewhere.
 template <class T>
 __global__ void __launch_bounds__(kReduceThreads)
@@ -164,6 +210,23 @@ void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const
     }
   });
   GLADE_CUDA_LAUNCHED();
+}
+
+void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
+                  const Tensor& factor) {
+  const std::int64_t n = x.shape().back(), rows = targets.numel();
+  if (rows == 0) return;
+  DeviceGuard guard(x.device());
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    using Acc = compute_t<T>;
+    const bool vectors = in_vectors<kWidth<T>>(n, x.data<T>());
+    const RowGrid grid(rows, ceil_div(n, kWidth<T>));
+    const auto kernel = vectors ? cross_entropy_both_rows<T, kWidth<T>> : cross_entropy_both_rows<T, 1>;
+    kernel<<<grid.blocks, grid.threads, 0, stream(x.device())>>>(
+        Smoothing<Acc>(options, n), x.data<T>(), targets.data<std::int64_t>(), rows, n, grid.lanes,
+        factor.defined() ? factor.data<Acc>() : nullptr, losses.data<Acc>());
+    GLADE_CUDA_LAUNCHED();
+  });
 }
 
 }  // namespace glade::cuda

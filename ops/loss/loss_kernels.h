@@ -24,6 +24,10 @@ void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& 
 /// dx may be x.
 void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& saved,
                          const Tensor& grad, const Tensor& dx);
+/// The loss of each row of logits x, in the dtype it is computed in. Where `factor`, a scalar of that, is defined, x becomes the
+/// gradient of their sum times it.
+void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
+                  const Tensor& factor);
 }  // namespace cpu
 
 namespace cuda {
@@ -31,6 +35,8 @@ namespace cuda {
 void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& out);
 void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& saved,
                          const Tensor& grad, const Tensor& dx);
+void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
+                  const Tensor& factor);
 }  // namespace cuda
 
 }  // namespace glade

@@ -1,6 +1,8 @@
 #include <glade/ops/matmul/matmul.h>
 
+#include <glade/autograd/aside.h>
 #include <glade/autograd/node.h>
+#include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/core/loops.h>
@@ -67,8 +69,8 @@ void fold_batch(Gemm& problem) {
   a.batch_stride = problem.out_batch_stride = 0;
 }
 
-/// a [..., m, k] times b [..., k, n], plus bias [n] where defined; one dtype and device. Not recorded.
-Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
+/// a [..., m, k] times b [..., k, n], plus bias [n] and addend [..., m, n] where defined; one dtype and device. Not recorded.
+Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}, const Tensor& addend = {}) {
   const Shape batch_shape = broadcast_shapes(batch_view(a).shape(), batch_view(b).shape(), "matmul");
   Shape shape = batch_shape;
   Gemm problem{.device = a.device(), .dtype = a.dtype(), .m = a.size(-2), .n = b.size(-1), .k = a.size(-1)};
@@ -79,10 +81,12 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
   if (problem.k == 0) {
     if (bias.defined()) copy_data(out, bias);
     else fill_data(out, 0);
+    if (addend.defined()) add_data(out, out, addend);
     return out;
   }
   const Tensor contiguous_bias = bias.defined() ? contiguous_data(bias) : bias;
   if (bias.defined()) problem.bias = contiguous_bias.raw_data();
+  const Tensor contiguous_addend = addend.defined() ? contiguous_data(addend) : addend;
   GemmMatrix a_matrix, b_matrix;
   const Tensor x = described(a, a_matrix), y = described(b, b_matrix);
 
@@ -99,6 +103,7 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
     problem.m = a.size(-2);
     problem.batch = plan.shape[0];
     problem.out = static_cast<char*>(out.raw_data()) + at[0];
+    if (addend.defined()) problem.addend = static_cast<const char*>(contiguous_addend.raw_data()) + at[0];
     problem.out_batch_stride = plan.strides[0][0];
     problem.a = a_matrix;
     problem.a.data = static_cast<const char*>(a_matrix.data) + at[1];
@@ -114,25 +119,40 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
 
 Tensor swap_last(const Tensor& x) { return transpose(x, -1, -2); }
 
-/// x [..., n] as one matrix.
+}  // namespace
+
 Tensor rows_of(const Tensor& x) {
   std::int64_t rows = 1;
   for (int d = 0; d + 1 < x.ndim(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.size(-1)});
 }
 
-}  // namespace
-
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool accumulate) {
-  Gemm problem{.device = a.device(), .dtype = a.dtype(), .out_dtype = out.dtype(), .accumulate = accumulate};
+  Gemm problem{.device = a.device(), .dtype = a.dtype(), .out_dtype = out.dtype()};
   problem.m = a.size(0);
   problem.n = b.size(1);
   problem.k = a.size(1);
   problem.out = out.raw_data();
+  if (accumulate) problem.addend = problem.out;
   if (out.numel() == 0) return;
   if (problem.k == 0) return accumulate ? void() : fill_data(out, 0);
   const Tensor x = described(a, problem.a), y = described(b, problem.b);
   GLADE_DISPATCH(a.device(), gemm, problem);
+}
+
+Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& addend) {
+  const Tensor transposed =
+      weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset());
+  return product(x, transposed, bias, addend);
+}
+
+Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype) {
+  if (!node.needs_grad(input)) return {};
+  const Tensor out = empty({grad.size(1), x.size(1)}, {dtype == DType::float32 ? dtype : x.dtype(), x.device()});
+  const auto multiply = [&] { multiply_into(out, transpose(grad, 0, 1), x); };
+  if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::run_aside(x.device(), {out, grad, x}, multiply);
+  else multiply();
+  return to_data(out, dtype);
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -186,8 +206,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return linear(to(x, dtype), to(weight, dtype), bias.defined() ? to(bias, dtype) : bias);
   if (x.ndim() == 1) return squeeze(linear(unsqueeze(x, 0), weight, bias), 0);
 
-  Tensor out = product(
-      x, weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset()), bias);
+  Tensor out = linear_data(x, weight, bias);
   const bool x_needs = x.requires_grad(), weight_needs = weight.requires_grad();
   autograd::record("linear", out, {&x, &weight, &bias},
                    [x = SavedTensor(weight_needs ? x : Tensor()), weight = SavedTensor(x_needs ? weight : Tensor())](

@@ -1,5 +1,7 @@
 #include <cblas.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 
 #include <glade/core/format.h>
@@ -28,15 +30,22 @@ void library_gemv(CBLAS_TRANSPOSE trans, int rows, int columns, const T* matrix,
 }
 
 template <class T>
-void multiply(const Gemm& p, const T* a, const T* b, T* out) {
+void multiply(const Gemm& p, const T* a, const T* b, const T* addend, T* out) {
   const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
   const int lda = static_cast<int>(p.a.leading), ldb = static_cast<int>(p.b.leading);
   const bool vector = m == 1 || n == 1;
-  if (p.bias != nullptr) {
+  if (p.bias != nullptr || (addend != nullptr && addend != out)) {
     parallel_for(p.m, kGrain / p.n + 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) std::copy_n(static_cast<const T*>(p.bias), p.n, out + i * p.n);
+      const T* const bias = static_cast<const T*>(p.bias);
+      for (std::int64_t i = begin; i < end; ++i) {
+        T* const row = out + i * p.n;
+        if (addend != nullptr && addend != out) std::copy_n(addend + i * p.n, p.n, row);
+        if (bias == nullptr) continue;
+        if (addend == nullptr) std::copy_n(bias, p.n, row);
+        else std::transform(bias, bias + p.n, row, row, std::plus<T>());
+      }
     });
-  } else if (vector && !p.accumulate) {
+  } else if (vector && addend == nullptr) {
     std::fill_n(out, p.m * p.n, T(0));
   }
   if (m == 1) {
@@ -49,7 +58,7 @@ void multiply(const Gemm& p, const T* a, const T* b, T* out) {
     else library_gemv(CblasNoTrans, m, k, a, lda, b, step, out);
   } else {
     library_gemm(p.a.transposed ? CblasTrans : CblasNoTrans, p.b.transposed ? CblasTrans : CblasNoTrans, m, n, k, a, lda, b, ldb,
-                 T(p.bias != nullptr || p.accumulate ? 1 : 0), out);
+                 T(p.bias != nullptr || addend != nullptr ? 1 : 0), out);
   }
 }
 
@@ -59,8 +68,10 @@ void multiply_batch(const Gemm& p) {
   const auto multiply_rows = [&](std::int64_t i, std::int64_t row, std::int64_t rows) {
     Gemm part = p;
     part.m = rows;
+    const std::int64_t at = i * p.out_batch_stride + row * p.n;
     multiply(part, static_cast<const T*>(p.a.data) + i * p.a.batch_stride + row * (p.a.transposed ? 1 : p.a.leading),
-             static_cast<const T*>(p.b.data) + i * p.b.batch_stride, static_cast<T*>(p.out) + i * p.out_batch_stride + row * p.n);
+             static_cast<const T*>(p.b.data) + i * p.b.batch_stride,
+             p.addend != nullptr ? static_cast<const T*>(p.addend) + at : nullptr, static_cast<T*>(p.out) + at);
   };
   // Many products, or small ones: each on one thread (inside a parallel region the library uses no more). Else the
   // library spreads each over all threads, and long ones are taken in parts between which they can be interrupted.
@@ -84,17 +95,23 @@ void multiply_batch(const Gemm& p) {
   }
 }
 
-/// Copies `batch` matrices of rows * columns elements, converting them, or adds them to what is there.
-template <bool accumulate = false, class From, class To>
+/// Copies `batch` matrices of rows * columns elements, converting them, and adds what lies at the same places from `addend` on
+/// where that is not null.
+template <class From, class To>
 void convert(std::int64_t batch, std::int64_t rows, std::int64_t columns, const From* from, std::int64_t from_batch,
-             std::int64_t from_row, To* to, std::int64_t to_batch, std::int64_t to_row) {
+             std::int64_t from_row, To* to, std::int64_t to_batch, std::int64_t to_row, const To* addend = nullptr) {
   parallel_for(batch * rows, kGrain / columns + 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const From* source = from + i / rows * from_batch + i % rows * from_row;
-      To* target = to + i / rows * to_batch + i % rows * to_row;
+      const std::int64_t at = i / rows * to_batch + i % rows * to_row;
+      To* target = to + at;
+      if (addend == nullptr) {
 #pragma GCC ivdep
-      for (std::int64_t j = 0; j < columns; ++j)
-        target[j] = To(accumulate ? float(target[j]) + float(source[j]) : float(source[j]));
+        for (std::int64_t j = 0; j < columns; ++j) target[j] = To(float(source[j]));
+      } else {
+#pragma GCC ivdep
+        for (std::int64_t j = 0; j < columns; ++j) target[j] = To(float(addend[at + j]) + float(source[j]));
+      }
     }
   });
 }
@@ -137,9 +154,9 @@ void multiply_through_float32(const Gemm& p) {
         block.a = widen<T>(p.a, i, block.batch, row, 0, block.m, p.k, a);
         block.out_batch_stride = block.m * block.n;
         multiply_batch<float>(block);
-        const auto store = p.accumulate ? convert<true, float, Out> : convert<false, float, Out>;
-        store(block.batch, block.m, block.n, out.data<float>(), block.out_batch_stride, block.n,
-              static_cast<Out*>(p.out) + i * p.out_batch_stride + row * p.n + column, p.out_batch_stride, p.n);
+        const std::int64_t at = i * p.out_batch_stride + row * p.n + column;
+        convert(block.batch, block.m, block.n, out.data<float>(), block.out_batch_stride, block.n, static_cast<Out*>(p.out) + at,
+                p.out_batch_stride, p.n, p.addend != nullptr ? static_cast<const Out*>(p.addend) + at : nullptr);
       }
     }
   }

@@ -85,7 +85,7 @@ Algorithm find_algorithm(const Gemm& p, Types types, Description& description, L
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{32} << 20);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a.data));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.out));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.addend != nullptr ? p.addend : p.out));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.out));
   // A sum split along k is added up in the compute type, never in 16 bits.
   if (types.data != types.scale)
@@ -116,9 +116,9 @@ Algorithm cached_algorithm(const Gemm& p, Types types, Description& description,
   static std::unordered_map<Key, Algorithm, KeyHash> cache;
   constexpr std::size_t kCapacity = 4096;
   const std::int64_t flags = (static_cast<std::int64_t>(p.out_dtype) << 16) | (static_cast<std::int64_t>(p.dtype) << 8) |
-                             (p.accumulate << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
+                             ((p.addend != nullptr) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
   const std::int64_t alignments =
-      (std::int64_t{alignment(p.a.data)} << 32) | (std::int64_t{alignment(p.b.data)} << 16) | alignment(p.out);
+      ((std::int64_t{alignment(p.a.data)} * 512 + alignment(p.b.data)) * 512 + alignment(p.out)) * 512 + alignment(p.addend);
   const Key key{
       p.device.index,    flags, alignments, p.m, p.n, p.k, p.batch, p.a.leading, p.a.batch_stride, p.b.leading, p.b.batch_stride,
       p.out_batch_stride};
@@ -136,12 +136,13 @@ void run(const Gemm& p) {
   Layout out(types_of(p.out_dtype).data, p.m, p.n, p.n, p.batch, p.out_batch_stride);
   const Algorithm algorithm = cached_algorithm(p, types, description, a, b, out);
   const Scratch workspace(algorithm.workspace, p.device);
-  const double one64 = 1, beta64 = p.accumulate;
-  const float one32 = 1, beta32 = p.accumulate;
+  const void* const addend = p.addend != nullptr ? p.addend : p.out;
+  const double one64 = 1, beta64 = p.addend != nullptr;
+  const float one32 = 1, beta32 = p.addend != nullptr;
   const bool wide = types.scale == CUDA_R_64F;
   const void* one = wide ? static_cast<const void*>(&one64) : &one32;
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, beta, p.out, &out, p.out, &out,
+  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, beta, addend, &out, p.out, &out,
                             &algorithm.algo, workspace.data(), algorithm.workspace, stream(p.device)));
 }
 
@@ -157,7 +158,9 @@ void gemm(const Gemm& problem) {
     part.batch = std::min(kMaxBatch, problem.batch - first);
     part.a.data = static_cast<const char*>(problem.a.data) + first * problem.a.batch_stride * bytes;
     part.b.data = static_cast<const char*>(problem.b.data) + first * problem.b.batch_stride * bytes;
-    part.out = static_cast<char*>(problem.out) + first * problem.out_batch_stride * out_bytes;
+    const std::int64_t at = first * problem.out_batch_stride * out_bytes;
+    part.out = static_cast<char*>(problem.out) + at;
+    if (problem.addend != nullptr) part.addend = static_cast<const char*>(problem.addend) + at;
     run(part);
   }
 }

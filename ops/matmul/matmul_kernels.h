@@ -13,16 +13,16 @@ struct GemmMatrix {
   bool transposed = false;
 };
 
-/// out[i] = a[i] b[i] + bias, with out[i] [m, n] row-major without gaps, a[i] [m, k], b[i] [k, n], bias [n] or null; where
-/// `accumulate`, out[i] += a[i] b[i], without a bias. No size is zero.
+/// out[i] = a[i] b[i] + bias + addend[i], with out[i] and addend[i] [m, n] row-major without gaps, a[i] [m, k], b[i] [k, n],
+/// bias [n]; bias and addend may be null. No size is zero.
 struct Gemm {
   Device device;
   DType dtype = DType::float32;
   DType out_dtype = dtype;  ///< dtype, or float32 for 16-bit operands
-  bool accumulate = false;
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   GemmMatrix a{}, b{};
   const void* bias = nullptr;
+  const void* addend = nullptr;  ///< in out's dtype and places; may be out
   void* out = nullptr;
   std::int64_t out_batch_stride = 0;
 };

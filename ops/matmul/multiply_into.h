@@ -1,5 +1,6 @@
 #pragma once
-// Products into memory that is there, for backward passes. Not recorded.
+// Products that are not recorded, for operations with a derivative of their own.
+#include <glade/autograd/node.h>
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -7,5 +8,12 @@ namespace glade {
 /// out = a b, or out += a b: a [m, k] and b [k, n] of one dtype and device, transposed or not; out [m, n] row-major, in their
 /// dtype or, for 16-bit ones, float32.
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool accumulate = false);
+/// x [..., in] times weight [out, in] transposed, plus bias [out] and addend [..., out] where defined, rounded once; one dtype.
+Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Tensor& addend = {});
+/// The gradient of the weight of such a product, input number `input` of the node: grad^T x for grad [rows, out], x [rows, in],
+/// in `dtype`. Undefined where it is not wanted. A leaf's is computed aside (autograd/aside.h).
+Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype);
+/// x [..., n] as one matrix.
+Tensor rows_of(const Tensor& x);
 
 }  // namespace glade

@@ -4,8 +4,10 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/linear_of.h>
 #include <glade/ops/norm/norm_kernels.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 namespace glade {
 
@@ -50,15 +52,16 @@ NormInputs row_major(const NormInputs& in) {
   return {contiguous_data(in.x), rows(in.weight), rows(in.bias), rows(in.gate), rows(in.residual), in.centered, in.eps};
 }
 
-/// `grad_sum`, where defined, is added to the gradient of x.
+/// `grad_sum`, where defined, is added to the gradient of x. `again`, where defined, gets the norm's result; it may be `grad`.
 Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatistics& statistics, const Tensor& grad,
-                       const Tensor& grad_sum = {}) {
+                       const Tensor& grad_sum = {}, const Tensor& again = {}) {
   const TensorOptions wide{compute_dtype(in.x.dtype()), in.x.device()};
   const auto parameter = [&](std::size_t i, const Tensor& p) {
-    return p.defined() && node.needs_grad(i) ? zeros(p.shape(), wide) : Tensor();
+    if (!p.defined() || !node.needs_grad(i)) return Tensor();
+    return in.x.numel() > 0 ? empty(p.shape(), wide) : zeros(p.shape(), wide);
   };
   const NormGradients out{empty(in.x.shape(), in.x.options()), parameter(1, in.weight), parameter(2, in.bias),
-                          in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor()};
+                          in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor(), again};
   if (in.x.numel() > 0)
     GLADE_DISPATCH(in.x.device(), norm_backward, row_major(in), statistics, contiguous_data(grad),
                    grad_sum.defined() ? contiguous_data(grad_sum) : grad_sum, out);
@@ -128,10 +131,37 @@ Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight,
   return normalise("gated_rms_norm", {x, weight, {}, gate, {}, false, eps});
 }
 
+Tensor gated_norm_linear(const Tensor& x, const Tensor& gate, const Tensor& norm_weight, double eps, const Tensor& weight,
+                         const Tensor& addend) {
+  const char* const name = "gated_norm_linear";
+  const NormInputs in{x, norm_weight, {}, gate, {}, false, eps};
+  check(name, in);
+  if (x.ndim() < 3) fail<ShapeError>("{}: x is {}, expected [..., heads, channels] after rows", name, x.shape());
+  const auto joined = [](const Tensor& y) {
+    Shape shape = y.shape();
+    shape.erase(y.ndim() - 1);
+    shape[y.ndim() - 2] *= y.size(-1);
+    return reshape(y, shape);
+  };
+  const NormStatistics statistics = empty_statistics(in);
+  const Tensor y = empty(x.shape(), x.options());
+  if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y, {});
+  const Remade remade{{x, norm_weight, {}, gate},
+                      joined(y),
+                      [joined, eps](const Tensors& parts) { return joined(gated_rms_norm(parts[0], parts[3], parts[1], eps)); },
+                      [statistics, eps](const Node& node, const Tensors& parts, const Tensor& grad) {
+                        const NormInputs saved{parts[0], parts[1], {}, parts[3], {}, false, eps};
+                        const Tensor heads = reshape(grad, parts[0].shape());
+                        return fused_backward(node, saved, statistics, heads, {}, heads);
+                      }};
+  return linear_of(name, remade, weight, addend);
+}
+
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
   const NormInputs in{x, weight, {}, {}, residual, false, eps};
   check("add_rms_norm", in);
-  Tensor y = empty(x.shape(), x.options()), total = empty(x.shape(), x.options());
+  // Without a residual the sum is x itself, with another place on the tape.
+  Tensor y = empty(x.shape(), x.options()), total = residual.defined() ? empty(x.shape(), x.options()) : x.detach();
   const NormStatistics statistics = empty_statistics(in);
   if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y, total);
   autograd::record("add_rms_norm", {&y, &total}, {&x, &weight, &residual},

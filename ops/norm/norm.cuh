@@ -40,6 +40,7 @@ struct Outputs {
   T *x, *gate;
   compute_t<T>*weight_parts, *bias_parts;  ///< [blocks, d]
   const T* grad_sum;                       ///< added to x's, or null
+  T* y;                                    ///< the norm's result again, or null
 };
 
 template <class T>
@@ -72,8 +73,9 @@ bool in_vectors(const Inputs<T, P>& in, std::int64_t d, std::initializer_list<co
   return fits(in.x) && fits(in.weight) && fits(in.bias) && fits(in.gate) && std::all_of(others.begin(), others.end(), fits);
 }
 
-/// norm_backward where a warp's registers hold a row and no mean is subtracted; false, and nothing is done, elsewhere.
-bool backward_in_warps(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
-                       const NormGradients& gradients);
+/// The norms where a group of threads has a row and no mean is subtracted; false, and nothing is done, elsewhere.
+bool forward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum);
+bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
+                        const NormGradients& gradients);
 
 }  // namespace glade::cuda::norms

@@ -13,7 +13,13 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// rms_norm(x, weight, eps) * silu(gate), the output gate of GLA; gate has x's shape.
 Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight = {}, double eps = 1e-5);
-/// {rms_norm(x + residual, weight, eps), x + residual} in one pass; residual has x's shape and dtype.
+/// linears(y, {weight}, {}, {addend})[0] for y = gated_rms_norm(x, gate, norm_weight, eps) with the last two dimensions, heads
+/// and their channels, joined: the end of a GLA layer. Keeps x and gate alone for backward, which makes y again on the way.
+/// norm_weight and addend may be undefined.
+Tensor gated_norm_linear(const Tensor& x, const Tensor& gate, const Tensor& norm_weight, double eps, const Tensor& weight,
+                         const Tensor& addend = {});
+/// {rms_norm(x + residual, weight, eps), x + residual} in one pass; residual has x's shape and dtype. Without one the second is
+/// x with another place on the tape: who goes on with it spares backward a pass that adds its gradient to the norm's.
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace glade

@@ -117,6 +117,7 @@ void norm_backward(const NormInputs& in, const NormStatistics& statistics, const
     norm_backward_rows(in, in.centered ? statistics.mean.data<Acc>() : nullptr, statistics.rstd.data<Acc>(), grad.data<T>(),
                        grad_sum.defined() ? grad_sum.data<T>() : nullptr, gradients);
   });
+  if (gradients.y.defined()) norm(in, statistics, gradients.y, {});
 }
 
 }  // namespace glade::cpu

@@ -180,7 +180,7 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
   using Acc = compute_t<T>;
   const Device device = grad.device();
   const std::int64_t d = grad.shape().back(), rows = grad.numel() / d;
-  Outputs<T> out{gradients.x.data<T>(), pointer<T>(gradients.gate), nullptr, nullptr, nullptr};
+  Outputs<T> out{gradients.x.data<T>(), pointer<T>(gradients.gate), nullptr, nullptr, nullptr, nullptr};
   const bool vectors = in_vectors<kWidth<T>>(in, d, {grad.data<T>(), out.x, out.gate});
   const int lanes = lanes_for(ceil_div(d, vectors ? kWidth<T> : 1), kReduceThreads), groups = kReduceThreads / lanes;
 
@@ -209,6 +209,7 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
 void norm(const NormInputs& given, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
   const Device device = y.device();
   DeviceGuard guard(device);
+  if (forward_in_groups(given, statistics, y, sum)) return;
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
   visit_types(given, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;
@@ -232,10 +233,11 @@ void norm(const NormInputs& given, const NormStatistics& statistics, const Tenso
 void norm_backward(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
                    const NormGradients& gradients) {
   DeviceGuard guard(grad.device());
-  if (backward_in_warps(in, statistics, grad, grad_sum, gradients)) return;
+  if (backward_in_groups(in, statistics, grad, grad_sum, gradients)) return;
   visit_types(
       in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) { launch_backward(pointers<T, P>(in, statistics), grad, gradients); });
   if (grad_sum.defined()) add_data(gradients.x, gradients.x, grad_sum);
+  if (gradients.y.defined()) norm(in, statistics, gradients.y, {});
 }
 
 }  // namespace glade::cuda

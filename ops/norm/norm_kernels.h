@@ -22,6 +22,7 @@ struct NormStatistics {
 /// x's and gate's have their dtype, weight's and bias's the one x is computed in; undefined where not wanted.
 struct NormGradients {
   Tensor x, weight, bias, gate;
+  Tensor y;  ///< where defined, the norm's result is left here again; it may be in the place of y's gradient
 };
 
 namespace cpu {

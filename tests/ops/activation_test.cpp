@@ -2,6 +2,7 @@
 #include <glade/core/philox.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/matmul.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -86,6 +87,33 @@ TEST_P(Swiglu, Gradients) {
   const auto f = [](const Tensors& x) { return Tensors{swiglu(x[0], x[1])}; };
   EXPECT_TRUE(autograd::gradcheck(f, {random_leaf({3, 5}, device()), random_leaf({3, 5}, device())}));
   EXPECT_TRUE(autograd::gradgradcheck(f, {random_leaf({3, 5}, device()), random_leaf({3, 5}, device())}));
+}
+
+TEST_P(Swiglu, ThenLinear) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16}) {
+    const DType wide = dtype == DType::float64 ? dtype : DType::float32;
+    const auto leaf = [&](const Shape& shape, DType type) {
+      return random_tensor(shape, device(), type).detach().set_requires_grad();
+    };
+    const Tensor gate = leaf({3, 5, 24}, dtype), up = leaf({3, 5, 24}, dtype), weight = leaf({16, 24}, wide);
+    const Tensor addend = leaf({3, 5, 16}, dtype), grad = random_tensor({3, 5, 16}, device(), dtype);
+    const Tensor y = swiglu_linear(gate, up, weight, addend), plain = linears(swiglu(gate, up), {weight}, {}, {addend})[0];
+    EXPECT_EQ(y.to_vector<double>(), plain.to_vector<double>()) << dtype_name(dtype);
+    const Tensors inputs{gate, up, weight, addend};
+    const Tensors got = autograd::grad({y}, inputs, {grad}), expected = autograd::grad({plain}, inputs, {grad});
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      EXPECT_EQ(got[i].to_vector<double>(), expected[i].to_vector<double>()) << dtype_name(dtype) << " " << i;
+  }
+  const Tensor gate = random_leaf({2, 6, 4}, device()), up = random_leaf({2, 4, 6}, device()),
+               weight = random_leaf({5, 4}, device());
+  const auto f = [](const Tensors& in) { return Tensors{swiglu_linear(in[0], transpose(in[1], 1, 2), in[2], in[3])}; };
+  EXPECT_TRUE(autograd::gradcheck(f, {gate, up, weight, random_leaf({2, 6, 5}, device())}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {gate, up, weight, random_leaf({2, 6, 5}, device())}));
+  const auto without = [&](const Tensors& in) { return Tensors{swiglu_linear(in[0], in[0], weight.detach())}; };
+  EXPECT_TRUE(autograd::gradcheck(without, {gate}));
+  EXPECT_EQ(swiglu_linear(zeros({0, 4}), zeros({0, 4}), zeros({3, 4})).shape(), (Shape{0, 3}));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { swiglu_linear(gate, gate, zeros({5, 3}, gate.options())); },
+                                      "expected [..., 3] for weight 0 of [5, 3]"));
 }
 
 TEST_P(Swiglu, Errors) {

@@ -382,6 +382,59 @@ TEST_P(Matmul, LinearsGradients) {
   EXPECT_TRUE(throws_with<ValueError>([&] { linears(x, {a, b}, {bias}); }, "linears: 1 biases for 2 weights"));
 }
 
+TEST_P(Matmul, LinearsAddInsideOfTheProduct) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16}) {
+    const DType wide = dtype == DType::float64 ? dtype : DType::float32;
+    const Tensor x = random_tensor({3, 10, 24}, device(), dtype), a = random_tensor({16, 24}, device(), wide);
+    const Tensor bias = random_tensor({16}, device(), wide), addend = random_tensor({16, 10, 3}, device(), dtype);
+    const Tensor more = transpose(addend, 0, 2);
+    // Rounded once, so nearer to the float64 values than the sum of a rounded product.
+    const auto exact = [](const Tensor& t) { return to_data(t, DType::float64); };
+    const Tensor expected = linear(exact(x), exact(to_data(a, dtype)), exact(to_data(bias, dtype))) + exact(more);
+    const double rounding = dtype == DType::bfloat16  ? 0x1p-9
+                            : dtype == DType::float16 ? 0x1p-12
+                            : dtype == DType::float32 ? 1e-6
+                                                      : 1e-14;
+    EXPECT_LT(relative_error(linears(x, {a}, {bias}, {more})[0], expected), 1.01 * rounding) << dtype_name(dtype);
+  }
+  const Tensor x = random_leaf({2, 3, 4}, device()), a = random_leaf({2, 4}, device()), b = random_leaf({3, 4}, device());
+  const Tensor addend = random_leaf({2, 3, 3}, device());
+  const auto f = [](const Tensors& in) { return linears(in[0], {in[1], in[2]}, {}, {Tensor(), in[3]}); };
+  EXPECT_TRUE(autograd::gradcheck(f, {x, a, b, addend}));
+  EXPECT_TRUE(autograd::gradgradcheck(f, {x, a, b, addend}));
+  const auto vector = [&](const Tensors& in) { return linears(in[0], {in[1]}, {}, {in[2]}); };
+  EXPECT_TRUE(autograd::gradcheck(vector, {random_leaf({4}, device()), a, random_leaf({2}, device())}));
+  const Tensor none = zeros({2, 0}, x.options()), empty_weight = zeros({3, 0}, x.options()), rows = ones({2, 3}, x.options());
+  EXPECT_EQ(linears(none, {empty_weight}, {}, {rows})[0].to_vector<double>(), (std::vector<double>(6, 1.0)));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { linears(x, {a}, {}, {addend}); }, "addend 0 is [2, 3, 3], expected [2, 3, 2]"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { linears(x, {a, b}, {}, {addend}); }, "linears: 1 addends for 2 weights"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { linears(x, {b}, {}, {to(addend, DType::float32)}); }, "addend 0 is float32"));
+}
+
+// Gradients of weights are computed beside the pass on a GPU: the same bits come out, whatever runs meanwhile, of shared weights
+// too.
+TEST_P(Matmul, WeightGradientsOfALongChain) {
+  const std::int64_t n = device().is_cuda() ? 1024 : 16, layers = 24;
+  Tensors weights;
+  for (int i = 0; i < 3; ++i)
+    weights.push_back(
+        (random_tensor({n, n}, device(), DType::float32) * (1 / std::sqrt(static_cast<double>(n)))).detach().set_requires_grad());
+  const Tensor x = random_tensor({2 * n, n}, device(), DType::float32);
+  const auto gradients = [&](bool recorded) {
+    Tensor y = x;
+    for (std::int64_t i = 0; i < layers; ++i) y = linears(y, {weights[static_cast<std::size_t>(i) % 3]})[0];
+    Tensors out;
+    for (const Tensor& g : autograd::grad({y}, weights, {x}, recorded, recorded)) out.push_back(g.detach());
+    return out;
+  };
+  const Tensors expected = gradients(true);
+  for (int run = 0; run < 3; ++run) {
+    const Tensors got = gradients(false);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      EXPECT_EQ(got[i].to_vector<float>(), expected[i].to_vector<float>()) << run << " " << i;
+  }
+}
+
 TEST_P(Matmul, LinearsSeeChangedWeights) {
   const TensorOptions half{DType::bfloat16, device()};
   const Tensor x = ones({1, 2}, half), weight = ones({1, 2}, {DType::float32, device()}).set_requires_grad();

@@ -5,6 +5,7 @@
 #include <glade/ops/norm/norm.h>
 
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/matmul/matmul.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 #include <support/testing.h>
@@ -187,6 +188,47 @@ TEST_P(Norm, SumAndNormInOnePass) {
   EXPECT_TRUE(autograd::gradcheck([](const Tensors& in) { return Tensors{add_rms_norm(in[0], in[1]).second}; }, {x, residual}));
   EXPECT_EQ(add_rms_norm(zeros({0, 4}), zeros({0, 4})).first.shape(), (Shape{0, 4}));
   EXPECT_TRUE(throws_with<ShapeError>([&] { add_rms_norm(x, weight); }, "add_rms_norm: residual is [8], expected x's shape"));
+}
+
+TEST_P(Norm, WithoutResidualTheSumIsX) {
+  const Tensor x = random_leaf({3, 5, 16}, device()), weight = random_leaf({16}, device(), 1);
+  const auto [y, total] = add_rms_norm(x, {}, weight);
+  EXPECT_EQ(y.to_vector<double>(), rms_norm(x, weight).to_vector<double>());
+  EXPECT_EQ(total.raw_data(), x.raw_data());
+  const auto both = [](const Tensors& in) {
+    const auto [norm, same] = add_rms_norm(in[0], {}, in[1], 0.1);
+    return Tensors{norm, square(same)};
+  };
+  EXPECT_TRUE(autograd::gradcheck(both, {x, weight}));
+  EXPECT_TRUE(autograd::gradgradcheck(both, {x, weight}));
+}
+
+TEST_P(Norm, GatedThenLinear) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t d : {7, 64, 256, 520}) {
+      const DType wide = dtype == DType::float64 ? dtype : DType::float32;
+      const auto leaf = [&](const Shape& shape, DType type) {
+        return random_tensor(shape, device(), type).detach().set_requires_grad();
+      };
+      const Tensor x = leaf({3, 5, 2, d}, dtype), gate = leaf({3, 5, 2, d}, dtype), norm_weight = leaf({d}, wide);
+      const Tensor weight = leaf({8, 2 * d}, wide), addend = leaf({3, 5, 8}, dtype),
+                   grad = random_tensor({3, 5, 8}, device(), dtype);
+      const Tensor y = gated_norm_linear(x, gate, norm_weight, 0.1, weight, addend);
+      const Tensor joined = reshape(gated_rms_norm(x, gate, norm_weight, 0.1), {3, 5, 2 * d});
+      const Tensor plain = linears(joined, {weight}, {}, {addend})[0];
+      EXPECT_EQ(y.to_vector<double>(), plain.to_vector<double>()) << dtype_name(dtype) << " " << d;
+      const Tensors inputs{x, gate, norm_weight, weight, addend};
+      const Tensors got = autograd::grad({y}, inputs, {grad}), expected = autograd::grad({plain}, inputs, {grad});
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        EXPECT_EQ(got[i].to_vector<double>(), expected[i].to_vector<double>()) << dtype_name(dtype) << " " << d << " " << i;
+    }
+  const Tensors leaves{random_leaf({2, 3, 2, 8}, device()), random_leaf({2, 3, 2, 8}, device()), random_leaf({8}, device(), 1),
+                       random_leaf({5, 16}, device())};
+  const auto f = [](const Tensors& in) { return Tensors{gated_norm_linear(in[0], in[1], in[2], 0.1, in[3])}; };
+  EXPECT_TRUE(autograd::gradcheck(f, leaves));
+  EXPECT_TRUE(autograd::gradgradcheck(f, leaves));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gated_norm_linear(leaves[2], leaves[2], leaves[2], 0.1, leaves[3]); },
+                                      "gated_norm_linear: x is [8], expected [..., heads, channels]"));
 }
 
 TEST_P(Norm, WeightGradientHasTheSameBitsEveryTime) {
