@@ -11,8 +11,7 @@ namespace glade::autograd {
 
 namespace {
 
-/// How many pieces of work are under way at most: the tensors that they use are kept so long.
-constexpr std::size_t kUnderWay = 6;
+constexpr std::size_t kMost = 16;  // pieces of work that wait: the tensors that they use are kept so long
 
 thread_local Aside* innermost = nullptr;
 
@@ -51,40 +50,62 @@ class Streams {
   std::map<int, Stream> streams_;
 };
 
+Stream aside_stream(int device) {
+  thread_local Streams streams;
+  return streams.of(device);
+}
+
 }  // namespace
 
 Aside::Aside() : outer_(std::exchange(innermost, this)) {}
 
 Aside::~Aside() {
   innermost = outer_;
+  waiting_.clear();  // nobody has asked for it
   try {
-    join();
+    finish();
   } catch (const Error&) {  // an earlier failure, which ends the pass
   }
 }
 
+void Aside::add(Stream pass, std::function<void()> f) {
+  if (pass.device != pass_.device || pass.handle != pass_.handle) join();
+  pass_ = pass;
+  waiting_.push_back(std::move(f));
+  if (waiting_.size() == kMost) start();
+}
+
+void Aside::start() {
+  if (waiting_.empty()) return;
+  finish();
+  const Stream aside = aside_stream(pass_.device);
+  aside.wait(pass_);
+  StreamGuard guard(aside);
+  queued_ = std::exchange(waiting_, {});
+  done_.emplace(pass_.device);
+  for (const auto& f : queued_) f();
+  done_->record();
+}
+
 void Aside::join() {
-  while (!work_.empty()) finish_first();
+  start();
+  finish();
 }
 
-void Aside::finish_first() {
-  work_.front().done.wait_on(work_.front().pass);
-  work_.pop_front();
+void Aside::finish() {
+  if (!done_) return;
+  done_->wait_on(pass_);
+  done_.reset();
+  queued_.clear();
 }
 
-void run_aside(Device device, const Tensors& used, const std::function<void()>& f) {
-  if (device.is_cpu() || innermost == nullptr) return f();
-  thread_local Streams streams;
-  const Stream pass = current_stream(device.index), aside = streams.of(device.index);
-  aside.wait(pass);
-  cuda::Event done(device.index);
-  {
-    StreamGuard guard(aside);
-    f();
-    done.record();
-  }
-  innermost->work_.push_back({used, pass, std::move(done)});
-  if (innermost->work_.size() > kUnderWay) innermost->finish_first();
+void run_aside(Device device, std::function<void()> f) {
+  if (device.is_cpu() || innermost == nullptr) f();
+  else innermost->add(current_stream(device.index), std::move(f));
+}
+
+void start_aside() {
+  if (innermost != nullptr) innermost->start();
 }
 
 }  // namespace glade::autograd

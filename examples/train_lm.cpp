@@ -5,6 +5,7 @@
 #include <glade/glade.h>
 
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -60,6 +61,14 @@ std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const l
   return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
 }
 
+/// Of activations.
+DType dtype_of(const models::CausalLM& model, const lm::Options& options) {
+  return options.model == "gla" ? models::GLAConfig::from_json(model.config_json()).dtype
+                                : models::LightningConfig::from_json(model.config_json()).dtype;
+}
+
+constexpr const char* kLossScale = "loss_scale.";  // of its state in a checkpoint's data
+
 /// Does the work in a range of a profile.
 template <class F>
 auto phase(const char* name, const F& work) {
@@ -97,6 +106,7 @@ class Training {
   std::unique_ptr<models::CausalLM> model_;
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::LRScheduler> scheduler_;
+  std::optional<optim::LossScaler> scaler_;  // for float16
   std::optional<lm::Progress> progress_;
   std::optional<nn::CheckpointSaver> saver_;
   std::optional<lm::StepProfile> profile_;
@@ -136,6 +146,8 @@ Training::Training(const lm::Options& options)
   optimizer_.emplace(model_->named_parameters(),
                      optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
 
+  if (dtype_of(*model_, options) == DType::float16) scaler_.emplace(device_);
+
   progress_.emplace(options.log, resumed.has_value(), seq_len_ * sequences_ * options.accumulate, data_.unit());
   const std::int64_t warmup = std::min(options.warmup, steps_);
   scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, steps_)](std::int64_t step) {
@@ -150,6 +162,10 @@ Training::Training(const lm::Options& options)
     resumed->restore(*model_, &*optimizer_, &*scheduler_);
     default_generator().set_state(header->random.at("default"));
     loader_.load_state_dict(header->data);
+    nn::StateDict scale;
+    for (const auto& [name, x] : header->data)
+      if (name.starts_with(kLossScale)) scale.emplace(name.substr(std::strlen(kLossScale)), x);
+    if (scaler_ && !scale.empty()) scaler_->load_state_dict(scale);
     step_ = header->step;
     fmt::print("resuming from {} after step {}\n", header->path, step_);
   }
@@ -216,11 +232,11 @@ Tensors Training::train(const Tensors& batches) {
   for (auto batch = batches.begin(); batch != batches.end(); batch += 4) {
     Tensor part = phase("forward", [&] { return model_->loss(batch[0], batch[1], batch[2]); });
     if (batches.size() > 4) part = part * batch[3];
-    phase("backward", [&] { part.backward(); });
+    phase("backward", [&] { (scaler_ ? scaler_->scale(part) : part).backward(); });
     loss = loss.defined() ? loss + part.detach() : part.detach();
   }
   phase("optimizer", [&] {
-    optimizer_->step({.max_norm = options_.grad_clip});
+    optimizer_->step({.max_norm = options_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
     optimizer_->zero_grad();
   });
   return {loss};
@@ -251,6 +267,8 @@ void Training::save() {
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
   checkpoint.data = loader_.state_dict();
+  if (scaler_)
+    for (const auto& [name, x] : scaler_->state_dict()) checkpoint.data.emplace(kLossScale + name, x);
   saver_->save(checkpoint);
 }
 

@@ -18,6 +18,9 @@ from glade.data import Loader, TokenData, make_batch
 from tqdm import tqdm
 
 
+LOSS_SCALE = "loss_scale."  # of its state in a checkpoint's data
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", type=Path, required=True, help="text or token files; the last twentieth is kept for validation")
@@ -28,13 +31,14 @@ def parse_arguments():
     for name, default in dict(lr=3e-3, weight_decay=0.1, grad_clip=1.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default, help=f"[{default}]")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of activations; float16 with a loss scale")
     parser.add_argument("--save", help="checkpoint to write at the end and on Ctrl-C")
     parser.add_argument("--save-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0: only at the end [0]")
     parser.add_argument("--keep", type=int, default=0, metavar="N", help="checkpoints to keep, with their step in the name; 0: one, under its own name [0]")
     parser.add_argument("--resume", metavar="FILE|auto", help="checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
     parser.add_argument("--stop-at", type=int, default=0, metavar="N", help="step to stop after, as on Ctrl-C; 0: none [0]")
     parser.add_argument("--log", help="CSV file for the loss of every step; --resume appends to it")
+    parser.add_argument("--profile", metavar="FILE.json", type=Path, help="Chrome trace of steps 6 to 15 of this run, of which a table is printed at the end")
     parser.add_argument("--plot", help="image of losses, learning rate and speed")
     options = parser.parse_args()
     if not options.save and (options.save_every > 0 or options.resume == "auto"):
@@ -67,15 +71,17 @@ def validate(model, batches):
     return total / sum(counted for *_, counted in batches)
 
 
-def backward(model, batches):
+def backward(model, batches, scaler):
     """The loss, and gradients, as of one batch of all their sequences: every target counts the same."""
     counted = sum(batch.counted for batch in batches)
     total = 0
     for batch in batches:
-        loss = model.loss(batch.inputs, batch.targets, batch.cu_seqlens)
-        if len(batches) > 1:
-            loss = loss * (batch.counted / counted)
-        loss.backward()
+        with glade.profiler.range("forward"):
+            loss = model.loss(batch.inputs, batch.targets, batch.cu_seqlens)
+            if len(batches) > 1:
+                loss = loss * (batch.counted / counted)
+        with glade.profiler.range("backward"):
+            (scaler.scale(loss) if scaler else loss).backward()
         total = total + loss.detach()
     return total
 
@@ -97,6 +103,36 @@ def plot(history, validation, unit, file):
     speed.plot(steps, [row["tokens_per_second"] for row in history])
     speed.set(ylabel="tokens/s", xlabel="step")
     figure.savefig(file, dpi=150)
+
+
+class StepProfile:
+    """Records ten steps, after five that are not like the others, and writes them as a Chrome trace."""
+
+    def __init__(self, path, device):
+        self.path, self.device = path, device
+        self.steps, self.profile = 0, None
+
+    def next_step(self):
+        """To be called before every step."""
+        if self.steps == 15:
+            self.stop()
+        if self.steps == 5:
+            glade.profiler.start(self.device)
+        self.steps += 1
+
+    def stop(self):
+        self.profile = glade.profiler.stop()
+        self.path.write_text(self.profile.chrome_trace())
+
+    def finish(self):
+        """Prints where the time of the recorded steps went."""
+        if self.steps > 5 and self.profile is None:
+            self.stop()
+        if self.profile is None:
+            print("the run was too short for a profile")
+        else:
+            recorded = min(self.steps - 5, 10)
+            print(f"where the time of {recorded} steps went\n{self.profile.table(recorded)}the trace is in {self.path}")
 
 
 def open_resumed(options):
@@ -133,11 +169,15 @@ def main():
     model = make(**sizes, dtype=options.dtype).to(device)
     optimizer = optim.AdamW(model.named_parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=options.weight_decay)
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(options.warmup, options.steps), options.steps))
+    scaler = optim.LossScaler(device) if options.dtype == "float16" else None
     step = 0
     resumed = open_resumed(options)
     if resumed:
         resumed.restore(model, optimizer, scheduler)
         loader.load_state_dict(resumed.data)
+        scale = {name.removeprefix(LOSS_SCALE): x for name, x in resumed.data.items() if name.startswith(LOSS_SCALE)}
+        if scaler and scale:
+            scaler.load_state_dict(scale)
         step = resumed.step
         print(f"resuming from {resumed.path} after step {step}")
     last = min(options.steps, options.stop_at or options.steps)
@@ -155,14 +195,20 @@ def main():
         bar = stack.enter_context(tqdm(initial=step, total=options.steps, unit="step"))
 
         def save():
-            saver.save(model, optimizer=optimizer, scheduler=scheduler, step=step, data=loader.state_dict())
+            scale = {LOSS_SCALE + name: x for name, x in scaler.state_dict().items()} if scaler else {}
+            saver.save(model, optimizer=optimizer, scheduler=scheduler, step=step, data=loader.state_dict() | scale)
 
+        profile = StepProfile(options.profile, device) if options.profile else None
         while step < last and not received:
+            if profile:
+                profile.next_step()
             begin = time.perf_counter()
-            loss = backward(model, [next(loader) for _ in range(options.accumulate)])
-            optim.clip_grad_norm_(model.parameters(), options.grad_clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            with glade.profiler.range("data"):
+                batches = [next(loader) for _ in range(options.accumulate)]
+            loss = backward(model, batches, scaler)
+            with glade.profiler.range("optimizer"):
+                optimizer.step(max_norm=options.grad_clip, scaler=scaler)
+                optimizer.zero_grad()
             step += 1
             row = {"step": step, "loss": loss.item(), "learning_rate": optimizer.lr}
             row["tokens_per_second"] = options.accumulate * options.batch * options.seq_len / (time.perf_counter() - begin)
@@ -179,6 +225,8 @@ def main():
                 saver.check()  # raises the error of a save that failed meanwhile
                 if options.save_every and step % options.save_every == 0 and step < last:
                     save()
+        if profile:
+            profile.finish()
         if options.save:
             save()
     if received:

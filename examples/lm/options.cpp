@@ -42,8 +42,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_flag("--eager", o.eager, "Without CUDA graphs, which steps on CUDA are otherwise captured in");
   number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: any");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--dtype", o.dtype, "float32 or bfloat16 [float32 on the CPU, bfloat16 on CUDA]")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--dtype", o.dtype, "float32, bfloat16 or (with a loss scale) float16 [float32 on the CPU, bfloat16 on CUDA]")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
   app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
   number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");

@@ -99,15 +99,17 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
     if (states->size() != layers.size())
       fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
   }
+  // Read from a GPU once, not by every layer.
+  const Tensor borders = cu_seqlens.defined() ? to_data(cu_seqlens, kCPU) : cu_seqlens;
   Tensor x = glade::to(embeddings(ids), dtype_);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ProfileRange range(RangeKind::layer, "layers", static_cast<std::int64_t>(i));
     const Block& layer = layers[i];
     if (recompute && states == nullptr && GradMode::enabled()) {
-      const auto run = [&layer, cu_seqlens](const Tensors& in) { return Tensors{layer.forward(in[0], nullptr, cu_seqlens)}; };
+      const auto run = [&layer, borders](const Tensors& in) { return Tensors{layer.forward(in[0], nullptr, borders)}; };
       x = autograd::recompute(run, {x}, layer.parameters())[0];
     } else {
-      x = layer.forward(x, states != nullptr ? &(*states)[i] : nullptr, cu_seqlens);
+      x = layer.forward(x, states != nullptr ? &(*states)[i] : nullptr, borders);
     }
   }
   return norm(x);

@@ -19,7 +19,7 @@ struct Swiglu {
 template <class T>
 struct NormalizedLogsigmoid {
   compute_t<T> factor;  ///< 1 / normalizer
-  GLADE_HOST_DEVICE compute_t<T> operator()(T x) const { return math::logsigmoid(compute_t<T>(x)) * factor; }
+  GLADE_HOST_DEVICE compute_t<T> operator()(T x) const { return math::rounded_logsigmoid<T>(compute_t<T>(x)) * factor; }
 };
 /// From the gradient and x: d logsigmoid(x) / dx is sigmoid(-x).
 template <class T>

@@ -54,11 +54,10 @@ std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weigh
   bool some_empty = x.size(1) == 0;
   Tensor cu_seqlens;
   if (options.cu_seqlens.defined()) {
-    const std::vector<std::int64_t> boundaries =
-        read_cu_seqlens("short_convolution", options.cu_seqlens, "x", x, x.size(0), x.size(1));
+    const auto [boundaries, on_device] = packed_sequences("short_convolution", options.cu_seqlens, "x", x, x.size(0), x.size(1));
     sequences = static_cast<std::int64_t>(boundaries.size()) - 1;
     for (std::size_t i = 1; i < boundaries.size(); ++i) some_empty = some_empty || boundaries[i] == boundaries[i - 1];
-    cu_seqlens = Tensor::from_vector(boundaries, x.device());
+    cu_seqlens = on_device;
   }
   const Shape state_shape{sequences, channels, width - 1};
   const Tensor& initial_state = options.initial_state;

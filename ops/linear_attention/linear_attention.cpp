@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include <glade/autograd/aside.h>
 #include <glade/autograd/node.h>
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
@@ -98,11 +99,9 @@ struct Sequences {
 
 Sequences find_sequences(const Tensor& query, const Tensor& cu_seqlens) {
   if (!cu_seqlens.defined()) return {query.shape()[0], query.shape()[1], {}};
-  const std::vector<std::int64_t> boundaries =
-      read_cu_seqlens("recurrent", cu_seqlens, "query", query, query.ndim() == 4 ? query.shape()[0] : 1, query.size(-3));
-  Sequences sequences{static_cast<std::int64_t>(boundaries.size()) - 1, 0,
-                      to_data(to_data(cu_seqlens, DType::int64), query.device())};
-  sequences.cu_seqlens = contiguous_data(sequences.cu_seqlens);
+  const std::int64_t batch = query.ndim() == 4 ? query.shape()[0] : 1;
+  const auto [boundaries, on_device] = packed_sequences("recurrent", cu_seqlens, "query", query, batch, query.size(-3));
+  Sequences sequences{static_cast<std::int64_t>(boundaries.size()) - 1, 0, on_device};
   for (std::size_t i = 1; i < boundaries.size(); ++i)
     sequences.length = std::max(sequences.length, boundaries[i] - boundaries[i - 1]);
   return sequences;
@@ -205,6 +204,7 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
+  autograd::start_aside();  // few blocks, each for long
   if (options.algorithm == Algorithm::chunk) GLADE_DISPATCH(query.device(), chunk_backward, r, grad_o, grad_state, grads);
   else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
 

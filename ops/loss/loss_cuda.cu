@@ -112,10 +112,23 @@ __global__ void __launch_bounds__(kRowThreads)
   for_each_vector<W>(n, lane, lanes, write, x + row * n);
 }
 
-/// The losses of rows and, where factor is not null, their gradients times it in x's place: read for the second time, a row is
-/// in the cache.
-template <class T, int W>
-__global__ void __launch_bounds__(kRowThreads)
+/// Makes the compiler convert the elements when they are used again: kept as numbers they would take twice the registers.
+template <class V>
+__device__ void forget(V& vector) {
+  if constexpr (sizeof(V) == 16) {
+    uint4 words;
+    memcpy(&words, &vector, 16);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+    memcpy(&vector, &words, 16);
+  }
+}
+
+constexpr int kHeld = 8;  // vectors of a row that a thread has registers for
+
+/// The losses of rows and, where factor is not null, their gradients times it in x's place. With held, for rows of at most kHeld
+/// vectors a thread, a row is read once; otherwise it is in the cache when it is read for the second time.
+template <class T, int W, bool held>
+__global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
     cross_entropy_both_rows(Smoothing<compute_t<T>> smoothing, T* x, const std::int64_t* __restrict__ targets, std::int64_t rows,
                             std::int64_t n, int lanes, const compute_t<T>* factor, compute_t<T>* __restrict__ losses) {
   using Acc = compute_t<T>;
@@ -126,13 +139,37 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool inside = row < rows, counts = inside && targets[row] != smoothing.ignore_index;
   auto state = R::identity();
   Acc sum = 0, loss = 0;
-  if (counts) {
+  detail::Vector<T, W> vectors[held ? kHeld : 1];
+  // f(x) for the row's elements that this thread holds.
+  const auto for_each_held = [&](const auto& f) {
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      if (!counts || (lane + u * lanes) * W >= n) continue;
+      forget(vectors[u]);
+#pragma unroll
+      for (int w = 0; w < W; ++w) f(Acc(vectors[u].x[w]));
+    }
+  };
+  if constexpr (held) {
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (const int i = (lane + u * lanes) * W; counts && i < n)
+        vectors[u] = *reinterpret_cast<const detail::Vector<T, W>*>(of_row + i);
+    for_each_held([&](Acc x) { state.largest = nan_max(state.largest, x); });
+    if (smoothing.spread > 0) for_each_held([&](Acc x) { sum += x; });
+  } else if (counts) {
     fold_run<R>(state, of_row, n, 0, lane, lanes);
     if (smoothing.spread > 0) fold_run<Sum<T>>(sum, of_row, n, 0, lane, lanes);
-    loss = smoothing.target_loss(of_row, targets[row], n);
   }
+  if (counts) loss = smoothing.target_loss(of_row, targets[row], n);
   __syncwarp();  // nobody writes before this was read
   state = merge_lanes<R>(state, lanes);
+  if constexpr (held) {
+    const Acc shift = state.shift();
+    Acc exponentials = 0;
+    for_each_held([&](Acc x) { exponentials += rounded_exp<T>(x - shift); });
+    state.sum = merge_lanes<Sum<T>>(exponentials, lanes);
+  }
   if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
   if (!inside) return;
   const Acc total = loss == loss ? state.log_sum() : loss;  // NaN makes the row's gradient NaN
@@ -148,7 +185,16 @@ __global__ void __launch_bounds__(kRowThreads)
     }
     store_numbers<W>(of_row + i, v);
   };
-  for_each_vector<W>(n, lane, lanes, write, static_cast<const T*>(of_row));
+  if constexpr (held) {
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (const int i = (lane + u * lanes) * W; i < n) {
+        forget(vectors[u]);
+        write(i, as_numbers<W>(vectors[u]));
+      }
+  } else {
+    for_each_vector<W>(n, lane, lanes, write, static_cast<const T*>(of_row));
+  }
 }
 
 /// -grad * scale at the target, 0 elsewhere.
@@ -221,7 +267,10 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
     using Acc = compute_t<T>;
     const bool vectors = in_vectors<kWidth<T>>(n, x.data<T>());
     const RowGrid grid(rows, ceil_div(n, kWidth<T>));
-    const auto kernel = vectors ? cross_entropy_both_rows<T, kWidth<T>> : cross_entropy_both_rows<T, 1>;
+    const bool held = sizeof(T) == 2 && vectors && n <= std::int64_t{grid.lanes} * kHeld * kWidth<T>;
+    const auto kernel = held      ? cross_entropy_both_rows<T, kWidth<T>, sizeof(T) == 2>
+                        : vectors ? cross_entropy_both_rows<T, kWidth<T>, false>
+                                  : cross_entropy_both_rows<T, 1, false>;
     kernel<<<grid.blocks, grid.threads, 0, stream(x.device())>>>(
         Smoothing<Acc>(options, n), x.data<T>(), targets.data<std::int64_t>(), rows, n, grid.lanes,
         factor.defined() ? factor.data<Acc>() : nullptr, losses.data<Acc>());

@@ -149,8 +149,8 @@ Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias, co
 Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype) {
   if (!node.needs_grad(input)) return {};
   const Tensor out = empty({grad.size(1), x.size(1)}, {dtype == DType::float32 ? dtype : x.dtype(), x.device()});
-  const auto multiply = [&] { multiply_into(out, transpose(grad, 0, 1), x); };
-  if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::run_aside(x.device(), {out, grad, x}, multiply);
+  const auto multiply = [out, transposed = transpose(grad, 0, 1), x] { multiply_into(out, transposed, x); };
+  if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::run_aside(x.device(), multiply);
   else multiply();
   return to_data(out, dtype);
 }

@@ -1,9 +1,13 @@
 #include <array>
 #include <mutex>
+#include <span>
 #include <unordered_map>
+#include <vector>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/event.h>
 #include <glade/core/format.h>
+#include <glade/core/graph.h>
 #include <glade/ops/matmul/matmul_kernels.h>
 
 namespace glade::cuda {
@@ -80,7 +84,68 @@ std::uint32_t alignment(const void* data) {
   return static_cast<std::uint32_t>(address & (~address + 1));
 }
 
-Algorithm find_algorithm(const Gemm& p, Types types, Description& description, Layout& a, Layout& b, Layout& out) {
+/// Everything that a call needs but the algorithm.
+struct Call {
+  Types types;
+  Description description;
+  Layout a, b, out;
+
+  explicit Call(const Gemm& p)
+      : types(types_of(p.dtype)),
+        description(p, types),
+        a(types.data, p.a, p.m, p.k, p.batch),
+        b(types.data, p.b, p.k, p.n, p.batch),
+        out(types_of(p.out_dtype).data, p.m, p.n, p.n, p.batch, p.out_batch_stride) {}
+
+  /// To `to` instead of p.out.
+  void run(const Gemm& p, const Algorithm& algorithm, void* workspace, void* to) {
+    const void* const addend = p.addend != nullptr ? p.addend : p.out;
+    const double one64 = 1, beta64 = p.addend != nullptr;
+    const float one32 = 1, beta32 = p.addend != nullptr;
+    const bool wide = types.scale == CUDA_R_64F;
+    const void* one = wide ? static_cast<const void*>(&one64) : &one32;
+    const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
+    GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, beta, addend, &out, to, &out,
+                              &algorithm.algo, workspace, algorithm.workspace, stream(p.device)));
+  }
+};
+
+bool splits_sums(const Algorithm& algorithm) {
+  std::int32_t parts = 1;
+  std::size_t written = 0;
+  GLADE_CUDA(
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts, &written));
+  return parts > 1;
+}
+
+/// The fastest of the proposals, as measured. All of them but those left out, which split sums, add up a result's terms in one
+/// order, so that the choice shows in nothing but time.
+Algorithm fastest(const Gemm& p, Call& call, std::span<const Algorithm> proposals) {
+  constexpr int kRuns = 4;
+  const std::size_t bytes = static_cast<std::size_t>(p.m * p.n) * dtype_size(p.out_dtype);
+  const bool in_place = p.addend == p.out;
+  const Scratch scratch(in_place ? bytes : 0, p.device);
+  void* const to = in_place ? scratch.data() : p.out;
+  Event begin(p.device.index), end(p.device.index);
+  const Algorithm* best = nullptr;
+  double least = 0;
+  for (const Algorithm& algorithm : proposals) {
+    if (splits_sums(algorithm)) continue;
+    const Scratch workspace(algorithm.workspace, p.device);
+    call.run(p, algorithm, workspace.data(), to);
+    begin.record();
+    for (int i = 0; i < kRuns; ++i) call.run(p, algorithm, workspace.data(), to);
+    end.record();
+    end.synchronize();
+    const double time = end.milliseconds_since(begin);
+    if (best != nullptr && time >= least) continue;
+    best = &algorithm;
+    least = time;
+  }
+  return *best;
+}
+
+Algorithm find_algorithm(const Gemm& p, Call& call) {
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{32} << 20);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data));
@@ -88,15 +153,22 @@ Algorithm find_algorithm(const Gemm& p, Types types, Description& description, L
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.addend != nullptr ? p.addend : p.out));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.out));
   // A sum split along k is added up in the compute type, never in 16 bits.
-  if (types.data != types.scale)
+  if (call.types.data != call.types.scale)
     preference.set<std::uint32_t>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-  cublasLtMatmulHeuristicResult_t result{};
+  constexpr int kProposals = 8;
+  cublasLtMatmulHeuristicResult_t results[kProposals]{};
   int found = 0;
-  GLADE_CUDA(
-      cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &description, &b, &a, &out, &out, &preference, 1, &result, &found));
+  GLADE_CUDA(cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &call.description, &call.b, &call.a, &call.out, &call.out,
+                                            &preference, kProposals, results, &found));
   if (found == 0)
     fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
-  return {result.algo, result.workspaceSize};
+  std::vector<Algorithm> proposals;
+  for (int i = 0; i < found; ++i) proposals.push_back({results[i].algo, results[i].workspaceSize});
+  // Worth a measurement, of 16-bit products on tensor cores alone, and possible: a capture runs nothing.
+  constexpr double kLong = 4e9;
+  const bool measure = dtype_size(p.dtype) == 2 && p.batch == 1 && static_cast<double>(p.m) * p.n * p.k >= kLong;
+  if (!measure || is_capturing() || splits_sums(proposals[0])) return proposals[0];
+  return fastest(p, call, proposals);
 }
 
 /// What the choice of an algorithm depends on.
@@ -111,7 +183,7 @@ struct KeyHash {
 };
 
 /// Asking the heuristics takes longer than many products do, so that their answers are kept.
-Algorithm cached_algorithm(const Gemm& p, Types types, Description& description, Layout& a, Layout& b, Layout& out) {
+Algorithm cached_algorithm(const Gemm& p, Call& call) {
   static std::mutex mutex;
   static std::unordered_map<Key, Algorithm, KeyHash> cache;
   constexpr std::size_t kCapacity = 4096;
@@ -126,24 +198,14 @@ Algorithm cached_algorithm(const Gemm& p, Types types, Description& description,
   const auto hit = cache.find(key);
   if (hit != cache.end()) return hit->second;
   if (cache.size() == kCapacity) cache.clear();
-  return cache[key] = find_algorithm(p, types, description, a, b, out);
+  return cache[key] = find_algorithm(p, call);
 }
 
 void run(const Gemm& p) {
-  const Types types = types_of(p.dtype);
-  Description description(p, types);
-  Layout a(types.data, p.a, p.m, p.k, p.batch), b(types.data, p.b, p.k, p.n, p.batch);
-  Layout out(types_of(p.out_dtype).data, p.m, p.n, p.n, p.batch, p.out_batch_stride);
-  const Algorithm algorithm = cached_algorithm(p, types, description, a, b, out);
+  Call call(p);
+  const Algorithm algorithm = cached_algorithm(p, call);
   const Scratch workspace(algorithm.workspace, p.device);
-  const void* const addend = p.addend != nullptr ? p.addend : p.out;
-  const double one64 = 1, beta64 = p.addend != nullptr;
-  const float one32 = 1, beta32 = p.addend != nullptr;
-  const bool wide = types.scale == CUDA_R_64F;
-  const void* one = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  GLADE_CUDA(cublasLtMatmul(cublaslt(p.device), &description, one, p.b.data, &b, p.a.data, &a, beta, addend, &out, p.out, &out,
-                            &algorithm.algo, workspace.data(), algorithm.workspace, stream(p.device)));
+  call.run(p, algorithm, workspace.data(), p.out);
 }
 
 }  // namespace

@@ -209,7 +209,7 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
 void norm(const NormInputs& given, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
   const Device device = y.device();
   DeviceGuard guard(device);
-  if (forward_in_groups(given, statistics, y, sum)) return;
+  if (gated_in_groups(given, statistics, y)) return;
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
   visit_types(given, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;

@@ -50,60 +50,53 @@ __device__ Numbers<compute_t<P>, W> load_weight(const P* weight, const Group<W>&
   return ones;
 }
 
-template <class T, class P, int W, bool gated>
+template <class T, class P, int W>
 __global__ void __launch_bounds__(kReduceThreads)
-    forward_rows(Inputs<T, P> in, const T* __restrict__ residual, T* __restrict__ sum, T* __restrict__ y, std::int64_t rows,
-                 int d, int lanes) {
+    gated_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, int d, int lanes) {
   using Acc = compute_t<T>;
   using Loaded = detail::Vector<T, W>;
   const Group<W> group(lanes, d);
   const auto weight = load_weight<W>(in.weight, group);
-  const T* const more = gated ? in.gate : residual;
-  Loaded next_x = {}, next_more = {};
+  Loaded next_x = {}, next_gate = {};
   const auto fetch = [&](std::int64_t row) {
     if (row >= rows || !group.inside) return;
     next_x = *reinterpret_cast<const Loaded*>(in.x + row * d + group.column);
-    if (more != nullptr) next_more = *reinterpret_cast<const Loaded*>(more + row * d + group.column);
+    next_gate = *reinterpret_cast<const Loaded*>(in.gate + row * d + group.column);
   };
   const std::int64_t step = std::int64_t{gridDim.x} * group.count;
   std::int64_t row = std::int64_t{blockIdx.x} * group.count + group.number;
   fetch(row);
   for (int turn = 0; row - group.number < rows; row += step, ++turn) {
     auto v = as_numbers<W>(next_x);
-    const auto z = as_numbers<W>(next_more);
+    const auto gate = as_numbers<W>(next_gate);
     fetch(row + step);
-    const std::int64_t at = row * d + group.column;
-    const bool writes = row < rows && group.inside;
-    if (!gated && residual != nullptr) {
-#pragma unroll
-      for (int w = 0; w < W; ++w) v.x[w] = static_cast<Acc>(T(v.x[w] + z.x[w]));
-      if (writes) store_numbers<W>(sum + at, v);
-    }
     Acc squares = 0;
 #pragma unroll
     for (const Acc x : v.x) squares += x * x;
     const Acc rstd = 1 / math::sqrt(group.sum(squares, turn) / static_cast<Acc>(d) + in.eps);
-    if (!writes) continue;
+    if (row >= rows || !group.inside) continue;
     if (group.lane == 0) in.rstd[row] = rstd;
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      v.x[w] *= rstd;
-      v.x[w] *= weight.x[w];
-      if constexpr (gated) v.x[w] *= math::rounded_silu<T>(z.x[w]);
-    }
-    store_numbers<W>(y + at, v);
+    for (int w = 0; w < W; ++w) v.x[w] = v.x[w] * rstd * weight.x[w] * math::rounded_silu<T>(gate.x[w]);
+    store_numbers<W>(y + row * d + group.column, v);
   }
 }
 
+/// a + b, never as part of a multiplication: as by an operation of its own.
+template <class Acc>
+__device__ Acc add_alone(Acc a, Acc b) {
+  if constexpr (sizeof(Acc) == 4) return __fadd_rn(a, b);
+  else return a + b;
+}
+
 template <class T, class P, int W, bool gated>
-__global__ void __launch_bounds__(kReduceThreads, 3)
+__global__ void __launch_bounds__(kReduceThreads, gated ? 2 : 3)
     backward_rows(Inputs<T, P> in, const T* grad, Outputs<T> out, std::int64_t rows, int d, int lanes) {
   using Acc = compute_t<T>;
   using Loaded = detail::Vector<T, W>;
   extern __shared__ __align__(16) unsigned char memory[];
   Acc* const sums = reinterpret_cast<Acc*>(memory);  // [d]
   const Group<W> group(lanes, d);
-  const auto weight = load_weight<W>(in.weight, group);
   const T* const more = gated ? in.gate : out.grad_sum;
   Loaded next_x = {}, next_grad = {}, next_more = {};
   Acc next_rstd = 0;
@@ -121,37 +114,42 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   fetch(row);
   for (int turn = 0; row - group.number < rows; row += step, ++turn) {
     auto h = as_numbers<W>(next_x);
-    const auto of_y = as_numbers<W>(next_grad), z = as_numbers<W>(next_more);
+    const Loaded of_y = next_grad, z = next_more;
     const Acc rstd = next_rstd;
     const bool writes = row < rows && group.inside;
     if (!writes) h = {};
     fetch(row + step);
-    Numbers<Acc, W> inner = of_y, s;  // the gradient of h * weight; sigmoid(z)
+    Numbers<Acc, W> inner, s;  // the gradient of h * weight; sigmoid(z)
     Acc along = 0;
+    {
+      const auto weight = load_weight<W>(in.weight, group);  // again and again: registers are dearer than the cache
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      h.x[w] *= rstd;
-      if constexpr (gated) {
-        s.x[w] = math::rounded_sigmoid<T>(z.x[w]);
-        inner.x[w] *= z.x[w] * s.x[w];
+      for (int w = 0; w < W; ++w) {
+        h.x[w] *= rstd;
+        inner.x[w] = Acc(of_y.x[w]);
+        if constexpr (gated) {
+          s.x[w] = math::rounded_sigmoid<T>(Acc(z.x[w]));
+          inner.x[w] *= Acc(z.x[w]) * s.x[w];
+        }
+        dw.x[w] += inner.x[w] * h.x[w];
+        along += inner.x[w] * weight.x[w] * h.x[w];
       }
-      dw.x[w] += inner.x[w] * h.x[w];
-      along += inner.x[w] * weight.x[w] * h.x[w];
     }
     along = group.sum(along, turn) / static_cast<Acc>(d);
     if (!writes) continue;
     const std::int64_t at = row * d + group.column;
+    const auto weight = load_weight<W>(in.weight, group);
     Loaded dx, dz, y;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
       const Acc of_x = rstd * (inner.x[w] * weight.x[w] - h.x[w] * along), scaled = h.x[w] * weight.x[w];
       if constexpr (gated) {
+        const Acc gate = Acc(z.x[w]);
         dx.x[w] = T(of_x);
-        dz.x[w] = T(of_y.x[w] * scaled * s.x[w] * (1 + z.x[w] * (1 - s.x[w])));
-        y.x[w] = T(scaled * (z.x[w] * s.x[w]));
+        dz.x[w] = T(Acc(of_y.x[w]) * scaled * s.x[w] * (1 + gate * (1 - s.x[w])));
+        y.x[w] = T(scaled * (gate * s.x[w]));
       } else {
-        // Rounded before the sum, as by an addition of its own.
-        dx.x[w] = more != nullptr ? T(Acc(T(of_x)) + z.x[w]) : T(of_x);
+        dx.x[w] = more != nullptr ? T(add_alone(Acc(T(of_x)), Acc(z.x[w]))) : T(of_x);
         y.x[w] = T(scaled);
       }
     }
@@ -195,20 +193,19 @@ bool fits(const Inputs<T, P>& in, std::int64_t d, std::initializer_list<const T*
 
 }  // namespace
 
-bool forward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
-  if (in.centered || in.bias.defined() || (in.gate.defined() && in.residual.defined())) return false;
+bool gated_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y) {
+  if (!in.gate.defined() || in.centered || in.bias.defined() || in.residual.defined()) return false;
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
   bool taken = false;
   visit_types(in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;
     const auto inputs = pointers<T, P>(in, statistics);
-    const T* const residual = pointer<T>(in.residual);
-    taken = fits<W>(inputs, d, {y.data<T>(), residual, pointer<T>(sum)});
+    taken = fits<W>(inputs, d, {y.data<T>()});
     if (!taken) return;
     const int lanes = lanes_of<W>(d);
-    const auto kernel = in.gate.defined() ? forward_rows<T, P, W, true> : forward_rows<T, P, W, false>;
+    const auto kernel = gated_rows<T, P, W>;
     kernel<<<blocks_at_once(kernel, 0, rows, lanes, y.device()), kReduceThreads, 0, stream(y.device())>>>(
-        inputs, residual, pointer<T>(sum), y.data<T>(), rows, static_cast<int>(d), lanes);
+        inputs, y.data<T>(), rows, static_cast<int>(d), lanes);
     GLADE_CUDA_LAUNCHED();
   });
   return taken;

@@ -140,6 +140,16 @@ def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
     assert first == pytest.approx(large, abs=1e-4)
 
 
+def test_profile(text, tmp_path):
+    for steps, recorded in ((20, 10), (8, 3)):
+        options = ["--data", text, "--device", "cpu", "--steps", str(steps), "--profile", "trace.json"]
+        output = call([*python(), *options], tmp_path)
+        assert f"where the time of {recorded} steps went" in output
+        names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+        assert [names.count(name) for name in ("data", "forward", "backward", "optimizer")] == [recorded] * 4
+        assert names.count("layers.0") == recorded
+
+
 def test_plot(text, tmp_path):
     pytest.importorskip("matplotlib")
     run(python(), text, tmp_path / "log.csv", "--steps", "3", "--plot", tmp_path / "curves.png")
