@@ -87,7 +87,7 @@ TEST_P(Resume, GoesOnAsIfNeverStopped) {
   EXPECT_EQ(newest.exit_code, 0) << newest.output;
   EXPECT_EQ(newest.output, whole.output);
 }
-INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning"));
+INSTANTIATE_TEST_SUITE_P(Models, Resume, ::testing::Values("gla", "lightning", "gla --dtype float16"));
 
 TEST_F(LanguageModel, KilledAnywhereItGoesOnAsIfNeverStopped) {
   const std::string run = kTrain + "--device cpu --data text.txt --steps 300 --eval-every 0 ";
