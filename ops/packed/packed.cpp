@@ -33,9 +33,14 @@ PackedSequences packed_sequences(const char* operation, const Tensor& cu_seqlens
     found.cu_seqlens = Tensor::from_vector(found.boundaries, x.device());
     return found;
   }
-  thread_local PackedSequences last;  // every layer of a model asks for the same
-  if (!last.cu_seqlens.defined() || !(last.cu_seqlens.device() == x.device()) || last.boundaries != found.boundaries)
+  thread_local PackedSequences last;    // every layer of a model asks for the same
+  thread_local void* stream = nullptr;  // that they are copied on
+  void* const current = current_stream(x.device().index).handle;
+  if (!last.cu_seqlens.defined() || !(last.cu_seqlens.device() == x.device()) || stream != current ||
+      last.boundaries != found.boundaries) {
     last = {found.boundaries, Tensor::from_vector(found.boundaries, x.device())};
+    stream = current;
+  }
   return last;
 }
 
