@@ -231,7 +231,6 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
             warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int columns = compute_warps * C::kWarpColumns;
   if (threadIdx.x == 0) {
-    Meeting(memory.producers).init();
     const int block = static_cast<int>(blockIdx.x) % blocks_a_head, run = static_cast<int>(blockIdx.x) / blocks_a_head,
               segment = run % pass.segments, pair = run / pass.segments;
     const Sequence sequence(pass.sequences, pair / pass.heads);

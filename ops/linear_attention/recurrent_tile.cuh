@@ -65,41 +65,12 @@ struct Place {
 
 template <class C>
 struct SharedMemory {
-  Place place;              ///< here, as registers are few
-  std::uint64_t producers;  ///< an mbarrier: see Meeting
+  Place place;  ///< here, as registers are few
   Tile<C> tiles[2];
   // Of the groups of positions of the tile that is prepared: sums of the logarithms of decays, and the range they span.
   typename C::F inner_sums[C::kGroups][C::I], outer_sums[C::kGroups][C::kColumns];
   double shared_sums[C::kGroups];  ///< of those of all channels, whose rounding errors no average makes smaller
   float ranges[C::kGroups];
-};
-
-/// Where the warps that prepare tiles wait for each other: an mbarrier, in which racecheck, unlike in a hardware barrier of
-/// part of a block, sees that they do.
-struct Meeting {
-  std::uint32_t barrier;  ///< its address in shared memory
-  unsigned turn = 0;
-
-  __device__ explicit Meeting(std::uint64_t& b) : barrier(static_cast<std::uint32_t>(__cvta_generic_to_shared(&b))) {}
-  /// By one thread, before all else.
-  __device__ void init() const {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(kProducerWarps) : "memory");
-  }
-  __device__ __forceinline__ void wait(int lane) {
-    __syncwarp();
-    if (lane == 0) asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
-#if __CUDA_ARCH__ >= 900
-#define GLADE_MBARRIER_WAIT "mbarrier.try_wait.parity"
-#else
-#define GLADE_MBARRIER_WAIT "mbarrier.test_wait.parity"
-#endif
-    asm volatile("{\n.reg .pred done;\nagain:\n" GLADE_MBARRIER_WAIT
-                 ".shared.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::"r"(barrier),
-                 "r"(turn)
-                 : "memory");
-#undef GLADE_MBARRIER_WAIT
-    turn ^= 1;
-  }
 };
 
 /// The positions of one tile.
@@ -144,7 +115,6 @@ class Producer {
   __device__ __forceinline__ Producer(const Pass<F>& pass, const Place& place, SharedMemory<C>& memory, int thread)
       : pass_(pass),
         memory_(memory),
-        meeting_(memory.producers),
         lane_(thread % 32),
         group_(__shfl_sync(~0u, thread / 32, 0)),
         inner_gate_(pass.rows[kInnerGate].data != nullptr),
@@ -221,7 +191,7 @@ class Producer {
         if (pass_.head_gate.data != nullptr) shared[t] += static_cast<double>(static_cast<F>(head_gate_[t]));
       }
       if (works_) publish_decays(shared, checkpoint - first);
-      meeting_.wait(lane_);
+      producer_barrier();
       rescales |= rescaling_slots();
     }
     if (!works_) return;
@@ -282,7 +252,7 @@ class Producer {
       if (lane_ * 4 < C::kColumns) at(memory_.outer_sums[group_], lane_ * 4) = outer_total_;
       if (lane_ == 0) memory_.shared_sums[group_] = shared_total_;
     }
-    meeting_.wait(lane_);
+    producer_barrier();
     auto sum = [](const auto& sums, int channel) {
       F log = 0;
 #pragma unroll
@@ -495,11 +465,12 @@ class Producer {
     }
   }
 
+  static __device__ void producer_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kProducerWarps * 32) : "memory"); }
+
   static constexpr double kLog2e = 1.4426950408889634;
 
   const Pass<F>& pass_;
   SharedMemory<C>& memory_;
-  Meeting meeting_;
   const int lane_, group_;
   const bool inner_gate_, outer_gate_, outer_decay_, works_;
   const int column_, columns_, first_column_;  ///< column_: the lane's first, in the rows; beyond them where it has none
