@@ -112,13 +112,14 @@ class StepProfile:
         self.path, self.device = path, device
         self.steps, self.profile = 0, None
 
-    def next_step(self):
-        """To be called before every step."""
-        if self.steps == 15:
-            self.stop()
+    def begin_step(self):
         if self.steps == 5:
             glade.profiler.start(self.device)
         self.steps += 1
+
+    def end_step(self, last):
+        if self.steps == 15 or (last and 5 < self.steps < 15):
+            self.stop()
 
     def stop(self):
         self.profile = glade.profiler.stop()
@@ -126,7 +127,7 @@ class StepProfile:
 
     def finish(self):
         """Prints where the time of the recorded steps went."""
-        if self.steps > 5 and self.profile is None:
+        if self.steps > 5 and self.profile is None:  # after an interrupt
             self.stop()
         if self.profile is None:
             print("the run was too short for a profile")
@@ -201,7 +202,7 @@ def main():
         profile = StepProfile(options.profile, device) if options.profile else None
         while step < last and not received:
             if profile:
-                profile.next_step()
+                profile.begin_step()
             begin = time.perf_counter()
             with glade.profiler.range("data"):
                 batches = [next(loader) for _ in range(options.accumulate)]
@@ -210,6 +211,8 @@ def main():
                 optimizer.step(max_norm=options.grad_clip, scaler=scaler)
                 optimizer.zero_grad()
             step += 1
+            if profile:
+                profile.end_step(step == last)
             row = {"step": step, "loss": loss.item(), "learning_rate": optimizer.lr}
             row["tokens_per_second"] = options.accumulate * options.batch * options.seq_len / (time.perf_counter() - begin)
             history.append(row)

@@ -34,7 +34,8 @@ class Passes {
     const std::int64_t fill = multiprocessor_count(r.q.device());
     // Measured: more launches and the pass over the states pay in sequences from these lengths on.
     constexpr std::int64_t kShortest = 12, kShortestPart = 4, kTwoTiles = 2 * kChunk;
-    const std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart, shortest_of_two = narrow ? 16 : 32;
+    const std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart,
+                       shortest_of_two = narrow ? 16 : (inner > kTwoTiles ? 64 : 32);
     // Wide blocks do less in all, but are half as many: where those don't fill the GPU, sequences need parts.
     base_.wide =
         outer > kChunk &&
@@ -182,7 +183,10 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
 
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
   const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
-  Passes values(r, r.V, r.K), keys(r, r.K, r.V, balanced, values.parts());
+  // Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
+  const bool few = 4 * tiles(r.K) * r.heads * r.sequences <= multiprocessor_count(r.q.device());
+  Passes values(r, r.V, r.K, false, balanced && few && r.length >= 8 * kChunk ? 4 : 1),
+      keys(r, r.K, r.V, balanced, values.parts());
   const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
   Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it

@@ -257,12 +257,11 @@ Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
     pays = shape.length >= 32 && size >= 2048;
   } else if (chunk_in_passes(shape)) {
     // Backward consists of three passes instead of one, which few heads hardly use the GPU for.
-    pays = shape.length >= (backward && heads < 64 ? 12 : 2);
+    pays = shape.length >= (backward && heads < 64 ? 8 : 2);
   } else if (size < 65536 && shape.length >= 1024) {
-    // A sequence is walked by few blocks, where the recurrent form takes it in segments; and gates a channel are expensive.
+    // Gates a channel are expensive in a forward pass, which the recurrent form spreads over more of the GPU.
     const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * heads < 64, is_long = shape.length >= 2048;
-    const int against = few + shape.key_gate + (is_long && !backward);
-    pays = against < 2 || (backward && !is_long);
+    pays = backward || !shape.key_gate || !(few || is_long);
   }
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
