@@ -1,8 +1,8 @@
 // A pass upwards over a single token, for generation: one read and one write of the state, which may be updated in place.
 // A block has a strip of columns of one state, a thread a quad of them in four rows at a time. It asks for all that it needs
 // from memory before it uses any of it, and the threads share nothing but the sums at the end. Where the GPU can, a step
-// starts while the kernel before it ends, and fetches its state into the L2 cache meanwhile, which is harmless also where
-// that kernel writes it.
+// starts while the kernel before it ends, and fetches its first states into the L2 cache meanwhile, which is harmless also
+// where that kernel writes them. Later, blocks fetch the states of blocks to come.
 #include <algorithm>
 
 #include <glade/ops/linear_attention/recurrent_pass.cuh>
@@ -14,6 +14,7 @@ namespace {
 constexpr int kLanes = 16, kColumns = 4 * kLanes;  // threads of a row, and a block's columns
 constexpr int kMostThreads = 512;                  // of a block: as many as the rows need
 constexpr std::int64_t kMostSequences = 65535;     // of a launch
+constexpr unsigned kAhead = 4;                     // sequences from a block to that whose state it fetches
 
 /// A quad of channels of a row, as they lie in memory; zeros where there are none.
 /// T, G, kVector: see Producer (recurrent_tile.cuh).
@@ -57,9 +58,13 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
 
 #if __CUDA_ARCH__ >= 900
   constexpr int kLine = 128 / static_cast<int>(4 * sizeof(F));  // threads whose quads lie in what a prefetch fetches
-  if (initial != nullptr && columns > 0 && lane % kLine == 0)
-    for (int i = thread / kLanes; i < pass.inner(); i += rows_at_once / 4)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(initial + static_cast<std::int64_t>(i) * pass.outer()));
+  auto prefetch = [&](unsigned sequences) {                     // the block's part of the state so many sequences on
+    const F* from = initial + sequences * pass.initial.sequence;
+    if (initial != nullptr && columns > 0 && lane % kLine == 0)
+      for (int i = thread / kLanes; i < pass.inner(); i += rows_at_once / 4)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + static_cast<std::int64_t>(i) * pass.outer()));
+  };
+  if (blockIdx.z < kAhead) prefetch(0);
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -81,6 +86,9 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
     raw_d = load_row<kVector, T>(pass.rows[kD], kv_pair, row);
   };
   load(own_row);
+#if __CUDA_ARCH__ >= 900
+  if (blockIdx.z + kAhead < gridDim.z) prefetch(kAhead);
+#endif
   const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], kv_pair, column);
   const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], pair, column);
   const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
