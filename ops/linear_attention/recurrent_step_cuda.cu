@@ -56,7 +56,6 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
   if (initial != nullptr) initial += n * pass.initial.sequence + h * pass.state_size() + column;
   F* final = pass.final.data + pair * pass.state_size() + column;
 
-#if __CUDA_ARCH__ >= 900
   constexpr int kLine = 128 / static_cast<int>(4 * sizeof(F));  // threads whose quads lie in what a prefetch fetches
   auto prefetch = [&](unsigned sequences) {                     // the block's part of the state so many sequences on
     const F* from = initial + sequences * pass.initial.sequence;
@@ -65,6 +64,7 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + static_cast<std::int64_t>(i) * pass.outer()));
   };
   if (blockIdx.z < kAhead) prefetch(0);
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -86,9 +86,7 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
     raw_d = load_row<kVector, T>(pass.rows[kD], kv_pair, row);
   };
   load(own_row);
-#if __CUDA_ARCH__ >= 900
   if (blockIdx.z + kAhead < gridDim.z) prefetch(kAhead);
-#endif
   const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], kv_pair, column);
   const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], pair, column);
   const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
