@@ -34,10 +34,7 @@ def parse_arguments():
 def load_model(path, device, dtype):
     if path.is_dir():
         return models.GLAForCausalLM.from_pretrained(path, device=device, dtype=dtype)
-    checkpoint = glade.load(path)
-    if dtype:
-        checkpoint.config["dtype"] = dtype
-    return models.from_checkpoint(checkpoint).to(device)
+    return models.from_checkpoint(glade.load(path), dtype=dtype).to(device)
 
 
 def stop_tokens(config):

@@ -68,6 +68,8 @@ def test_what_a_checkpoint_says(tmp_path):
         assert checkpoint.random.keys() == {"default"}
     checkpoint = glade.load_checkpoint(str(tmp_path / "model.h5"))
     assert set(nn.models.from_checkpoint(checkpoint).state_dict()) == set(checkpoint.model)
+    for dtype in (glade.bfloat16, "bfloat16"):
+        assert nn.models.from_checkpoint(checkpoint, dtype=dtype).config["dtype"] == "bfloat16"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool"])

@@ -11,7 +11,7 @@
 import json
 from typing import Any
 
-from glade._glade import Checkpoint
+from glade._glade import Checkpoint, DType
 from glade._glade._models import (
     AttentionStates,
     Block,
@@ -31,8 +31,12 @@ def from_config(config: dict[str, Any]) -> CausalLM:
     return _from_json(json.dumps(config))
 
 
-def from_checkpoint(checkpoint: Checkpoint) -> CausalLM:
-    """The model in a checkpoint of a language model, as glade.load gives it, with its values."""
-    model = from_config(checkpoint.config)
+def from_checkpoint(checkpoint: Checkpoint, *, dtype: DType | str | None = None) -> CausalLM:
+    """The model in a checkpoint of a language model, as glade.load gives it, with its values. dtype is that of activations, by
+    default the checkpoint's."""
+    config = checkpoint.config
+    if dtype is not None:
+        config["dtype"] = dtype if isinstance(dtype, str) else dtype.name
+    model = from_config(config)
     model.load_state_dict(checkpoint.model)
     return model
