@@ -64,7 +64,7 @@ Aside::~Aside() {
   waiting_.clear();  // nobody has asked for it
   try {
     finish();
-  } catch (const Error&) {  // an earlier failure, which ends the pass
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an earlier failure, which ends the pass
   }
 }
 
