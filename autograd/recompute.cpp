@@ -1,7 +1,6 @@
 #include <glade/autograd/recompute.h>
 
-#include <glade/autograd/engine.h>
-#include <glade/autograd/node.h>
+#include <glade/autograd/wanted_gradients.h>
 #include <glade/core/generator.h>
 
 namespace glade::autograd {
@@ -42,16 +41,13 @@ Tensors recompute(std::function<Tensors(const Tensors&)> function, const Tensors
   record("recompute", outputs, sources,
          [function = std::move(function), saved, place, count = inputs.size()](const Node& node, const Tensors& gradients) {
            const bool create_graph = GradMode::enabled();
-           Tensors given, wanted;
-           std::vector<std::size_t> places;
+           Tensors given, all_sources;
            for (std::size_t i = 0; i < saved.size(); ++i) {
              Tensor x = saved[i].get();
              // Cut off from the tape, or gradients would go on through it.
              if (i < count && x.defined() && !create_graph) x = x.detach().set_requires_grad(node.needs_grad(i));
              if (i < count) given.push_back(x);
-             if (!node.needs_grad(i)) continue;
-             wanted.push_back(x);
-             places.push_back(i);
+             all_sources.push_back(x);
            }
            Tensors results, weights;
            const Again again(place);
@@ -61,10 +57,7 @@ Tensors recompute(std::function<Tensors(const Tensors&)> function, const Tensors
              results.push_back(all[i]);
              weights.push_back(gradients[i]);
            }
-           const Tensors found = grad(results, wanted, weights, create_graph, create_graph, true);
-           Tensors out(saved.size());
-           for (std::size_t i = 0; i < places.size(); ++i) out[places[i]] = found[i];
-           return out;
+           return wanted_gradients(node, results, all_sources, weights, create_graph);
          });
   return outputs;
 }

@@ -1,32 +1,14 @@
 #include <glade/ops/matmul/linear_of.h>
 
-#include <glade/autograd/engine.h>
+#include <glade/autograd/wanted_gradients.h>
 #include <glade/autograd/weight_copy.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/matmul/multiply_into.h>
 
 namespace glade {
 
-namespace {
-
 using autograd::Node;
 using autograd::SavedTensor;
-
-/// Gradients of the inputs and the weight by operations that the tape records.
-Tensors composed_backward(const Node& node, const Tensor& y, const Tensors& sources, const Tensor& grad) {
-  Tensors out(sources.size()), wanted;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (!node.needs_grad(i)) continue;
-    places.push_back(i);
-    wanted.push_back(sources[i]);
-  }
-  const Tensors found = autograd::grad({y}, wanted, {grad}, true, true, true);
-  for (std::size_t i = 0; i < places.size(); ++i) out[places[i]] = found[i];
-  return out;
-}
-
-}  // namespace
 
 Tensor linear_of(const char* name, const Remade& x, const Tensor& weight, const Tensor& addend) {
   Tensors outputs, sources = x.inputs;
@@ -49,7 +31,7 @@ Tensor linear_of(const char* name, const Remade& x, const Tensor& weight, const 
                      Tensors out;
                      if (GradMode::enabled()) {
                        const Tensors parts(inputs.begin(), inputs.end() - 1);
-                       out = composed_backward(node, linears(compose(parts), {of})[0], inputs, grad);
+                       out = autograd::wanted_gradients(node, linears(compose(parts), {of}), inputs, {grad}, true);
                      } else {
                        inputs.pop_back();
                        const Tensor rows = rows_of(contiguous_data(grad)), inner = empty(shape, grad.options());
