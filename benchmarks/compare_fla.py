@@ -52,7 +52,7 @@ def row_name(form, what, gate, sizes):
 
 def glade_results(program, pattern, repetitions=5):
     """-> {name: (milliseconds, counters)}, medians of the program's repetitions."""
-    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.03s", f"--benchmark_repetitions={repetitions}",
+    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.03", f"--benchmark_repetitions={repetitions}",
                f"--benchmark_filter={pattern}"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout or '{"benchmarks": []}')
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
