@@ -1,7 +1,10 @@
 #include <glade/autograd/weight_copy.h>
 
+#include <numeric>
+
 #include <glade/autograd/node.h>
 #include <glade/core/graph.h>
+#include <glade/core/row_blocks.h>
 
 namespace glade::autograd {
 
@@ -24,6 +27,28 @@ Tensor weight_copy(const Tensor& x, DType dtype) {
   // What a graph records has no values before its first replay.
   if (!cuda::is_capturing()) copy = {values, x.storage(), x.storage()->version()};
   return values;
+}
+
+Tensors weight_copies_joined(const Tensors& leaves, DType dtype) {
+  Tensors copies;
+  std::vector<std::int64_t> rows;
+  bool kept = true;
+  for (const Tensor& x : leaves) {
+    copies.push_back(find_weight_copy(x));
+    kept = kept && copies.back().defined() && copies.back().dtype() == dtype;
+    rows.push_back(x.size(0));
+  }
+  if (kept && join_rows(copies).defined()) return copies;
+  const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  copies = split_rows(empty({all, leaves[0].size(1)}, {dtype, leaves[0].device()}), rows);
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    copy_data(copies[i], leaves[i]);
+    AutogradSlot* const slot = leaves[i].impl()->autograd.get();
+    if (slot == nullptr || cuda::is_capturing()) continue;
+    std::lock_guard lock(slot->mutex);
+    slot->copy = {copies[i], leaves[i].storage(), leaves[i].storage()->version()};
+  }
+  return copies;
 }
 
 Tensor find_weight_copy(const Tensor& x) {

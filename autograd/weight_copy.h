@@ -7,6 +7,9 @@ namespace glade::autograd {
 /// A leaf's values as `dtype`, row-major, not on the tape; x itself where nothing changes. Made once and kept with the leaf until
 /// its values change or another dtype is asked for.
 Tensor weight_copy(const Tensor& x, DType dtype);
+/// The same of leaves of float32 with as many columns, row-major matrices, so that the copies follow each other in memory
+/// (core/row_blocks.h).
+Tensors weight_copies_joined(const Tensors& leaves, DType dtype);
 /// The copy that is kept, if its values are x's; else undefined.
 Tensor find_weight_copy(const Tensor& x);
 /// Makes `copy` the one that is kept, with x's values where it has others.

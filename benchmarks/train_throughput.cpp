@@ -39,6 +39,7 @@ std::unique_ptr<models::CausalLM> make_model(const Options& options) {
   config.num_hidden_layers = size.layers;
   config.num_heads = size.heads;
   config.vocab_size = size.vocabulary;
+  config.expand_k = 0.5;  // so that models of both kinds have the same size
   config.dtype = dtype_from_name(options.dtype);
   return models::make_causal_lm(config.to_json());
 }

@@ -1,5 +1,6 @@
 #include <glade/ops/activation/activation.h>
 
+#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -21,7 +22,7 @@ bool in_rows(const LoopPlan<5>& plan) {
 
 /// Gradients of gate and up. Where `again`, grad is row-major, and the result of swiglu is left in its place.
 Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up, bool again = false) {
-  const Tensor grad_gate = empty(gate.shape(), gate.options()), grad_up = empty(up.shape(), up.options());
+  const Tensor grad_gate = autograd::empty_gradient(gate), grad_up = autograd::empty_gradient(up);
   if (gate.numel() == 0) return {grad_gate, grad_up};
   const auto plan = plan_loop(gate.shape(), grad_gate, grad_up, grad, gate, up);
   if (!in_rows(plan)) return swiglu_backward(contiguous_data(grad), contiguous_data(gate), contiguous_data(up), again);

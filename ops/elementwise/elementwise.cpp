@@ -1,5 +1,6 @@
 #include <glade/ops/elementwise/elementwise.h>
 
+#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -92,7 +93,7 @@ Tensor apply(const char* name, Unary op, const Tensor& x) {
                    [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node&, const Tensor& gradient) {
                      const Tensor at = saved.get();
                      if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
-                     Tensor result = empty_like(at);
+                     Tensor result = autograd::empty_gradient(at);
                      GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
                      return Tensors{result};
                    });

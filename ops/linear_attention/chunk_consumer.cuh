@@ -95,12 +95,12 @@ struct Consumer {
     }
   }
 
-  /// A tile of results to rows of a [tokens, heads, outer] tensor.
-  __device__ void store_rows(SwizzledTile<E>& tile, void* to, const Step& step) const {
+  /// A tile of results to rows of a [tokens, heads, outer] tensor with tokens `token_step` apart.
+  __device__ void store_rows(SwizzledTile<E>& tile, void* to, std::int64_t token_step, const Step& step) const {
     constexpr int kRows = kGroup / 8;
     if (first_outer + thread % 8 * 8 >= p.outer) return;
-    const std::int64_t row_size = std::int64_t{p.heads} * p.outer, row_step = stretch.reverse ? -row_size : row_size;
-    E* at = static_cast<E*>(to) + stretch.token(step.position() + thread / 8) * row_size + std::int64_t{head} * p.outer +
+    const std::int64_t row_step = stretch.reverse ? -token_step : token_step;
+    E* at = static_cast<E*>(to) + stretch.token(step.position() + thread / 8) * token_step + std::int64_t{head} * p.outer +
             first_outer + thread % 8 * 8;
 #pragma unroll
     for (int i = 0; i < kTile / kRows; ++i) {
@@ -283,9 +283,9 @@ struct Consumer {
       else if (thread < step.count) p.balance[per_token(step, thread)] = channel_sum(thread);
     }
     sync();
-    if (!p.wide_out) store_rows(tiles.w[index], p.out, step);
+    if (!p.wide_out) store_rows(tiles.w[index], p.out, p.out_step, step);
     if constexpr (kGates == Gates::outer)
-      if (p.backward && p.dgk && !p.wide_gates) store_rows(tiles.u[index], p.dgk, step);
+      if (p.backward && p.dgk && !p.wide_gates) store_rows(tiles.u[index], p.dgk, std::int64_t{p.heads} * p.outer, step);
   }
 
   /// R into the frame of a step.

@@ -39,8 +39,9 @@ struct Pass {
   bool leaves, adds;               ///< `between` is written: with what each part adds to zeros, or with the states after it
   float* decay;                    ///< [sequences, parts as there, heads, gated channels or 1]: of each part, or null
 
-  void* out;      ///< [tokens, heads, outer]; null: states only
-  bool wide_out;  ///< float
+  void* out;              ///< [tokens, heads, outer]; null: states only
+  bool wide_out;          ///< float
+  std::int64_t out_step;  ///< from a token of out to the next
   // For gradients of gates, dg_t = sum_{s>=t} (q dq - k dk)_s. The pass for dq leaves q dq and, of every chunk, the state before
   // it (or the last of its parts) where the pass for dk finds them, so that the sums start anew there and errors don't grow.
   Rows u;          ///< q or k; null: no gate has a gradient
@@ -66,7 +67,8 @@ bool take(const RecurrenceShape& shape);
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 
 /// Gradients to be filled in; undefined ones are not wanted. k and v are [tokens, heads, ..], for every query head, in the
-/// elements' type or float32; dg is float32 [ceil(K / 64), tokens, heads], to be summed.
+/// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [ceil(K / 64), tokens, heads], to
+/// be summed.
 struct Gradients {
   Tensor q, k, v, dgk, dg, initial_state;
 };

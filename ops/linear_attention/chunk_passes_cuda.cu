@@ -8,6 +8,7 @@
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_parts.h>
 #include <glade/ops/linear_attention/chunk_pass.h>
+#include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::passes {
 
@@ -108,20 +109,24 @@ class Passes {
           stream_);
     return state;
   }
-  void run(Pass p, const State& state, void* out, bool wide_out) const {
+  /// To `out` [.., heads, outer], which may be undefined.
+  void run(Pass p, const State& state, const Tensor& out) const {
     p = start_from(state, p);
-    p.out = out;
-    p.wide_out = wide_out;
+    if (out.defined()) {
+      p.out = out.raw_data();
+      p.wide_out = out.dtype() == DType::float32;
+      p.out_step = reshape(out, {r_.tokens, r_.heads, p.outer}).strides()[0];
+    }
     launch(p);
   }
   /// A backward pass of another division over these parts, one after the other; returns the states that it finds before each.
-  State run_in_turn(Pass p, State state, void* out, bool wide_out) {
+  State run_in_turn(Pass p, State state, const Tensor& out) {
     state.between = empty_states();
     p.parts = base_.parts;
     p.part_chunks = base_.part_chunks;
     p.run_parts = 1;
     p.leaves = true;
-    for (p.first_part = p.parts - 1; p.first_part >= 0; --p.first_part) run(p, state, out, wide_out);
+    for (p.first_part = p.parts - 1; p.first_part >= 0; --p.first_part) run(p, state, out);
     return state;
   }
   std::int64_t parts() const { return parts_; }
@@ -178,7 +183,7 @@ bool take(const RecurrenceShape& shape) {
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   Passes passes(r, r.V, r.K);
   const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false);
-  passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o.raw_data(), false);
+  passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o);
 }
 
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
@@ -191,12 +196,12 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
   Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it
   const Pass dv = values.value_pass(r.k, r.q, grad_o, true);
-  const bool with_v = grads.v.defined() || last_state.last, wide_v = grads.v.defined() && grads.v.dtype() == DType::float32;
+  const bool with_v = grads.v.defined() || last_state.last;
   if (with_v && with_k && values.parts() == 1 && keys.parts() > 1) {
-    state = keys.run_in_turn(dv, last_state, pointer(grads.v), wide_v);
+    state = keys.run_in_turn(dv, last_state, grads.v);
   } else {
     if (with_v || (with_k && keys.parts() == values.parts())) state = values.part_states(r.q, grad_o, last_state, true);
-    if (with_v) values.run(dv, state, pointer(grads.v), wide_v);
+    if (with_v) values.run(dv, state, grads.v);
     if (with_k && keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, last_state, true);
   }
   state.last = nullptr;
@@ -216,11 +221,11 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
   }
   if (with_q) {
     const Tensor grad = grads.q.defined() ? grads.q : keys.keep(empty_like(r.q));
-    keys.run(dq, keys.part_states(r.k, r.v, first_state(r, {}), false), grad.raw_data(), false);
+    keys.run(dq, keys.part_states(r.k, r.v, first_state(r, {}), false), grad);
   }
   if (with_k) {
     const Tensor grad = grads.k.defined() ? grads.k : keys.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
-    keys.run(dk, state, grad.raw_data(), grad.dtype() == DType::float32);
+    keys.run(dk, state, grad);
   }
 }
 

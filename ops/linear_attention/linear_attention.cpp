@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <glade/autograd/aside.h>
+#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
@@ -193,10 +194,15 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   const Recurrence r = canonical(query, key, value, options, sequences);
   const bool per_channel = is_per_channel(options.g, query);
   auto wanted = [&](std::size_t input, const Tensor& like) { return node.needs_grad(input) ? empty_like(like) : Tensor(); };
+  // The passes of the chunk form write rows with gaps, but for heads that are shared.
+  const bool gaps = options.algorithm == Algorithm::chunk && r.group() == 1 && chunk_in_passes(RecurrenceShape::of(r));
+  auto wanted_rows = [&](std::size_t input, const Tensor& like) {
+    return gaps && node.needs_grad(input) ? autograd::empty_gradient(like) : wanted(input, like);
+  };
   RecurrenceGradients grads;
-  grads.q = wanted(0, r.q);
-  grads.k = wanted(1, r.k);
-  grads.v = wanted(2, r.v);
+  grads.q = wanted_rows(0, query);
+  grads.k = wanted_rows(1, key);
+  grads.v = wanted_rows(2, value);
   if (!per_channel) grads.g = wanted(3, r.g);
   if (node.needs_grad(4)) grads.g_gamma = empty({r.sequences, r.heads}, r.g_gamma.options());
   if (node.needs_grad(5) || (per_channel && node.needs_grad(3))) grads.gk = empty_like(r.gk);

@@ -26,8 +26,8 @@ struct Recurrence {
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
 };
 
-/// Gradients to be filled in; undefined ones are not wanted. Shapes and dtypes are those of Recurrence's tensors, but
-/// initial_state is always [sequences, heads, K, V].
+/// Gradients to be filled in; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state
+/// is always [sequences, heads, K, V]; if chunk_in_passes and group() is 1 there may be gaps between the tokens of q, k and v.
 struct RecurrenceGradients {
   Tensor q, k, v, g, gk, gv, g_gamma, initial_state;
 };

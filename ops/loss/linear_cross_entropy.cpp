@@ -91,8 +91,13 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                            out[i] = autograd::grad({composed}, {i == 0 ? rows : head}, {grad}, true, true)[0];
                        return out;
                      }
-                     if (node.needs_grad(0)) out[0] = reshape(to(result.dx * grad, rows.dtype()), rows.shape());
-                     if (node.needs_grad(1)) out[1] = to(result.dweight * grad, head.dtype());
+                     const auto scaled = [&grad](const Tensor& of_one) {
+                       const Tensor y = empty_like(of_one);
+                       if (y.numel() > 0) GLADE_DISPATCH(y.device(), scale_by, y, of_one, grad);
+                       return y;
+                     };
+                     if (node.needs_grad(0)) out[0] = reshape(scaled(result.dx), rows.shape());
+                     if (node.needs_grad(1)) out[1] = to(scaled(result.dweight), head.dtype());
                      return out;
                    });
   return loss;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include <glade/core/cpu_loops.h>
 #include <glade/core/math.h>
 #include <glade/core/parallel.h>
 #include <glade/ops/loss/loss_kernels.h>
@@ -121,6 +122,13 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
       if (scale != nullptr) std::fill_n(data + row * n, n, T(0));
     };
     for_each_row(options, targets, n, row_loss, ignored);
+  });
+}
+
+void scale_by(const Tensor& out, const Tensor& x, const Tensor& factor) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(plan_loop(x.shape(), out, x), ScaleBy<T>{factor.data<compute_t<T>>()}, out.data<T>(),
+                static_cast<const T*>(x.data<T>()));
   });
 }
 

@@ -1,4 +1,5 @@
 // cross_entropy and nll_loss on the GPU: a group of threads for each row, then one block that adds the rows up.
+#include <glade/core/cuda/loops.cuh>
 #include <glade/core/math.h>
 #include <glade/ops/loss/loss_kernels.h>
 #include <glade/ops/reduce/fold.cuh>
@@ -275,6 +276,13 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
         Smoothing<Acc>(options, n), x.data<T>(), targets.data<std::int64_t>(), rows, n, grid.lanes,
         factor.defined() ? factor.data<Acc>() : nullptr, losses.data<Acc>());
     GLADE_CUDA_LAUNCHED();
+  });
+}
+
+void scale_by(const Tensor& out, const Tensor& x, const Tensor& factor) {
+  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
+    elementwise(out.device(), plan_loop(x.shape(), out, x), ScaleBy<T>{factor.data<compute_t<T>>()}, out.data<T>(),
+                static_cast<const T*>(x.data<T>()));
   });
 }
 

@@ -145,9 +145,10 @@ Algorithm fastest(const Gemm& p, Call& call, std::span<const Algorithm> proposal
   return *best;
 }
 
-Algorithm find_algorithm(const Gemm& p, Call& call) {
+/// What cuBLASLt proposes with so much memory for a product beside its operands, best first.
+std::vector<Algorithm> propose(const Gemm& p, Call& call, std::size_t workspace) {
   Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::size_t{32} << 20);
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a.data));
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.addend != nullptr ? p.addend : p.out));
@@ -160,14 +161,22 @@ Algorithm find_algorithm(const Gemm& p, Call& call) {
   int found = 0;
   GLADE_CUDA(cublasLtMatmulAlgoGetHeuristic(cublaslt(p.device), &call.description, &call.b, &call.a, &call.out, &call.out,
                                             &preference, kProposals, results, &found));
-  if (found == 0)
-    fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
   std::vector<Algorithm> proposals;
   for (int i = 0; i < found; ++i) proposals.push_back({results[i].algo, results[i].workspaceSize});
+  return proposals;
+}
+
+Algorithm find_algorithm(const Gemm& p, Call& call) {
+  std::vector<Algorithm> proposals = propose(p, call, std::size_t{32} << 20);
+  if (proposals.empty())
+    fail<CudaError>("matmul: cuBLASLt has no algorithm for {} [{}, {}] times [{}, {}]", p.dtype, p.m, p.k, p.k, p.n);
   // Worth a measurement, of 16-bit products on tensor cores alone, and possible: a capture runs nothing.
   constexpr double kLong = 4e9;
   const bool measure = dtype_size(p.dtype) == 2 && p.batch == 1 && static_cast<double>(p.m) * p.n * p.k >= kLong;
   if (!measure || is_capturing() || splits_sums(proposals[0])) return proposals[0];
+  // Many use memory for a counter, which has to be cleared before, but come without it as well.
+  const std::vector<Algorithm> without_memory = propose(p, call, 0);
+  proposals.insert(proposals.end(), without_memory.begin(), without_memory.end());
   return fastest(p, call, proposals);
 }
 

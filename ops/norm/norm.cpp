@@ -1,5 +1,6 @@
 #include <glade/ops/norm/norm.h>
 
+#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -60,8 +61,12 @@ Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatist
     if (!p.defined() || !node.needs_grad(i)) return Tensor();
     return in.x.numel() > 0 ? empty(p.shape(), wide) : zeros(p.shape(), wide);
   };
-  const NormGradients out{empty(in.x.shape(), in.x.options()), parameter(1, in.weight), parameter(2, in.bias),
-                          in.gate.defined() ? empty(in.x.shape(), in.x.options()) : Tensor(), again};
+  const NormGradients out{empty(in.x.shape(), in.x.options()),
+                          parameter(1, in.weight),
+                          parameter(2, in.bias),
+                          in.gate.defined() ? autograd::empty_gradient(in.gate) : Tensor(),
+                          again,
+                          in.weight.defined() && node.leads_to_leaf(1) && in.weight.dtype() == wide.dtype};
   if (in.x.numel() > 0)
     GLADE_DISPATCH(in.x.device(), norm_backward, row_major(in), statistics, contiguous_data(grad),
                    grad_sum.defined() ? contiguous_data(grad_sum) : grad_sum, out);

@@ -37,10 +37,19 @@ __device__ void scale_and_shift(const Inputs<T, P>& in, std::int64_t i, Numbers<
 /// Pointers to what NormGradients holds, null where undefined.
 template <class T>
 struct Outputs {
-  T *x, *gate;
-  compute_t<T>*weight_parts, *bias_parts;  ///< [blocks, d]
-  const T* grad_sum;                       ///< added to x's, or null
-  T* y;                                    ///< the norm's result again, or null
+  T *x = nullptr, *gate = nullptr;
+  compute_t<T>*weight_parts = nullptr, *bias_parts = nullptr;  ///< [blocks, d]
+  const T* grad_sum = nullptr;                                 ///< added to x's, or null
+  T* y = nullptr;                                              ///< the norm's result again, or null
+  // Where the gate's gradient has gaps: after every so many rows, which begin `gate_step` elements apart.
+  unsigned gate_rows = 0;
+  std::int64_t gate_step = 0;
+
+  __device__ T* gate_row(std::int64_t row, int d) const {
+    if (gate_rows == 0) return gate + row * d;
+    const auto i = static_cast<unsigned>(row);
+    return gate + i / gate_rows * gate_step + std::int64_t{i % gate_rows} * d;
+  }
 };
 
 template <class T>

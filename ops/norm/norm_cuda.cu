@@ -180,7 +180,7 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
   using Acc = compute_t<T>;
   const Device device = grad.device();
   const std::int64_t d = grad.shape().back(), rows = grad.numel() / d;
-  Outputs<T> out{gradients.x.data<T>(), pointer<T>(gradients.gate), nullptr, nullptr, nullptr, nullptr};
+  Outputs<T> out{.x = gradients.x.data<T>(), .gate = pointer<T>(gradients.gate)};
   const bool vectors = in_vectors<kWidth<T>>(in, d, {grad.data<T>(), out.x, out.gate});
   const int lanes = lanes_for(ceil_div(d, vectors ? kWidth<T> : 1), kReduceThreads), groups = kReduceThreads / lanes;
 
@@ -234,8 +234,10 @@ void norm_backward(const NormInputs& in, const NormStatistics& statistics, const
                    const NormGradients& gradients) {
   DeviceGuard guard(grad.device());
   if (backward_in_groups(in, statistics, grad, grad_sum, gradients)) return;
-  visit_types(
-      in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) { launch_backward(pointers<T, P>(in, statistics), grad, gradients); });
+  NormGradients rows = gradients;
+  if (rows.gate.defined() && !rows.gate.is_contiguous()) rows.gate = empty_like(in.gate);
+  visit_types(in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) { launch_backward(pointers<T, P>(in, statistics), grad, rows); });
+  if (rows.gate.defined() && !rows.gate.is_same(gradients.gate)) copy_data(gradients.gate, rows.gate);
   if (grad_sum.defined()) add_data(gradients.x, gradients.x, grad_sum);
   if (gradients.y.defined()) norm(in, statistics, gradients.y, {});
 }

@@ -1,5 +1,7 @@
 // The RMS norms where a group of threads has a vector of a row each: everything is read once, the next row while this one is
 // computed, and the weight's gradient is gathered in registers over all rows that a group has.
+#include <glade/autograd/aside.h>
+#include <glade/core/loops.h>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/norm/norm.cuh>
 #include <glade/ops/reduce/reduce_kernels.h>
@@ -9,6 +11,7 @@ namespace glade::cuda::norms {
 namespace {
 
 constexpr int kWarps = kReduceThreads / 32;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 32;
 
 /// The threads of a group, and what they have of a row.
 template <int W>
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__(kReduceThreads, gated ? 2 : 3)
       }
     }
     detail::store(out.x + at, dx);
-    if constexpr (gated) detail::store(out.gate + at, dz);
+    if constexpr (gated) detail::store(out.gate_row(row, d) + group.column, dz);
     if (out.y != nullptr) detail::store(out.y + at, y);
   }
   if (out.weight_parts == nullptr) return;
@@ -221,8 +224,16 @@ bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, 
     using Acc = compute_t<T>;
     constexpr int W = kWidth<T>;
     const auto inputs = pointers<T, P>(in, statistics);
-    Outputs<T> out{gradients.x.data<T>(), pointer<T>(gradients.gate), nullptr, nullptr,
-                   pointer<T>(grad_sum),  pointer<T>(gradients.y)};
+    Outputs<T> out{.x = gradients.x.data<T>(),
+                   .gate = pointer<T>(gradients.gate),
+                   .grad_sum = pointer<T>(grad_sum),
+                   .y = pointer<T>(gradients.y)};
+    if (gradients.gate.defined() && !gradients.gate.is_contiguous()) {
+      const LoopPlan<1> plan = plan_loop(gradients.gate.shape(), gradients.gate);
+      if (plan.ndim != 2 || plan.strides[0][0] != 1 || plan.strides[0][1] % W != 0 || rows > kMostRows) return;
+      out.gate_rows = static_cast<unsigned>(plan.shape[0] / d);
+      out.gate_step = plan.strides[0][1];
+    }
     taken = fits<W>(inputs, d, {grad.data<T>(), out.x, out.gate, out.grad_sum, out.y});
     if (!taken) return;
     const int lanes = lanes_of<W>(d);
@@ -233,7 +244,9 @@ bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, 
     out.weight_parts = pointer<Acc>(parts);
     kernel<<<blocks, kReduceThreads, bytes, stream(device)>>>(inputs, grad.data<T>(), out, rows, static_cast<int>(d), lanes);
     GLADE_CUDA_LAUNCHED();
-    if (parts.defined()) reduce(ReduceOp::sum, {1, blocks, d}, parts, gradients.weight);
+    if (!parts.defined()) return;
+    const auto add_up = [blocks, d, parts, weight = gradients.weight] { reduce(ReduceOp::sum, {1, blocks, d}, parts, weight); };
+    gradients.aside ? autograd::run_aside(device, add_up) : add_up();
   });
   return taken;
 }

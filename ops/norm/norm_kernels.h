@@ -19,10 +19,12 @@ struct NormStatistics {
   Tensor mean, rstd;  ///< mean is 0 unless centered
 };
 
-/// x's and gate's have their dtype, weight's and bias's the one x is computed in; undefined where not wanted.
+/// x's and gate's have their dtype, weight's and bias's the one x is computed in; undefined where not wanted. On CUDA there may
+/// be gaps in gate's, before its last two dimensions.
 struct NormGradients {
   Tensor x, weight, bias, gate;
-  Tensor y;  ///< where defined, the norm's result is left here again; it may be in the place of y's gradient
+  Tensor y;            ///< where defined, the norm's result is left here again; it may be in the place of y's gradient
+  bool aside = false;  ///< whether weight's may be computed aside (autograd/aside.h)
 };
 
 namespace cpu {
