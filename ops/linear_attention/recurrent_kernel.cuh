@@ -162,6 +162,15 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
   if ((tile.rescales >> (C::kTokens - 1)) == 0) part.decay(tile, C::kTokens - 1, inner_gate, outer_decay);
 }
 
+/// Where the warps that compute wait until `tile`, if there is one, is prepared and the results of the last may be stored.
+template <class F>
+__device__ __forceinline__ void wait_for_tile(const Pass<F>& pass, const Place& place, int tile, int compute_warps) {
+  // The counterpart of the producers' barrier in convert(): as racecheck compares how many barriers two warps have passed, it
+  // reports what they access after the same number of them, even of different ones, with a barrier of all in between.
+  if (tile < place.tiles && (pass.rows[kInnerGate].data != nullptr || has_outer_decay(pass))) meet_consumers(compute_warps);
+  meet();
+}
+
 template <class C>
 __device__ void load_state(const Pass<typename C::F>& pass, const Place& place, Part<C>& part) {
   using F = typename C::F;
@@ -213,7 +222,7 @@ __device__ __forceinline__ void produce(const Pass<typename C::F>& pass, const P
     if (tile > 0) producer.store(span(tile - 1), memory.tiles[(tile - 1) % 2]);
     if (tile >= -1 && tile + 1 < place.tiles) producer.convert(span(tile + 1), memory.tiles[(tile + 1) % 2]);
     if (tile + 2 < place.tiles) producer.load(span(tile + 2));
-    if (tile > -2 && tile < place.tiles) __syncthreads();
+    if (tile > -2 && tile < place.tiles) meet();
   }
   if (pass.segment_decays == nullptr) return;
   const std::int64_t row = (place.segment * pass.sequences.count + place.n) * pass.heads + place.h;
@@ -261,10 +270,10 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
   } else {
     Part<C> part(static_cast<int>(threadIdx.x));
     load_state(pass, place, part);
-    __syncthreads();
+    wait_for_tile(pass, place, 0, compute_warps);
     for (int tile = 0; tile < place.tiles; ++tile) {
       compute_tile<kSums>(pass, place, Span::of<C>(place, pass.down, tile), part, memory.tiles[tile % 2]);
-      __syncthreads();
+      wait_for_tile(pass, place, tile + 1, compute_warps);
     }
     store_state(pass, place, part);
   }

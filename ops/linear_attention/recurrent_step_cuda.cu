@@ -142,7 +142,9 @@ void run_step(const Pass<F>& pass, Device device) {
   config.blockDim = dim3(static_cast<unsigned>(std::clamp((pass.inner() + 3) / 4 * kLanes, 32, kMostThreads) + 31) / 32 * 32);
   config.stream = stream(device);
   config.attrs = &early;
-  config.numAttrs = compute_capability(device) >= 90 ? 1 : 0;
+  cudaFuncAttributes code{};  // compiled for older GPUs than it runs on, the kernel would not wait for the one before it
+  GLADE_CUDA(cudaFuncGetAttributes(&code, kernel));
+  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
   for (std::int64_t first = 0; first < pass.sequences.count; first += kMostSequences) {
     config.gridDim = dim3(blocks_for(pass.outer(), kColumns), static_cast<unsigned>(pass.heads),
                           static_cast<unsigned>(std::min(pass.sequences.count - first, kMostSequences)));

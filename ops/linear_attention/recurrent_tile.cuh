@@ -73,6 +73,12 @@ struct SharedMemory {
   float ranges[C::kGroups];
 };
 
+// Barriers of all warps, of those that prepare tiles and of those that compute. Unlike __syncthreads() they may be reached at
+// different places of the program.
+__device__ __forceinline__ void meet() { asm volatile("barrier.sync 0;" ::: "memory"); }
+__device__ __forceinline__ void meet_producers() { asm volatile("barrier.sync 1, %0;" ::"n"(kProducerWarps * 32) : "memory"); }
+__device__ __forceinline__ void meet_consumers(int warps) { asm volatile("barrier.sync 2, %0;" ::"r"(warps * 32) : "memory"); }
+
 /// The positions of one tile.
 struct Span {
   int index;  ///< of the tile in the sequence
@@ -191,7 +197,7 @@ class Producer {
         if (pass_.head_gate.data != nullptr) shared[t] += static_cast<double>(static_cast<F>(head_gate_[t]));
       }
       if (works_) publish_decays(shared, checkpoint - first);
-      producer_barrier();
+      meet_producers();
       rescales |= rescaling_slots();
     }
     if (!works_) return;
@@ -252,7 +258,7 @@ class Producer {
       if (lane_ * 4 < C::kColumns) at(memory_.outer_sums[group_], lane_ * 4) = outer_total_;
       if (lane_ == 0) memory_.shared_sums[group_] = shared_total_;
     }
-    producer_barrier();
+    meet_producers();
     auto sum = [](const auto& sums, int channel) {
       F log = 0;
 #pragma unroll
@@ -464,8 +470,6 @@ class Producer {
       at(tile.e[slot], column) = e;
     }
   }
-
-  static __device__ void producer_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kProducerWarps * 32) : "memory"); }
 
   static constexpr double kLog2e = 1.4426950408889634;
 
