@@ -1,6 +1,5 @@
 // The gated linear recurrence, with ejkernel's argument names, order and defaults.
-#include <glade/ops/linear_attention/linear_attention.h>
-
+#include "algorithm.h"
 #include "python.h"
 
 namespace glade::python {
@@ -11,38 +10,44 @@ using py::arg;
 using OptionalTensor = std::optional<TensorLike>;
 using Pair = std::pair<Tensor, Tensor>;
 
-Pair recurrent_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
-                  const OptionalTensor& g_gamma, const OptionalTensor& gk, const OptionalTensor& gv,
-                  std::optional<double> softmax_scale, const OptionalTensor& initial_state, bool reverse,
-                  const OptionalTensor& cu_seqlens) {
-  return recurrent(query.tensor, key.tensor, value.tensor,
-                   {or_undefined(g), or_undefined(g_gamma), or_undefined(gk), or_undefined(gv), softmax_scale,
-                    or_undefined(initial_state), reverse, or_undefined(cu_seqlens)});
-}
-
-Pair recurrent_gla_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
-                      const OptionalTensor& g_gamma, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
-                      bool reverse, const OptionalTensor& cu_seqlens) {
-  return recurrent_gla(query.tensor, key.tensor, value.tensor,
-                       {or_undefined(g),
-                        or_undefined(g_gamma),
-                        {},
-                        {},
-                        softmax_scale,
-                        or_undefined(initial_state),
-                        reverse,
-                        or_undefined(cu_seqlens)});
-}
-
-Pair lightning_attn_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, std::int64_t layer_idx,
-                       std::int64_t num_layers, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
-                       bool reverse, const OptionalTensor& cu_seqlens) {
+/// The options that are no gates.
+RecurrentOptions options_of(const char* operation, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
+                            bool reverse, const OptionalTensor& cu_seqlens, const std::string& algorithm) {
   RecurrentOptions options;
   options.softmax_scale = softmax_scale;
   options.initial_state = or_undefined(initial_state);
   options.reverse = reverse;
   options.cu_seqlens = or_undefined(cu_seqlens);
-  return lightning_attn(query.tensor, key.tensor, value.tensor, layer_idx, num_layers, options);
+  options.algorithm = to_algorithm(operation, algorithm);
+  return options;
+}
+
+Pair recurrent_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
+                  const OptionalTensor& g_gamma, const OptionalTensor& gk, const OptionalTensor& gv,
+                  std::optional<double> softmax_scale, const OptionalTensor& initial_state, bool reverse,
+                  const OptionalTensor& cu_seqlens, const std::string& algorithm) {
+  RecurrentOptions options = options_of("recurrent", softmax_scale, initial_state, reverse, cu_seqlens, algorithm);
+  options.g = or_undefined(g);
+  options.g_gamma = or_undefined(g_gamma);
+  options.gk = or_undefined(gk);
+  options.gv = or_undefined(gv);
+  return recurrent(query.tensor, key.tensor, value.tensor, options);
+}
+
+Pair recurrent_gla_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
+                      const OptionalTensor& g_gamma, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
+                      bool reverse, const OptionalTensor& cu_seqlens, const std::string& algorithm) {
+  RecurrentOptions options = options_of("recurrent_gla", softmax_scale, initial_state, reverse, cu_seqlens, algorithm);
+  options.g = or_undefined(g);
+  options.g_gamma = or_undefined(g_gamma);
+  return recurrent_gla(query.tensor, key.tensor, value.tensor, options);
+}
+
+Pair lightning_attn_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, std::int64_t layer_idx,
+                       std::int64_t num_layers, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
+                       bool reverse, const OptionalTensor& cu_seqlens, const std::string& algorithm) {
+  return lightning_attn(query.tensor, key.tensor, value.tensor, layer_idx, num_layers,
+                        options_of("lightning_attn", softmax_scale, initial_state, reverse, cu_seqlens, algorithm));
 }
 
 Tensor recurrent_step_of(const Tensor& state, const TensorLike& query, const TensorLike& key, const TensorLike& value,
@@ -63,12 +68,13 @@ constexpr const char* kShared =
     "softmax_scale is K^-1/2 by default. initial_state is [N, H, K, V] or [H, K, V], zeros by default. reverse runs every "
     "sequence from its last "
     "token to its first. cu_seqlens [N + 1] (int64 or int32) packs N sequences in a batch of 1, or in inputs without the batch "
-    "dimension.\n\n"
+    "dimension. algorithm is \"recurrent\", step by step; \"chunk\", many steps at a time, which has no gv and on CUDA no "
+    "float64; or \"auto\", the one that should be faster.\n\n"
     "Returns the output [B, T, H, V] in the query's dtype and the final state [N, H, K, V] in float32 (float64 for float64), "
     "both differentiable in "
     "all tensors but cu_seqlens. Tensors, NumPy arrays and any arrays with DLPack are taken. ShapeError, DTypeError, DeviceError "
     "or ValueError, "
-    "naming the argument, where arguments do not fit together.";
+    "naming the argument, where arguments do not fit together or the algorithm does not take them.";
 
 }  // namespace
 
@@ -83,15 +89,16 @@ void bind_linear_attention(py::module_& module) {
       shared;
   module.def("recurrent", recurrent_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
              arg("g_gamma") = py::none(), arg("gk") = py::none(), arg("gv") = py::none(), arg("softmax_scale") = py::none(),
-             arg("initial_state") = py::none(), arg("reverse") = false, arg("cu_seqlens") = py::none(), Unlocked(),
-             recurrent_doc.c_str());
+             arg("initial_state") = py::none(), arg("reverse") = false, arg("cu_seqlens") = py::none(), py::kw_only(),
+             arg("algorithm") = "auto", Unlocked(), recurrent_doc.c_str());
   const std::string gla_doc =
       "Gated linear attention (arXiv 2312.06635): recurrent with the gates g [B, T, H] or [B, T, H, K] and g_gamma [H] or [B, H] "
       "alone." +
       shared;
   module.def("recurrent_gla", recurrent_gla_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
              arg("g_gamma") = py::none(), arg("softmax_scale") = py::none(), arg("initial_state") = py::none(),
-             arg("reverse") = false, arg("cu_seqlens") = py::none(), Unlocked(), gla_doc.c_str());
+             arg("reverse") = false, arg("cu_seqlens") = py::none(), py::kw_only(), arg("algorithm") = "auto", Unlocked(),
+             gla_doc.c_str());
   const std::string lightning_doc =
       "Lightning attention (arXiv 2401.04658): recurrent with g_gamma = lightning_g_gamma(H, layer_idx, num_layers). ValueError "
       "for layer_idx outside "
@@ -99,7 +106,7 @@ void bind_linear_attention(py::module_& module) {
       shared;
   module.def("lightning_attn", lightning_attn_of, arg("query"), arg("key"), arg("value"), arg("layer_idx"), arg("num_layers"),
              arg("softmax_scale") = py::none(), arg("initial_state") = py::none(), arg("reverse") = false,
-             arg("cu_seqlens") = py::none(), Unlocked(), lightning_doc.c_str());
+             arg("cu_seqlens") = py::none(), py::kw_only(), arg("algorithm") = "auto", Unlocked(), lightning_doc.c_str());
   module.def(
       "recurrent_step_", recurrent_step_of, arg("state"), arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
       arg("g_gamma") = py::none(), arg("gk") = py::none(), arg("gv") = py::none(), arg("softmax_scale") = py::none(),

@@ -5,6 +5,7 @@
 
 #include <variant>
 
+#include "algorithm.h"
 #include "python.h"
 
 PYBIND11_MAKE_OPAQUE(glade::nn::models::AttentionStates)
@@ -67,13 +68,6 @@ py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector
     for (std::size_t i = 0; i < states.size(); ++i) (*conversations)[i].cast<Conversation&>() = states[i];
   }
   return py::cast(tokens);
-}
-
-Algorithm to_algorithm(const std::string& name) {
-  if (name == "auto") return Algorithm::automatic;
-  if (name == "recurrent") return Algorithm::recurrent;
-  if (name == "chunk") return Algorithm::chunk;
-  throw ValueError("set_algorithm: algorithm is '" + name + "', expected auto, recurrent or chunk");
 }
 
 template <class Model, class Config>
@@ -144,7 +138,8 @@ void bind_models(py::module_& module) {
           "came before the prompts and then what came up to the end of the result. Ctrl-C ends it between tokens. ValueError "
           "for options out of their domain, IndexError for tokens outside the vocabulary.")
       .def(
-          "set_algorithm", [](CausalLM& self, const std::string& name) { self.set_algorithm(to_algorithm(name)); },
+          "set_algorithm",
+          [](CausalLM& self, const std::string& name) { self.set_algorithm(to_algorithm("set_algorithm", name)); },
           arg("algorithm"),
           "How every layer computes its recurrence in training and in the reading of prompts: \"recurrent\", step by step; "
           "\"chunk\", 64 steps at a time, a ValueError in forward where that is not supported; or \"auto\", as at first. A "

@@ -64,11 +64,7 @@ def test_lower_precision(gates, dtype, algorithm, rng, device):
     arrays, _ = make_inputs(rng, gates, "batch", K=16, V=32)
     inputs = {name: glade.tensor(x, device=device).to("float32" if name in (*GATES, "initial_state") else dtype) for name, x in arrays.items()}
     rounded = {name: to_numpy(x).astype(float) for name, x in inputs.items()}  # the reference sees the same rounded inputs
-    if algorithm == "auto":
-        o, state = glade.recurrent(**inputs)
-    else:
-        positional = (inputs.get(name) for name in ("query", "key", "value", *GATES, "initial_state"))
-        o, state = glade.recurrent_attention(*positional, return_state=True, cfg={"algorithm": algorithm})
+    o, state = glade.recurrent(**inputs, algorithm=algorithm)
     expected_o, expected_state = reference.forward(**rounded)
     assert o.dtype is inputs["query"].dtype and state.dtype is glade.float32
     # What auto takes for so few tokens: steps on the CPU and where there are gates of values, chunks on a GPU that multiplies 16 bits.
@@ -148,6 +144,26 @@ def test_signatures_are_ejkernels():
     q = glade.ones(1, 2, 1, 1)
     o, _ = glade.recurrent(q, q, q, None, None, None, None, 1.0, glade.ones(1, 1, 1), True, glade.tensor([0, 2]))
     assert o.flatten().tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["recurrent", "recurrent_gla", "lightning_attn"])
+def test_algorithms(name, rng, device):
+    """Both compute the same, in another order of sums; auto is one of them."""
+    arrays, _ = make_inputs(rng, (), "batch", K=16, V=16)
+    inputs = {name: glade.tensor(x, dtype="float32", device=device) for name, x in arrays.items()}
+    if name == "lightning_attn":
+        inputs.update(layer_idx=1, num_layers=3)
+    function = getattr(glade, name)
+    steps, chunks, auto = (function(**inputs, algorithm=algorithm)[0] for algorithm in ("recurrent", "chunk", "auto"))
+    assert steps.tolist() != chunks.tolist() and relative_error(chunks, to_numpy(steps)) < 1e-5
+    assert auto.tolist() in (steps.tolist(), chunks.tolist()) and auto.tolist() == function(**inputs)[0].tolist()
+    with pytest.raises(ValueError, match=f"{name}: algorithm is 'parallel', expected auto, recurrent or chunk"):
+        function(**inputs, algorithm="parallel")
+
+def test_algorithm_obstacle(rng):
+    arrays, _ = make_inputs(rng, ("gv",), "batch")
+    with pytest.raises(ValueError, match="algorithm chunk does not take"):
+        glade.recurrent(**arrays, algorithm="chunk")
 
 
 @pytest.mark.parametrize(
