@@ -56,8 +56,8 @@ class Pass {
       std::pop_heap(heap_.begin(), heap_.end(), older);
       Node* node = heap_.back();
       heap_.pop_back();
-      if (is_leaf(*node)) aside_.join();  // leaves come last
-      else check_interrupt();             // none has its gradient yet
+      if (node->is_leaf()) aside_.join();  // leaves come last
+      else check_interrupt();              // none has its gradient yet
       auto found = waiting_.find(node);
       Tensors gradients = std::move(found->second);
       waiting_.erase(found);
@@ -89,7 +89,7 @@ class Pass {
     }
     Tensor& slot = entry->second[edge.index];
     if (slot.defined()) {
-      if (is_leaf(*edge.node)) aside_.join();
+      if (edge.node->is_leaf()) aside_.join();
       RunScope scope(running, create_graph_);
       slot = accumulate(slot, gradient);
     } else {
@@ -98,13 +98,12 @@ class Pass {
   }
 
   static void replace(Tensor& gradient, Tensor by) {
-    if (!(by.shape() == gradient.shape()) || by.dtype() != gradient.dtype() || !(by.device() == gradient.device()))
+    if (!is_gradient_of(by, gradient.shape(), gradient.options()))
       fail<AutogradError>("backward: a hook replaced a gradient, {} {} on {}, by {} {} on {}", gradient.dtype(), gradient.shape(),
                           gradient.device(), by.dtype(), by.shape(), by.device());
     gradient = std::move(by);
   }
 
-  static bool is_leaf(const Node& node) { return node.sequence() == 0; }
   static bool older(const Node* a, const Node* b) { return a->sequence() < b->sequence(); }
 
   void visit(Node* node, Tensors gradients) {
@@ -158,7 +157,7 @@ void seed(Pass& pass, const char* operation, std::size_t i, const Tensor& y, Ten
       fail<AutogradError>("{}: output {} has shape {}: give a gradient for outputs of more than one element", operation, i,
                           y.shape());
     gradient = ones_like(y);
-  } else if (!(gradient.shape() == y.shape()) || gradient.dtype() != y.dtype() || !(gradient.device() == y.device())) {
+  } else if (!is_gradient_of(gradient, y.shape(), y.options())) {
     fail<AutogradError>("{}: output {} is {} {} on {}, its gradient {} {} on {}", operation, i, y.dtype(), y.shape(), y.device(),
                         gradient.dtype(), gradient.shape(), gradient.device());
   }

@@ -15,7 +15,7 @@ void GradientCheck::operator()(const char* who, const Node& node, const Tensors&
     const Tensor& gradient = gradients[i];
     if (!node.needs_grad(i) || !gradient.defined()) continue;
     const auto& [shape, options] = inputs_[i];
-    if (!(gradient.shape() == shape) || gradient.dtype() != options.dtype || !(gradient.device() == options.device))
+    if (!is_gradient_of(gradient, shape, options))
       fail<AutogradError>("{}: input {} is {} {} on {}, its gradient {} {} on {}", who, i, options.dtype, shape, options.device,
                           gradient.dtype(), gradient.shape(), gradient.device());
   }

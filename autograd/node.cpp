@@ -34,6 +34,10 @@ Node::~Node() {
   pending = nullptr;
 }
 
+bool is_gradient_of(const Tensor& x, const Shape& shape, const TensorOptions& options) {
+  return x.shape() == shape && x.dtype() == options.dtype && x.device() == options.device;
+}
+
 Edge gradient_edge(const Tensor& x) {
   if (!x.defined()) return {};
   AutogradSlot* slot = x.impl()->autograd.get();

@@ -44,11 +44,13 @@ class Node : public std::enable_shared_from_this<Node> {
 
   const char* name() const { return name_; }
   std::uint64_t sequence() const { return sequence_; }
+  /// Whether it gathers the gradient of a leaf.
+  bool is_leaf() const { return sequence_ == 0; }
   const std::vector<Edge>& edges() const { return edges_; }
   /// Whether the gradient of input i is wanted; backward may leave the others undefined.
   bool needs_grad(std::size_t i) const { return edges_[i].node != nullptr; }
   /// Whether input i is a leaf, whose gradient no other node reads.
-  bool leads_to_leaf(std::size_t i) const { return needs_grad(i) && edges_[i].node->sequence() == 0; }
+  bool leads_to_leaf(std::size_t i) const { return needs_grad(i) && edges_[i].node->is_leaf(); }
   std::uint32_t num_outputs() const { return num_outputs_; }
 
   void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }
@@ -95,6 +97,9 @@ struct AutogradSlot {
 };
 
 namespace autograd {
+
+/// Whether x is of that shape, dtype and device, as the gradient of such a tensor has to be.
+bool is_gradient_of(const Tensor& x, const Shape& shape, const TensorOptions& options);
 
 /// Where the gradient of x goes; a null edge where it needs none.
 Edge gradient_edge(const Tensor& x);
