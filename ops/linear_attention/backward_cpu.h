@@ -1,6 +1,6 @@
 #pragma once
-// What the backward passes of both forms of the gated recurrence have in common on the CPU: a state is kept before every
-// segment of a sequence, and the segments are taken from the last to the first.
+// What the backward passes of both forms of the gated recurrence have in common on the CPU: the state before every segment of
+// a sequence is known, and the segments are taken from the last to the first.
 #include <glade/ops/linear_attention/staging_cpu.h>
 
 namespace glade::cpu {
@@ -16,12 +16,13 @@ struct Segment {
 
 /// One sequence and the heads that share keys and values, backwards. States are transposed, [values][K], with rows of whole
 /// lines. A Form is made of the recurrence and the gradient of o (perhaps undefined), and has
-///   segment_length(r)        the most tokens of a segment;
-///   advance(segment, state)  from the state before the segment to that after it;
-///   differentiate(segment, state, dS, dk, dv, grads)
-///                            from the state before the segment, which is not changed, and dS, the gradient of that after it:
-///                            makes dS that of the state before it, adds to dk and dv, rows of the segment's tokens, stores the
-///                            gradients of queries and gates, and returns the sum of those of the log decays.
+///   segment_length(r)  the most tokens of a segment;
+///   start(segment, interruption)
+///                      before all segments of a head, given the first of them;
+///   differentiate(segment, dS, dk, dv, grads)
+///                      from dS, the gradient of the state after the segment: makes it that of the state before it, adds to dk
+///                      and dv, rows of the segment's tokens, stores the gradients of queries and gates, and returns the sum of
+///                      those of the log decays.
 template <class T, class Form>
 class BackwardTask {
   using F = compute_t<T>;
@@ -34,7 +35,6 @@ class BackwardTask {
         length_(Form::segment_length(r)),
         rows_(padded(r.V, kLine<F>)),
         form_(r, grad_o),
-        borders_((r.length + length_ - 1) / length_ * r.group() * rows_, r.K),
         dS_(r.group() * rows_, r.K),
         dk_(length_, r.K),
         dv_(length_, r.V) {}
@@ -49,16 +49,7 @@ class BackwardTask {
     std::vector<double> dgamma(static_cast<std::size_t>(r_.group()), 0.0);
     dS_.clear();
     for (std::int64_t j = 0; j < r_.group(); ++j) {
-      if (segments > 0) {
-        std::fill_n(borders_[border(0, j)], rows_ * borders_.row(),
-                    F{0});  // rows that are no columns too: another task's are there
-        load_transposed_state(initial_state<F>(r_, n, first_head + j), r_, columns, borders_, border(0, j));
-      }
-      for (std::int64_t segment = 0; segment + 1 < segments && !interruption_.requested(); ++segment) {
-        F* const next = borders_[border(segment + 1, j)];
-        std::copy_n(borders_[border(segment, j)], rows_ * borders_.row(), next);
-        form_.advance(segment_of(j, segment), next);
-      }
+      if (segments > 0 && !interruption_.requested()) form_.start(segment_of(j, 0), interruption_);
       if (grad_final_state_.defined())
         load_transposed_state(state_of(grad_final_state_, n, first_head + j), r_, columns, dS_, j * rows_);
     }
@@ -67,8 +58,7 @@ class BackwardTask {
       dk_.clear();
       dv_.clear();
       for (std::int64_t j = 0; j < r_.group(); ++j)
-        dgamma[static_cast<std::size_t>(j)] +=
-            form_.differentiate(segment_of(j, segment), borders_[border(segment, j)], dS_[j * rows_], dk_, dv_, grads);
+        dgamma[static_cast<std::size_t>(j)] += form_.differentiate(segment_of(j, segment), dS_[j * rows_], dk_, dv_, grads);
       const auto [begin, count] = std::pair(segment * length_, std::min(length_, sequence.length - segment * length_));
       store_rows<T>(dk_, count, r_.K, grads.k, HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.K));
       store_rows<T>(dv_, count, columns.size(), grads.v, HeadRows(sequence, begin, r_.kv_heads, kv_head, r_.V, columns.begin));
@@ -83,15 +73,12 @@ class BackwardTask {
 
  private:
   F* state_of(const Tensor& x, std::int64_t n, std::int64_t h) const { return x.data<F>() + (n * r_.heads + h) * r_.K * r_.V; }
-  /// The first row of the state before a segment of head number j of the task.
-  std::int64_t border(std::int64_t segment, std::int64_t j) const { return (segment * r_.group() + j) * rows_; }
 
   Interruption& interruption_;
   const Recurrence& r_;
   const Tensor& grad_final_state_;
   std::int64_t length_, rows_;
   Form form_;
-  Rows<F> borders_;  // [segment][head of the task][value]: states
   Rows<F> dS_;       // [head of the task][value]
   Rows<F> dk_, dv_;  // of a segment
 };

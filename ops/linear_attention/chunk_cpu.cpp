@@ -19,8 +19,9 @@ class ForwardTask {
       : interruption_(interruption),
         r_(r),
         K_(padded(r.K, kLine<F>)),
-        chunk_(r, std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2),
-        state_(r.K, r.V),
+        interval_(state_interval(r)),
+        chunk_(r, tokens(r), tokens(r)),
+        state_(K_, r.V),
         factors_(1, r.K),
         keys_(K_, kChunk),
         scores_(kChunk, kChunk),
@@ -33,8 +34,11 @@ class ForwardTask {
     std::fill_n(factors_[0], K_, F{1});
     for (std::int64_t position = 0; position < sequence.length; position += chunk_.count) {
       if (interruption_.requested()) return;
-      chunk_.load(sequence, n, h, position, sequence.length - position, columns);
-      chunk_.load_queries(sequence, h, position, chunk_.count);
+      if (r_.states.defined() && position % interval_ == 0)
+        keep_state(kept_state<F>(r_, sequence, n, h, position) + columns.begin * K_);
+      const std::int64_t until = std::min(sequence.length, (position / interval_ + 1) * interval_);
+      chunk_.load(sequence, n, h, position, until - position, columns);
+      chunk_.load_queries(sequence, h, position);
       if (chunk_.by_steps) {
         scale_state();
         std::fill_n(factors_[0], K_, F{1});
@@ -49,6 +53,9 @@ class ForwardTask {
   }
 
  private:
+  /// In small heads short chunks are less work, in large ones all that is done with the state counts.
+  static std::int64_t tokens(const Recurrence& r) { return std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2; }
+
   /// The outputs of the staged chunk, whose keys are used up, and the state after it.
   void compute_outputs() {
     Rows<F>&q = chunk_.q, &k = chunk_.k, &v = chunk_.v;
@@ -70,12 +77,17 @@ class ForwardTask {
     simd_.multiply(r_.K, V_, chunk_.count, k[0], 1, k.row(), v[0], v.row(), state_[0], state_.row(), true);
   }
 
+  void keep_state(F* kept) const {
+    simd_.transpose(K_, V_, state_[0], state_.row(), kept, K_);
+    if (chunk_.per_channel) simd_.scale_columns(V_, K_, factors_[0], kept, K_);
+  }
+
   void scale_state() { simd_.scale_rows(r_.K, V_, factors_[0], state_[0], state_.row()); }
 
   const SimdKernels<F>& simd_ = simd_kernels<F>();
   Interruption& interruption_;
   const Recurrence& r_;
-  std::int64_t K_, V_ = 0;
+  std::int64_t K_, V_ = 0, interval_;
   Chunk<T> chunk_;
   Rows<F> state_, factors_;  // [K][values]; factors of its rows, which are not yet in it where decays are channels'
   Rows<F> keys_;             // of the chunk, transposed
@@ -92,6 +104,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
       const std::int64_t head = i / parts.parts;
       task.run(head / r.heads, head % r.heads, parts.columns(i % parts.parts), o, final_state);
     }
+    publish_rows();
   });
   interruption.rethrow();
 }
@@ -102,16 +115,14 @@ class BackwardChunks {
   using F = compute_t<T>;
 
  public:
-  static std::int64_t segment_length(const Recurrence& r) {
-    return std::clamp<std::int64_t>(r.length, 1, std::max(r.checkpoint_interval, kChunk));
-  }
+  static std::int64_t segment_length(const Recurrence& r) { return std::clamp<std::int64_t>(r.length, 1, state_interval(r)); }
 
   BackwardChunks(const Recurrence& r, const Tensor& grad_o)
       : r_(r),
         grad_o_(grad_o),
         K_(padded(r.K, kLine<F>)),
         rows_(padded(r.V, kLine<F>)),
-        chunk_(r, kChunk),
+        chunk_(r, kChunk, -kChunk),
         dS_untransposed_(K_, r.V),
         keys_(K_, kChunk),
         values_(rows_, kChunk),
@@ -125,21 +136,16 @@ class BackwardChunks {
         passing_(1, r.K),
         history_(r.gk.defined() ? (kChunk + 1) * kColumns : 0, r.K) {}
 
-  void advance(const Segment& s, F* state) {
-    V_ = padded(s.columns.size(), kLine<F>);
-    for (std::int64_t position = s.begin; position < s.end(); position += chunk_.count) {
-      chunk_.load(s.sequence, s.n, s.h, position, s.end() - position, s.columns);
-      advance(state);
-    }
-  }
+  void start(const Segment&, Interruption&) {}
 
-  double differentiate(const Segment& s, const F* state, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
+  double differentiate(const Segment& s, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
     V_ = padded(s.columns.size(), kLine<F>);
+    const F* const kept = kept_state<F>(r_, s.sequence, s.n, s.h, s.begin) + s.columns.begin * K_;
     std::vector<std::int64_t> starts;
     for (std::int64_t position = s.begin; position < s.end(); position += chunk_.count) {  // the states before its chunks
       if (starts.size() == states_.size()) states_.emplace_back(rows_, r_.K);
       F* const before = states_[starts.size()][0];
-      std::copy_n(starts.empty() ? state : states_[starts.size() - 1][0], rows_ * K_, before);
+      std::copy_n(starts.empty() ? kept : states_[starts.size() - 1][0], V_ * K_, before);
       if (!starts.empty()) advance(before);
       starts.push_back(position);
       chunk_.load(s.sequence, s.n, s.h, position, s.end() - position, s.columns);
@@ -148,7 +154,7 @@ class BackwardChunks {
     for (std::size_t i = starts.size(); i-- > 0;) {
       const std::int64_t position = starts[i];
       if (i + 1 < starts.size()) chunk_.load(s.sequence, s.n, s.h, position, starts[i + 1] - position, s.columns);
-      chunk_.load_queries(s.sequence, s.h, position, -kChunk);
+      chunk_.load_queries(s.sequence, s.h, position);
       if (grad_o_.defined())
         load_rows<T>(grad_o_, HeadRows(s.sequence, position, r_.heads, s.h, r_.V, s.columns.begin), chunk_.count,
                      s.columns.size(), chunk_.grad_o, -kChunk);
@@ -260,11 +266,24 @@ class BackwardChunks {
 
 }  // namespace
 
+Shape chunk_states_shape(const Recurrence& r) {
+  return visit_floating(r.state_dtype(), [&]<class F>(TypeTag<F>) {
+    return Shape{(r.tokens / state_interval(r) + r.sequences) * r.heads, padded(r.V, kLine<F>), padded(r.K, kLine<F>)};
+  });
+}
+
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { forward<T>(r, o, final_state); });
 }
 
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
+  if (!r.states.defined()) {
+    Recurrence with_states = r;
+    with_states.states = empty(chunk_states_shape(r), {r.state_dtype(), kCPU});
+    chunk_forward(with_states, empty({r.tokens, r.heads, r.V}, {r.q.dtype(), kCPU}),
+                  empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
+    return chunk_backward(with_states, grad_o, grad_final_state, grads);
+  }
   visit_floating(r.q.dtype(),
                  [&]<class T>(TypeTag<T>) { run_backward<T, BackwardChunks<T>>(r, grad_o, grad_final_state, grads); });
 }

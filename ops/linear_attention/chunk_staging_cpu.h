@@ -9,6 +9,15 @@ namespace glade::cpu {
 
 constexpr std::int64_t kChunk = 64;  // tokens at most
 
+/// The forward pass keeps one state in so many tokens for the backward pass: they take no more room than the keys or the values.
+inline std::int64_t state_interval(const Recurrence& r) { return padded(std::max(r.K, r.V), kChunk); }
+/// The state before the token at `position`, a multiple of the interval: [values][K], of whole lines.
+template <class F>
+F* kept_state(const Recurrence& r, const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position) {
+  const std::int64_t interval = state_interval(r), place = (sequence.begin / interval + n + position / interval) * r.heads + h;
+  return r.states.data<F>() + place * padded(r.V, kLine<F>) * padded(r.K, kLine<F>);
+}
+
 /// With b_t the sum of the log decays of the chunk's tokens up to t, its form is
 ///     o_t = sum_{j <= t} (q_t . e^{b_t - b_j} k_j) v_j + (e^{b_t} q_t) S          S the state before the chunk
 ///     S'  = e^{b_C} S + sum_j (e^{b_C - b_j} k_j) v_j^T
@@ -34,7 +43,8 @@ struct Chunk {
   std::array<F, kChunk> from_start{}, to_end;  ///< e^{b_t} and e^{b_C - b_t}; 1 where per_channel
   F total = 1;                                 ///< e^{b_C}
 
-  Chunk(const Recurrence& recurrence, std::int64_t tokens)
+  /// Of at most `tokens` tokens; the next one will lie `ahead` tokens from it.
+  Chunk(const Recurrence& recurrence, std::int64_t tokens, std::int64_t ahead)
       : per_channel(recurrence.gk.defined()),
         q(kChunk, recurrence.K),
         k(kChunk, recurrence.K),
@@ -45,7 +55,8 @@ struct Chunk {
         trail(1, recurrence.K),
         mask(kChunk, kChunk),
         r_(recurrence),
-        capacity_(tokens) {
+        capacity_(tokens),
+        ahead_(ahead) {
     for (std::int64_t t = 0; t < kChunk; ++t) std::fill_n(mask[t], t + 1, F{1});
     from_start.fill(1);
     to_end.fill(1);
@@ -58,25 +69,25 @@ struct Chunk {
     load_head_gates<T>(r_, of, n, h, position, count, shared.data());
     if (per_channel) {
       const std::int64_t most = count;
-      load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay);
+      load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay, ahead_);
       count = simd_.channel_decays(most, decay.row(), kSpan, decay[0], lead[0], trail[0]);
       by_steps = count < std::min(most, kFewest);
       if (by_steps) {
         count = most;
-        load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay);
+        load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay, ahead_);
         simd_.exponentials(count * decay.row(), decay[0]);
       }
     } else if (r_.g.defined() || r_.g_gamma.defined()) {
       compute_shared_decays(shared);
     }
     const std::int64_t kv_head = h / r_.group();
-    load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k, count);
-    load_rows<T>(r_.v, HeadRows(of, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v, count);
+    load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k, ahead_);
+    load_rows<T>(r_.v, HeadRows(of, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v, ahead_);
     if (per_channel && !by_steps) simd_.divide_elements(count * k.row(), decay[0], k[0]);
   }
-  /// The same chunk's queries. The next ones will lie `ahead` tokens from them.
-  void load_queries(const Sequence& of, std::int64_t h, std::int64_t position, std::int64_t ahead) {
-    load_rows<T>(r_.q, HeadRows(of, position, r_.heads, h, r_.K), count, r_.K, q, ahead, static_cast<F>(r_.scale));
+  /// The same chunk's queries.
+  void load_queries(const Sequence& of, std::int64_t h, std::int64_t position) {
+    load_rows<T>(r_.q, HeadRows(of, position, r_.heads, h, r_.K), count, r_.K, q, ahead_, static_cast<F>(r_.scale));
     if (per_channel && !by_steps) simd_.multiply_elements(count * q.row(), decay[0], q[0]);
   }
 
@@ -88,7 +99,10 @@ struct Chunk {
     for (std::int64_t t = 0; t < count; t += kStrip) {
       const std::int64_t rows = std::min(kStrip, count - t), columns = padded(t + rows, kLine<F>);
       simd_.multiply(rows, columns, inner, x[t], x.row(), 1, y_transposed[0], y_transposed.row(), out[t], out.row(), false);
-      for (std::int64_t i = t; i < t + rows; ++i) simd_.multiply_elements(columns, mask[i], out[i]);
+      for (std::int64_t i = t; i < t + rows; ++i) {
+        if (per_channel) std::fill(out[i] + i + 1, out[i] + columns, F{0});  // the mask holds ones otherwise
+        else simd_.multiply_elements(columns, mask[i], out[i]);
+      }
     }
   }
   /// out += lower x for a lower-triangular matrix.
@@ -132,7 +146,7 @@ struct Chunk {
   }
 
   const Recurrence& r_;
-  std::int64_t capacity_;
+  std::int64_t capacity_, ahead_;
   const SimdKernels<F>& simd_ = simd_kernels<F>();
 };
 

@@ -189,9 +189,10 @@ Tensor sum_over_sequences(const Tensor& x, bool shared) { return shared ? sum(x,
 
 /// Gradients of query, key, value, g, g_gamma, gk, gv and initial_state.
 Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query, const Tensor& key, const Tensor& value,
-                 const RecurrentOptions& options, const Sequences& sequences) {
+                 const RecurrentOptions& options, const Sequences& sequences, const Tensor& states) {
   if (GradMode::enabled()) throw AutogradError("recurrent: has no second derivative (create_graph)");
-  const Recurrence r = canonical(query, key, value, options, sequences);
+  Recurrence r = canonical(query, key, value, options, sequences);
+  r.states = states;
   const bool per_channel = is_per_channel(options.g, query);
   auto wanted = [&](std::size_t input, const Tensor& like) { return node.needs_grad(input) ? empty_like(like) : Tensor(); };
   // The passes of the chunk form write rows with gaps, but for heads that are shared.
@@ -275,11 +276,14 @@ Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
-  const Recurrence r = canonical(query, key, value, options, sequences);
+  Recurrence r = canonical(query, key, value, options, sequences);
   const bool chunk = use_chunk(options.algorithm, false, options.sizes, r),
              backward_chunk = use_chunk(options.backward_algorithm.value_or(options.algorithm), true, options.backward_sizes, r);
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  if (chunk && backward_chunk && query.device().is_cpu() &&
+      autograd::any_requires_grad({&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.initial_state}))
+    r.states = empty(cpu::chunk_states_shape(r), {r.state_dtype(), kCPU});
   if (chunk) GLADE_DISPATCH(query.device(), chunk_forward, r, o, final_state);
   else GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
 
@@ -291,18 +295,19 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   settings.checkpoint_interval = options.checkpoint_interval;
   settings.algorithm = backward_chunk ? Algorithm::chunk : Algorithm::recurrent;
   settings.sizes = options.backward_sizes;
-  autograd::record(
-      "recurrent", {&o, &final_state},
-      {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},
-      [saved, settings, count = sequences.count, length = sequences.length](const Node& node, const Tensors& gradients) {
-        RecurrentOptions opened = settings;
-        opened.g = saved[3].get();
-        opened.g_gamma = saved[4].get();
-        opened.gk = saved[5].get();
-        opened.gv = saved[6].get();
-        opened.initial_state = saved[7].get();
-        return backward(node, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened, {count, length, saved[8].get()});
-      });
+  autograd::record("recurrent", {&o, &final_state},
+                   {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},
+                   [saved, settings, states = r.states, count = sequences.count, length = sequences.length](
+                       const Node& node, const Tensors& gradients) {
+                     RecurrentOptions opened = settings;
+                     opened.g = saved[3].get();
+                     opened.g_gamma = saved[4].get();
+                     opened.gk = saved[5].get();
+                     opened.gv = saved[6].get();
+                     opened.initial_state = saved[7].get();
+                     return backward(node, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened,
+                                     {count, length, saved[8].get()}, states);
+                   });
   return {o, final_state};
 }
 

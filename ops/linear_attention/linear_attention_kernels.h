@@ -21,6 +21,7 @@ struct Recurrence {
   bool reverse;
   std::int64_t checkpoint_interval;
   KernelSizes sizes;
+  Tensor states;  ///< on the CPU, of chunk_states_shape: states that chunk_forward keeps for chunk_backward; or undefined
 
   std::int64_t group() const { return heads / kv_heads; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
@@ -60,7 +61,9 @@ void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final
 /// From the gradients of o (q's dtype, may be undefined) and final_state (state dtype, may be undefined).
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
-/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against.
+/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against. Its backward
+/// pass computes the states where the forward pass did not keep them. They are in the state dtype.
+Shape chunk_states_shape(const Recurrence& r);
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
 }  // namespace cpu

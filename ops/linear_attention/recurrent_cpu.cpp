@@ -33,7 +33,7 @@ class Staging {
     load_rows<T>(r_.k, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k_, count);
     load_rows<T>(r_.v, HeadRows(sequence, position, r_.kv_heads, kv_head, r_.V, columns.begin), count, columns.size(), v_, count);
     load_head_gates<T>(r_, sequence, n, h, position, count, shared_.data());
-    load_channel_gates<T>(r_, sequence, h, position, count, shared_.data(), a_);
+    load_channel_gates<T>(r_, sequence, h, position, count, shared_.data(), a_, count);
     simd_kernels<F>().exponentials(count * a_.row(), a_[0]);
     if (r_.gv.defined()) {
       load_rows<T>(r_.gv, values, count, columns.size(), b_, count);
@@ -73,6 +73,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
       }
       store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
     }
+    publish_rows();
   });
   interruption.rethrow();
 }
@@ -88,19 +89,31 @@ class BackwardSteps {
   BackwardSteps(const Recurrence& r, const Tensor& grad_o)
       : r_(r),
         grad_o_(grad_o),
+        rows_(padded(r.V, kLine<F>)),
         staging_(r, segment_length(r)),
+        borders_((r.length + segment_length(r) - 1) / segment_length(r) * r.group() * rows_, r.K),
         history_((segment_length(r) + 1) * kColumns, r.K),
         dq_(segment_length(r), r.K),
         da_(segment_length(r), r.K),
         db_(segment_length(r), r.V) {}
 
-  void advance(const Segment& s, F* state) {
-    const StagedSteps<F> tokens = staging_.load(s.sequence, s.n, s.h, s.begin, s.count, s.columns, {});
-    for (std::int64_t v = 0; v < s.columns.size(); v += kColumns)
-      simd_kernels<F>().advance(tokens, v, state + v * tokens.key_row);
+  /// Computes the states before all segments.
+  void start(Segment s, Interruption& interruption) {
+    std::fill_n(state_before(s), rows_ * borders_.row(), F{0});  // rows that are no columns too: another task's are there
+    load_transposed_state(initial_state<F>(r_, s.n, s.h), r_, s.columns, borders_, border(s));
+    while (s.end() < s.sequence.length && !interruption.requested()) {
+      const StagedSteps<F> tokens = staging_.load(s.sequence, s.n, s.h, s.begin, s.count, s.columns, {});
+      const F* const before = state_before(s);
+      s.begin = s.end();
+      F* const state = state_before(s);
+      std::copy_n(before, rows_ * borders_.row(), state);
+      for (std::int64_t v = 0; v < s.columns.size(); v += kColumns)
+        simd_kernels<F>().advance(tokens, v, state + v * tokens.key_row);
+    }
   }
 
-  double differentiate(const Segment& s, const F* state, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
+  double differentiate(const Segment& s, F* dS, Rows<F>& dk, Rows<F>& dv, const RecurrenceGradients& grads) {
+    const F* const state = state_before(s);
     const StagedSteps<F> tokens = staging_.load(s.sequence, s.n, s.h, s.begin, s.count, s.columns, grad_o_);
     dq_.clear();
     da_.clear();
@@ -115,9 +128,14 @@ class BackwardSteps {
   }
 
  private:
+  std::int64_t border(const Segment& s) const { return (s.begin / segment_length(r_) * r_.group() + s.h % r_.group()) * rows_; }
+  F* state_before(const Segment& s) { return borders_[border(s)]; }
+
   const Recurrence& r_;
   const Tensor& grad_o_;
+  std::int64_t rows_;
   Staging<T> staging_;
+  Rows<F> borders_;       // [segment][head of the task][value]: states
   Rows<F> history_;       // [token][kColumns]: states of one block of columns
   Rows<F> dq_, da_, db_;  // gradients of the staged tokens
 };

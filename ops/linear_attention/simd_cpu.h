@@ -33,6 +33,9 @@ struct SimdKernels {
                    const F* b, std::int64_t b_row, F* c, std::int64_t c_row, bool add);
   /// out [columns, rows] = in^T, in blocks of a line: it touches both up to whole lines in both directions.
   void (*transpose)(std::int64_t rows, std::int64_t columns, const F* in, std::int64_t in_row, F* out, std::int64_t out_row);
+  /// out = factor * x, past the caches: rows of whole lines, aligned to lines.
+  void (*stream_rows)(std::int64_t rows, std::int64_t columns, F factor, const F* x, std::int64_t x_row, F* out,
+                      std::int64_t out_row);
   /// x = e^x.
   void (*exponentials)(std::int64_t size, F* x);
   /// Steps the state [K, columns], with `state_row` numbers from row to row and whole lines of columns, over the tokens,

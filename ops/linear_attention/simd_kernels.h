@@ -13,6 +13,7 @@ template <class F>
 constexpr SimdKernels<F> kKernels{
     .multiply = multiply<F>,
     .transpose = transpose<F>,
+    .stream_rows = stream_rows<F>,
     .exponentials = exponentials<F>,
     .forward_steps = forward_steps<F>,
     .advance = advance<F>,

@@ -1,6 +1,9 @@
 #pragma once
 // Vectors of GLADE_SIMD_BYTES bytes, and products of small matrices with them; see simd_kernels.h.
 #include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <glade/core/math.h>
 #include <glade/ops/linear_attention/simd_cpu.h>
@@ -25,6 +28,20 @@ GLADE_INLINE Vector<F> load(const F* x) {
 template <class F>
 GLADE_INLINE void store(F* x, const Vector<F>& value) {
   *reinterpret_cast<Vector<F>*>(x) = value;
+}
+
+/// Past the caches, where the processor can, to an address of whole vectors.
+template <class F>
+GLADE_INLINE void stream(F* x, const Vector<F>& value) {
+#if GLADE_SIMD_BYTES == 64
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(x), reinterpret_cast<const __m512i&>(value));
+#elif GLADE_SIMD_BYTES == 32
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(x), reinterpret_cast<const __m256i&>(value));
+#elif defined(__SSE2__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(x), reinterpret_cast<const __m128i&>(value));
+#else
+  store(x, value);
+#endif
 }
 
 template <class F>
@@ -68,24 +85,27 @@ GLADE_INLINE void multiply_block(std::int64_t k, const F* a, std::int64_t a_row,
     for (int j = 0; j < kVectors; ++j) store(c + i * c_row + j * kLanes<F>, sums[i][j]);
 }
 
-template <int kVectors, class F>
-GLADE_INLINE void multiply_columns(std::int64_t m, std::int64_t k, const F* a, std::int64_t a_row, std::int64_t a_column,
-                                   const F* b, std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
-  std::int64_t i = 0;
-  for (; i + 4 <= m; i += 4) multiply_block<4, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
-  for (; i < m; ++i) multiply_block<1, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
-}
-
 /// Vectors of a row that a block of four rows holds: what the registers have room for (16, or 32 of 64 bytes).
 constexpr int kBlockVectors = GLADE_SIMD_BYTES == 64 ? 4 : 2;
+
+template <int kVectors, class F>
+GLADE_INLINE void multiply_columns(std::int64_t m, std::int64_t n, std::int64_t k, const F* a, std::int64_t a_row,
+                                   std::int64_t a_column, const F* b, std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
+  constexpr std::int64_t kWidth = kVectors * kLanes<F>;
+  constexpr int kRows = kVectors <= kBlockVectors / 2 ? 8 : 4;  // as many sums as the processor works on at a time
+  for (; n >= kWidth; n -= kWidth, b += kWidth, c += kWidth) {
+    std::int64_t i = 0;
+    for (; i + kRows <= m; i += kRows)
+      multiply_block<kRows, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
+    for (; i < m; ++i) multiply_block<1, kVectors>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, add);
+  }
+  if constexpr (kVectors > 1) multiply_columns<kVectors - 1>(m, n, k, a, a_row, a_column, b, b_row, c, c_row, add);
+}
 
 template <class F>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const F* a, std::int64_t a_row, std::int64_t a_column, const F* b,
               std::int64_t b_row, F* c, std::int64_t c_row, bool add) {
-  constexpr std::int64_t kBlock = kBlockVectors * kLanes<F>;
-  std::int64_t j = 0;
-  for (; j + kBlock <= n; j += kBlock) multiply_columns<kBlockVectors>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, add);
-  for (; j < n; j += kLanes<F>) multiply_columns<1>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, add);
+  multiply_columns<kBlockVectors>(m, n, k, a, a_row, a_column, b, b_row, c, c_row, add);
 }
 
 template <class F>
@@ -104,6 +124,13 @@ void transpose(std::int64_t rows, std::int64_t columns, const F* in, std::int64_
       }
       for (std::int64_t r = 0; r < L; ++r) store(out + (j + r) * out_row + i, block[r]);
     }
+}
+
+template <class F>
+void stream_rows(std::int64_t rows, std::int64_t columns, F factor, const F* x, std::int64_t x_row, F* out,
+                 std::int64_t out_row) {
+  for (std::int64_t i = 0; i < rows; ++i, x += x_row, out += out_row)
+    for (std::int64_t j = 0; j < columns; j += kLanes<F>) stream<F>(out + j, factor * load(x + j));
 }
 
 template <class F>

@@ -3,6 +3,7 @@
 // the compute type.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <vector>
 
 #include <glade/core/interrupt.h>
@@ -102,11 +103,21 @@ void load_rows(const Tensor& x, HeadRows rows, std::int64_t count, std::int64_t 
   });
 }
 
-/// Writes factor * x, `count` rows, to `out`; nothing where it is undefined.
+/// Tensors of so many bytes are written past the caches, which hardly hold them together with the inputs: lines that are not in
+/// them need not be read to be overwritten, and nothing else has to leave.
+constexpr std::int64_t kStreamed = 4 << 20;
+
+/// Writes factor * x, `count` rows, to `out`; nothing where it is undefined. The thread ends with publish_rows().
 template <class T, class F>
 void store_rows(const Rows<F>& x, std::int64_t count, std::int64_t size, const Tensor& out, HeadRows rows, F factor = 1) {
   if (!out.defined()) return;
   with_numbers<T, F>(out, [&]<class To>(To* numbers) {
+    if constexpr (std::is_same_v<To, F>) {
+      To* const first = numbers + rows.first;
+      const bool lines = reinterpret_cast<std::uintptr_t>(first) % 64 == 0 && rows.step % kLine<F> == 0 && size % kLine<F> == 0;
+      if (lines && out.numel() * static_cast<std::int64_t>(sizeof(To)) >= kStreamed)
+        return simd_kernels<F>().stream_rows(count, size, factor, x[0], x.row(), first, rows.step);
+    }
     for (std::int64_t t = 0; t < count; ++t) {
       To* to = numbers + rows.first + t * rows.step;
       const F* from = x[t];
@@ -115,6 +126,9 @@ void store_rows(const Rows<F>& x, std::int64_t count, std::int64_t size, const T
     }
   });
 }
+
+/// Makes rows that were written past the caches visible to other threads, before anything that tells them of it.
+inline void publish_rows() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 /// out[t] = g + g_gamma of head h of sequence n: the log decay that all of its channels share.
 template <class T, class F>
@@ -131,8 +145,8 @@ void load_head_gates(const Recurrence& r, const Sequence& sequence, std::int64_t
 /// The log decays of all channels of some tokens, `shared` (of the head) included.
 template <class T, class F>
 void load_channel_gates(const Recurrence& r, const Sequence& sequence, std::int64_t h, std::int64_t position, std::int64_t count,
-                        const F* shared, Rows<F>& out) {
-  if (r.gk.defined()) load_rows<T>(r.gk, HeadRows(sequence, position, r.heads, h, r.K), count, r.K, out, count);
+                        const F* shared, Rows<F>& out, std::int64_t ahead) {
+  if (r.gk.defined()) load_rows<T>(r.gk, HeadRows(sequence, position, r.heads, h, r.K), count, r.K, out, ahead);
   if (r.gk.defined() && !r.g.defined() && !r.g_gamma.defined()) return;
   for (std::int64_t t = 0; t < count; ++t) {
     F* row = out[t];
@@ -216,6 +230,7 @@ void for_each_part(const Recurrence& r, const RecurrenceGradients& grads, const 
       const std::int64_t head = i / parts.parts, part = i % parts.parts;
       task.run(head / r.kv_heads, head % r.kv_heads, parts.columns(part), of_part[static_cast<std::size_t>(part)]);
     }
+    publish_rows();
   });
   interruption.rethrow();
   if (parts.parts > 1)

@@ -98,6 +98,28 @@ TEST_P(LinearAttention, LongSequencesOfFewHeads) {
   }
 }
 
+TEST_P(LinearAttention, LargeResults) {
+  // The CPU writes them past its caches.
+  Spec s{.B = 1, .T = 64, .H = 1024, .Hkv = 1024, .K = 16, .V = 16, .gates = "gk"};
+  expect_matches(s, device(), DType::float32);
+  s.reverse = true;
+  expect_matches(s, device());
+}
+
+TEST_P(LinearAttention, EitherBackwardAfterEitherForward) {
+  // In chunks a backward pass needs states that the forward pass keeps only if it is in chunks too.
+  for (const Algorithm backward : {Algorithm::recurrent, Algorithm::chunk})
+    for (const char* gates : {"gm", "k"}) {
+      Spec s{.T = 300, .H = 4, .K = 20, .V = 12, .gates = gates, .state = 4};
+      for (const bool packed : {false, true}) {
+        if (packed) s.B = 1, s.starts = {0, 0, 63, 64, 250, 300};
+        RecurrenceArguments x = make(s, device(), DType::float32);
+        x.options.backward_algorithm = backward;
+        expect_matches(x, s.str(), true, true, {Algorithm::recurrent, Algorithm::chunk});
+      }
+    }
+}
+
 TEST_P(LinearAttention, EitherGradientAlone) {
   const Spec s{.gates = "gmkv", .state = 4};
   RecurrenceArguments x = make(s, device());
