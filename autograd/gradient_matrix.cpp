@@ -48,7 +48,7 @@ Tensor GradientMatrix::place(const Part& part, const Shape& shape) const {
 
 Tensor GradientMatrix::gather(const Tensors& gradients) {
   std::lock_guard lock(mutex());
-  const Tensor matrix = matrix_;
+  Tensor matrix = matrix_;
   std::vector<std::pair<Tensor, Tensor>> elsewhere;  // where it is to come, and what
   std::int64_t columns = 0;
   for (std::size_t i = 0; i < parts_.size() && matrix.defined(); ++i) {
