@@ -67,7 +67,7 @@ class ForwardTask {
     simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
     chunk_.scores(q, keys_, r_.K, scores_);
     simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
-    if (!chunk_.per_channel) {
+    if (chunk_.shared) {
       simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
       simd_.scale_rows(chunk_.count, K_, chunk_.to_end.data(), k[0], k.row());
       std::fill_n(factors_[0], K_, chunk_.total);
@@ -178,7 +178,7 @@ class BackwardChunks {
     }
     if (chunk_.per_channel) {
       simd_.scale_columns(V_, K_, chunk_.lead[0], state, K_);
-    } else {
+    } else if (chunk_.shared) {
       simd_.scale_rows(chunk_.count, V_, chunk_.to_end.data(), chunk_.v[0], chunk_.v.row());
       scale_by_total(state);
     }
@@ -190,7 +190,7 @@ class BackwardChunks {
   /// of the state before it; the gradients of its keys and values are added to dk and dv.
   void differentiate_chunk(F* state, F* dS, F* dk, F* dv) {
     const std::int64_t count = chunk_.count;
-    const bool per_channel = chunk_.per_channel;
+    const bool per_channel = chunk_.per_channel, shared = chunk_.shared;
     Rows<F>&q = chunk_.q, &k = chunk_.k, &v = chunk_.v, &grad_o = chunk_.grad_o;
     if (per_channel) {
       simd_.scale_columns(V_, K_, chunk_.lead[0], state, K_);
@@ -204,13 +204,16 @@ class BackwardChunks {
     for (std::int64_t t = 0; t < count; ++t)  // a token's product with itself knows no decay: apart
       diagonal_[static_cast<std::size_t>(t)] = std::exchange(dscores_[t][t], F{0});
 
-    simd_.multiply(count, V_, r_.K, k[0], k.row(), 1, dS_untransposed_[0], dS_untransposed_.row(), dv_[0], dv_.row(), false);
-    if (!per_channel) simd_.scale_rows(count, V_, chunk_.to_end.data(), dv_[0], dv_.row());
-    chunk_.multiply_lower_transposed(scores_, grad_o, V_, dv_, true);
-    add(count * dv_.row(), dv_[0], dv);
+    simd_.multiply(count, V_, r_.K, k[0], k.row(), 1, dS_untransposed_[0], dS_untransposed_.row(), shared ? dv_[0] : dv,
+                   dv_.row(), !shared);
+    if (shared) {
+      simd_.scale_rows(count, V_, chunk_.to_end.data(), dv_[0], dv_.row());
+      add(count * dv_.row(), dv_[0], dv);
+    }
+    chunk_.multiply_lower_transposed(scores_, grad_o, V_, dv, true);
 
-    chunk_.multiply_lower_transposed(dscores_, q, K_, dk_, false);
-    if (!per_channel) {
+    chunk_.multiply_lower_transposed(dscores_, q, K_, dk_[0], false);
+    if (shared) {
       simd_.scale_rows(count, V_, chunk_.from_start.data(), grad_o[0], grad_o.row());
       simd_.scale_rows(count, V_, chunk_.to_end.data(), v[0], v.row());
     }
@@ -220,11 +223,13 @@ class BackwardChunks {
 
     // What the log decays of token t weigh: the products inside the chunk from t on, the keys before t that reach the state
     // after the chunk, and the state that passes the whole of it.
-    simd_.sum_products(V_, K_, state, dS, passing_[0]);
-    if (!per_channel) simd_.scale_rows(1, K_, &chunk_.total, passing_[0], K_);
-    simd_.gate_gradients(count, K_, q[0], dq_[0], k[0], dk_[0], dk_of_state_[0], passing_[0], da_[0]);
+    if (per_channel || shared) {
+      simd_.sum_products(V_, K_, state, dS, passing_[0]);
+      if (shared) simd_.scale_rows(1, K_, &chunk_.total, passing_[0], K_);
+      simd_.gate_gradients(count, K_, q[0], dq_[0], k[0], dk_[0], dk_of_state_[0], passing_[0], da_[0]);
+    }
 
-    if (!per_channel) scale_by_total(dS);
+    if (shared) scale_by_total(dS);
     simd_.multiply(V_, K_, count, grad_o[0], 1, grad_o.row(), q[0], q.row(), dS, K_, true);
     if (per_channel) simd_.scale_columns(V_, K_, chunk_.lead[0], dS, K_);
     simd_.complete_gradients(count, K_, q[0], k[0], diagonal_.data(), per_channel ? chunk_.decay[0] : nullptr, dk_of_state_[0],

@@ -21,10 +21,10 @@ F* kept_state(const Recurrence& r, const Sequence& sequence, std::int64_t n, std
 /// With b_t the sum of the log decays of the chunk's tokens up to t, its form is
 ///     o_t = sum_{j <= t} (q_t . e^{b_t - b_j} k_j) v_j + (e^{b_t} q_t) S          S the state before the chunk
 ///     S'  = e^{b_C} S + sum_j (e^{b_C - b_j} k_j) v_j^T
-/// Decays that a head's channels share (`per_channel` false) are taken as they stand, in `mask`, `from_start` and `to_end`:
-/// no exponent is positive. Those of single channels are split: q_t and k_t are multiplied by e^{b_t - r} and e^{r - b_t},
-/// with r halfway between the first and the last b, and S is multiplied by `lead` = e^r before and `trail` = e^{b_C - r}
-/// after. That is accurate while b stays near r, so a chunk ends before the token at which the decay since its first one
+/// Decays that a head's channels share (`shared`) are taken as they stand, in `mask`, `from_start` and `to_end`: no exponent is
+/// positive. Those of single channels (`per_channel`) are split: q_t and k_t are multiplied by e^{b_t - r} and e^{r - b_t}, with
+/// r halfway between the first and the last b, and S is multiplied by `lead` = e^r before and `trail` = e^{b_C - r} after. That
+/// is accurate while b stays near r, so a chunk ends before the token at which the decay since its first one
 /// exceeds kSpan in a channel. What the first token itself forgets is in `lead` alone and may be anything, -inf too. Where
 /// gates are so strong that a chunk would end before kFewest tokens, the next ones are taken step by step instead (`by_steps`):
 /// that is exact for gates of any strength, and then faster.
@@ -34,18 +34,19 @@ struct Chunk {
   static constexpr F kSpan = 16;
   static constexpr std::int64_t kFewest = 8;
 
-  bool per_channel;
+  bool per_channel, shared;  ///< at most one of them
   bool by_steps = false;
   std::int64_t count = 0;
-  Rows<F> q, k, v, grad_o;                     ///< q scaled; q and k with their decays where per_channel and not by_steps
-  Rows<F> decay, lead, trail;                  ///< per_channel: e^{b_t - r}, and the factors of the state; by_steps: decays
-  Rows<F> mask;                                ///< e^{b_t - b_j} at (t, j), 1 where per_channel; 0 for j > t
-  std::array<F, kChunk> from_start{}, to_end;  ///< e^{b_t} and e^{b_C - b_t}; 1 where per_channel
-  F total = 1;                                 ///< e^{b_C}
+  Rows<F> q, k, v, grad_o;                   ///< q scaled; q and k with their decays where per_channel and not by_steps
+  Rows<F> decay, lead, trail;                ///< per_channel: e^{b_t - r}, and the factors of the state; by_steps: decays
+  Rows<F> mask;                              ///< shared: e^{b_t - b_j} at (t, j), 0 for j > t
+  std::array<F, kChunk> from_start, to_end;  ///< shared: e^{b_t} and e^{b_C - b_t}
+  F total;                                   ///< shared: e^{b_C}
 
   /// Of at most `tokens` tokens; the next one will lie `ahead` tokens from it.
   Chunk(const Recurrence& recurrence, std::int64_t tokens, std::int64_t ahead)
       : per_channel(recurrence.gk.defined()),
+        shared(!per_channel && (recurrence.g.defined() || recurrence.g_gamma.defined())),
         q(kChunk, recurrence.K),
         k(kChunk, recurrence.K),
         v(kChunk, recurrence.V),
@@ -56,29 +57,25 @@ struct Chunk {
         mask(kChunk, kChunk),
         r_(recurrence),
         capacity_(tokens),
-        ahead_(ahead) {
-    for (std::int64_t t = 0; t < kChunk; ++t) std::fill_n(mask[t], t + 1, F{1});
-    from_start.fill(1);
-    to_end.fill(1);
-  }
+        ahead_(ahead) {}
 
   /// Stages keys, values and decays of a chunk of head h that begins at `position` and has at most `limit` tokens.
   void load(const Sequence& of, std::int64_t n, std::int64_t h, std::int64_t position, std::int64_t limit, Columns columns) {
     count = std::min(capacity_, limit);
-    std::array<F, kChunk> shared;
-    load_head_gates<T>(r_, of, n, h, position, count, shared.data());
+    std::array<F, kChunk> gates;
+    load_head_gates<T>(r_, of, n, h, position, count, gates.data());
     if (per_channel) {
       const std::int64_t most = count;
-      load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay, ahead_);
+      load_channel_gates<T>(r_, of, h, position, count, gates.data(), decay, ahead_);
       count = simd_.channel_decays(most, decay.row(), kSpan, decay[0], lead[0], trail[0]);
       by_steps = count < std::min(most, kFewest);
       if (by_steps) {
         count = most;
-        load_channel_gates<T>(r_, of, h, position, count, shared.data(), decay, ahead_);
+        load_channel_gates<T>(r_, of, h, position, count, gates.data(), decay, ahead_);
         simd_.exponentials(count * decay.row(), decay[0]);
       }
-    } else if (r_.g.defined() || r_.g_gamma.defined()) {
-      compute_shared_decays(shared);
+    } else if (shared) {
+      compute_shared_decays(gates);
     }
     const std::int64_t kv_head = h / r_.group();
     load_rows<T>(r_.k, HeadRows(of, position, r_.kv_heads, kv_head, r_.K), count, r_.K, k, ahead_);
@@ -94,15 +91,14 @@ struct Chunk {
   /// The chunk for the kernels that go step by step.
   StagedSteps<F> steps() const { return {q[0], k[0], decay[0], v[0], nullptr, grad_o[0], count, k.row(), v.row()}; }
 
-  /// x y^T on and below the diagonal, times `mask`; y is given transposed, `inner` the length of their rows.
+  /// x y^T on and below the diagonal, times the decays in `mask`; y is given transposed, `inner` the length of their rows.
   void scores(const Rows<F>& x, const Rows<F>& y_transposed, std::int64_t inner, Rows<F>& out) const {
     for (std::int64_t t = 0; t < count; t += kStrip) {
       const std::int64_t rows = std::min(kStrip, count - t), columns = padded(t + rows, kLine<F>);
       simd_.multiply(rows, columns, inner, x[t], x.row(), 1, y_transposed[0], y_transposed.row(), out[t], out.row(), false);
-      for (std::int64_t i = t; i < t + rows; ++i) {
-        if (per_channel) std::fill(out[i] + i + 1, out[i] + columns, F{0});  // the mask holds ones otherwise
-        else simd_.multiply_elements(columns, mask[i], out[i]);
-      }
+      if (shared) simd_.multiply_elements(rows * out.row(), mask[t], out[t]);
+      else
+        for (std::int64_t i = t; i < t + rows; ++i) std::fill(out[i] + i + 1, out[i] + columns, F{0});
     }
   }
   /// out += lower x for a lower-triangular matrix.
@@ -112,11 +108,11 @@ struct Chunk {
       simd_.multiply(rows, columns, t + rows, lower[t], lower.row(), 1, x[0], x.row(), out[t], out.row(), true);
     }
   }
-  /// out = lower^T x, or out += lower^T x where `add`.
-  void multiply_lower_transposed(const Rows<F>& lower, const Rows<F>& x, std::int64_t columns, Rows<F>& out, bool add) const {
+  /// out = lower^T x, or out += lower^T x where `add`; rows of out are as long as those of x.
+  void multiply_lower_transposed(const Rows<F>& lower, const Rows<F>& x, std::int64_t columns, F* out, bool add) const {
     for (std::int64_t t = 0; t < count; t += kStrip)
-      simd_.multiply(std::min(kStrip, count - t), columns, count - t, lower[t] + t, 1, lower.row(), x[t], x.row(), out[t],
-                     out.row(), add);
+      simd_.multiply(std::min(kStrip, count - t), columns, count - t, lower[t] + t, 1, lower.row(), x[t], x.row(),
+                     out + t * x.row(), x.row(), add);
   }
 
  private:

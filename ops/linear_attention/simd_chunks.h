@@ -13,22 +13,30 @@ GLADE_INLINE F largest(const Vector<F>& x, std::index_sequence<I...>) {
   return result;
 }
 
+/// The first row with a number beyond [-span, span]; `rows` where there is none.
+template <class F>
+std::int64_t first_beyond(std::int64_t rows, std::int64_t width, F span, const F* x) {
+  for (std::int64_t t = 0; t < rows; ++t)
+    for (std::int64_t i = t * width; i < (t + 1) * width; ++i)
+      if (x[i] < -span || x[i] > span) return t;
+  return rows;
+}
+
 template <class F>
 std::int64_t channel_decays(std::int64_t count, std::int64_t width, F span, F* decay, F* lead, F* trail) {
-  for (std::int64_t i = 0; i < width; ++i) {
-    lead[i] = decay[i];
-    decay[i] = 0;
-  }
-  for (std::int64_t t = 1; t < count; ++t) {
-    F* sums = decay + t * width;
-    Vector<F> sizes = {};
-    for (std::int64_t i = 0; i < width; i += kLanes<F>) {
-      const Vector<F> sum = load(sums + i) + load(sums + i - width), size = sum < 0 ? -sum : sum;
+  Vector<F> sizes = {};
+  for (std::int64_t i = 0; i < width; i += kLanes<F>) {
+    Vector<F> sum = {};
+    store<F>(lead + i, load(decay + i));
+    store<F>(decay + i, sum);
+    for (F* at = decay + i + width; at < decay + count * width; at += width) {
+      sum += load(at);
+      const Vector<F> size = sum < 0 ? -sum : sum;
       sizes = size > sizes ? size : sizes;
-      store<F>(sums + i, sum);
+      store<F>(at, sum);
     }
-    if (largest<F>(sizes, Places<F>()) > span) count = t;
   }
+  if (largest<F>(sizes, Places<F>()) > span) count = first_beyond(count, width, span, decay);
   for (std::int64_t i = 0; i < width; ++i) {
     trail[i] = decay[(count - 1) * width + i] / 2;
     lead[i] = math::exp(lead[i] + trail[i]);
