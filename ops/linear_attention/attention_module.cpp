@@ -108,13 +108,10 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
     if (!sizes_obstacle(shape_of(problem), cfg.algorithm == Algorithm::chunk, {cfg.warps, cfg.sequence_split}))
       candidates.push_back(cfg);
   };
-  const auto add_intervals = [&](Algorithm algorithm) {
-    for (const std::int64_t interval : {64, 256})
-      if (interval < 2 * problem.length) add({.algorithm = algorithm, .checkpoint_interval = interval});
-  };
   const bool passes = chunk && (!cuda || chunk_in_passes(shape_of(problem)));
   if (!passes || problem.length < kLong) {  // else chunk wins by far
-    if (backward) add_intervals(Algorithm::recurrent);
+    for (const std::int64_t interval : {64, 256})
+      if (backward && interval < 2 * problem.length) add({.algorithm = Algorithm::recurrent, .checkpoint_interval = interval});
     if (cuda && problem.length > 1)
       for (const std::int64_t warps : {2, 4}) add({.algorithm = Algorithm::recurrent, .warps = warps});
     for (const std::int64_t split : {1, 4, 16})
@@ -123,7 +120,6 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
   }
   if (!chunk) return candidates;
   add({.algorithm = Algorithm::chunk});
-  if (backward && !cuda) add_intervals(Algorithm::chunk);
   for (const std::int64_t split : {1, 2, 4, 8, 16})
     if (cuda && 2 * split * kChunkSize <= problem.length) add({.algorithm = Algorithm::chunk, .sequence_split = split});
   return candidates;
@@ -140,6 +136,8 @@ void AttentionModule::check_cfg(const AttentionProblem& problem, const Attention
   };
   if (chunk && problem.device.is_cuda())
     fixed("checkpoint_interval", cfg.checkpoint_interval, kChunkSize, "the chunk kernels keep the state before every 64 tokens");
+  else if (chunk)
+    fixed("checkpoint_interval", cfg.checkpoint_interval, 0, "on the CPU it follows from the head sizes in the chunk form");
   fixed("chunk_size", cfg.chunk_size, chunk ? kChunkSize : 0,
         chunk ? "the chunk kernels are compiled for 64" : "the recurrent algorithm has no chunks");
   fixed("sub_chunk_size", cfg.sub_chunk_size, 0, "the chunk kernels have no sub-chunks");
