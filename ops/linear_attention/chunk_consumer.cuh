@@ -1,18 +1,25 @@
 #pragma once
-// A consumer of a pass of the chunk form (chunk_pass.cuh): the state, the results, and the gates' gradients.
+// A consumer of a pass of the chunk form (chunk_pass.cuh): the steps, the results, and the gates' gradients.
 #include <glade/ops/linear_attention/chunk_factors.cuh>
 #include <glade/ops/linear_attention/chunk_scores.cuh>
+#include <glade/ops/linear_attention/chunk_state.cuh>
 
 namespace glade::cuda::passes {
 
 template <class C>
-struct Consumer {
+struct Consumer : State<C> {
+  using Base = State<C>;
   using E = typename C::Element;
   using S = Shared<C>;
-  static constexpr Gates kGates = C::kGates;
+  using Base::add_product, Base::add_to_state, Base::wait_for_state;
+  using Base::kGates, Base::kTiles, Base::kLarge, Base::kRounded;
+  using Base::round_state, Base::add_rest_of_state, Base::load, Base::weigh;
+  using Base::thread, Base::lane, Base::row, Base::state, Base::each_of_state, Base::scale_state, Base::scale_rows;
+  using typename Base::Left, typename Base::Rounded;
   static constexpr bool kBalance = C::kBalance;
-  static constexpr int kTiles = C::kTiles;
-  static constexpr bool kLarge = kTiles > 2;  ///< a state that leaves few registers
+  /// Steps that are parts of chunks use rests to the full, as differences of their results count (gradients of gates).
+  static constexpr bool kExactParts = C::kRests && kGates == Gates::outer;
+  static constexpr int kScoresBarrier = 4;  ///< of the consumers that compute scores together
 
   const Pass& p;
   S& shared;
@@ -20,51 +27,17 @@ struct Consumer {
   const std::int64_t n;
   const int head, first_outer;
   const int index;  ///< of the consumer
-  int thread;
-  __device__ int lane() const { return thread % 32; }
-  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's rows (channels of w)
-  float state[kTiles][32];
   /// For the gates' gradients, by row: sum over pairs of a token before or in this step and one after it (and so all of k dk
   /// that came through the state). Summed from the pairs that it consists of: the difference of q dq and k dk over all later
   /// tokens is the same, but cancels to little where gates are strong.
   float carry[2] = {};
-
-  /// Calls f(element, its place) for every element of the state inside its matrix.
-  template <class F>
-  __device__ void each_of_state(F&& f) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int outer = first_outer + row() + i / 2 % 2 * 8, inner = tile * kTile + i / 4 * 8 + lane() % 4 * 2 + i % 2;
-        if (outer < p.outer && inner < p.inner)
-          f(state[tile][i], std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
-      }
-      pin(state[tile]);  // or the addresses of all would take registers at once
-    }
-  }
-  __device__ void scale_rows(float first, float second) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int i = 0; i < 32; ++i) state[tile][i] *= i / 2 % 2 ? second : first;
-  }
-
-  static constexpr int kRounded = kLarge ? 1 : kTiles;  ///< tiles of the state rounded at a time
-  __device__ void round_state(std::uint32_t (&rounded)[kRounded][4][4], int first) const {
-#pragma unroll
-    for (int tile = 0; tile < kRounded; ++tile)
-#pragma unroll
-      for (int i = 0; i < 16; ++i)
-        rounded[tile][i / 4][i % 4] = pack<E>(state[first + tile][2 * i], state[first + tile][2 * i + 1]);
-  }
 
   /// The tile of this block in what the pass for dq leaves to that for dk.
   __device__ std::int64_t left_tile(int chunk) const { return (stretch.slot(chunk) * p.heads + head) * gridDim.x + blockIdx.x; }
   __device__ uint4* border(int chunk) const {
     return static_cast<uint4*>(p.borders) + left_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
   }
-  __device__ void store_border(int chunk, const std::uint32_t (&rounded)[kRounded][4][4], int first) const {
+  __device__ void store_border(int chunk, const Rounded& rounded, int first) const {
     uint4* to = border(chunk) + first * 4 * kGroup;
 #pragma unroll
     for (int i = 0; i < kRounded * 4; ++i) to[i * kGroup] = *reinterpret_cast<const uint4*>(rounded[i / 4][i % 4]);
@@ -126,8 +99,9 @@ struct Consumer {
     }
   }
 
-  /// Sums over the 64 channels, for every token, to shared.exchange.column_sums (a warp each).
-  __device__ void sum_channels(const float (&x)[32]) {
+  /// Sums over the 64 channels, for every token, to stage.column_sums.
+  __device__ void sum_channels(const Stage<C>& stage, const float (&x)[32]) {
+    sync();  // all have read u
 #pragma unroll
     for (int m = 0; m < 8; ++m)
 #pragma unroll
@@ -135,13 +109,12 @@ struct Consumer {
         float sum = x[4 * m + j] + x[4 * m + 2 + j];
 #pragma unroll
         for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-        if (lane() < 4) shared.exchange.column_sums[thread / 32][8 * m + 2 * lane() + j] = sum;
+        if (lane() < 4) stage.column_sums(thread / 32)[8 * m + 2 * lane() + j] = sum;
       }
     sync();
   }
-  __device__ float channel_sum(int t) const {
-    const auto& sums = shared.exchange.column_sums;
-    return sums[0][t] + sums[1][t] + sums[2][t] + sums[3][t];
+  __device__ static float channel_sum(const Stage<C>& stage, int t) {
+    return stage.column_sums(0)[t] + stage.column_sums(1)[t] + stage.column_sums(2)[t] + stage.column_sums(3)[t];
   }
   /// Where a float [tiles of outer, tokens, heads] has the tokens of a step.
   __device__ std::int64_t per_token(const Step& step, int t) const {
@@ -194,7 +167,8 @@ struct Consumer {
     for (int i = 0; i < 32; ++i) x[i] *= p.scale;
   }
   /// The same where all channels share a gate, by one warp, from the sums over channels; q_dq of this lane()'s two tokens.
-  __device__ void sum_later_of_head(const Vectors<C>& vectors, float2 q_dq) {
+  __device__ void sum_later_of_head(const Stage<C>& stage, float2 q_dq) {
+    const Vectors<C>& vectors = stage.vectors;
     float sum = carry[0] + carry[1];
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
@@ -202,8 +176,8 @@ struct Consumer {
     sync();
     if (thread >= 32) return;
     const int t = 2 * lane();
-    const float first = t < vectors.step.count ? q_dq.x - channel_sum(t) : 0.f;
-    const float second = t + 1 < vectors.step.count ? q_dq.y - channel_sum(t + 1) : 0.f;
+    const float first = t < vectors.step.count ? q_dq.x - channel_sum(stage, t) : 0.f;
+    const float second = t + 1 < vectors.step.count ? q_dq.y - channel_sum(stage, t + 1) : 0.f;
     sum = first + second;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -216,8 +190,19 @@ struct Consumer {
       p.dg[per_token(vectors.step, t + 1)] = vectors.dead[1] >> lane() & 1 ? 0.f : p.scale * (sum - first);
   }
 
+  /// u times its factors as it stands in the other pass as w, so that within a step q dq and k dk cancel exactly.
+  __device__ static float2 as_rounded(float2 x) {
+    const std::uint32_t packed = pack<E>(x.x, x.y);
+    const float2 rounded = unpack<E>(packed);
+    if constexpr (!C::kRests) return rounded;
+    const float2 rest = unpack<E>(pack_rest<E>(x.x, x.y, packed));
+    return make_float2(rounded.x + rest.x, rounded.y + rest.y);
+  }
+
   /// What becomes of a step's results: with Gates::outer out is that from the state, and inner that from the step itself.
-  __device__ void finish(Tiles<C>& tiles, const Vectors<C>& vectors, float (&out)[32], const float (&inner)[32], float2 q_dq) {
+  __device__ void finish(const Stage<C>& stage, float (&out)[32], const float (&inner)[32], float2 q_dq) {
+    Tiles<C>& tiles = stage.tiles;
+    const Vectors<C>& vectors = stage.vectors;
     const Step step = vectors.step;
     float balance[kBalance ? 32 : 4];  // u out
     float through[2] = {};             // the part of it that came through the state, by row
@@ -225,16 +210,16 @@ struct Consumer {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         std::uint32_t u[4];
-        load_transposed(u, tiles.u[index], k, thread);
+        load_transposed(u, *stage.u, k, thread);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int t = 16 * k + j / 2 * 8 + lane() % 4 * 2, i = 8 * k + 2 * j;
           const float2 us = unpack<E>(u[j]);
           if constexpr (kGates == Gates::outer) {
-            // u as it stands in the other pass as w, with the same rounding: within a step q dq and k dk cancel exactly.
-            const float* at = &vectors.factor[t * C::kFactorStride + row() + j % 2 * 8];
-            const float2 factor = make_float2(at[0], at[C::kFactorStride]);
-            const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y), rounded = unpack<E>(pack<E>(scaled.x, scaled.y));
+            const float* at = stage.vectors.factor(16 * k + j / 2 * 8, lane() % 4 * 2, row() + j % 2 * 8);
+            const float2 factor = make_float2(at[0], at[kTile]);
+            const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
+            const float2 rounded = C::kRests && step.size == kTile ? scaled : as_rounded(scaled);
             const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
             through[j % 2] += own.x + own.y;
             balance[i] = own.x + rounded.x * inner[i];
@@ -271,66 +256,36 @@ struct Consumer {
         }
         sum_later(vectors, balance);
         if (p.dg) {
-          sum_channels(balance);
-          if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(thread);
+          sum_channels(stage, balance);
+          if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(stage, thread);
+          sync();
         }
         if (p.dgk && p.wide_gates) store_wide(balance, p.dgk, step);
-        else if (p.dgk) to_tile(tiles.u[index], balance);
+        else if (p.dgk) to_tile(*stage.u, balance);
       }
     } else if constexpr (kBalance) {
-      sum_channels(balance);
-      if (p.backward) sum_later_of_head(vectors, q_dq);
-      else if (thread < step.count) p.balance[per_token(step, thread)] = channel_sum(thread);
+      sum_channels(stage, balance);
+      if (p.backward) sum_later_of_head(stage, q_dq);
+      else if (thread < step.count) p.balance[per_token(step, thread)] = channel_sum(stage, thread);
     }
     sync();
     if (!p.wide_out) store_rows(tiles.w[index], p.out, p.out_step, step);
     if constexpr (kGates == Gates::outer)
-      if (p.backward && p.dgk && !p.wide_gates) store_rows(tiles.u[index], p.dgk, std::int64_t{p.heads} * p.outer, step);
+      if (p.backward && p.dgk && !p.wide_gates) store_rows(*stage.u, p.dgk, std::int64_t{p.heads} * p.outer, step);
   }
 
-  /// R into the frame of a step.
-  __device__ void scale_state(const Vectors<C>& vectors) {
-    if constexpr (kGates == Gates::inner) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int m = 0; m < 8; ++m) {
-          const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + m * 8 + lane() % 4 * 2]);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float by = i % 2 ? factor.y : factor.x;
-            state[tile][4 * m + i] = state[tile][4 * m + i] * by * by;
-          }
-        }
-    } else if constexpr (kGates == Gates::outer) {
-      const float first = vectors.before[row()], second = vectors.before[row() + 8];
-      scale_rows(first, second);
-      scale_rows(first, second);
-    }
-  }
-
-  __device__ void take(Tiles<C>& tiles, const Vectors<C>& vectors) {
-    const Step& step = vectors.step;
-    float2 q_dq = {};
-    if constexpr (kGates == Gates::outer) scale_state(vectors);
-    if constexpr (kBalance) {
-      if (p.backward && step.ends_chunk) start_carry(border(step.chunk));
-      if (kGates == Gates::none && p.backward) {
-        for (float& x : carry) x *= vectors.decay[0];
-        if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane()));
-        if (thread < 32 && 2 * lane() + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane() + 1));
-      }
-    }
-
-    // Without p.out what stands in x and the scores does not matter.
-    const std::uint32_t x = operand(tiles.x[0]), y = operand(tiles.y[0]), scores = operand(tiles.scores());
-    std::uint32_t w[4][4];
-    float out[32], inner[kGates == Gates::outer ? 32 : 1];
+  /// out = state x^T, rounding the state. The compiler would wait for products under way before it reads the state: `start`
+  /// starts others when it has been read.
+  template <class F>
+  __device__ void multiply_state(const Stage<C>& stage, float (&out)[32], F&& start) {
+    const Step& step = stage.vectors.step;
+    const std::uint32_t x = operand(stage.tiles.x[0]);
 #pragma unroll
     for (int first = 0; first < kTiles; first += kRounded) {
-      std::uint32_t rounded[kRounded][4][4];
+      Rounded rounded;
       round_state(rounded, first);
       if (kBalance && !p.backward && step.ends_chunk) store_border(step.chunk, rounded, first);
+      if (first + kRounded == kTiles) start();
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kRounded * 4; ++i)
@@ -341,35 +296,64 @@ struct Consumer {
         pin(out);
       }
     }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) load_transposed(w[k], tiles.w[index], k, thread);
-    wgmma_begin();
-    auto add_scores = [&](float(&to)[32], int add) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) wgmma<E, 0>(to, w[k], descriptor(scores, k * kColumnStep), add + k);
-      wgmma_commit();
-    };
-    auto add_to_state = [&](const std::uint32_t(&left)[4][4]) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(y, tile * kTileStep + k * kRowStep), 1);
-      wgmma_commit();
-    };
+    if constexpr (kExactParts)
+      if (step.size < kTile) {
+        wgmma_wait<0>();
+        pin(out);
+        add_rest_of_state(out, x);
+      }
+  }
+  /// A step of a pass without results.
+  __device__ void take_for_state(const Stage<C>& stage) {
+    Left w;
+    load(w, stage.tiles.w[index]);
     if constexpr (kGates == Gates::none) {
-      std::uint32_t weighted[4][4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 by = *reinterpret_cast<const float2*>(&vectors.after[16 * k + j / 2 * 8 + lane() % 4 * 2]);
-          const float2 values = unpack<E>(w[k][j]);
-          weighted[k][j] = pack<E>(values.x * by.x, values.y * by.y);
-        }
+      weigh(w, w, stage.vectors);
+      scale_rows(stage.vectors.decay[0], stage.vectors.decay[0]);
+    } else {
+      scale_state(stage.vectors);
+    }
+    add_to_state(w, operand(stage.tiles.y[0]));
+    wait_for_state();
+  }
+
+  __device__ void take(const Stage<C>& stage) {
+    const Vectors<C>& vectors = stage.vectors;
+    const Step& step = vectors.step;
+    constexpr int kScoring = C::kConsumers * kGroup;  // threads, where consumers compute the scores
+    Scores<C, kScoring> scores;
+    auto finish_scores = [&] {
+      scores.template finish<kLarge ? 0 : 1>(stage, p.backward, index * kGroup + thread, kScoresBarrier);
+      sync_group<kScoring>(kScoresBarrier);
+    };
+    auto start_scores = [&] { scores.start(stage, index * kGroup + thread); };
+    if constexpr (C::kConsumersScore && kLarge) start_scores();
+    if constexpr (kGates != Gates::none) scale_state(vectors);
+    if constexpr (C::kConsumersScore && kLarge) finish_scores();
+    float2 q_dq = {};
+    if constexpr (kBalance) {
+      if (p.backward && step.ends_chunk) start_carry(border(step.chunk));
+      if (kGates == Gates::none && p.backward) {
+        for (float& x : carry) x *= vectors.decay[0];
+        if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.balance + per_token(step, 2 * lane()));
+        if (thread < 32 && 2 * lane() + 1 < step.count) q_dq.y = __ldg(p.balance + per_token(step, 2 * lane() + 1));
+      }
+    }
+
+    const std::uint32_t y = operand(stage.tiles.y[0]);
+    Left w;
+    float out[32];
+    multiply_state(stage, out, [&] {
+      if constexpr (C::kConsumersScore && !kLarge) start_scores();
+    });
+    if constexpr (C::kConsumersScore && !kLarge) finish_scores();
+    load(w, stage.tiles.w[index]);
+    if constexpr (kGates == Gates::none) {
+      Left weighted;
+      weigh(weighted, w, vectors);
       const float decay = vectors.decay[0];
       scale_rows(decay, decay);
-      wgmma_begin();
-      add_to_state(weighted);
+      add_to_state(weighted, y);
       wgmma_wait<1>();
       pin(out);
 #pragma unroll
@@ -383,7 +367,7 @@ struct Consumer {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             std::uint32_t u[4];
-            load_transposed(u, tiles.u[index], k, thread);
+            load_transposed(u, *stage.u, k, thread);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const float2 us = unpack<E>(u[j]);
@@ -393,24 +377,67 @@ struct Consumer {
         }
       }
       wgmma_begin();
-      add_scores(out, 1);
+      add_product(out, w, operand(stage.scores()), 1);
+      if constexpr (C::kRests) add_product(out, w, operand(stage.scores_rest()), 1);
+      wgmma_commit();
+      wait_for_state();
+      pin(out);
+      finish(stage, out, out, q_dq);
+    } else if constexpr (kGates == Gates::inner) {
+      wgmma_begin();
+      add_product(out, w, operand(stage.scores()), 1);
+      if constexpr (C::kRests) add_product(out, w, operand(stage.scores_rest()), 1);
+      wgmma_commit();
+      add_to_state(w, y);
+      wgmma_wait<1>();
+      pin(out);
+      finish(stage, out, out, q_dq);
+      wait_for_state();
     } else {
-      if constexpr (kGates == Gates::outer) add_scores(inner, 0);
-      else add_scores(out, 1);
-      add_to_state(w);
-    }
-    wgmma_wait<0>();
-    pin(out);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) pin(state[tile]);
-    if constexpr (kGates == Gates::outer) {
+      Left w_rest;
+      if constexpr (C::kRests) load(w_rest, stage.w_rest());
+      float inner[32];
+      wgmma_begin();
+      add_product(inner, w, operand(stage.scores()), 0);
+      if constexpr (C::kRests) {
+        add_product(inner, w, operand(stage.scores_rest()), 1);
+        add_product(inner, w_rest, operand(stage.scores()), 1);
+      }
+      wgmma_commit();
+      add_to_state(w, y);
+      if constexpr (kExactParts)
+        if (step.size < kTile) {
+          wgmma_begin();
+          add_product(inner, w_rest, operand(stage.scores_rest()), 1);
+          wgmma_commit();
+          add_to_state(w_rest, y);
+        }
+      if constexpr (kLarge) wait_for_state();
+      else wgmma_wait<1>();
+      pin(out);
       pin(inner);
-      if (p.out) finish(tiles, vectors, out, inner, q_dq);
-    } else {
-      if (p.out) finish(tiles, vectors, out, out, q_dq);
+      finish(stage, out, inner, q_dq);
+      if constexpr (!kLarge) wait_for_state();
     }
   }
 
+  /// Through the steps, which `take` takes.
+  template <class F>
+  __device__ void walk(F&& take) {
+    for (int i = 0;; ++i) {
+      forget(thread);
+      const int s = i % S::kStages;
+      barrier_wait(&shared.full[s], i / S::kStages & 1);
+      const Stage<C> stage = shared.stage(i);
+      if (stage.vectors.step.count == 0) return scale_state(stage.vectors);
+      if constexpr (C::kShared > 0) {
+        p.wide_gates ? apply_gates<true>(stage) : apply_gates<false>(stage);
+        sync_group<C::kConsumers * kGroup>(kScoresBarrier);
+      }
+      take(stage);
+      barrier_arrive(&shared.empty[s]);
+    }
+  }
   __device__ void run() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
 #pragma unroll
@@ -420,49 +447,27 @@ struct Consumer {
     if (const float* first = stretch.state_before(p, n)) {
       first += head * size;
       const float by = p.backward ? 1 / p.scale : 1.f;
-      each_of_state([&](float& x, std::int64_t at) { x = first[at] * by; });
+      each_of_state(p, first_outer, [&](float& x, std::int64_t at) { x = first[at] * by; });
     }
-    for (int i = 0;; ++i) {
-      forget(thread);
-      const int s = i % S::kStages;
-      barrier_wait(&shared.full[s], i / S::kStages & 1);
-      Vectors<C>& vectors = shared.vectors[s];
-      if (vectors.step.count == 0) {
-        scale_state(vectors);
-        break;
-      }
-      if constexpr (C::kConsumersScore) {
-        constexpr int kThreads = C::kConsumers * kGroup, kBarrier = 4;
-        if constexpr (C::kShared > 0) {
-          p.wide_gates ? apply_gates<true>(shared.tiles[s], vectors) : apply_gates<false>(shared.tiles[s], vectors);
-          sync_group<kThreads>(kBarrier);
-        }
-        Scores<C, kThreads> scores;
-        scores.start(shared.tiles[s], index * kGroup + thread);
-        scale_state(vectors);
-        scores.finish(shared.tiles[s], vectors, p.backward, index * kGroup + thread);
-        sync_group<kThreads>(kBarrier);
-      }
-      take(shared.tiles[s], vectors);
-      barrier_arrive(&shared.empty[s]);
-    }
+    if (kBalance || p.out) walk([&](const Stage<C>& stage) { take(stage); });
+    else walk([&](const Stage<C>& stage) { take_for_state(stage); });
     if (float* last = stretch.state_after(p, n)) {
       last += head * size;
       const float by = p.backward ? p.scale : 1.f;
-      each_of_state([&](float& x, std::int64_t at) { last[at] = x * by; });
+      each_of_state(p, first_outer, [&](float& x, std::int64_t at) { last[at] = x * by; });
     }
   }
 
  private:
   /// To this consumer's end of the chunk.
   template <bool kWide>
-  __device__ void apply_gates(Tiles<C>& tiles, Vectors<C>& vectors) const {
+  __device__ void apply_gates(const Stage<C>& stage) const {
     const Factors<C> factors{p, stretch, head, 0};
     const int tile = thread / 32, first = index == 0 ? 0 : kTile - C::kShared;
     const float2 exponent =
-        make_float2(factors.exponent(tiles, tile, lane(), index, 0), factors.exponent(tiles, tile, lane(), index, 1));
-    factors.template apply<C::kShared, 4>(tiles, vectors, tile, lane(), first, exponent, [&](int t) {
-      return factors.template gate<kWide>(first + t, tile, lane(), tiles, vectors, vectors.step);
+        make_float2(factors.exponent(stage.tiles, tile, lane(), index, 0), factors.exponent(stage.tiles, tile, lane(), index, 1));
+    factors.template apply<C::kShared, 4>(stage, tile, lane(), first, exponent, [&](int t) {
+      return factors.template gate<kWide>(first + t, tile, lane(), stage, stage.vectors.step);
     });
     fence_for_wgmma();
   }

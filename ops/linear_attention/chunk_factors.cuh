@@ -14,8 +14,7 @@ struct Factors {
 
   /// Log decay, base 2, of a token in a tile's channels 2 pair and the next.
   template <bool kWide>
-  __device__ float2 gate(int token, int tile, int pair, const Tiles<C>& tiles, const Vectors<C>& vectors,
-                         const Step& step) const {
+  __device__ float2 gate(int token, int tile, int pair, const Stage<C>& stage, const Step& step) const {
     float2 gate{};
     if constexpr (kWide) {
       const int channel = first_gate + tile * kTile + 2 * pair;
@@ -23,15 +22,18 @@ struct Factors {
       if (token < step.count && channel < channels())
         gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
     } else {
-      gate = unpack<E>(*tiles.gates[tile].pair(token, pair));
+      gate = unpack<E>(*stage.tiles.gates[tile].pair(token, pair));
     }
-    const float by_head = vectors.b[token];
+    const float by_head = stage.vectors.b[token];
     return make_float2(at_least(fmaf(gate.x, kLog2e, by_head), kLeastGate), at_least(fmaf(gate.y, kLog2e, by_head), kLeastGate));
   }
 
   /// Applies the factors to kCount tokens from `first` on, of which gate(i) is the i-th's; `exponent` is c - r before them.
   template <int kCount, int kBatch, class F>
-  __device__ void apply(Tiles<C>& tiles, Vectors<C>& vectors, int tile, int pair, int first, float2 exponent, F&& gate) const {
+  __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
+    Tiles<C>& tiles = stage.tiles;
+    Vectors<C>& vectors = stage.vectors;
+    static_assert(C::kGates == Gates::inner || kBatch == 8);
     const float sign = p.backward ? -1.f : 1.f;
 #pragma unroll(C::kKept > 0 ? kCount / kBatch : 1)
     for (int i = 0; i < kCount; i += kBatch) {
@@ -56,11 +58,18 @@ struct Factors {
         const float2 up = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));      // e^{c - r}
         const float2 down = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
         if constexpr (C::kGates == Gates::inner) {
-          *tiles.x[tile].pair(t + j, pair) = scaled(xs[j], up);
-          *tiles.y[tile].pair(t + j, pair) = scaled(ys[j], down);
+          const auto x = scaled(xs[j], up), y = scaled(ys[j], down);
+          *tiles.x[tile].pair(t + j, pair) = x.rounded;
+          *tiles.y[tile].pair(t + j, pair) = y.rounded;
+          if constexpr (C::kRests) {
+            *stage.x_rest(tile).pair(t + j, pair) = x.rest;
+            *stage.y_rest(tile).pair(t + j, pair) = y.rest;
+          }
         } else {
-          *tiles.w[tile].pair(t + j, pair) = scaled(ws[j], down);
-          *reinterpret_cast<float2*>(&vectors.factor[(t + j) * C::kFactorStride + 2 * pair]) = up;
+          const auto w = scaled(ws[j], down);
+          *tiles.w[tile].pair(t + j, pair) = w.rounded;
+          if constexpr (C::kRests) *stage.w_rest().pair(t + j, pair) = w.rest;
+          *reinterpret_cast<float2*>(vectors.factor(t, j, 2 * pair)) = up;
           dead[0] |= gates[j].x < kDeadGate ? 1u << j : 0u;
           dead[1] |= gates[j].y < kDeadGate ? 1u << j : 0u;
         }
@@ -77,9 +86,13 @@ struct Factors {
   }
 
  private:
-  __device__ static std::uint32_t scaled(std::uint32_t pair, float2 by) {
-    const float2 values = unpack<E>(pair);
-    return pack<E>(values.x * by.x, values.y * by.y);
+  struct Scaled {
+    std::uint32_t rounded, rest;
+  };
+  __device__ static Scaled scaled(std::uint32_t pair, float2 by) {
+    const float2 values = unpack<E>(pair), products = make_float2(values.x * by.x, values.y * by.y);
+    const std::uint32_t rounded = pack<E>(products.x, products.y);
+    return {rounded, C::kRests ? pack_rest<E>(products.x, products.y, rounded) : 0};
   }
 };
 

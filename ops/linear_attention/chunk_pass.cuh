@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_consta
   if (thread < C::kConsumers * kGroup) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::kConsumerRegisters));
     const int index = thread / kGroup;
-    Consumer<C>{p, shared, stretch, n, head, first_outer + index * kTile, index, thread % kGroup}.run();
+    Consumer<C>{{thread % kGroup}, p, shared, stretch, n, head, first_outer + index * kTile, index}.run();
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(C::kProducerRegisters));
     Producer<C>{p, shared, stretch, n, head, first_outer, thread - C::kConsumers * kGroup}.run();

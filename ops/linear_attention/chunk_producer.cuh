@@ -1,6 +1,7 @@
 #pragma once
 // The producers of a pass of the chunk form (chunk_pass.cuh): tiles, gates, and scores where gates leave them the time.
 #include <glade/ops/linear_attention/chunk_factors.cuh>
+#include <glade/ops/linear_attention/chunk_rows.cuh>
 #include <glade/ops/linear_attention/chunk_scores.cuh>
 
 namespace glade::cuda::passes {
@@ -12,6 +13,8 @@ struct Producer {
   static constexpr Gates kGates = C::kGates;
   static constexpr int kThreads = C::kProducers, kBarrier = 3;
   static constexpr int kAhead = S::kStages - 1;  ///< steps on their way from memory while one is worked on
+  /// Whether u, of which there is room for fewer steps, comes after the other tiles of its step.
+  static constexpr bool kLateU = C::kBalance && S::kStages > S::kPrepared;
 
   const Pass& p;
   S& shared;
@@ -23,34 +26,10 @@ struct Producer {
   const Factors<C> factors{p, stretch, head, kGates == Gates::outer ? first_outer : 0};
   const Rows gate_rows{p.gk, p.heads, 1, factors.channels()};
 
-  /// Where this thread copies from: its piece of the row of position 0, from a column on.
-  struct Source {
-    const E* data;
-    int step;     ///< to the next position
-    int columns;  ///< from there to the row's end
-  };
-  __device__ Source source(const Rows& rows, int first_column) const {
-    const int step = rows.heads * rows.size, column = first_column + thread % 8 * 8;
-    return {static_cast<const E*>(rows.data) + stretch.token(0) * step + head / rows.group * rows.size + column,
-            p.reverse ? -step : step, rows.size - column};
-  }
-  const Source x = source(p.out ? p.x : p.y, 0), y = source(p.y, 0), w = source(p.w, first_outer),
-               u = source(C::kBalance ? p.u : p.w, first_outer), gk = source(gate_rows, factors.first_gate);
+  __device__ Source<E> source(const Rows& rows, int first_column) const { return {rows, stretch, head, first_column, thread}; }
+  const Source<E> x = source(p.out ? p.x : p.y, 0), y = source(p.y, 0), w = source(p.w, first_outer),
+                  u = source(C::kBalance ? p.u : p.w, first_outer), gk = source(gate_rows, factors.first_gate);
 
-  /// Rows of a step into tiles, 16 bytes at a time.
-  template <int N>
-  __device__ void copy_tiles(SwizzledTile<E> (&tiles)[N], const Source& from, const Step& step) const {
-    constexpr int kRows = kThreads / 8;
-    const E* at = from.data + std::int64_t{step.position() + thread / 8} * from.step;
-#pragma unroll
-    for (int i = 0; i < kTile / kRows; ++i) {
-      const int row = thread / 8 + i * kRows;
-#pragma unroll
-      for (int tile = 0; tile < N; ++tile)
-        copy_async(tiles[tile].at(row, thread % 8), at + tile * kTile, tile * kTile < from.columns && row < step.count);
-      at += kRows * from.step;
-    }
-  }
   Step coming;      ///< the next to be copied
   int next_copy{};  ///< its number
   __device__ Step::Strong strong() const { return kGates == Gates::none ? 0 : shared.exchange.strong; }
@@ -58,33 +37,40 @@ struct Producer {
   /// Starts the copies for a step, as soon as the consumers have done with what stands in its place.
   __device__ void copy() {
     if (coming.valid(stretch)) {
-      claim(next_copy);
+      wait_for(next_copy - S::kStages);
       Tiles<C>& tiles = shared.tiles[next_copy % S::kStages];
-      if (kGates != Gates::none && !p.wide_gates) copy_tiles(tiles.gates, gk, coming);
-      copy_tiles(tiles.y, y, coming);
-      if (p.out) copy_tiles(tiles.x, x, coming);
-      copy_tiles(tiles.w, w, coming);
-      if constexpr (C::kBalance) copy_tiles(tiles.u, u, coming);
+      if (kGates != Gates::none && !p.wide_gates) gk.template copy<kThreads>(tiles.gates, coming, thread);
+      y.template copy<kThreads>(tiles.y, coming, thread);
+      if (p.out) x.template copy<kThreads>(tiles.x, coming, thread);
+      w.template copy<kThreads>(tiles.w, coming, thread);
+      if constexpr (C::kBalance && !kLateU) u.template copy<kThreads>(shared.u[next_copy % S::kPrepared], coming, thread);
       coming = next(coming);
     }
     commit_copies();
     ++next_copy;
   }
+  /// Together with the next copy().
+  __device__ void copy_late(int i, const Step& step) {
+    if constexpr (kLateU) {
+      wait_for(i - S::kPrepared);
+      u.template copy<kThreads>(shared.u[i % S::kPrepared], step, thread);
+    }
+  }
   /// Step i again, or for the first time, and those after it.
   __device__ void start_copies(int i, const Step& step) {
+    copy_late(i, step);
     coming = step;
     next_copy = i;
     while (next_copy < i + kAhead) copy();
   }
-  __device__ void claim(int i) {
-    if (i >= S::kStages) barrier_wait(&shared.empty[i % S::kStages], (i / S::kStages - 1) & 1);
+  /// Until the consumers have done with step i.
+  __device__ void wait_for(int i) {
+    if (i >= 0) barrier_wait(&shared.empty[i % S::kStages], i / S::kStages & 1);
   }
-  __device__ bool may_claim(int i) {
-    return i < S::kStages || barrier_test(&shared.empty[i % S::kStages], (i / S::kStages - 1) & 1);
-  }
+  __device__ bool is_done(int i) { return i < 0 || barrier_test(&shared.empty[i % S::kStages], i / S::kStages & 1); }
   /// Copies for the step kAhead after step i, if that takes no waiting.
   __device__ void copy_early(int i) {
-    if (next_copy == i + kAhead && may_claim(next_copy)) copy();
+    if (next_copy == i + kAhead && is_done(next_copy - S::kStages)) copy();
   }
 
   /// The gates that all channels of a token share, base 2, of two tokens for each lane of the first warp, in two parts, so that
@@ -147,8 +133,7 @@ struct Producer {
 
   template <bool kWide>
   __device__ float2 channel_gate(int token, int i, const Step& step) const {
-    return factors.template gate<kWide>(token, gated_tile(), lane(), shared.tiles[i % S::kStages], shared.vectors[i % S::kStages],
-                                        step);
+    return factors.template gate<kWide>(token, gated_tile(), lane(), shared.stage(i), step);
   }
   /// Sums of this thread's channels' gates.
   struct Sums {
@@ -176,18 +161,18 @@ struct Producer {
     }
     if constexpr (S::kStages == 2) copy_early(i);  // few stages: as early as possible
     if constexpr (kGates == Gates::outer) {
-      Vectors<C>& to = shared.vectors[i % S::kStages];
+      Vectors<C>& to = shared.stage(i).vectors;
       if (sums_up()) to.dead[channel()] = to.dead[channel() + 1] = 0;
     }
     if constexpr (C::kSpans > 1) {
-      auto& sums = shared.exchange.sums;
-      *reinterpret_cast<float2*>(&sums[first_token() / C::kSpan][channel()]) = s.all;
+      const Stage<C> stage = shared.stage(i);
+      *reinterpret_cast<float2*>(stage.span_sums(first_token() / C::kSpan) + channel()) = s.all;
       sync_group<kThreads>(kBarrier);
       s.all = {};
 #pragma unroll
       for (int span = 0; span < C::kSpans; ++span) {
         if (span * C::kSpan == first_token()) s.before = s.all;
-        const float2 other = *reinterpret_cast<const float2*>(&sums[span][channel()]);
+        const float2 other = *reinterpret_cast<const float2*>(stage.span_sums(span) + channel());
         s.all.x += other.x;
         s.all.y += other.y;
       }
@@ -199,8 +184,8 @@ struct Producer {
   /// Applies the factors to this thread's part of step i, in place.
   template <bool kWide>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
-    Tiles<C>& tiles = shared.tiles[i % S::kStages];
-    Vectors<C>& to = shared.vectors[i % S::kStages];
+    const Stage<C> stage = shared.stage(i);
+    Vectors<C>& to = stage.vectors;
     // r: the reference. c - r = b - shift, or the opposite where the pass goes backward.
     const bool one = step.count == 1;
     const float2 sum = sums.all, r = !one ? make_float2(sum.x / 2, sum.y / 2) : p.backward ? float2{} : sum;
@@ -215,15 +200,15 @@ struct Producer {
     const float sign = p.backward ? -1.f : 1.f;
     constexpr int kBatch = C::kProducerRegisters < 80 ? 4 : 8;
     factors.template apply<C::kSpan - 2 * C::kShared, kBatch>(
-        tiles, to, gated_tile(), lane(), first_token() + C::kShared,
+        stage, gated_tile(), lane(), first_token() + C::kShared,
         make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t) {
           if constexpr (C::kKept > 0) return sums.gates[t];
           else return channel_gate<kWide>(first_token() + C::kShared + t, i, step);
         });
     if constexpr (C::kShared > 0) {
       auto leave = [&](int consumer, float x, float y) {
-        factors.exponent(tiles, gated_tile(), lane(), consumer, 0) = sign * x;
-        factors.exponent(tiles, gated_tile(), lane(), consumer, 1) = sign * y;
+        factors.exponent(stage.tiles, gated_tile(), lane(), consumer, 0) = sign * x;
+        factors.exponent(stage.tiles, gated_tile(), lane(), consumer, 1) = sign * y;
       };
       leave(0, -shift.x, -shift.y);
       leave(1, sums.at_end.x - shift.x, sums.at_end.y - shift.y);
@@ -286,7 +271,8 @@ struct Producer {
 
   /// Applies the gates to step i. A whole chunk whose gates are too strong is taken in parts: then `step` becomes the first.
   __device__ void prepare(int i, Step& step, Loaded& loaded) {
-    Vectors<C>& vectors = shared.vectors[i % S::kStages];
+    Vectors<C>& vectors = shared.stage(i).vectors;
+    wait_for(i - S::kPrepared);
     auto wait = [&] {
       const float2 gates = shared_gates(loaded, step);
       if constexpr (kGates == Gates::none) {
@@ -312,11 +298,12 @@ struct Producer {
           start_copies(i, step);
           wait();
           sums = sum();
+          sync_group<kThreads>(kBarrier);  // all have read what factors may take the place of
         }
       }
       p.wide_gates ? apply_gates<true>(i, step, sums) : apply_gates<false>(i, step, sums);
       fence_for_wgmma();
-      if constexpr (!C::kConsumersScore) sync_group<kThreads>(kBarrier);  // scores take the gates' place
+      if constexpr (kGates == Gates::outer && !C::kRests) sync_group<kThreads>(kBarrier);  // scores take the gates' place
     }
   }
 
@@ -336,15 +323,17 @@ struct Producer {
       if constexpr (!C::kConsumersScore)
         if (p.out) {
           Scores<C, kThreads> scores;
-          scores.start(shared.tiles[i % S::kStages], thread);
-          scores.finish(shared.tiles[i % S::kStages], shared.vectors[i % S::kStages], p.backward, thread);
+          scores.start(shared.stage(i), thread);
+          scores.finish(shared.stage(i), p.backward, thread, kBarrier);
         }
+      if constexpr (kLateU) wait_copies<0>();
       publish(i, step);
       step = following;
+      if (more) copy_late(i + 1, step);
       if (next_copy == i + kAhead) copy();
     }
-    claim(i);
-    Vectors<C>& end = shared.vectors[i % S::kStages];
+    wait_for(i - S::kPrepared);
+    Vectors<C>& end = shared.stage(i).vectors;
     if (kGates != Gates::none && sums_up()) set_before(end, {});
     step.count = 0;
     publish(i, step);
@@ -357,7 +346,7 @@ struct Producer {
   }
   /// To the consumers.
   __device__ void publish(int i, const Step& step) {
-    if (thread == 0) shared.vectors[i % S::kStages].step = step;
+    if (thread == 0) shared.stage(i).vectors.step = step;
     barrier_arrive(&shared.full[i % S::kStages]);
   }
 };

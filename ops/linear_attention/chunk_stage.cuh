@@ -118,13 +118,16 @@ struct Variant {
                        kProducerRegisters = kConsumers == 1 ? 128 : 504 - 2 * kConsumerRegisters;
   static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
   static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the producers have enough to do with the gates
+  /// What is rounded within a step, scores and operands with factors, has a rest: what rounding took away, rounded, so that
+  /// products are as of 16 bits. Half precision has bits enough; with more channels there is no room.
+  static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16> && kTiles <= 2;
+  static constexpr int kRestTiles = !kRests ? 0 : kGates == Gates::inner ? kTiles : kGates == Gates::outer ? 2 : 1;
   /// Tokens at each end of a chunk to which the consumers apply the gates, where y has many channels.
   static constexpr int kShared = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
   /// A producer's warp has a tile's channels (a lane two of them) for as many tokens.
   static constexpr int kSpans = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles, kSpan = kTile / kSpans;
   /// Gates that the producers keep in registers from their sum to their application.
   static constexpr int kKept = kGates != Gates::none && kTiles <= 2 && kSpan <= 16 ? kSpan : 0;
-  static constexpr int kFactorStride = kTile + 4;
 };
 
 /// What the producers hand to the consumers for one step: tiles,
@@ -133,16 +136,13 @@ struct Tiles {
   using Tile = SwizzledTile<typename C::Element>;
   Tile x[C::kTiles], y[C::kTiles];
   Tile w[C::kConsumers];                                 ///< later out
-  Tile u[C::kBalance ? C::kConsumers : 0];               ///< later dgk
   Tile gates[C::kGatedTiles == 0 ? 1 : C::kGatedTiles];  ///< gk as it is in memory, if in 16 bits
-
-  __device__ Tile& scores() { return gates[0]; }  ///< once the gates have been applied
 };
 /// and vectors.
 template <class C>
 struct Vectors {
   static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
-  alignas(16) float factor[kOuter ? kTile * C::kFactorStride : 0];  ///< of out: [token][channel]
+  alignas(16) float factors[kOuter ? kTile * kTile : 0];  ///< of out: see factor()
   /// Square root of R's factor at the step's start (which may be too small for a float); Gates::none: factor of out, by token.
   alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
   alignas(16) float after[kInner || kOuter ? 0 : kTile];  ///< Gates::none: factor of w, by token
@@ -150,28 +150,67 @@ struct Vectors {
   float decay[kInner ? 0 : kTile];                        ///< of the step: Gates::outer by channel, Gates::none the first only
   unsigned long long dead[kInner ? 0 : kTile];  ///< the steps whose decay is 0, by channel; Gates::none: even ones, odd ones
   Step step;                                    ///< without tokens: the stretch has ended
+
+  /// Of token eight + i, where `eight` is a multiple of 8. Tokens two apart have a channel in different banks.
+  __device__ float* factor(int eight, int i, int channel) { return factors + (eight + i) * kTile + (channel ^ i / 2 * 8); }
 };
 
 /// What is kept within a warp group.
 template <class C>
 struct Exchange {
-  alignas(16) float sums[C::kSpans > 1 ? C::kSpans : 0][C::kGatedTiles * kTile];  ///< producers: of a span's gates
-  float column_sums[C::kBalance ? 4 : 0][kTile];                                  ///< consumer, by warp
-  float carry[C::kBalance ? 4 : 0];                                               ///< consumer, by warp
-  Step::Strong strong;  ///< producers: parts of the chunk that is worked on
+  static constexpr bool kSums = C::kSpans > 1 && C::kGates == Gates::inner;
+  alignas(16) float sums[kSums ? C::kSpans * C::kGatedTiles * kTile : 0];  ///< producers: see Stage::span_sums
+  float carry[C::kBalance ? 4 : 0];                                        ///< consumer, by warp
+  Step::Strong strong;                                                     ///< producers: parts of the chunk that is worked on
+};
+
+/// All that belongs to a step.
+template <class C>
+struct Stage {
+  using Tile = typename Tiles<C>::Tile;
+  Tiles<C>& tiles;
+  Tile *rests, *u;
+  Vectors<C>& vectors;
+  Exchange<C>& exchange;
+
+  /// Sums of each span's gates, [span][channel], before there are factors.
+  __device__ float* span_sums(int span) const {
+    return (C::kGates == Gates::outer ? vectors.factors : exchange.sums) + span * C::kGatedTiles * kTile;
+  }
+  /// Sums over channels of a warp, by token; once u is needed no more.
+  __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
+
+  // The rests of gated tiles; those of y or w take the place of their gates,
+  __device__ Tile& x_rest(int tile) const { return rests[tile]; }
+  __device__ Tile& y_rest(int tile) const { return tiles.gates[tile]; }
+  __device__ Tile& w_rest() const { return tiles.gates[0]; }
+  // and the scores that of what is needed no more.
+  static constexpr bool kGatesLast = C::kRests && C::kGates == Gates::outer;
+  __device__ Tile& scores() const { return kGatesLast ? rests[0] : tiles.gates[0]; }
+  __device__ Tile& scores_rest() const { return rests[kGatesLast ? 1 : 0]; }
 };
 
 template <class C>
 struct Shared {
-  static constexpr int kRoom = 227 * 1024 - sizeof(Exchange<C>), kMost = 3,
-                       kStage = sizeof(Tiles<C>) + sizeof(Vectors<C>) + 2 * sizeof(std::uint64_t);
+  using Tile = typename Tiles<C>::Tile;
+  static constexpr int kPrepared = 2;  ///< steps of which there is what the producers add to the copies
+  static constexpr int kPreparedTiles = C::kRestTiles + C::kBalance;
+  static constexpr int kRoom =
+                           227 * 1024 - sizeof(Exchange<C>) - kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
+                       kMost = 3, kStage = sizeof(Tiles<C>) + 2 * sizeof(std::uint64_t);
   static constexpr int kStages = kRoom / kStage < kMost ? kRoom / kStage : kMost;
-  static_assert(kStages >= 2);
+  static_assert(kStages >= kPrepared);
 
   Tiles<C> tiles[kStages];
-  Vectors<C> vectors[kStages];
+  Tile rests[kPrepared][C::kRestTiles];
+  Tile u[kPrepared][C::kBalance];  ///< later dgk
+  Vectors<C> vectors[kPrepared];
   Exchange<C> exchange;
   std::uint64_t full[kStages], empty[kStages];
+
+  __device__ Stage<C> stage(int i) {
+    return {tiles[i % kStages], rests[i % kPrepared], u[i % kPrepared], vectors[i % kPrepared], exchange};
+  }
 };
 
 }  // namespace glade::cuda::passes

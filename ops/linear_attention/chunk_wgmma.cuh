@@ -38,6 +38,12 @@ __device__ float2 unpack(std::uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
+/// What rounding took away from the values of a packed pair.
+template <class E>
+__device__ std::uint32_t pack_rest(float low, float high, std::uint32_t packed) {
+  const float2 rounded = unpack<E>(packed);
+  return pack<E>(low - rounded.x, high - rounded.y);
+}
 
 __device__ inline float exp2_approx(float x) {
   float y;
@@ -167,17 +173,28 @@ __device__ inline std::uint64_t descriptor(std::uint32_t operand, int step) {
                " {" GLADE_REGISTERS_16 "}, %16, %17, p, 1, 1, 0, 0;\n}"                                              \
                : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8)                                                        \
                : "l"(a), "l"(b), "r"(add))
+#define GLADE_WGMMA_SHARED_64(type)                                                                                  \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+               " {" GLADE_REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"                                              \
+               : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8), GLADE_OUTPUTS_8(d, 16), GLADE_OUTPUTS_8(d, 24)        \
+               : "l"(a), "l"(b), "r"(add))
 #define GLADE_WGMMA_REGISTERS_64(type)                                                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
                " {" GLADE_REGISTERS_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"                                 \
                : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8), GLADE_OUTPUTS_8(d, 16), GLADE_OUTPUTS_8(d, 24)        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(RowsAreInner))
 
-/// d (+)= a b^T for 16 columns of the tile a and 32 rows of the tile b.
+/// d (+)= a b^T for 16 columns of the tile a and 32 rows of the tile b,
 template <class E>
-__device__ void wgmma_half(float (&d)[16], std::uint64_t a, std::uint64_t b, int add) {
+__device__ void wgmma_shared(float (&d)[16], std::uint64_t a, std::uint64_t b, int add) {
   if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_SHARED_32("bf16");
   else GLADE_WGMMA_SHARED_32("f16");
+}
+/// and for all of its rows.
+template <class E>
+__device__ void wgmma_shared(float (&d)[32], std::uint64_t a, std::uint64_t b, int add) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_SHARED_64("bf16");
+  else GLADE_WGMMA_SHARED_64("f16");
 }
 /// d (+)= a b^T for 16 columns of the tile b, or, where its rows are summed over (RowsAreInner), a b for 16 of its rows.
 template <class E, int RowsAreInner>
@@ -189,6 +206,7 @@ __device__ void wgmma(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t
 #undef GLADE_REGISTERS_16
 #undef GLADE_REGISTERS_32
 #undef GLADE_WGMMA_SHARED_32
+#undef GLADE_WGMMA_SHARED_64
 #undef GLADE_WGMMA_REGISTERS_64
 
 }  // namespace glade::cuda::passes
