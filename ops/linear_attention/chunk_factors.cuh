@@ -61,10 +61,8 @@ struct Factors {
           const auto x = scaled(xs[j], up), y = scaled(ys[j], down);
           *tiles.x[tile].pair(t + j, pair) = x.rounded;
           *tiles.y[tile].pair(t + j, pair) = y.rounded;
-          if constexpr (C::kRests) {
-            *stage.x_rest(tile).pair(t + j, pair) = x.rest;
-            *stage.y_rest(tile).pair(t + j, pair) = y.rest;
-          }
+          if constexpr (C::kRestsOfX) *stage.x_rest(tile).pair(t + j, pair) = x.rest;
+          if constexpr (C::kRestsOfY) *stage.y_rest(tile).pair(t + j, pair) = y.rest;
         } else {
           const auto w = scaled(ws[j], down);
           *tiles.w[tile].pair(t + j, pair) = w.rounded;

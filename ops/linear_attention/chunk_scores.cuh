@@ -8,8 +8,7 @@ namespace glade::cuda::passes {
 template <class C, int kThreads>
 struct Scores {
   using E = typename C::Element;
-  static constexpr int kColumns = kTile * kGroup / kThreads;              ///< of a group
-  static constexpr bool kRests = C::kRests && C::kGates == Gates::inner;  ///< x and y have rests
+  static constexpr int kColumns = kTile * kGroup / kThreads;  ///< of a group
   float sums[kColumns / 2];
 
   __device__ void start(const Stage<C>& stage, int thread) {
@@ -24,13 +23,11 @@ struct Scores {
     };
     wgmma_begin();
     add(x, y, 0);
-    if constexpr (kRests) {
-      add(operand(stage.x_rest(0)), y, 1);
-      add(x, operand(stage.y_rest(0), first), 1);
-    }
+    if constexpr (C::kRestsOfX) add(operand(stage.x_rest(0)), y, 1);
+    if constexpr (C::kRestsOfY) add(x, operand(stage.y_rest(0), first), 1);
     wgmma_commit();
   }
-  /// To stage.scores(): [token of out][token of w]. Where x and y have rests the threads meet at a barrier. `kPending` products
+  /// To stage.scores(): [token of out][token of w]. Where y has rests the threads meet at a barrier. `kPending` products
   /// begun since may go on.
   template <int kPending = 0>
   __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier) {
@@ -41,7 +38,7 @@ struct Scores {
     if constexpr (C::kGates == Gates::none) own[0] = sign * b[row], own[1] = sign * b[row + 8];
     wgmma_wait<kPending>();
     pin(sums);
-    if constexpr (kRests) sync_group<kThreads>(barrier);  // all have read what the scores take the place of
+    if constexpr (C::kRestsOfY) sync_group<kThreads>(barrier);  // all have read what the scores take the place of
 #pragma unroll
     for (int m = 0; m < kColumns / 8; ++m) {
       const int column = thread / kGroup * kColumns + m * 8 + lane % 4 * 2;

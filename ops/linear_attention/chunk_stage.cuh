@@ -102,7 +102,7 @@ struct Step {
 
 /// What a kernel is compiled for. A block has three warp groups: one consumer and two producers, or, to apply the gates of y
 /// for twice as many channels of w, two consumers and one producer.
-template <class E, Gates kGates_, int kInner, bool kBalance_, int kConsumers_>
+template <class E, Gates kGates_, int kInner, bool kBalance_, int kConsumers_, bool kGradient>
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
@@ -121,7 +121,10 @@ struct Variant {
   /// What is rounded within a step, scores and operands with factors, has a rest: what rounding took away, rounded, so that
   /// products are as of 16 bits. Half precision has bits enough; with more channels there is no room.
   static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16> && kTiles <= 2;
-  static constexpr int kRestTiles = !kRests ? 0 : kGates == Gates::inner ? kTiles : kGates == Gates::outer ? 2 : 1;
+  /// y with gates has rests where out is a gradient: the output need not be more exact than the elements' type.
+  static constexpr bool kRestsOfX = kRests && kGates == Gates::inner, kRestsOfY = kRestsOfX && kGradient;
+  static constexpr bool kOwnScoresRest = kRestsOfX && !kRestsOfY && kTiles == 1;  ///< no other tile is free for it
+  static constexpr int kRestTiles = !kRests ? 0 : kRestsOfX ? kTiles + kOwnScoresRest : kGates == Gates::outer ? 2 : 1;
   /// Tokens at each end of a chunk to which the consumers apply the gates, where y has many channels.
   static constexpr int kShared = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
   /// A producer's warp has a tile's channels (a lane two of them) for as many tokens.
@@ -187,7 +190,10 @@ struct Stage {
   // and the scores that of what is needed no more.
   static constexpr bool kGatesLast = C::kRests && C::kGates == Gates::outer;
   __device__ Tile& scores() const { return kGatesLast ? rests[0] : tiles.gates[0]; }
-  __device__ Tile& scores_rest() const { return rests[kGatesLast ? 1 : 0]; }
+  __device__ Tile& scores_rest() const {
+    if constexpr (C::kRestsOfX && !C::kRestsOfY) return C::kOwnScoresRest ? rests[1] : tiles.gates[1];
+    else return rests[kGatesLast ? 1 : 0];
+  }
 };
 
 template <class C>
