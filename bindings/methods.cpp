@@ -41,7 +41,7 @@ py::object reduce(const py::object& self) {
   }
   const py::bytes bytes(static_cast<const char*>(host.raw_data()),
                         static_cast<std::size_t>(host.numel()) * dtype_size(host.dtype()));
-  return py::make_tuple(py::module_::import("glade._glade").attr("_tensor_from_bytes"),
+  return py::make_tuple(py::module_::import("glade._pickle").attr("restore"),
                         py::make_tuple(bytes, x.shape(), x.dtype(), x.device(), x.requires_grad() && x.is_leaf()));
 }
 

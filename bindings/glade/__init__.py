@@ -10,5 +10,5 @@
 from glade import autograd as autograd, cuda as cuda, data as data, nn as nn, optim as optim, profiler as profiler, tuning as tuning
 from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
-from glade._glade import __version__ as __version__, _tensor_from_bytes
+from glade._glade import __version__ as __version__
 from glade.autograd import enable_grad as enable_grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad

@@ -52,6 +52,7 @@ struct Producer {
   /// Together with the next copy().
   __device__ void copy_late(int i, const Step& step) {
     if constexpr (kLateU) {
+      if (!step.valid(stretch)) return;  // no step at all
       wait_for(i - S::kPrepared);
       u.template copy<kThreads>(shared.u[i % S::kPrepared], step, thread);
     }

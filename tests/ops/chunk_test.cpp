@@ -158,7 +158,7 @@ TEST_F(Chunk, PackedSequences) {
              .g_gamma = true,
              .gk = gk,
              .reverse = reverse,
-             .cu_seqlens = {0, 5, 5, 69, 133, 300, 333}});
+             .cu_seqlens = {0, 0, 5, 5, 69, 133, 300, 333}});
 }
 
 TEST_F(Chunk, WideGates) {
