@@ -153,6 +153,7 @@ class Index {
       Cursor addresses = at;
       ByteView bitmaps;
       if (u < first_super) {
+        if (paged) fail<CheckpointError>("damaged: a chunk index has pages without a bitmap of them");
         at.skip(8 * blocks);
       } else {
         const std::uint64_t super_address = at.u64();

@@ -21,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 /// No file of the corpus justifies as much memory as this.
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=256:handle_abort=1"; }  // NOLINT
+/// In abort() the file is kept.
+extern "C" const char* __ubsan_default_options() { return "print_stacktrace=1:abort_on_error=1"; }  // NOLINT
 
 namespace {
 

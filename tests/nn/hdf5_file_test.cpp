@@ -157,6 +157,10 @@ TEST(HDF5File, TakesOnlyWhatTheFileHolds) {
   for (const auto& [name, problem] : problems("odd_storage.h5")) EXPECT_NE(problem, "") << name;
 }
 
+TEST(HDF5File, TakesNoPagesWithoutBitmap) {
+  EXPECT_NE(problems("odd_pages.h5").at("growing").find("pages without a bitmap"), std::string::npos);
+}
+
 TEST(HDF5File, ChecksCheckpointsAttributes) {
   EXPECT_EQ(load_checkpoint(kFolder + "good_checkpoint.h5").step, 7);
   for (const auto& [name, cause] : std::map<std::string, std::string>{

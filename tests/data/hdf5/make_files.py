@@ -109,6 +109,39 @@ def odd():
         f.create_dataset("scaled", data=numbers((10, 10), "i4"), scaleoffset=4)
 
 
+def lookup3(data):
+    """The checksum of HDF5's metadata: Bob Jenkins' hash (public domain) with initial value 0."""
+    def rotated(x, n):
+        return (x << n | x >> 32 - n) & 0xffffffff
+
+    a = b = c = (0xdeadbeef + len(data)) & 0xffffffff
+    words = [int.from_bytes(data[i:i + 4], "little") for i in range(0, len(data), 4)]
+    words += [0] * (-len(words) % 3)
+    for i in range(0, len(words), 3):
+        a, b, c = ((x + y) & 0xffffffff for x, y in zip((a, b, c), words[i:i + 3]))
+        if i + 3 < len(words):
+            for n in (4, 6, 8, 16, 19, 4):
+                a, c = (a - c) & 0xffffffff ^ rotated(c, n), (c + b) & 0xffffffff
+                a, b, c = b, c, a
+    for n in (14, 11, 25, 16, 4, 14, 24):
+        c = ((c ^ b) - rotated(b, n)) & 0xffffffff
+        a, b, c = b, c, a
+    return b
+
+
+def odd_pages():
+    """The first blocks of a growing index in pages, of which it would have no bitmap. Its checksum is right."""
+    with create("odd_pages", libver="v110") as f:
+        f.create_dataset("growing", data=numbers((40,), "u1"), chunks=(1,), maxshape=(None,))
+    path = FOLDER / "odd_pages.h5"
+    data = bytearray(path.read_bytes())
+    header, page_bits, checksum = data.index(b"EAHD"), 11, 68
+    assert lookup3(data[header:header + checksum]) == int.from_bytes(data[header + checksum:header + checksum + 4], "little")
+    data[header + page_bits] = 0
+    data[header + checksum:header + checksum + 4] = lookup3(data[header:header + checksum]).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
 def main():
     for name, options in {
         "oldest": {"libver": ("earliest", "v108")},
@@ -122,6 +155,7 @@ def main():
                 write(f)
     keras()
     odd()
+    odd_pages()
     checkpoint("good_checkpoint", lambda f: f.attrs.modify("config", "{}"))  # a string of variable length
     for name in ("format", "format_version", "step", "config", "created", "library_version"):
         checkpoint(f"odd_without_{name}", lambda f: f.attrs.pop(name))
