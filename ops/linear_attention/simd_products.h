@@ -34,11 +34,11 @@ GLADE_INLINE void store(F* x, const Vector<F>& value) {
 template <class F>
 GLADE_INLINE void stream(F* x, const Vector<F>& value) {
 #if GLADE_SIMD_BYTES == 64
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(x), reinterpret_cast<const __m512i&>(value));
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(x), __builtin_bit_cast(__m512i, value));
 #elif GLADE_SIMD_BYTES == 32
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(x), reinterpret_cast<const __m256i&>(value));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(x), __builtin_bit_cast(__m256i, value));
 #elif defined(__SSE2__)
-  _mm_stream_si128(reinterpret_cast<__m128i*>(x), reinterpret_cast<const __m128i&>(value));
+  _mm_stream_si128(reinterpret_cast<__m128i*>(x), __builtin_bit_cast(__m128i, value));
 #else
   store(x, value);
 #endif
