@@ -4,8 +4,8 @@
 
 Prints, for every form, gate, dtype, strength of gates and shape, the root-mean-square error relative to the recurrence in
 float64 of the output and of each gradient, glade's beside fla's (fused_recurrent_*, chunk_*), and whether glade's are good:
-below 5e-3, and no more than 1.01 times fla's in the chunk form, 1.2 times fla's in the recurrent one. Gates are
-logsigmoid(normal) / N, as in fla's tests, or uniform from -20 to 0.
+below 5e-3, and no more than fla's in the chunk form, 1.2 times fla's in the recurrent one. Gates are logsigmoid(normal) / N, as
+in fla's tests, or uniform from -20 to 0.
 """
 import argparse
 import itertools
@@ -28,7 +28,7 @@ FLA = {
     ("chunk", "gk"): lambda q, k, v, g: gla.chunk_gla(q, k, v, g=g)[0],
     ("chunk", "g"): lambda q, k, v, g: simple_gla.chunk_simple_gla(q, k, v, g=g)[0],
 }
-LIMITS = {"recurrent": 1.2, "chunk": 1.01}  # of glade's error over fla's; 1%: where only results are rounded, chance decides
+LIMITS = {"recurrent": 1.2, "chunk": 1.0}  # of glade's error over fla's
 # form, gate, dtype, N, (T, H, K, V)
 CASES = [
     *(("chunk", gate, torch.bfloat16, normalizer, (512, H, D, D))
