@@ -125,7 +125,7 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
     k = feature_map_(k);
   }
 
-  Tensor gk = normalized_logsigmoid((*gk_up_)(projected[3]), gate_logit_normalizer_);
+  Tensor gk = low_rank_gate(projected[3], gk_up_->weight, gk_up_->bias, gate_logit_normalizer_);
   if (clamp_min_) gk = clamp(gk, *clamp_min_, std::numeric_limits<double>::infinity());
   gk = split_heads(gk, num_kv_heads_);
   if (num_kv_heads_ != num_heads_) gk = repeat_interleave(gk, num_heads_ / num_kv_heads_, 2);

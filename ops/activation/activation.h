@@ -12,6 +12,10 @@ Tensor swiglu(const Tensor& gate, const Tensor& up);
 Tensor swiglu_linear(const Tensor& gate, const Tensor& up, const Tensor& weight, const Tensor& addend = {});
 /// logsigmoid(x) / normalizer, the gate of GLA in log space, in one pass.
 Tensor normalized_logsigmoid(const Tensor& x, double normalizer);
+/// normalized_logsigmoid(linears(x, {weight}, {bias})[0], normalizer): the gates of a GLA layer from their low-rank projection.
+/// For 16-bit x [..., 16] and float32 parameters on a GPU one kernel each way, which keeps x alone for backward; up to 512
+/// channels, a multiple of 64.
+Tensor low_rank_gate(const Tensor& x, const Tensor& weight, const Tensor& bias, double normalizer);
 /// Zeroes each element with probability p and scales the rest by 1 / (1 - p) while training; x itself otherwise. The
 /// same mask on CPU and GPU for a generator state. ValueError for p outside [0, 1].
 Tensor dropout(const Tensor& x, double p, bool training = true, Generator& generator = default_generator());

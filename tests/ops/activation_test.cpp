@@ -127,6 +127,39 @@ TEST_P(Swiglu, Errors) {
   }
 }
 
+class LowRankGate : public DeviceTest {};
+GLADE_DEVICE_TESTS(LowRankGate);
+
+TEST_P(LowRankGate, EqualsTheComposition) {
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t channels : {64, 192, 512, 40, 576})
+      for (const Shape& shape : {Shape{1, 16}, Shape{3, 37, 16}, Shape{2, 2500, 16}, Shape{4, 8}}) {
+        if (device().is_cpu() && shape.numel() > 4096) continue;
+        const std::int64_t rank = shape.back();
+        const Tensor x = random_tensor(shape, device(), dtype).set_requires_grad();
+        const Tensor weight = random_tensor({channels, rank}, device(), DType::float32, 0, 0.5).set_requires_grad();
+        const Tensor bias = random_tensor({channels}, device(), DType::float32, 1).set_requires_grad();
+        const Tensors inputs{x, weight, bias};
+        const Tensor y = low_rank_gate(x, weight, bias, 16), plain = normalized_logsigmoid(linears(x, {weight}, {bias})[0], 16);
+        const double rounding = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : 1e-6;
+        EXPECT_LT(relative_error(y, plain), rounding) << dtype_name(dtype) << " " << shape.str();
+        const Tensor grad = random_tensor(y.shape(), device(), dtype);
+        const Tensors got = autograd::grad({y}, inputs, {grad}), expected = autograd::grad({plain}, inputs, {grad});
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          EXPECT_EQ(got[i].dtype(), inputs[i].dtype());
+          EXPECT_TRUE(got[i].is_contiguous());
+          EXPECT_LT(relative_error(got[i], expected[i]), 2 * rounding) << dtype_name(dtype) << " " << shape.str() << " " << i;
+        }
+        const Tensors again = autograd::grad({low_rank_gate(x, weight, bias, 16)}, inputs, {grad}, true, true);
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+          EXPECT_LT(relative_error(again[i].detach(), expected[i]), 2 * rounding) << dtype_name(dtype) << " " << i;
+      }
+  const auto f = [](const Tensors& in) { return Tensors{low_rank_gate(in[0], in[1], in[2], 2)}; };
+  const Tensors leaves{random_leaf({3, 4}, device()), random_leaf({5, 4}, device()), random_leaf({5}, device())};
+  EXPECT_TRUE(autograd::gradcheck(f, leaves));
+  EXPECT_TRUE(autograd::gradgradcheck(f, leaves));
+}
+
 class Dropout : public DeviceTest {};
 GLADE_DEVICE_TESTS(Dropout);
 
