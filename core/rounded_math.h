@@ -5,10 +5,28 @@
 
 namespace glade::math {
 
+/// e^(x - less).
+template <class T>
+GLADE_HOST_DEVICE GLADE_INLINE compute_t<T> rounded_exp(compute_t<T> x, compute_t<T> less) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2) {  // __expf takes three instructions more, for subnormal results
+    constexpr float kLog2e = 1.4426950408889634f;
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(fmaf(x, kLog2e, -less * kLog2e)));
+    return out;
+  }
+#endif
+  return exp(x - less);
+}
+
 template <class T>
 GLADE_HOST_DEVICE GLADE_INLINE compute_t<T> rounded_sigmoid(compute_t<T> x) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2) return __fdividef(1.f, 1.f + __expf(-x));
+  if constexpr (sizeof(T) == 2) {
+    float out;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(1.f + rounded_exp<T>(-x, 0.f)));
+    return out;
+  }
 #endif
   return sigmoid(x);
 }

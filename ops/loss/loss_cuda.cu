@@ -1,6 +1,6 @@
 // cross_entropy and nll_loss on the GPU: a group of threads for each row, then one block that adds the rows up.
 #include <glade/core/cuda/loops.cuh>
-#include <glade/core/math.h>
+#include <glade/core/rounded_math.h>
 #include <glade/ops/loss/loss_kernels.h>
 #include <glade/ops/reduce/fold.cuh>
 #include <glade/ops/reduce/reducers.cuh>
@@ -9,11 +9,11 @@ namespace glade::cuda {
 
 namespace {
 
-/// e^x where the result is rounded to T: for the 16-bit types the GPU's approximation (within 2e-6) does.
-template <class T>
-__device__ compute_t<T> rounded_exp(compute_t<T> x) {
-  if constexpr (sizeof(T) == 2) return __expf(x);
-  else return math::exp(x);
+/// nan_max in one instruction.
+__device__ float quick_nan_max(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
 }
 
 /// ClassLossOptions for kernels.
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
     for (int u = 0; u < kHeld; ++u)
       if (const int i = (lane + u * lanes) * W; counts && i < n)
         vectors[u] = *reinterpret_cast<const detail::Vector<T, W>*>(of_row + i);
-    for_each_held([&](Acc x) { state.largest = nan_max(state.largest, x); });
+    for_each_held([&](Acc x) { state.largest = quick_nan_max(state.largest, x); });
     if (smoothing.spread > 0) for_each_held([&](Acc x) { sum += x; });
   } else if (counts) {
     fold_run<R>(state, of_row, n, 0, lane, lanes);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
   if constexpr (held) {
     const Acc shift = state.shift();
     Acc exponentials = 0;
-    for_each_held([&](Acc x) { exponentials += rounded_exp<T>(x - shift); });
+    for_each_held([&](Acc x) { exponentials += math::rounded_exp<T>(x, shift); });
     state.sum = merge_lanes<Sum<T>>(exponentials, lanes);
   }
   if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
@@ -179,10 +179,13 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
   const Acc scale = *factor;
   const std::int64_t target = targets[row];
   const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
+    const std::int64_t at = target - i;  // in few vectors of a row
+    const bool has_target = at >= 0 && at < W;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const Acc wanted = smoothing.spread + (i + w == target ? smoothing.own : Acc(0));
-      v.x[w] = counts ? scale * (rounded_exp<T>(v.x[w] - total) - wanted) : Acc(0);
+      v.x[w] = math::rounded_exp<T>(v.x[w], total) - smoothing.spread;
+      if (has_target && at == w) v.x[w] -= smoothing.own;
+      v.x[w] = counts ? scale * v.x[w] : Acc(0);
     }
     store_numbers<W>(of_row + i, v);
   };
