@@ -13,12 +13,13 @@ struct Consumer : State<C> {
   using S = Shared<C>;
   using Base::add_product, Base::add_to_state, Base::wait_for_state;
   using Base::kGates, Base::kTiles, Base::kLarge, Base::kRounded;
-  using Base::round_state, Base::add_rest_of_state, Base::load, Base::weigh;
+  using Base::round_state, Base::add_rest_of_state, Base::add_rounded_state, Base::load, Base::weigh;
   using Base::thread, Base::lane, Base::row, Base::state, Base::each_of_state, Base::scale_state, Base::scale_rows;
   using typename Base::Left, typename Base::Rounded;
   static constexpr bool kBalance = C::kBalance;
-  /// Steps that are parts of chunks use rests to the full, as differences of their results count (gradients of gates).
-  static constexpr bool kExactParts = C::kRests && kGates == Gates::outer;
+  /// Steps that are parts of chunks use rests to the full: of few tokens more comes through the state, and differences of
+  /// their results count (gradients of gates).
+  static constexpr bool kExactParts = C::kRests && kGates != Gates::none;
   static constexpr int kScoresBarrier = 4;  ///< of the consumers that compute scores together
 
   const Pass& p;
@@ -275,7 +276,8 @@ struct Consumer : State<C> {
   }
 
   /// out = state x^T, rounding the state. The compiler would wait for products under way before it reads the state: `start`
-  /// starts others when it has been read.
+  /// starts others when it has been read. Parts of chunks with rests of y are added to the state here, by these, as scores are
+  /// to take their place.
   template <class F>
   __device__ void multiply_state(const Stage<C>& stage, float (&out)[32], F&& start) {
     const Step& step = stage.vectors.step;
@@ -290,6 +292,9 @@ struct Consumer : State<C> {
 #pragma unroll
       for (int i = 0; i < kRounded * 4; ++i)
         wgmma<E, 0>(out, rounded[i / 4][i % 4], descriptor(x, (first + i / 4) * kTileStep + i % 4 * kColumnStep), first + i);
+      if constexpr (C::kOwnScores)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) wgmma<E, 0>(out, rounded[0][i], descriptor(operand(stage.x_rest(0)), i * kColumnStep), 1);
       wgmma_commit();
       if constexpr (kLarge) {  // which leaves no registers for more operands at a time
         wgmma_wait<0>();
@@ -301,6 +306,10 @@ struct Consumer : State<C> {
         wgmma_wait<0>();
         pin(out);
         add_rest_of_state(out, x);
+        if constexpr (C::kInnerRests && !C::kOwnScores) {
+          add_rounded_state(out, operand(stage.x_rest(0)));
+          add_to_state(stage.tiles.w[index], operand(stage.y_rest(0)));
+        }
       }
   }
   /// A step of a pass without results.
@@ -322,11 +331,12 @@ struct Consumer : State<C> {
     const Step& step = vectors.step;
     constexpr int kScoring = C::kConsumers * kGroup;  // threads, where consumers compute the scores
     Scores<C, kScoring> scores;
+    const bool rests_of_y = has_rests_of_y<C>(p, step);
     auto finish_scores = [&] {
-      scores.template finish<kLarge ? 0 : 1>(stage, p.backward, index * kGroup + thread, kScoresBarrier);
+      scores.template finish<kLarge ? 0 : 1>(stage, p.backward, index * kGroup + thread, kScoresBarrier, rests_of_y);
       sync_group<kScoring>(kScoresBarrier);
     };
-    auto start_scores = [&] { scores.start(stage, index * kGroup + thread); };
+    auto start_scores = [&] { scores.start(stage, index * kGroup + thread, rests_of_y); };
     if constexpr (C::kConsumersScore && kLarge) start_scores();
     if constexpr (kGates != Gates::none) scale_state(vectors);
     if constexpr (C::kConsumersScore && kLarge) finish_scores();
@@ -389,7 +399,12 @@ struct Consumer : State<C> {
       if constexpr (C::kRests) add_product(out, w, operand(stage.scores_rest()), 1);
       wgmma_commit();
       add_to_state(w, y);
-      wgmma_wait<1>();
+      if (C::kOwnScores && rests_of_y) {
+        add_to_state(w, operand(stage.y_rest(0)));
+        wgmma_wait<2>();
+      } else {
+        wgmma_wait<1>();
+      }
       pin(out);
       finish(stage, out, out, q_dq);
       wait_for_state();
@@ -404,16 +419,18 @@ struct Consumer : State<C> {
         add_product(inner, w_rest, operand(stage.scores()), 1);
       }
       wgmma_commit();
-      add_to_state(w, y);
       if constexpr (kExactParts)
         if (step.size < kTile) {
           wgmma_begin();
           add_product(inner, w_rest, operand(stage.scores_rest()), 1);
           wgmma_commit();
-          add_to_state(w_rest, y);
         }
+      add_to_state(w, y);
+      constexpr bool kSmall = C::kRests && kTiles == 1;  // where it costs little
+      if constexpr (kExactParts)
+        if (kSmall || step.size < kTile) add_to_state(w_rest, y);
       if constexpr (kLarge) wait_for_state();
-      else wgmma_wait<1>();
+      else wgmma_wait<kSmall ? 2 : 1>();
       pin(out);
       pin(inner);
       finish(stage, out, inner, q_dq);
@@ -431,7 +448,10 @@ struct Consumer : State<C> {
       const Stage<C> stage = shared.stage(i);
       if (stage.vectors.step.count == 0) return scale_state(stage.vectors);
       if constexpr (C::kShared > 0) {
-        p.wide_gates ? apply_gates<true>(stage) : apply_gates<false>(stage);
+        auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
+          p.wide_gates ? apply_gates<true, kResults>(stage) : apply_gates<false, kResults>(stage);
+        };
+        p.out ? apply(std::true_type()) : apply(std::false_type());
         sync_group<C::kConsumers * kGroup>(kScoresBarrier);
       }
       take(stage);
@@ -460,13 +480,13 @@ struct Consumer : State<C> {
 
  private:
   /// To this consumer's end of the chunk.
-  template <bool kWide>
+  template <bool kWide, bool kResults>
   __device__ void apply_gates(const Stage<C>& stage) const {
     const Factors<C> factors{p, stretch, head, 0};
     const int tile = thread / 32, first = index == 0 ? 0 : kTile - C::kShared;
     const float2 exponent =
         make_float2(factors.exponent(stage.tiles, tile, lane(), index, 0), factors.exponent(stage.tiles, tile, lane(), index, 1));
-    factors.template apply<C::kShared, 4>(stage, tile, lane(), first, exponent, [&](int t) {
+    factors.template apply<C::kShared, 4, kResults, false>(stage, tile, lane(), first, exponent, [&](int t) {
       return factors.template gate<kWide>(first + t, tile, lane(), stage, stage.vectors.step);
     });
     fence_for_wgmma();

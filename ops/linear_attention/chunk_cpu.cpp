@@ -271,9 +271,10 @@ class BackwardChunks {
 
 }  // namespace
 
-Shape chunk_states_shape(const Recurrence& r) {
-  return visit_floating(r.state_dtype(), [&]<class F>(TypeTag<F>) {
-    return Shape{(r.tokens / state_interval(r) + r.sequences) * r.heads, padded(r.V, kLine<F>), padded(r.K, kLine<F>)};
+void reserve_chunk_states(Recurrence& r) {
+  visit_floating(r.state_dtype(), [&]<class F>(TypeTag<F>) {
+    r.states = empty({(r.tokens / state_interval(r) + r.sequences) * r.heads, padded(r.V, kLine<F>), padded(r.K, kLine<F>)},
+                     {r.state_dtype(), kCPU});
   });
 }
 
@@ -284,7 +285,7 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
   if (!r.states.defined()) {
     Recurrence with_states = r;
-    with_states.states = empty(chunk_states_shape(r), {r.state_dtype(), kCPU});
+    reserve_chunk_states(with_states);
     chunk_forward(with_states, empty({r.tokens, r.heads, r.V}, {r.q.dtype(), kCPU}),
                   empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
     return chunk_backward(with_states, grad_o, grad_final_state, grads);

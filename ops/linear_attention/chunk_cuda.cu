@@ -138,6 +138,12 @@ void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle) {
   if (shape.dtype == DType::float64) obstacle = "float64 on CUDA";
 }
 
+void reserve_chunk_states(Recurrence& r) {
+  if (passes::take(RecurrenceShape::of(r))) r.states = passes::room_for_states(r);
+}
+
+void chunk_values_apart(const Recurrence& r, bool& yes) { yes = passes::take(RecurrenceShape::of(r)) && passes::values_apart(r); }
+
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   DeviceGuard guard(r.q.device());
   if (passes::take(RecurrenceShape::of(r))) return passes::forward(r, o, final_state);

@@ -29,7 +29,8 @@ struct Factors {
   }
 
   /// Applies the factors to kCount tokens from `first` on, of which gate(i) is the i-th's; `exponent` is c - r before them.
-  template <int kCount, int kBatch, class F>
+  /// Without results only to y.
+  template <int kCount, int kBatch, bool kResults, bool kRestsOfY, class F>
   __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
     Tiles<C>& tiles = stage.tiles;
     Vectors<C>& vectors = stage.vectors;
@@ -45,7 +46,7 @@ struct Factors {
       for (int j = 0; j < kBatch; ++j) {  // all are read before the first is written
         gates[j] = gate(i + j);
         if constexpr (C::kGates == Gates::inner) {
-          xs[j] = *tiles.x[tile].pair(t + j, pair);
+          if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t + j, pair);
           ys[j] = *tiles.y[tile].pair(t + j, pair);
         } else {
           ws[j] = *tiles.w[tile].pair(t + j, pair);
@@ -58,11 +59,14 @@ struct Factors {
         const float2 up = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));      // e^{c - r}
         const float2 down = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
         if constexpr (C::kGates == Gates::inner) {
-          const auto x = scaled(xs[j], up), y = scaled(ys[j], down);
-          *tiles.x[tile].pair(t + j, pair) = x.rounded;
+          const auto y = scaled(ys[j], down);
           *tiles.y[tile].pair(t + j, pair) = y.rounded;
-          if constexpr (C::kRestsOfX) *stage.x_rest(tile).pair(t + j, pair) = x.rest;
-          if constexpr (C::kRestsOfY) *stage.y_rest(tile).pair(t + j, pair) = y.rest;
+          if constexpr (kResults) {
+            const auto x = scaled(xs[j], up);
+            *tiles.x[tile].pair(t + j, pair) = x.rounded;
+            if constexpr (C::kInnerRests) *stage.x_rest(tile).pair(t + j, pair) = x.rest;
+          }
+          if constexpr (kRestsOfY) *stage.y_rest(tile).pair(t + j, pair) = y.rest;
         } else {
           const auto w = scaled(ws[j], down);
           *tiles.w[tile].pair(t + j, pair) = w.rounded;

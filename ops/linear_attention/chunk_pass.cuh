@@ -65,29 +65,26 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   GLADE_CUDA_LAUNCHED();
 }
 
-template <class E, Gates kGates, bool kBalance, int kConsumers, bool kGradient = true>
+template <class E, Gates kGates, bool kBalance, int kConsumers>
 void launch_pass(const Pass& p, cudaStream_t stream) {
   switch (pass_channels(p.inner)) {
-    case 64: return launch_pass<Variant<E, kGates, 64, kBalance, kConsumers, kGradient>>(p, stream);
-    case 128: return launch_pass<Variant<E, kGates, 128, kBalance, kConsumers, kGradient>>(p, stream);
+    case 64: return launch_pass<Variant<E, kGates, 64, kBalance, kConsumers>>(p, stream);
+    case 128: return launch_pass<Variant<E, kGates, 128, kBalance, kConsumers>>(p, stream);
     // Wide only with gates of y: there are hardly registers enough for it.
-    default: return launch_pass<Variant<E, kGates, 256, kBalance, kGates == Gates::inner ? kConsumers : 1, true>>(p, stream);
+    default: return launch_pass<Variant<E, kGates, 256, kBalance, kGates == Gates::inner ? kConsumers : 1>>(p, stream);
   }
 }
-/// Gates of y.
-template <class E, bool kGradient>
-void launch_inner(const Pass& p, cudaStream_t stream) {
-  p.wide ? launch_pass<E, Gates::inner, false, 2, kGradient>(p, stream)
-         : launch_pass<E, Gates::inner, false, 1, kGradient>(p, stream);
+/// Without u.
+template <class E, Gates kGates>
+void launch_plain(const Pass& p, cudaStream_t stream) {
+  p.wide ? launch_pass<E, kGates, false, 2>(p, stream) : launch_pass<E, kGates, false, 1>(p, stream);
 }
 
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream) {
-  constexpr bool kOne = std::is_same_v<E, __half>;  // there are no rests: one kernel for o and dv
-  if (p.gk && !p.gates_are_inner) launch_pass<E, Gates::outer, true, 1>(p, stream);
-  else if (p.gk) p.backward || kOne ? launch_inner<E, true>(p, stream) : launch_inner<E, kOne>(p, stream);
-  else if (p.u.data) launch_pass<E, Gates::none, true, 1>(p, stream);
-  else p.wide ? launch_pass<E, Gates::none, false, 2>(p, stream) : launch_pass<E, Gates::none, false, 1>(p, stream);
+  if (!p.gk) return p.u.data ? launch_pass<E, Gates::none, true, 1>(p, stream) : launch_plain<E, Gates::none>(p, stream);
+  if (p.gates_are_inner) launch_plain<E, Gates::inner>(p, stream);
+  else launch_pass<E, Gates::outer, true, 1>(p, stream);
 }
 
 }  // namespace glade::cuda::passes

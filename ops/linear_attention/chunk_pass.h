@@ -63,6 +63,10 @@ void run_pass(const Pass& p, cudaStream_t stream);
 /// Whether passes can compute it on this device.
 bool take(const RecurrenceShape& shape);
 
+/// As reserve_chunk_states: for the states before the parts of the sequences.
+Tensor room_for_states(const Recurrence& r);
+/// As chunk_values_apart.
+bool values_apart(const Recurrence& r);
 /// As chunk_forward.
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 

@@ -89,10 +89,14 @@ class Passes {
     return p;
   }
 
-  /// Adds the states before each part, made from y and w, where there is more than one.
-  State part_states(const Tensor& y, const Tensor& w, State state, bool backward) {
+  /// Room for the states before each part; undefined where there is only one.
+  Tensor room_for_states() const {
+    return parts_ == 1 ? Tensor() : empty({r_.sequences, parts_, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
+  }
+  /// Adds the states before each part, made from y and w, where there is more than one; in `room` if that is defined.
+  State part_states(const Tensor& y, const Tensor& w, State state, bool backward, const Tensor& room = {}) {
     if (parts_ == 1) return state;
-    state.between = empty_states();
+    state.between = pointer<float>(room.defined() ? room : keep(room_for_states()));
     Pass p = start_from(state, value_pass(y, y, w, backward));
     p.x.data = nullptr;
     p.last = nullptr;
@@ -121,7 +125,7 @@ class Passes {
   }
   /// A backward pass of another division over these parts, one after the other; returns the states that it finds before each.
   State run_in_turn(Pass p, State state, const Tensor& out) {
-    state.between = empty_states();
+    state.between = pointer<float>(keep(room_for_states()));
     p.parts = base_.parts;
     p.part_chunks = base_.part_chunks;
     p.run_parts = 1;
@@ -135,9 +139,6 @@ class Passes {
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
  private:
-  float* empty_states() {
-    return pointer<float>(keep(empty({r_.sequences * parts_, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()})));
-  }
   static Pass start_from(const State& state, Pass p) {
     p.first = state.first;
     p.first_is_shared = state.is_shared;
@@ -180,18 +181,41 @@ bool take(const RecurrenceShape& shape) {
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 
+Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K).room_for_states(); }
+
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   Passes passes(r, r.V, r.K);
-  const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false);
+  const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false, r.states);
   passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o);
+}
+
+namespace {
+
+/// For dv, and for dq and dk.
+struct BackwardPasses {
+  Passes values, keys;
+
+  BackwardPasses(const Recurrence& r, bool balanced)
+      : values(r, r.V, r.K, false, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
+        keys(r, r.K, r.V, balanced, values.parts()) {}
+
+ private:
+  /// Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
+  static bool few_heads(const Recurrence& r) {
+    return 4 * tiles(r.K) * r.heads * r.sequences <= multiprocessor_count(r.q.device());
+  }
+};
+
+}  // namespace
+
+bool values_apart(const Recurrence& r) {
+  const BackwardPasses passes(r, r.g.defined() || r.gk.defined());
+  return passes.values.parts() == 1 && passes.keys.parts() == 1;
 }
 
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
   const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
-  // Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
-  const bool few = 4 * tiles(r.K) * r.heads * r.sequences <= multiprocessor_count(r.q.device());
-  Passes values(r, r.V, r.K, false, balanced && few && r.length >= 8 * kChunk ? 4 : 1),
-      keys(r, r.K, r.V, balanced, values.parts());
+  auto [values, keys] = BackwardPasses(r, balanced);
   const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
   Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it
@@ -205,6 +229,7 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
     if (with_k && keys.parts() != values.parts()) state = keys.part_states(r.q, grad_o, last_state, true);
   }
   state.last = nullptr;
+  if (!with_q && !with_k) return;
 
   Pass dq = keys.key_pass(grad_o, r.v, r.k, false), dk = keys.key_pass(r.v, grad_o, r.q, true);
   if (balanced) {
@@ -221,7 +246,10 @@ void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_fina
   }
   if (with_q) {
     const Tensor grad = grads.q.defined() ? grads.q : keys.keep(empty_like(r.q));
-    keys.run(dq, keys.part_states(r.k, r.v, first_state(r, {}), false), grad);
+    Passes::State before = first_state(r, {});
+    if (r.states.defined() && r.states.size(1) == keys.parts()) before.between = pointer<float>(r.states);
+    else before = keys.part_states(r.k, r.v, before, false);
+    keys.run(dq, before, grad);
   }
   if (with_k) {
     const Tensor grad = grads.k.defined() ? grads.k : keys.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));

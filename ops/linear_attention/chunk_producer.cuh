@@ -183,7 +183,7 @@ struct Producer {
   }
 
   /// Applies the factors to this thread's part of step i, in place.
-  template <bool kWide>
+  template <bool kWide, bool kResults, bool kRestsOfY>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
     const Stage<C> stage = shared.stage(i);
     Vectors<C>& to = stage.vectors;
@@ -200,7 +200,7 @@ struct Producer {
     total_decay.y += sum.y;
     const float sign = p.backward ? -1.f : 1.f;
     constexpr int kBatch = C::kProducerRegisters < 80 ? 4 : 8;
-    factors.template apply<C::kSpan - 2 * C::kShared, kBatch>(
+    factors.template apply<C::kSpan - 2 * C::kShared, kBatch, kResults, kRestsOfY>(
         stage, gated_tile(), lane(), first_token() + C::kShared,
         make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t) {
           if constexpr (C::kKept > 0) return sums.gates[t];
@@ -214,6 +214,14 @@ struct Producer {
       leave(0, -shift.x, -shift.y);
       leave(1, sums.at_end.x - shift.x, sums.at_end.y - shift.y);
     }
+  }
+  template <bool kWide>
+  __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
+    if constexpr (kGates == Gates::inner)
+      if (!p.out) return apply_gates<kWide, false, false>(i, step, sums);
+    if constexpr (C::kInnerRests)
+      if (has_rests_of_y<C>(p, step)) return apply_gates<kWide, true, true>(i, step, sums);
+    apply_gates<kWide, true, false>(i, step, sums);
   }
   __device__ void set(float* vector, float first, float second) const {
     *reinterpret_cast<float2*>(vector + channel()) = make_float2(first, second);
@@ -324,8 +332,8 @@ struct Producer {
       if constexpr (!C::kConsumersScore)
         if (p.out) {
           Scores<C, kThreads> scores;
-          scores.start(shared.stage(i), thread);
-          scores.finish(shared.stage(i), p.backward, thread, kBarrier);
+          scores.start(shared.stage(i), thread, false);
+          scores.finish(shared.stage(i), p.backward, thread, kBarrier, false);
         }
       if constexpr (kLateU) wait_copies<0>();
       publish(i, step);

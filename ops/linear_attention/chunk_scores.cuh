@@ -11,7 +11,7 @@ struct Scores {
   static constexpr int kColumns = kTile * kGroup / kThreads;  ///< of a group
   float sums[kColumns / 2];
 
-  __device__ void start(const Stage<C>& stage, int thread) {
+  __device__ void start(const Stage<C>& stage, int thread, bool rests_of_y) {
     const int first = thread / kGroup * kColumns;
     const std::uint32_t x = operand(stage.tiles.x[0]), y = operand(stage.tiles.y[0], first);
     auto add = [&](std::uint32_t left, std::uint32_t right, int added) {
@@ -23,14 +23,18 @@ struct Scores {
     };
     wgmma_begin();
     add(x, y, 0);
-    if constexpr (C::kRestsOfX) add(operand(stage.x_rest(0)), y, 1);
-    if constexpr (C::kRestsOfY) add(x, operand(stage.y_rest(0), first), 1);
+    if constexpr (C::kInnerRests) add(operand(stage.x_rest(0)), y, 1);
     wgmma_commit();
+    if (rests_of_y) {
+      wgmma_begin();
+      add(x, operand(stage.y_rest(0), first), 1);
+      wgmma_commit();
+    }
   }
-  /// To stage.scores(): [token of out][token of w]. Where y has rests the threads meet at a barrier. `kPending` products
-  /// begun since may go on.
+  /// To stage.scores(): [token of out][token of w]. Where they take the place of rests of y the threads meet at a barrier.
+  /// `kPending` products begun since may go on.
   template <int kPending = 0>
-  __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier) {
+  __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier, bool rests_of_y) {
     const int lane = thread % 32, row = thread % kGroup / 32 * 16 + lane / 4;
     const float* b = stage.vectors.b;
     const float sign = backward ? -1.f : 1.f;
@@ -38,7 +42,7 @@ struct Scores {
     if constexpr (C::kGates == Gates::none) own[0] = sign * b[row], own[1] = sign * b[row + 8];
     wgmma_wait<kPending>();
     pin(sums);
-    if constexpr (C::kRestsOfY) sync_group<kThreads>(barrier);  // all have read what the scores take the place of
+    if (!C::kOwnScores && rests_of_y) sync_group<kThreads>(barrier);  // all have read what the scores take the place of
 #pragma unroll
     for (int m = 0; m < kColumns / 8; ++m) {
       const int column = thread / kGroup * kColumns + m * 8 + lane % 4 * 2;

@@ -102,7 +102,7 @@ struct Step {
 
 /// What a kernel is compiled for. A block has three warp groups: one consumer and two producers, or, to apply the gates of y
 /// for twice as many channels of w, two consumers and one producer.
-template <class E, Gates kGates_, int kInner, bool kBalance_, int kConsumers_, bool kGradient>
+template <class E, Gates kGates_, int kInner, bool kBalance_, int kConsumers_>
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
@@ -121,10 +121,10 @@ struct Variant {
   /// What is rounded within a step, scores and operands with factors, has a rest: what rounding took away, rounded, so that
   /// products are as of 16 bits. Half precision has bits enough; with more channels there is no room.
   static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16> && kTiles <= 2;
-  /// y with gates has rests where out is a gradient: the output need not be more exact than the elements' type.
-  static constexpr bool kRestsOfX = kRests && kGates == Gates::inner, kRestsOfY = kRestsOfX && kGradient;
-  static constexpr bool kOwnScoresRest = kRestsOfX && !kRestsOfY && kTiles == 1;  ///< no other tile is free for it
-  static constexpr int kRestTiles = !kRests ? 0 : kRestsOfX ? kTiles + kOwnScoresRest : kGates == Gates::outer ? 2 : 1;
+  static constexpr bool kInnerRests = kRests && kGates == Gates::inner;  ///< x has rests, and y where has_rests_of_y
+  /// Whether scores do not take the place of rests of y.
+  static constexpr bool kOwnScores = kInnerRests && kTiles == 1;
+  static constexpr int kRestTiles = !kRests ? 0 : kInnerRests ? (kOwnScores ? 3 : kTiles) : kGates == Gates::outer ? 2 : 1;
   /// Tokens at each end of a chunk to which the consumers apply the gates, where y has many channels.
   static constexpr int kShared = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
   /// A producer's warp has a tile's channels (a lane two of them) for as many tokens.
@@ -132,6 +132,12 @@ struct Variant {
   /// Gates that the producers keep in registers from their sum to their application.
   static constexpr int kKept = kGates != Gates::none && kTiles <= 2 && kSpan <= 16 ? kSpan : 0;
 };
+
+/// Whether y with gates has rests in a step. Without them whole chunks of the output are as exact as those of fla's kernels.
+template <class C>
+__device__ bool has_rests_of_y(const Pass& p, const Step& step) {
+  return C::kInnerRests && (p.backward || step.size < kTile);
+}
 
 /// What the producers hand to the consumers for one step: tiles,
 template <class C>
@@ -189,9 +195,9 @@ struct Stage {
   __device__ Tile& w_rest() const { return tiles.gates[0]; }
   // and the scores that of what is needed no more.
   static constexpr bool kGatesLast = C::kRests && C::kGates == Gates::outer;
-  __device__ Tile& scores() const { return kGatesLast ? rests[0] : tiles.gates[0]; }
+  __device__ Tile& scores() const { return C::kOwnScores ? rests[1] : kGatesLast ? rests[0] : tiles.gates[0]; }
   __device__ Tile& scores_rest() const {
-    if constexpr (C::kRestsOfX && !C::kRestsOfY) return C::kOwnScoresRest ? rests[1] : tiles.gates[1];
+    if constexpr (C::kInnerRests) return C::kOwnScores ? rests[2] : tiles.gates[1];
     else return rests[kGatesLast ? 1 : 0];
   }
 };

@@ -66,24 +66,13 @@ struct State {
       for (int i = 0; i < 16; ++i)
         rounded[tile][i / 4][i % 4] = pack<E>(state[first + tile][2 * i], state[first + tile][2 * i + 1]);
   }
-  /// What rounding takes away from it, times x, to out.
+  /// The state rounded (again), times x, to out,
+  __device__ void add_rounded_state(float (&out)[32], std::uint32_t x) {
+    add_state_as(out, x, [](const float* pair) { return pack<E>(pair[0], pair[1]); });
+  }
+  /// and what rounding takes away from it.
   __device__ void add_rest_of_state(float (&out)[32], std::uint32_t x) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        std::uint32_t rest[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float* pair = &state[tile][8 * k + 2 * j];
-          rest[j] = pack_rest<E>(pair[0], pair[1], pack<E>(pair[0], pair[1]));
-        }
-        wgmma_begin();
-        wgmma<E, 0>(out, rest, descriptor(x, tile * kTileStep + k * kColumnStep), 1);
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin(out);
-      }
+    add_state_as(out, x, [](const float* pair) { return pack_rest<E>(pair[0], pair[1], pack<E>(pair[0], pair[1])); });
   }
 
   using Left = std::uint32_t[4][4];  ///< a tile as the left operand
@@ -104,6 +93,19 @@ struct State {
       for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(y, tile * kTileStep + k * kRowStep), 1);
     wgmma_commit();
   }
+  /// The same with few registers, and waiting.
+  __device__ void add_to_state(SwizzledTile<E>& w, std::uint32_t y) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      std::uint32_t left[4];
+      load_transposed(left, w, k, thread);
+      wgmma_begin();
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) wgmma<E, 1>(state[tile], left, descriptor(y, tile * kTileStep + k * kRowStep), 1);
+      wgmma_commit();
+      wait_for_state();
+    }
+  }
   __device__ void wait_for_state() {
     wgmma_wait<0>();
 #pragma unroll
@@ -118,6 +120,25 @@ struct State {
         const float2 by = *reinterpret_cast<const float2*>(&vectors.after[16 * k + j / 2 * 8 + lane() % 4 * 2]);
         const float2 values = unpack<E>(w[k][j]);
         to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
+      }
+  }
+
+ private:
+  /// convert(pair of the state) times x, to out: with few registers, and waiting.
+  template <class F>
+  __device__ void add_state_as(float (&out)[32], std::uint32_t x, F&& convert) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        std::uint32_t left[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) left[j] = convert(&state[tile][8 * k + 2 * j]);
+        wgmma_begin();
+        wgmma<E, 0>(out, left, descriptor(x, tile * kTileStep + k * kColumnStep), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin(out);
       }
   }
 };

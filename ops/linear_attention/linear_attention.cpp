@@ -200,20 +200,30 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   auto wanted_rows = [&](std::size_t input, const Tensor& like) {
     return gaps && node.needs_grad(input) ? autograd::empty_gradient(like) : wanted(input, like);
   };
+  const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
+  const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
+  autograd::start_aside();  // few blocks, each for long
+  const bool chunk = options.algorithm == Algorithm::chunk;
+  auto compute = [&](const RecurrenceGradients& some) {
+    if (chunk) GLADE_DISPATCH(query.device(), chunk_backward, r, grad_o, grad_state, some);
+    else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, some);
+  };
   RecurrenceGradients grads;
   grads.q = wanted_rows(0, query);
   grads.k = wanted_rows(1, key);
-  grads.v = wanted_rows(2, value);
   if (!per_channel) grads.g = wanted(3, r.g);
   if (node.needs_grad(4)) grads.g_gamma = empty({r.sequences, r.heads}, r.g_gamma.options());
   if (node.needs_grad(5) || (per_channel && node.needs_grad(3))) grads.gk = empty_like(r.gk);
   grads.gv = wanted(6, r.gv);
-  if (node.needs_grad(7)) grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
-  const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
-  const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
-  autograd::start_aside();  // few blocks, each for long
-  if (options.algorithm == Algorithm::chunk) GLADE_DISPATCH(query.device(), chunk_backward, r, grad_o, grad_state, grads);
-  else GLADE_DISPATCH(query.device(), recurrent_backward, r, grad_o, grad_state, grads);
+  // The value's gradient comes last where it can: its memory then serves for what the others leave for each other.
+  bool apart = false;
+  if (chunk && query.device().is_cuda()) GLADE_DISPATCH_CUDA(chunk_values_apart, r, apart);
+  if (apart) compute(grads);
+  RecurrenceGradients rest = apart ? RecurrenceGradients() : grads;
+  rest.v = grads.v = wanted_rows(2, value);
+  if (node.needs_grad(7))
+    rest.initial_state = grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  compute(rest);
 
   auto as_input = [](const Tensor& grad, const Tensor& input) { return grad.defined() ? to_data(grad, input.dtype()) : grad; };
   Tensors result{grads.q, grads.k, grads.v};
@@ -281,9 +291,9 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
              backward_chunk = use_chunk(options.backward_algorithm.value_or(options.algorithm), true, options.backward_sizes, r);
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
-  if (chunk && backward_chunk && query.device().is_cpu() &&
+  if (chunk && backward_chunk &&
       autograd::any_requires_grad({&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.initial_state}))
-    r.states = empty(cpu::chunk_states_shape(r), {r.state_dtype(), kCPU});
+    GLADE_DISPATCH(query.device(), reserve_chunk_states, r);
   if (chunk) GLADE_DISPATCH(query.device(), chunk_forward, r, o, final_state);
   else GLADE_DISPATCH(query.device(), recurrent_forward, r, o, final_state);
 

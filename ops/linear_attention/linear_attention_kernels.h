@@ -21,7 +21,7 @@ struct Recurrence {
   bool reverse;
   std::int64_t checkpoint_interval;
   KernelSizes sizes;
-  Tensor states;  ///< on the CPU, of chunk_states_shape: states that chunk_forward keeps for chunk_backward; or undefined
+  Tensor states;  ///< that chunk_forward keeps for chunk_backward, from reserve_chunk_states; or undefined
 
   std::int64_t group() const { return heads / kv_heads; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
@@ -62,8 +62,8 @@ void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final
 void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const RecurrenceGradients& grads);
 /// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against. Its backward
-/// pass computes the states where the forward pass did not keep them. They are in the state dtype.
-Shape chunk_states_shape(const Recurrence& r);
+/// pass computes the states where the forward pass did not keep them: reserve_chunk_states makes room for those that it can.
+void reserve_chunk_states(Recurrence& r);
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
 }  // namespace cpu
@@ -77,8 +77,12 @@ void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle);
 /// Sets `yes` to whether the chunk form goes over the sequences in fused passes, which can split them.
 void chunk_in_passes(const RecurrenceShape& shape, bool& yes);
 /// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against.
+void reserve_chunk_states(Recurrence& r);
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
+/// Sets `yes` to whether chunk_backward computes the gradients of v and initial_state from nothing that it needs for others, so
+/// that two calls take no longer than one.
+void chunk_values_apart(const Recurrence& r, bool& yes);
 }  // namespace cuda
 
 }  // namespace glade

@@ -28,6 +28,7 @@ struct Case {
   double strength = 0.06;  // of the gates: the mean log decay of a step
   bool wide_gates = false;
   DType dtype = DType::bfloat16;
+  std::int64_t parts = 0, backward_parts = 0;  // of a sequence; 0: as many as are fast
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -66,6 +67,8 @@ void check(const Case& c, double tolerance = 5e-3) {
   if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = on_cpu.cu_seqlens = Tensor::from_vector(c.cu_seqlens);
   on_gpu.algorithm = Algorithm::chunk;
   on_cpu.algorithm = Algorithm::recurrent;
+  on_gpu.sizes.sequence_split = c.parts;
+  on_gpu.backward_sizes.sequence_split = c.backward_parts;
 
   if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = to_data(on_gpu.cu_seqlens, kCUDA);
   const auto [o, final_state] = recurrent(q.gpu, k.gpu, v.gpu, on_gpu);
@@ -182,6 +185,32 @@ TEST_F(Chunk, FewHeadsAndLongSequences) {
         1e-5);
 }
 
+TEST_F(Chunk, OtherPartsBackward) {
+  // The states before the parts are those of the forward pass where it had as many, and computed again where not.
+  if (!chunk_in_passes({kCUDA, DType::bfloat16, 1, 1000, 2, 2, 64, 64, true, false})) GTEST_SKIP() << "other kernels";
+  for (const std::int64_t parts : {1, 3, 4})
+    for (const bool gk : {false, true})
+      check({.B = 1, .T = 1000, .g = !gk, .gk = gk, .cu_seqlens = {0, 300, 1000}, .parts = 3, .backward_parts = parts});
+}
+
+TEST_F(Chunk, TheValuesGradientTakesTheMemoryOfOthers) {
+  if (!chunk_in_passes({kCUDA, DType::bfloat16, 4, 512, 16, 16, 128, 128, false, false})) GTEST_SKIP() << "other kernels";
+  const Shape rows{4, 512, 16, 128};
+  auto random = [](const Shape& shape) { return to_data(to_data(random_tensor(shape), DType::bfloat16), kCUDA); };
+  const Tensor q = random(rows), k = random(rows), v = random(rows), grad = random(rows);
+  RecurrentOptions options;
+  options.algorithm = Algorithm::chunk;
+  options.g = to_data(to_data(abs(random_tensor({4, 512, 16})) * -0.1, DType::bfloat16), kCUDA);
+  for (const Tensor& x : {q, k, v, options.g}) Tensor(x).set_requires_grad();
+  const Tensor o = recurrent(q, k, v, options).first;
+  cuda::reset_peak_memory_stats();
+  const std::size_t before = cuda::memory_stats().allocated;
+  autograd::backward({o}, {grad});
+  // Besides the other gradients there are the states before chunks, larger than the values' gradient.
+  const std::size_t tensor = 2 * static_cast<std::size_t>(q.numel()), states = (4 * 512 / 64 + 4) * 16 * 128 * 128 * 2;
+  EXPECT_LT(cuda::memory_stats().peak_allocated - before, 3 * tensor + states);
+}
+
 TEST_F(Chunk, StrongGates) {
   // From where every chunk is safe for the factored form to where none is.
   for (const double strength : {0.5, 1.0, 1.5, 3.0, 10.0})
@@ -194,6 +223,23 @@ TEST_F(Chunk, RestsOfRounding) {
   for (const std::int64_t size : {64, 128})
     for (const double strength : {0.06, 0.6, 6.0})
       check({.T = 512, .K = size, .V = size, .initial_state = false, .strength = strength}, 2.8e-3);
+}
+
+TEST_F(Chunk, PartsOfChunksAreExact) {
+  // The output of whole chunks has 2.34e-3, because keys are rounded.
+  if (!chunk_in_passes({kCUDA, DType::bfloat16, 2, 512, 2, 2, 128, 128, true, false})) GTEST_SKIP() << "other kernels";
+  for (const std::int64_t size : {64, 128}) {
+    const Shape rows{2, 512, 2, size};
+    const Twin q(random_tensor(rows), DType::bfloat16), k(random_tensor(rows), DType::bfloat16),
+        v(random_tensor(rows), DType::bfloat16), gk(abs(random_tensor(rows)) * -6, DType::bfloat16);
+    auto output = [&](Tensor Twin::*side, Algorithm algorithm) {
+      RecurrentOptions options;
+      options.gk = gk.*side;
+      options.algorithm = algorithm;
+      return recurrent(q.*side, k.*side, v.*side, options).first;
+    };
+    EXPECT_LE(relative_error(output(&Twin::gpu, Algorithm::chunk), output(&Twin::cpu, Algorithm::recurrent)), 1.8e-3);
+  }
 }
 
 TEST_F(Chunk, StrongGatesBeforeTheFinalState) {
