@@ -133,10 +133,12 @@ struct Variant {
   static constexpr int kKept = kGates != Gates::none && kTiles <= 2 && kSpan <= 16 ? kSpan : 0;
 };
 
-/// Whether y with gates has rests in a step. Without them whole chunks of the output are as exact as those of fla's kernels.
+/// Whether y with gates has rests in a step. Without them whole chunks of the output are as exact as those of fla's kernels. But
+/// a sequence's first token has a score times its value, which a norm after it divides by the score, and the value's gradient is
+/// multiplied by that of its own pass: where it is small the two must agree on it.
 template <class C>
 __device__ bool has_rests_of_y(const Pass& p, const Step& step) {
-  return C::kInnerRests && (p.backward || step.size < kTile);
+  return C::kInnerRests && (C::kOwnScores || p.backward || step.size < kTile || step.chunk == 0);
 }
 
 /// What the producers hand to the consumers for one step: tiles,

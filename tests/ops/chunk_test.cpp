@@ -242,6 +242,27 @@ TEST_F(Chunk, PartsOfChunksAreExact) {
   }
 }
 
+// The first token's output is a score times its value. The norm after it divides by that score's size, and its gradient is
+// multiplied by the score again: where it is small, forward and backward must agree on it, or some gradients are far too large.
+TEST_F(Chunk, SmallScoresOfFirstTokens) {
+  if (!chunk_in_passes({kCUDA, DType::bfloat16, 2, 512, 2, 2, 128, 128, true, false})) GTEST_SKIP() << "other kernels";
+  for (const std::int64_t K : {32, 64, 128}) {
+    const std::int64_t B = 64, T = 70, H = 4, V = 64;
+    const auto random = [&](std::int64_t size) { return random_tensor({B, T, H, size}, kCUDA, DType::bfloat16); };
+    const Tensor q = random(K), k = random(K), v = random(V);
+    RecurrentOptions options;
+    options.gk = abs(random(K)) * -0.06;
+    options.algorithm = Algorithm::chunk;
+    const Tensor o = recurrent(q, k, v, options).first;
+    const auto first = [](const Tensor& x) { return to_data(to_data(select(x, 1, 0), kCPU), DType::float64); };
+    const auto size = [](const Tensor& x) { return sqrt(sum(square(x), {-1}, true)); };
+    const double scale = 1 / std::sqrt(static_cast<double>(K));
+    const Tensor expected = sum(first(q) * first(k), {-1}, true) * scale * first(v), error = size(first(o) - expected);
+    const Tensor largest = size(first(q)) * size(first(k)) * size(first(v)) * scale;
+    EXPECT_LE(max(error - size(expected) * 4e-3 - largest * 2e-5).item<double>(), 0) << "K " << K;
+  }
+}
+
 TEST_F(Chunk, StrongGatesBeforeTheFinalState) {
   // The gradient of the last gates is small beside the product of the final state and its gradient.
   for (const std::int64_t T : {1, 2, 5, 21, 70})
