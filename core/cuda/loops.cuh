@@ -63,9 +63,25 @@ __device__ void store(T* to, const Vector<T, Width>& values) {
 
 constexpr int kThreads = 256;
 
-// Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight.
+/// `Width` elements of an input, all of them *x where it is `repeated`.
+template <int Width, class T>
+__device__ Vector<T, Width> load(const T* x, std::int64_t vector, bool repeated) {
+  if (!repeated) return reinterpret_cast<const Vector<T, Width>*>(x)[vector];
+  Vector<T, Width> values;
+#pragma unroll
+  for (T& value : values.x) value = *x;
+  return values;
+}
+
+/// Whether an input may be one element beside others that are many.
+template <class... In>
+constexpr bool kMayRepeat = sizeof...(In) > 1;
+
+// Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight. Of the inputs
+// whose bits are set in `repeated` there is one element.
 template <int Width, int Unroll, class F, class Out, class... In>
-__global__ void __launch_bounds__(kThreads) contiguous_kernel(std::int64_t n, F f, Out* out, const In*... in) {
+__global__ void __launch_bounds__(kThreads)
+    contiguous_kernel(std::int64_t n, std::uint32_t repeated, F f, Out* out, const In*... in) {
   const std::int64_t vectors = n / Width;
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads * Unroll + threadIdx.x;
   auto body = [&](Vector<In, Width>... loaded [[maybe_unused]]) {
@@ -74,15 +90,17 @@ __global__ void __launch_bounds__(kThreads) contiguous_kernel(std::int64_t n, F 
     for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
     return result;
   };
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
 #pragma unroll
-  for (int u = 0; u < Unroll; ++u) {
-    const std::int64_t i = first + u * kThreads;
-    if (i < vectors) store(out + i * Width, body(reinterpret_cast<const Vector<In, Width>*>(in)[i]...));
-  }
-  if (blockIdx.x == 0) {
-    const std::int64_t i = vectors * Width + threadIdx.x;
-    if (i < n) out[i] = Out(f(in[i]...));
-  }
+    for (int u = 0; u < Unroll; ++u) {
+      const std::int64_t i = first + u * kThreads;
+      if (i < vectors) store(out + i * Width, body(load<Width>(in, i, kMayRepeat<In...> && (repeated >> I & 1))...));
+    }
+    if (blockIdx.x == 0) {
+      const std::int64_t i = vectors * Width + threadIdx.x;
+      if (i < n) out[i] = Out(f(in[repeated >> I & 1 ? 0 : i]...));
+    }
+  }(std::index_sequence_for<In...>{});
 }
 
 template <class F, class Out, class... In>
@@ -105,15 +123,23 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
   if (plan.numel == 0) return;
   DeviceGuard guard(device);
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
-  if (plan.contiguous) {
+  bool dense = plan.ndim == 1 && plan.strides[0][0] == 1;
+  std::uint32_t repeated = 0;  // inputs of one element
+  for (int i = 1; i < N; ++i) {
+    if (kMayRepeat<In...> && plan.strides[i][0] == 0) repeated |= 1u << (i - 1);
+    else dense = dense && plan.strides[i][0] == 1;
+  }
+  if (dense) {
     constexpr int widest = static_cast<int>(std::max({sizeof(Out), sizeof(In)...}));
     constexpr int width = std::max(1, 16 / widest), unroll = 2;
-    const bool aligned = ((reinterpret_cast<std::uintptr_t>(out) % (width * sizeof(Out)) == 0) && ... &&
-                          (reinterpret_cast<std::uintptr_t>(in) % (width * sizeof(In)) == 0));
+    const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
+    const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));
+    }(std::index_sequence_for<In...>{});
     if (aligned) {
       const unsigned blocks = std::max(1u, blocks_for(plan.numel / width, kThreads * unroll));
-      return launch_kernel<std::int64_t, F, Out*, const In*...>(contiguous_kernel<width, unroll>, blocks, kThreads, device,
-                                                                plan.numel, f, out, in...);
+      return launch_kernel<std::int64_t, std::uint32_t, F, Out*, const In*...>(contiguous_kernel<width, unroll>, blocks, kThreads,
+                                                                               device, plan.numel, repeated, f, out, in...);
     }
   }
   constexpr std::int64_t limit = std::int64_t{1} << 30;
@@ -122,7 +148,6 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     LoopPlan<N> half = plan;
     int d = plan.ndim - 1;
     while (plan.shape[d] == 1) --d;
-    half.contiguous = false;
     half.shape[d] = plan.shape[d] / 2;
     half.numel = plan.numel / plan.shape[d] * half.shape[d];
     const std::int64_t at = half.shape[d];

@@ -56,5 +56,6 @@ void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) { la
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number) {
   launcher(out).with_scalar(op, out, x, number);
 }
+void scale(const Tensor& out, const Tensor& x, const Tensor& factor) { launcher(out).scale(out, x, factor); }
 
 }  // namespace glade::cuda

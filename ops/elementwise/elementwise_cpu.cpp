@@ -21,6 +21,7 @@ void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar numbe
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.compare(op, out, a, b); }
 void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high) { launcher.clamp(out, x, low, high); }
 void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha) { launcher.add_scaled(out, x, y, alpha); }
+void scale(const Tensor& out, const Tensor& x, const Tensor& factor) { launcher.scale(out, x, factor); }
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) { launcher.where(out, condition, a, b); }
 
 }  // namespace glade::cpu

@@ -40,6 +40,8 @@ void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b)
 void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
 /// out = x + alpha * y.
 void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha);
+/// out = x * factor, of the dtype that x's are computed in: a number on the device keeps its digits, and its range.
+void scale(const Tensor& out, const Tensor& x, const Tensor& factor);
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
 }  // namespace cpu
 
@@ -52,6 +54,7 @@ void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar numbe
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);
 void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
 void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha);
+void scale(const Tensor& out, const Tensor& x, const Tensor& factor);
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
 }  // namespace cuda
 

@@ -412,6 +412,10 @@ struct AddScaledBody {
   }
 };
 template <class T>
+struct ScaleBody {
+  GLADE_HOST_DEVICE T operator()(T x, compute_t<T> factor) const { return T(static_cast<compute_t<T>>(x) * factor); }
+};
+template <class T>
 struct WhereBody {
   GLADE_HOST_DEVICE T operator()(bool condition, T a, T b) const { return condition ? a : b; }
 };

@@ -84,6 +84,13 @@ struct Launcher {
           y.data<T>());
     });
   }
+  void scale(const Tensor& out, const Tensor& x, const Tensor& factor) const {
+    visit_floating(out.dtype(), [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      run(plan_loop(out.shape(), out, x, factor), functors::ScaleBody<T>{}, out.data<T>(), x.data<T>(),
+          factor.data<compute_t<T>>());
+    });
+  }
   void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) const {
     auto select = [&](auto bits) {  // by element size: values are only moved
       using T = decltype(bits);

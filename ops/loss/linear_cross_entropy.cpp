@@ -7,6 +7,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/elementwise_kernels.h>
 #include <glade/ops/loss/loss.h>
 #include <glade/ops/loss/loss_kernels.h>
 #include <glade/ops/loss/targets.h>
@@ -93,7 +94,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                      }
                      const auto scaled = [&grad](const Tensor& of_one) {
                        const Tensor y = empty_like(of_one);
-                       if (y.numel() > 0) GLADE_DISPATCH(y.device(), scale_by, y, of_one, grad);
+                       GLADE_DISPATCH(y.device(), scale, y, of_one, grad);
                        return y;
                      };
                      if (node.needs_grad(0)) out[0] = reshape(scaled(result.dx), rows.shape());

@@ -282,11 +282,4 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
   });
 }
 
-void scale_by(const Tensor& out, const Tensor& x, const Tensor& factor) {
-  visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
-    elementwise(out.device(), plan_loop(x.shape(), out, x), ScaleBy<T>{factor.data<compute_t<T>>()}, out.data<T>(),
-                static_cast<const T*>(x.data<T>()));
-  });
-}
-
 }  // namespace glade::cuda

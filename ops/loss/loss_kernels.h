@@ -1,6 +1,5 @@
 #pragma once
 // Kernels of cross_entropy and nll_loss. Rows are row-major [rows, classes], targets int64 [rows].
-#include <glade/core/float16.h>
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -19,13 +18,6 @@ struct ClassLoss {
   Tensor logsumexp;  ///< of each row; undefined for normalized rows
 };
 
-/// x times a scalar in memory.
-template <class T>
-struct ScaleBy {
-  const compute_t<T>* factor;
-  GLADE_HOST_DEVICE compute_t<T> operator()(T x) const { return compute_t<T>(x) * *factor; }
-};
-
 namespace cpu {
 /// Fills `out`.
 void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const ClassLoss& out);
@@ -36,8 +28,6 @@ void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const
 /// gradient of their sum times it.
 void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
                   const Tensor& factor);
-/// out = x times factor, a scalar of the dtype that x's are computed in; row-major, of one dtype.
-void scale_by(const Tensor& out, const Tensor& x, const Tensor& factor);
 }  // namespace cpu
 
 namespace cuda {
@@ -47,7 +37,6 @@ void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const
                          const Tensor& grad, const Tensor& dx);
 void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor& targets, const Tensor& losses,
                   const Tensor& factor);
-void scale_by(const Tensor& out, const Tensor& x, const Tensor& factor);
 }  // namespace cuda
 
 }  // namespace glade

@@ -236,6 +236,27 @@ TEST_P(Elementwise, BinaryGradients) {
   }
 }
 
+// A case of its own on CUDA: in vectors, with elements left over, at addresses that are aligned and are not.
+TEST_P(Elementwise, OneElementBesideMany) {
+  for (const std::int64_t n : {1, 5, 4096, 70001})
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int32, DType::uint8}) {
+      std::vector<std::int64_t> values(static_cast<std::size_t>(n + 3));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i % 13);
+      const Tensor x = to_data(Tensor::from_vector(values, {n + 3}, device()), dtype), one = slice(x, 0, 3, 4);  // 3
+      for (const std::int64_t first : {0, 3}) {
+        const Tensor many = slice(x, 0, first, first + n);
+        const auto expect = [&](const char* name, const Tensor& y, const std::function<double(double)>& f) {
+          EXPECT_TRUE(all_close(y, apply_reference(many, f), 0, 0)) << name << ' ' << n << ' ' << dtype_name(dtype);
+        };
+        expect("multiply", many * one, [](double v) { return v * 3; });
+        expect("add", one + many, [](double v) { return 3 + v; });
+        expect("less", less(one, many), [](double v) { return 3 < v; });
+        expect("where", where(less(many, one), one, many), [](double v) { return std::max(v, 3.0); });
+        expect("square", square(expand(one, {n})), [](double) { return 9; });
+      }
+    }
+}
+
 TEST_P(Elementwise, ScalarOperands) {
   const Tensor x = positive({3, 5}, device()).set_requires_grad();
   const std::pair<std::function<Tensor(const Tensor&)>, std::function<double(double)>> cases[] = {
