@@ -30,7 +30,7 @@ T* pointer(const Tensor& x) {
 }
 
 recurrent::Sequences sequences(const Recurrence& r) {
-  constexpr std::int64_t tile = 16;  // a checkpoint is the last position of a kernel's tile
+  constexpr std::int64_t tile = 32;  // a checkpoint is the last position of a kernel's tile, which has that many at most
   const std::int64_t interval = (std::min(r.checkpoint_interval, std::max<std::int64_t>(r.length, 1)) + tile - 1) / tile * tile;
   return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, interval, r.reverse};
 }

@@ -84,10 +84,10 @@ struct Part {
 
 /// See Pass: the state is the decayed one.
 template <class C>
-__device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, const Place& place, const Span& span, Part<C>& part) {
+__device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, const Place& place, int tile, Part<C>& part) {
   using F = typename C::F;
   constexpr int kElements = C::kInner * C::kOuter;
-  const std::int64_t number = place.sequence.first_checkpoint + span.index / (pass.sequences.interval / C::kTokens);
+  const std::int64_t number = place.sequence.first_checkpoint + tile / (pass.sequences.interval / C::kTokens);
   const std::int64_t row = number * pass.heads + place.h;
   const std::int64_t warps = (pass.outer() + place.columns - 1) / place.columns * (place.columns / C::kWarpColumns);
   const std::int64_t warp = row * warps + place.column / C::kWarpColumns + part.warp;
@@ -117,8 +117,7 @@ __device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, cons
 /// The positions of a tile. The operands of a slot are loaded during that before, a part as soon as the registers for it are
 /// free; its sums over lanes are completed during the next.
 template <bool kSums, class C>
-__device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, const Span& span, Part<C>& part,
-                                             Tile<C>& tile) {
+__device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, Part<C>& part, Tile<C>& tile) {
   using F = typename C::F;
   constexpr int kQuads = C::kInner / 4;
   const bool inner_gate = pass.rows[kInnerGate].data != nullptr, outer_decay = has_outer_decay(pass);
@@ -127,10 +126,12 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
 #pragma unroll
   for (int r = 0; r < kQuads; ++r) part.template load_quads<kSums>(tile, 0, r, c[r], d[r]);
   part.load_columns(tile.e[0], e);
+  const int count = tile.count, checkpointed = tile.checkpoint;
   unsigned rescales = tile.rescales;
+  const bool rescales_last = rescales >> (C::kTokens - 1) != 0;
   int slot = 0, done = 0;
   while (true) {
-    const int end = rescales == 0 ? span.count : min(__ffs(static_cast<int>(rescales)) - 1, span.count);
+    const int end = rescales == 0 ? count : min(__ffs(static_cast<int>(rescales)) - 1, count);
 #pragma unroll 2
     for (; slot < end; ++slot) {
       const int next = min(slot + 1, C::kTokens - 1);
@@ -153,13 +154,13 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
 #pragma unroll
       for (int s = 0; s < C::kOuter; ++s) last[s] = sums[s], e[s] = next_e[s];
     }
-    if (slot == span.count) break;
+    if (slot == count) break;
     part.decay(tile, slot, inner_gate, outer_decay);
-    if (slot == checkpoint_slot<C>(pass, span)) checkpoint(pass, place, span, part);
+    if (slot == checkpointed) checkpoint(pass, place, tile.index, part);
     rescales &= rescales - 1;
   }
   if constexpr (kSums) part.finish(tile, done, last);
-  if ((tile.rescales >> (C::kTokens - 1)) == 0) part.decay(tile, C::kTokens - 1, inner_gate, outer_decay);
+  if (!rescales_last) part.decay(tile, C::kTokens - 1, inner_gate, outer_decay);
 }
 
 /// Where the warps that compute wait until `tile`, if there is one, is prepared and the results of the last may be stored.
@@ -213,8 +214,7 @@ __device__ void store_state(const Pass<typename C::F>& pass, const Place& place,
 
 /// What the warps that prepare the tiles do.
 template <class Producer, class C>
-__device__ __forceinline__ void produce(const Pass<typename C::F>& pass, const Place& place, SharedMemory<C>& memory,
-                                        int thread) {
+__device__ __forceinline__ void produce(const Pass<typename C::F>& pass, const Place place, SharedMemory<C>& memory, int thread) {
   Producer producer(pass, place, memory, thread);
   auto span = [&](int tile) { return Span::of<C>(place, pass.down, tile); };
   // A tile more at either end, where there is nothing to store or to convert; the first comes before all barriers.
@@ -229,10 +229,15 @@ __device__ __forceinline__ void produce(const Pass<typename C::F>& pass, const P
   producer.store_decays(pass.segment_decays + row * (pass.inner() + pass.outer()));
 }
 
-/// T: the type of the rows; kSums: for past, out or products; without, for the final state alone.
-template <class C, class T, bool kSums>
+/// I: the most inner channels; T: the type of the rows; kSums: for past, out or products; without, for the final state alone.
+template <class F, int I, class T, bool kSums>
 __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
-    recurrent_kernel(const __grid_constant__ Pass<typename C::F> pass, int blocks_a_head) {
+    recurrent_kernel(const __grid_constant__ Pass<F> pass, int blocks_a_head) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using C = Config<F, I, true>;
+#else
+  using C = Config<F, I, false>;
+#endif
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& memory = *reinterpret_cast<SharedMemory<C>*>(shared_memory);
 
@@ -257,9 +262,8 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
   const Place& place = memory.place;
   if (place.tiles <= 0 && place.segment > 0) return;
 
-  if (warp >= compute_warps) {
-    using F = typename C::F;
-    const int thread = static_cast<int>(threadIdx.x) - compute_warps * 32;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (warp < kProducerWarps) {
     bool vector = is_aligned(pass.out) && is_aligned(pass.past), wide_gates = has_type<F>(pass.head_gate);
 #pragma unroll
     for (const Rows& rows : pass.rows) vector = vector && is_vector(rows);
@@ -268,11 +272,11 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
     else if (wide_gates) produce<Producer<C, T, F, true, kSums>>(pass, place, memory, thread);
     else produce<Producer<C, T, T, true, kSums>>(pass, place, memory, thread);
   } else {
-    Part<C> part(static_cast<int>(threadIdx.x));
+    Part<C> part(thread - kProducerWarps * 32);
     load_state(pass, place, part);
     wait_for_tile(pass, place, 0, compute_warps);
     for (int tile = 0; tile < place.tiles; ++tile) {
-      compute_tile<kSums>(pass, place, Span::of<C>(place, pass.down, tile), part, memory.tiles[tile % 2]);
+      compute_tile<kSums>(pass, place, part, memory.tiles[tile % 2]);
       wait_for_tile(pass, place, tile + 1, compute_warps);
     }
     store_state(pass, place, part);
@@ -304,10 +308,13 @@ struct Split {
   }
 };
 
-template <class C, class T>
-void launch(const Pass<typename C::F>& pass, const Split& split, Device device) {
-  auto kernel = pass.out != nullptr || pass.past != nullptr ? recurrent_kernel<C, T, true> : recurrent_kernel<C, T, false>;
-  constexpr int bytes = sizeof(SharedMemory<C>);
+template <class F, int I, class T>
+void launch(const Pass<F>& pass, const Split& split, Device device) {
+  const bool sums = pass.out != nullptr || pass.past != nullptr;
+  auto kernel = sums ? recurrent_kernel<F, I, T, true> : recurrent_kernel<F, I, T, false>;
+  // At least what the kernel uses: what runs on Hopper GPUs is not always compiled for them alone.
+  const int bytes =
+      compute_capability(device) == 90 ? sizeof(SharedMemory<Config<F, I, true>>) : sizeof(SharedMemory<Config<F, I, false>>);
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const auto blocks = static_cast<unsigned>(pass.sequences.count * pass.heads * pass.segments * split.blocks);
   kernel<<<blocks, (split.warps + kProducerWarps) * 32, bytes, stream(device)>>>(pass, split.blocks);
@@ -318,16 +325,15 @@ template <class F, class T>
 void run(Pass<F> pass, Device device) {
   if (pass.sequences.count == 0) return;
   visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) {
-    using C = Config<F, I>;
-    const Split split = Split::of<C>(pass.outer(), pass.warps);
-    run_in_segments(pass, split.blocks, device, [&](const Pass<F>& part) { launch<C, T>(part, split, device); });
+    const Split split = Split::of<Config<F, I, false>>(pass.outer(), pass.warps);
+    run_in_segments(pass, split.blocks, device, [&](const Pass<F>& part) { launch<F, I, T>(part, split, device); });
   });
 }
 
 template <class F>
 std::int64_t checkpoint_size(const Pass<F>& pass) {
   return visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) -> std::int64_t {
-    const Split split = Split::of<Config<F, I>>(pass.outer(), pass.warps);
+    const Split split = Split::of<Config<F, I, false>>(pass.outer(), pass.warps);
     return std::int64_t{split.blocks} * split.columns * I;
   });
 }

@@ -21,8 +21,9 @@ constexpr int kComputeWarps = 4, kProducerWarps = 8;
 constexpr int kFoldRange = 56;     ///< of sums of gates, without their signs
 constexpr int kFoldExponent = 20;  ///< of elements of d and e that are divided by decays, at most
 
-/// How a kernel for up to I inner channels splits its work.
-template <class F_, int I_>
+/// How a kernel for up to I inner channels splits its work. kLarge: tiles of twice as many positions, which take fewer
+/// instructions a position, for GPUs with enough shared memory (and for float: registers are few).
+template <class F_, int I_, bool kLarge>
 struct Config {
   using F = F_;
   static constexpr int I = I_;
@@ -37,14 +38,17 @@ struct Config {
   static constexpr int kColumns = kComputeWarps * kWarpColumns;  ///< of a block, at most
 
   static constexpr int kQuads = (I + 127) / 128;  ///< quads of inner channels of a producer's lane
-  static constexpr int kTokens = 16 * 4 / (kQuads * static_cast<int>(sizeof(F)));                      ///< positions of a tile
+  static constexpr int kTokens = sizeof(F) == 4 ? (kLarge ? 32 : 16) / kQuads : 8 / kQuads;            ///< positions of a tile
   static constexpr int kGroups = std::min(kTokens, kProducerWarps), kGroupTokens = kTokens / kGroups;  ///< a group a warp
 };
 
-/// The rows of a tile's positions, in the order in which they are taken.
+/// The rows of a tile's positions, in the order in which they are taken, each a slot.
 template <class C>
 struct alignas(16) Tile {
   using F = typename C::F;
+  int index, count;                               ///< see Span
+  int checkpoint;                                 ///< see checkpoint_slot()
+  unsigned rescales;                              ///< a bit a slot
   F c[C::kTokens][C::I];                          ///< c A
   F d[C::kTokens][C::I];                          ///< d / A
   F a[C::kTokens][C::I];                          ///< A where the position rescales, and at the last position
@@ -52,8 +56,8 @@ struct alignas(16) Tile {
   F b[C::kTokens][C::kColumns];                   ///< B
   F past[C::kTokens][C::kPartials][C::kColumns];  ///< sums over some of the inner channels each
   F self[C::kTokens];                             ///< c . d
-  unsigned rescales;                              ///< a bit a position
 };
+
 /// What a block works on.
 struct Place {
   std::int64_t n;
@@ -130,6 +134,8 @@ class Producer {
         column_(lane_ * 4 < place.columns ? place.column + lane_ * 4 : INT_MAX),
         columns_(place.columns),
         first_column_(place.column),
+        out_quad_(lane_ % kRowQuads * 4),
+        out_token_(group_ * C::kGroupTokens + lane_ / kRowQuads),
         factor_(static_cast<F>(pass.rows[kC].factor)),
         update_factor_(static_cast<F>(pass.rows[kD].factor * pass.rows[kE].factor)) {
     const Span span = Span::of<C>(place, pass.down, 0);
@@ -147,7 +153,7 @@ class Producer {
     at_[kE] = start(pass.rows[kE], token) + column_;
     at_[kOuterGate] = start(pass.rows[kOuterGate], gate_token) + column_;
     head_at_ = start(pass.head_gate, gate_token);
-    out_at_ = (token * pass.heads + place.h) * pass.outer();
+    out_at_ = ((token + out_token_ * step_) * pass.heads + place.h) * pass.outer() + place.column + out_quad_;
     if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.heads + place.h];
   }
 
@@ -161,26 +167,23 @@ class Producer {
       present[t] = first + t < span.count;
       // Downwards the decay of the position above, which the highest does not have.
       decays_[t] = present[t] && !(pass_.down && span.last && first + t == 0);
-      if (!decays_[t]) {
+    }
+    if constexpr (kSums) load_rows<T>(kC, inner(0), present, c_);
+    load_rows<T>(kD, inner(0), present, d_);
+    if (inner_gate_) load_gates(kInnerGate, inner(0), inner_log_);
+    load_rows<T>(kE, column_, present, e_);
+    if (outer_gate_) load_gates(kOuterGate, column_, outer_log_);
+    if (pass_.head_gate.data != nullptr) {
 #pragma unroll
-        for (int r = 0; r < C::kQuads; ++r) inner_log_[r][t] = Raw<G>();
-        outer_log_[0][t] = Raw<G>();
+      for (int t = 0; t < C::kGroupTokens; ++t) {
+        const std::int64_t at = head_at_ + t * (step_ * pass_.heads);
+        if (!decays_[t]) continue;
+        if (kVector || has_type<G>(pass_.head_gate)) head_gate_[t] = static_cast<const G*>(pass_.head_gate.data)[at];
+        else head_gate_[t] = static_cast<G>(static_cast<const T*>(pass_.head_gate.data)[at]);
       }
+      advance(head_at_, step_ * pass_.heads);
     }
-    if constexpr (kSums) load_rows<T>(kC, span, inner(0), present, c_);
-    load_rows<T>(kD, span, inner(0), present, d_);
-    if (inner_gate_) load_gates(kInnerGate, span, inner(0), inner_log_);
-    load_rows<T>(kE, span, column_, present, e_);
-    if (outer_gate_) load_gates(kOuterGate, span, column_, outer_log_);
-    if (pass_.head_gate.data == nullptr) return;
-#pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t) {
-      const std::int64_t at = head_at_ + t * (step_ * pass_.heads);
-      if (!decays_[t]) continue;
-      if (kVector || has_type<G>(pass_.head_gate)) head_gate_[t] = static_cast<const G*>(pass_.head_gate.data)[at];
-      else head_gate_[t] = static_cast<G>(static_cast<const T*>(pass_.head_gate.data)[at]);
-    }
-    head_at_ += std::int64_t{span.count} * (step_ * pass_.heads);
+    if (span.count < C::kTokens) go_back(C::kTokens - span.count);
   }
 
   /// Writes the loaded rows to shared memory. Called by all producers; the tile's place is free once all of them are here.
@@ -201,7 +204,12 @@ class Producer {
       rescales |= rescaling_slots();
     }
     if (!works_) return;
-    if (group_ == 0 && lane_ == 0) tile.rescales = rescales;
+    if (group_ == 0 && lane_ == 0) {
+      tile.index = span.index;
+      tile.count = span.count;
+      tile.checkpoint = checkpoint;
+      tile.rescales = rescales;
+    }
 
     // The groups below this one whose logarithms count in A and B: those after the last slot that rescales.
     const unsigned below = rescales & ((1u << first) - 1);
@@ -224,11 +232,12 @@ class Producer {
   /// Writes the results of a tile, those after the last stored, to global memory.
   __device__ __forceinline__ void store(const Span& span, const Tile<C>& tile) {
     if (!kSums || !works_) return;
-    const int quads = columns_ / 4, shift = 31 - __clz(quads);  // a power of 2
-    const int size = pass_.outer(), step = step_ * pass_.heads * size;
-    for (int work = lane_; work < C::kGroupTokens * quads; work += 32) {
-      const int slot = group_ * C::kGroupTokens + (work >> shift), j = (work & (quads - 1)) * 4;
-      if (slot >= span.count || first_column_ + j >= size) continue;
+    const int size = pass_.outer(), step = step_ * pass_.heads * size, j = out_quad_;
+    const bool has_columns = j < columns_ && first_column_ + j < size;
+#pragma unroll
+    for (int t = 0; t < C::kGroupTokens; t += kRows) {
+      const int slot = out_token_ + t;
+      if (!has_columns || slot >= span.count || t + lane_ / kRowQuads >= C::kGroupTokens) continue;
       Quad<F> past = at(tile.past[slot][0], j), out;
 #pragma unroll
       for (int partial = 1; partial < C::kPartials; ++partial) past = past + at(tile.past[slot][partial], j);
@@ -240,13 +249,15 @@ class Producer {
         out.x[x] = (past.x[x] + tile.self[slot] * e.x[x]) * scale.x[x];
         past.x[x] *= scale.x[x];
       }
-      const std::int64_t row = out_at_ + std::int64_t{slot} * step;
-      if (pass_.past != nullptr) store_quad<kVector>(past, pass_.past + row, first_column_ + j, size);
+      const std::int64_t row = out_at_ + t * step;
+      const int left = size - first_column_ - j;
+      if (pass_.past != nullptr) store_quad<kVector>(past, pass_.past + row, 0, left);
       if (pass_.out == nullptr) continue;
-      if (pass_.out_dtype == dtype_of<T>()) store_quad<kVector>(out, static_cast<T*>(pass_.out) + row, first_column_ + j, size);
-      else store_quad<kVector>(out, static_cast<F*>(pass_.out) + row, first_column_ + j, size);
+      if (pass_.out_dtype == dtype_of<T>()) store_quad<kVector>(out, static_cast<T*>(pass_.out) + row, 0, left);
+      else store_quad<kVector>(out, static_cast<F*>(pass_.out) + row, 0, left);
     }
-    out_at_ += std::int64_t{span.count} * step;
+    advance(out_at_, step);
+    if (span.count < C::kTokens) out_at_ -= std::int64_t{C::kTokens - span.count} * step;
   }
 
   /// Writes the decay of all positions: see Pass::segment_decays. Called by all producers.
@@ -280,6 +291,21 @@ class Producer {
   template <class U>
   using Group = Raw<U>[C::kGroupTokens];
 
+  static constexpr int kRowQuads = C::kColumns / 4,
+                       kRows = 32 / kRowQuads;  ///< of a block's row; rows that a warp stores at once
+
+  /// From an element of a tile to that of the next, where positions are `step` elements apart.
+  static __device__ __forceinline__ void advance(std::int64_t& at, int step) { at += std::int64_t{C::kTokens} * step; }
+
+  /// Where the next rows begin after those of a tile of fewer positions, the first downwards.
+  __device__ __forceinline__ void go_back(int positions) {
+    const std::int64_t tokens = positions * step_;
+#pragma unroll
+    for (int operand = 0; operand < kOperands; ++operand)
+      at_[operand] -= tokens * (pass_.rows[operand].heads * pass_.rows[operand].size);
+    head_at_ -= tokens * pass_.heads;
+  }
+
   __device__ int inner(int r) const { return (lane_ + r * 32) * 4; }
 
   static __device__ Quad<F>& at(F* row, int channel) { return *reinterpret_cast<Quad<F>*>(row + channel); }
@@ -287,8 +313,7 @@ class Producer {
 
   /// Loads quads of channels of the group's rows, of type From, where they are there.
   template <class From, class U, int n>
-  __device__ __forceinline__ void load_rows(Operand operand, const Span& span, int channel, const Present& present,
-                                            Group<U> (&groups)[n]) {
+  __device__ __forceinline__ void load_rows(Operand operand, int channel, const Present& present, Group<U> (&groups)[n]) {
     const Rows& rows = pass_.rows[operand];
     const int step = step_ * rows.heads * rows.size;
     const From* from = static_cast<const From*>(rows.data) + at_[operand];
@@ -298,12 +323,17 @@ class Producer {
       for (int t = 0; t < C::kGroupTokens; ++t)
         load_quad<kVector>(from + std::int64_t{t} * step + r * 128, rows.size - channel - r * 128,
                            present[t] && channel + r * 128 < rows.size, groups[r][t]);
-    at_[operand] += std::int64_t{span.count} * step;
+    advance(at_[operand], step);
   }
   template <int n>
-  __device__ __forceinline__ void load_gates(Operand operand, const Span& span, int channel, Group<G> (&groups)[n]) {
-    if (kVector || has_type<G>(pass_.rows[operand])) load_rows<G>(operand, span, channel, decays_, groups);
-    else if constexpr (!kVector) load_rows<T>(operand, span, channel, decays_, groups);
+  __device__ __forceinline__ void load_gates(Operand operand, int channel, Group<G> (&groups)[n]) {
+#pragma unroll
+    for (int r = 0; r < n; ++r)
+#pragma unroll
+      for (int t = 0; t < C::kGroupTokens; ++t)
+        if (!decays_[t]) groups[r][t] = Raw<G>();
+    if (kVector || has_type<G>(pass_.rows[operand])) load_rows<G>(operand, channel, decays_, groups);
+    else if constexpr (!kVector) load_rows<T>(operand, channel, decays_, groups);
   }
 
   /// For rescaling_slots() and the logarithms that a group starts from: the range that the group's decays span, and sums of
@@ -477,6 +507,7 @@ class Producer {
   SharedMemory<C>& memory_;
   const int lane_, group_;
   const bool inner_gate_, outer_gate_, outer_decay_, works_;
+  const int out_quad_, out_token_;  ///< what the lane stores of a tile's first rows: the quad's column in the block, and the slot
   const int column_, columns_, first_column_;  ///< column_: the lane's first, in the rows; beyond them where it has none
   const F factor_, update_factor_;             ///< of the results; of what is added to the state
   F gamma_ = 0;
