@@ -57,6 +57,10 @@ constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 
 /// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);
+/// The same for a pass over whole sequences with results, without g, gk and u, where x, y and w have `tokens` rows of 65 to 128
+/// channels each: chunk_uniform.cuh. A head and sequence has a cluster of `writers` + 1 blocks.
+template <class E>
+void run_uniform_pass(const Pass& p, std::int64_t tokens, int writers, cudaStream_t stream);
 
 // A recurrence as passes (chunk_passes_cuda.cu).
 

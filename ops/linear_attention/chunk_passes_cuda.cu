@@ -23,14 +23,29 @@ T* pointer(const Tensor& x) {
 
 std::int64_t tiles(std::int64_t channels) { return (channels + kChunk - 1) / kChunk; }
 
+/// How many blocks of each cluster write results where passes over rows of w and y of so many channels are those for heads whose
+/// decay is the same at every step (chunk_uniform.cuh); 0: where those cannot be used, or others are faster.
+int uniform_writers(const Recurrence& r, std::int64_t outer, std::int64_t inner) {
+  const bool sizes = std::min(outer, inner) > kChunk && std::max(outer, inner) <= 2 * kChunk;
+  if (r.g.defined() || r.gk.defined() || !sizes || r.sizes.sequence_split != 0) return 0;
+  // Measured: clusters pay where they fill the GPU, but only once; one of 132 multiprocessors has room for 39 clusters of three
+  // blocks and for 66 of two, which need longer sequences.
+  constexpr std::int64_t kShortest = 16 * kChunk;
+  const std::int64_t clusters = r.heads * r.sequences, fill = multiprocessor_count(r.q.device());
+  if (5 * clusters < fill || 2 * clusters > fill) return 0;
+  const int writers = 7 * clusters <= 2 * fill ? 2 : 1;
+  return r.length * writers >= 2 * kShortest ? writers : 0;
+}
+
 /// The passes of one recurrence, on its stream. Where there are too few heads to fill the GPU the sequences are taken in parts:
 /// first what each part adds to the state, then the parts side by side.
 class Passes {
  public:
   /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `narrow`, only those over
-  /// the states can be wide.
-  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool narrow = false, std::int64_t least_parts = 1)
-      : r_(r), stream_(stream(r.q.device())) {
+  /// the states can be wide. Where `uniform`, no gate has a gradient.
+  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool uniform, bool narrow = false,
+         std::int64_t least_parts = 1)
+      : r_(r), stream_(stream(r.q.device())), writers_(uniform ? uniform_writers(r, outer, inner) : 0) {
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
     const std::int64_t fill = multiprocessor_count(r.q.device());
     // Measured: more launches and the pass over the states pay in sequences from these lengths on.
@@ -45,7 +60,7 @@ class Passes {
     if (parts_ == 2 && chunks < shortest_of_two) parts_ = 1;
     parts_ = std::max(parts_, least_parts);
     if (r.sizes.sequence_split != 0) parts_ = std::min(r.sizes.sequence_split, chunks);
-    parts_ = std::max<std::int64_t>(parts_, 1);
+    parts_ = writers_ > 0 ? 1 : std::max<std::int64_t>(parts_, 1);
     base_.g = pointer(r.g);
     base_.gk = pointer(r.gk);
     const Tensor& gates = r.gk.defined() ? r.gk : r.g;
@@ -158,11 +173,17 @@ class Passes {
   }
   void launch(const Pass& p) const {
     if (p.sequences == 0) return;
-    r_.q.dtype() == DType::bfloat16 ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
+    const bool bfloat16 = r_.q.dtype() == DType::bfloat16;
+    if (writers_ > 0 && p.out) {
+      const auto run = bfloat16 ? run_uniform_pass<__nv_bfloat16> : run_uniform_pass<__half>;
+      return run(p, r_.tokens, writers_, stream_);
+    }
+    bfloat16 ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
   }
 
   const Recurrence& r_;
   const cudaStream_t stream_;
+  const int writers_;
   std::int64_t parts_;
   Pass base_{};
   std::vector<Tensor> kept_;
@@ -181,10 +202,10 @@ bool take(const RecurrenceShape& shape) {
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 
-Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K).room_for_states(); }
+Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K, true).room_for_states(); }
 
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes(r, r.V, r.K);
+  Passes passes(r, r.V, r.K, true);
   const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false, r.states);
   passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o);
 }
@@ -196,8 +217,8 @@ struct BackwardPasses {
   Passes values, keys;
 
   BackwardPasses(const Recurrence& r, bool balanced)
-      : values(r, r.V, r.K, false, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
-        keys(r, r.K, r.V, balanced, values.parts()) {}
+      : values(r, r.V, r.K, !balanced, false, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
+        keys(r, r.K, r.V, !balanced, balanced, values.parts()) {}
 
  private:
   /// Measured: with gates parts pay in shorter sequences than forward, where four of them find room.

@@ -29,6 +29,7 @@ struct Case {
   bool wide_gates = false;
   DType dtype = DType::bfloat16;
   std::int64_t parts = 0, backward_parts = 0;  // of a sequence; 0: as many as are fast
+  bool learned = true;                         // g_gamma has a gradient
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -57,6 +58,7 @@ void check(const Case& c, double tolerance = 5e-3) {
   std::vector<std::pair<const char*, const Twin*>> inputs{{"query", &q}, {"key", &k}, {"value", &v}};
   if (c.g) g = decay({c.B, c.T, c.H}), inputs.push_back({"g", &g});
   if (c.g_gamma) g_gamma = Twin(abs(random_tensor({c.H})) * -c.strength, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
+  if (c.g_gamma && !c.learned) g_gamma.gpu = g_gamma.gpu.detach();
   if (c.gk) gk = decay({c.B, c.T, c.H, c.K}), inputs.push_back({"gk", &gk});
   if (c.initial_state)
     state = Twin(random_tensor({count, c.H, c.K, c.V}), DType::float32), inputs.push_back({"initial_state", &state});
@@ -83,7 +85,7 @@ void check(const Case& c, double tolerance = 5e-3) {
     if (twin == &g_gamma) continue;
     EXPECT_LE(relative_error(twin->gpu.grad(), twin->cpu.grad()), tolerance) << "gradient of " << name;
   }
-  if (!c.g_gamma) return;
+  if (!c.g_gamma || !c.learned) return;
   // The gradient of g_gamma is the sum over all steps of that of a gate a head: terms of both signs, which its error is
   // relative to. Each is a product of three factors rounded to bfloat16.
   const Tensor steps = sum(abs(on_cpu.g.grad()), {0, 1});
@@ -209,6 +211,47 @@ TEST_F(Chunk, TheValuesGradientTakesTheMemoryOfOthers) {
   // Besides the other gradients there are the states before chunks, larger than the values' gradient.
   const std::size_t tensor = 2 * static_cast<std::size_t>(q.numel()), states = (4 * 512 / 64 + 4) * 16 * 128 * 128 * 2;
   EXPECT_LT(cuda::memory_stats().peak_allocated - before, 3 * tensor + states);
+}
+
+TEST_F(Chunk, HeadsThatFillTheGpuOnce) {
+  // Sizes that passes over clusters of blocks take on Hopper GPUs, with two writers and, more heads, with one.
+  const Case two{.T = 2100, .H = 14, .K = 128, .V = 128, .gk = false, .learned = false};
+  for (const std::int64_t B : {2, 3})
+    for (const bool g_gamma : {false, true}) {
+      Case c = two;
+      c.B = B, c.g_gamma = c.initial_state = g_gamma, c.reverse = g_gamma == (B == 2);
+      check(c);
+    }
+  Case c = two;
+  c.g_gamma = true, c.K = 72, c.V = 120, c.group = 2;
+  check(c);
+  c.dtype = DType::float16, c.group = 1, c.T = 2048;
+  check(c);
+  c.dtype = DType::bfloat16, c.strength = 30;
+  check(c);
+  c = two;
+  c.g_gamma = true, c.B = 1, c.T = 3001, c.H = 8;
+  c.cu_seqlens = {0, 5, 5, 70, 198, 2300, 3000, 3001};
+  for (const bool reverse : {false, true}) {
+    c.reverse = reverse;
+    check(c);
+  }
+}
+
+TEST_F(Chunk, NanStaysInItsSequence) {
+  const Shape shape{1, 2400, 16, 128};
+  const Tensor q = to_data(to_data(random_tensor(shape), DType::bfloat16), kCUDA), values = random_tensor(shape);
+  fill_data(slice(values, 1, 2150, 2151), NAN);
+  const Tensor v = to_data(to_data(values, DType::bfloat16), kCUDA);
+  RecurrentOptions options;
+  options.cu_seqlens = to_data(Tensor::from_vector(std::vector<std::int64_t>{0, 2150, 2400}), kCUDA);
+  options.algorithm = Algorithm::chunk;
+  for (const bool reverse : {false, true}) {
+    options.reverse = reverse;
+    const auto [o, state] = recurrent(q, q, v, options);
+    for (const float x : slice(to(o, DType::float32), 1, 0, 2150).to_vector<float>()) ASSERT_TRUE(std::isfinite(x));
+    for (const float x : slice(state, 0, 0, 1).to_vector<float>()) ASSERT_TRUE(std::isfinite(x));
+  }
 }
 
 TEST_F(Chunk, StrongGates) {

@@ -1,0 +1,118 @@
+#pragma once
+// Hopper's instructions for blocks that work together (clusters), for tiles copied by the hardware (TMA), and for products with
+// 128 columns. See chunk_wgmma.cuh for the others.
+#include <cuda.h>
+#include <glade/ops/linear_attention/chunk_wgmma.cuh>
+
+namespace glade::cuda::passes {
+
+// Clusters.
+__device__ inline int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// Until all threads of all blocks of the cluster are here.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/// What `p` points to in shared memory, in that of another block of the cluster.
+__device__ inline std::uint32_t address_in(int rank, const void* p) {
+  std::uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+  return address;
+}
+/// At another block's barrier. It orders no memory accesses: enough where what was read has come.
+__device__ inline void barrier_arrive_in(int rank, std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
+}
+// Copies past the registers, which tell a barrier of the bytes that have come.
+/// Arrives at the barrier, which then waits for the bytes as well.
+__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+/// 64 channels of 64 tokens, zeros outside the tensor.
+template <class E>
+__device__ void copy_tile(SwizzledTile<E>& target, const CUtensorMap& map, int channel, int head, int token,
+                          std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          shared_address(&target)),
+      "l"(&map), "r"(channel), "r"(head), "r"(token), "r"(shared_address(barrier))
+      : "memory");
+}
+/// 64 channels of 64 tokens to a tensor. The copies of a thread up to commit_stores are waited for by wait_stores.
+template <class E>
+__device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map, int channel, int head, int token) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(channel),
+               "r"(head), "r"(token), "r"(shared_address(&source))
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until what they read may be overwritten.
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// To the same place in another block of the cluster, whose barrier learns of it.
+template <class E>
+__device__ void send_tile(int rank, const SwizzledTile<E>& source, const SwizzledTile<E>& target, const std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   address_in(rank, &target)),
+               "r"(shared_address(&source)), "n"(sizeof(source)), "r"(address_in(rank, barrier))
+               : "memory");
+}
+
+/// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
+template <class E>
+__device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
+  const int lane = thread % 32, warp = thread / 32;
+  const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, piece + lane / 16));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
+
+/// For right operands of 128 columns in two tiles side by side, whose rows are summed over. An operand's address has the number
+/// of its block in the cluster in bits that belong to the distance of those tiles.
+__device__ inline std::uint64_t wide_descriptor(std::uint32_t operand, int step) {
+  constexpr std::uint32_t kAddress = (1u << 14) - 1, kNextTile = kTileStep << 16;
+  return descriptor((operand & kAddress) | kNextTile, step);
+}
+
+#define GLADE_OUTPUTS_16(d, i)                                                                                                \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7]), \
+      "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]),    \
+      "+f"(d[i + 15])
+#define GLADE_OUTPUTS_64(d) GLADE_OUTPUTS_16(d, 0), GLADE_OUTPUTS_16(d, 16), GLADE_OUTPUTS_16(d, 32), GLADE_OUTPUTS_16(d, 48)
+#define GLADE_REGISTERS_64                                                                                                   \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"  \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61," \
+  "%62,%63}"
+#define GLADE_WGMMA_SHARED_128(type)                                                                                  \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
+               " " GLADE_REGISTERS_64 ", %64, %65, p, 1, 1, 0, 1;\n}"                                                 \
+               : GLADE_OUTPUTS_64(d)                                                                                  \
+               : "l"(a), "l"(b), "r"(add))
+#define GLADE_WGMMA_REGISTERS_128(type)                                                            \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " GLADE_REGISTERS_64 \
+               ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"                                           \
+               : GLADE_OUTPUTS_64(d)                                                               \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+/// d (+)= a b for 16 columns of the tile a and 16 rows of b (wide_descriptor),
+template <class E>
+__device__ void wgmma_wide(float (&d)[64], std::uint64_t a, std::uint64_t b, int add) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_SHARED_128("bf16");
+  else GLADE_WGMMA_SHARED_128("f16");
+}
+/// and d += a b with a in registers.
+template <class E>
+__device__ void wgmma_wide(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_REGISTERS_128("bf16");
+  else GLADE_WGMMA_REGISTERS_128("f16");
+}
+#undef GLADE_OUTPUTS_16
+#undef GLADE_OUTPUTS_64
+#undef GLADE_REGISTERS_64
+#undef GLADE_WGMMA_SHARED_128
+#undef GLADE_WGMMA_REGISTERS_128
+
+}  // namespace glade::cuda::passes
