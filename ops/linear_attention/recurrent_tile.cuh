@@ -199,7 +199,7 @@ class Producer {
         shared[t] = gamma_;
         if (pass_.head_gate.data != nullptr) shared[t] += static_cast<double>(static_cast<F>(head_gate_[t]));
       }
-      if (works_) publish_decays(shared, checkpoint - first);
+      if (works_) publish_decays(shared, checkpoint - first, first < span.count);
       meet_producers();
       rescales |= rescaling_slots();
     }
@@ -337,8 +337,9 @@ class Producer {
   }
 
   /// For rescaling_slots() and the logarithms that a group starts from: the range that the group's decays span, and sums of
-  /// their logarithms after the slot that is a checkpoint.
-  __device__ __forceinline__ void publish_decays(const double (&shared)[C::kGroupTokens], int checkpoint) {
+  /// their logarithms after the slot that is a checkpoint. present: whether the group has positions in the tile; rows that are
+  /// left from the last do not count.
+  __device__ __forceinline__ void publish_decays(const double (&shared)[C::kGroupTokens], int checkpoint, bool present) {
     // Bits of numbers that are not negative: in the same order, and NaN above all.
     std::uint32_t inner_range = 0, outer_range = 0, largest = 0;
     auto add = [&](const Group<G>& logs, std::uint32_t& range, Quad<F>& total, F* sums) {
@@ -380,7 +381,7 @@ class Producer {
       range += fabsf(static_cast<float>(shared[t]));
       if (t == checkpoint) sum = 0;
     }
-    if (__any_sync(~0u, Raw<T>::exceeds(largest, kFoldExponent))) range = INFINITY;
+    if (__any_sync(~0u, present && Raw<T>::exceeds(largest, kFoldExponent))) range = INFINITY;
     if (lane_ != 0) return;
     memory_.shared_sums[group_] = sum;
     memory_.ranges[group_] = range;
