@@ -14,7 +14,11 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   static const auto function = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
     GLADE_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+#else
+    GLADE_CUDA(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found));
+#endif
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
   }();
   return function;
