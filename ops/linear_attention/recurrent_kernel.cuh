@@ -48,9 +48,9 @@ struct Part {
     return *reinterpret_cast<const Quad<F>*>(row + inner(r * 4));
   }
   template <bool kSums>
-  __device__ __forceinline__ void load_quads(const Tile<C>& tile, int slot, int r, Quad<F>& c, Quad<F>& d) const {
-    if constexpr (kSums) c = load_quad(tile.c[slot], r);
-    d = load_quad(tile.d[slot], r);
+  __device__ __forceinline__ void load_quads(const Slot<C>& slot, int r, Quad<F>& c, Quad<F>& d) const {
+    if constexpr (kSums) c = load_quad(slot.c, r);
+    d = load_quad(slot.d, r);
   }
   __device__ __forceinline__ void load_columns(const F* row, F (&values)[C::kOuter]) const {
 #pragma unroll
@@ -58,27 +58,27 @@ struct Part {
   }
 
   /// Hands over the sums of a slot.
-  __device__ __forceinline__ void finish(Tile<C>& tile, int slot, F (&sums)[C::kOuter]) const {
-    tile.past[slot][inner_lane / C::kOuter][columns[0]] = reduce(sums);
+  __device__ __forceinline__ void finish(Slot<C>& slot, F (&sums)[C::kOuter]) const {
+    slot.past[inner_lane / C::kOuter][columns[0]] = reduce(sums);
   }
 
-  /// Multiplies the state with the decays of a slot.
-  __device__ __forceinline__ void decay(const Tile<C>& tile, int slot, bool inner_gate, bool outer_decay) {
+  /// Multiplies the state with the decays of a slot; head: its own, loaded before.
+  __device__ __forceinline__ void decay(const Slot<C>& slot, F head, bool inner_gate, bool outer_gate, bool outer_decay) {
     if (inner_gate) {
 #pragma unroll
       for (int r = 0; r < C::kInner / 4; ++r) {
-        const Quad<F> a = load_quad(tile.a[slot], r);
+        const Quad<F> a = load_quad(slot.a, r);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
           for (int s = 0; s < C::kOuter; ++s) x[r * 4 + i][s] *= a.x[i];
       }
     }
-    if (outer_decay) {
-      F b[C::kOuter];
-      load_columns(tile.b[slot], b);
-      each([&](int, int s, F& value) { value *= b[s]; });
-    }
+    if (!outer_decay) return;
+    F b[C::kOuter];
+#pragma unroll
+    for (int s = 0; s < C::kOuter; ++s) b[s] = outer_gate ? slot.b[columns[s]] * head : head;
+    each([&](int, int s, F& value) { value *= b[s]; });
   }
 };
 
@@ -120,24 +120,29 @@ template <bool kSums, class C>
 __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, Part<C>& part, Tile<C>& tile) {
   using F = typename C::F;
   constexpr int kQuads = C::kInner / 4;
-  const bool inner_gate = pass.rows[kInnerGate].data != nullptr, outer_decay = has_outer_decay(pass);
+  const bool inner_gate = pass.rows[kInnerGate].data != nullptr, outer_gate = pass.rows[kOuterGate].data != nullptr,
+             outer_decay = has_outer_decay(pass);
   Quad<F> c[kQuads], d[kQuads];
   F e[C::kOuter], last[C::kOuter] = {};
+  Slot<C>*slot = tile.slots, *done = slot;
 #pragma unroll
-  for (int r = 0; r < kQuads; ++r) part.template load_quads<kSums>(tile, 0, r, c[r], d[r]);
-  part.load_columns(tile.e[0], e);
+  for (int r = 0; r < kQuads; ++r) part.template load_quads<kSums>(*slot, r, c[r], d[r]);
+  part.load_columns(slot->e, e);
   const int count = tile.count, checkpointed = tile.checkpoint;
-  unsigned rescales = tile.rescales;
+  unsigned rescales = tile.rescales.all();
   const bool rescales_last = rescales >> (C::kTokens - 1) != 0;
-  int slot = 0, done = 0;
+  int at = 0;
   while (true) {
-    const int end = rescales == 0 ? count : min(__ffs(static_cast<int>(rescales)) - 1, count);
-#pragma unroll 2
-    for (; slot < end; ++slot) {
-      const int next = min(slot + 1, C::kTokens - 1);
+    const int rescaling = rescales == 0 ? C::kTokens - 1 : __ffs(static_cast<int>(rescales)) - 1;
+    const bool before = (rescales & tile.rescales.before) >> rescaling & 1;
+    const int end = min(before ? rescaling : rescaling + 1, count);
+    const Slot<C>& decays = tile.slots[rescaling];
+    const F head = decays.head;  // now, so that nothing waits for it later
+#pragma unroll(C::kUnrolled)
+    for (; at < end; ++at) {
       F next_e[C::kOuter], sums[C::kOuter] = {};
-      part.load_columns(tile.e[next], next_e);
-      if constexpr (kSums) part.finish(tile, done, last);
+      part.load_columns(slot[1].e, next_e);
+      if constexpr (kSums) part.finish(*done, last);
       done = slot;
 #pragma unroll
       for (int r = 0; r < kQuads; ++r) {
@@ -149,18 +154,21 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
             if constexpr (kSums) sums[s] += c[r].x[i] * x;
             x += d[r].x[i] * e[s];
           }
-        part.template load_quads<kSums>(tile, next, r, c[r], d[r]);
+        part.template load_quads<kSums>(slot[1], r, c[r], d[r]);
       }
 #pragma unroll
       for (int s = 0; s < C::kOuter; ++s) last[s] = sums[s], e[s] = next_e[s];
+      ++slot;
     }
-    if (slot == count) break;
-    part.decay(tile, slot, inner_gate, outer_decay);
-    if (slot == checkpointed) checkpoint(pass, place, tile.index, part);
+    if (at == count) {
+      if constexpr (kSums) part.finish(*done, last);
+      if (!rescales_last) part.decay(decays, head, inner_gate, outer_gate, outer_decay);
+      return;
+    }
+    part.decay(decays, head, inner_gate, outer_gate, outer_decay);
+    if (at == checkpointed) checkpoint(pass, place, tile.index, part);
     rescales &= rescales - 1;
   }
-  if constexpr (kSums) part.finish(tile, done, last);
-  if (!rescales_last) part.decay(tile, C::kTokens - 1, inner_gate, outer_decay);
 }
 
 /// Where the warps that compute wait until `tile`, if there is one, is prepared and the results of the last may be stored.

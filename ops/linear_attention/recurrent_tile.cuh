@@ -2,13 +2,13 @@
 // What the kernel of recurrent_kernel.cuh takes from global memory, and in which form it reaches the warps that compute.
 //
 // A block goes through the positions in tiles. Decays hardly reach the inner loop: with A_p the product of a tile's inner
-// decays up to position p, B_p that of its outer decays and of those that all channels share, the block keeps X / (A B), so
-// that a position costs two multiply-adds a state element:
-//     past = B_p sum_i (c_p A_p) (X / (A B)),       X / (A B)  +=  (d_p / A_p) (e_p / B_p)^T
-// X / (A B) is multiplied with A B at the end of the tile. That is exact to rounding while neither A nor B leaves a range,
-// kFoldRange, in which nothing underflows or overflows. Where they would, a position before "rescales": it multiplies the
-// state itself with the decays so far, and A and B start from 1 again. Positions whose own decays are beyond the range, down
-// to 0 for a gate of -inf, all rescale; so does one whose decayed state is needed.
+// decays up to position p, B_p that of its outer decays and H_p, a number, that of those that all channels share, the block
+// keeps X / (A B H), so that a position costs two multiply-adds a state element:
+//     past = B_p H_p sum_i (c_p A_p) (X / (A B H)),       X / (A B H)  +=  (d_p / A_p) (e_p / (B_p H_p))^T
+// X / (A B H) is multiplied with A B H at the end of the tile. That is exact to rounding while none of them leaves a range,
+// kFoldRange, in which nothing underflows or overflows. Where they would, the position before "rescales": the state is
+// multiplied with the decays so far, which start from 1 again. Positions whose own decays are beyond the range, down to 0
+// for a gate of -inf, all rescale, and so does one whose decayed state is needed: there the state is multiplied first.
 #include <algorithm>
 #include <climits>
 
@@ -40,22 +40,39 @@ struct Config {
   static constexpr int kQuads = (I + 127) / 128;  ///< quads of inner channels of a producer's lane
   static constexpr int kTokens = sizeof(F) == 4 ? (kLarge ? 32 : 16) / kQuads : 8 / kQuads;            ///< positions of a tile
   static constexpr int kGroups = std::min(kTokens, kProducerWarps), kGroupTokens = kTokens / kGroups;  ///< a group a warp
+  static constexpr int kUnrolled = I <= 64 ? 4 : 1;  ///< positions of the inner loop, as measured
 };
 
-/// The rows of a tile's positions, in the order in which they are taken, each a slot.
+/// Slots of a tile, a bit each, with whose decays the state is multiplied: before the slot itself, where c, d and e are not
+/// divided by decays, or before the next.
+struct Rescales {
+  unsigned before = 0, after = 0;
+
+  __device__ unsigned all() const { return before | after; }
+};
+
+/// What a tile holds of a position. Together, so that the inner loop has one address to advance.
 template <class C>
-struct alignas(16) Tile {
+struct alignas(16) Slot {
   using F = typename C::F;
-  int index, count;                               ///< see Span
-  int checkpoint;                                 ///< see checkpoint_slot()
-  unsigned rescales;                              ///< a bit a slot
-  F c[C::kTokens][C::I];                          ///< c A
-  F d[C::kTokens][C::I];                          ///< d / A
-  F a[C::kTokens][C::I];                          ///< A where the position rescales, and at the last position
-  F e[C::kTokens][C::kColumns];                   ///< e / B
-  F b[C::kTokens][C::kColumns];                   ///< B
-  F past[C::kTokens][C::kPartials][C::kColumns];  ///< sums over some of the inner channels each
-  F self[C::kTokens];                             ///< c . d
+  F c[C::I];                          ///< c A
+  F d[C::I];                          ///< d / A
+  F e[C::kColumns];                   ///< e / (B H)
+  F past[C::kPartials][C::kColumns];  ///< sums over some of the inner channels each
+  F a[C::I];                          ///< A where the state is multiplied with it
+  F b[C::kColumns];                   ///< B
+  F head;                             ///< H
+  F scale;                            ///< of the results, H included where e is divided by it
+  F self;                             ///< c . d
+};
+
+/// The positions of a tile in the order in which they are taken.
+template <class C>
+struct Tile {
+  int index, count;  ///< see Span
+  int checkpoint;    ///< see checkpoint_slot()
+  Rescales rescales;
+  Slot<C> slots[C::kTokens + 1];  ///< one more, as the inner loop reads ahead
 };
 
 /// What a block works on.
@@ -73,7 +90,7 @@ struct SharedMemory {
   Tile<C> tiles[2];
   // Of the groups of positions of the tile that is prepared: sums of the logarithms of decays, and the range they span.
   typename C::F inner_sums[C::kGroups][C::I], outer_sums[C::kGroups][C::kColumns];
-  double shared_sums[C::kGroups];  ///< of those of all channels, whose rounding errors no average makes smaller
+  double head_sums[C::kGroups];  ///< of those of all channels, whose rounding errors no average makes smaller
   float ranges[C::kGroups];
 };
 
@@ -127,6 +144,7 @@ class Producer {
         memory_(memory),
         lane_(thread % 32),
         group_(__shfl_sync(~0u, thread / 32, 0)),
+        token_(lane_ % C::kGroupTokens),
         inner_gate_(pass.rows[kInnerGate].data != nullptr),
         outer_gate_(pass.rows[kOuterGate].data != nullptr),
         outer_decay_(has_outer_decay(pass)),
@@ -152,7 +170,7 @@ class Producer {
     at_[kInnerGate] = start(pass.rows[kInnerGate], gate_token) + inner(0);
     at_[kE] = start(pass.rows[kE], token) + column_;
     at_[kOuterGate] = start(pass.rows[kOuterGate], gate_token) + column_;
-    head_at_ = start(pass.head_gate, gate_token);
+    head_at_ = start(pass.head_gate, gate_token) + token_ * step_ * pass.heads;
     out_at_ = ((token + out_token_ * step_) * pass.heads + place.h) * pass.outer() + place.column + out_quad_;
     if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.heads + place.h];
   }
@@ -173,13 +191,11 @@ class Producer {
     if (inner_gate_) load_gates(kInnerGate, inner(0), inner_log_);
     load_rows<T>(kE, column_, present, e_);
     if (outer_gate_) load_gates(kOuterGate, column_, outer_log_);
+    head_decays_ = first + token_ < span.count && !(pass_.down && span.last && first + token_ == 0);
     if (pass_.head_gate.data != nullptr) {
-#pragma unroll
-      for (int t = 0; t < C::kGroupTokens; ++t) {
-        const std::int64_t at = head_at_ + t * (step_ * pass_.heads);
-        if (!decays_[t]) continue;
-        if (kVector || has_type<G>(pass_.head_gate)) head_gate_[t] = static_cast<const G*>(pass_.head_gate.data)[at];
-        else head_gate_[t] = static_cast<G>(static_cast<const T*>(pass_.head_gate.data)[at]);
+      if (head_decays_) {
+        if (kVector || has_type<G>(pass_.head_gate)) head_gate_ = static_cast<const G*>(pass_.head_gate.data)[head_at_];
+        else head_gate_ = static_cast<G>(static_cast<const T*>(pass_.head_gate.data)[head_at_]);
       }
       advance(head_at_, step_ * pass_.heads);
     }
@@ -189,19 +205,17 @@ class Producer {
   /// Writes the loaded rows to shared memory. Called by all producers; the tile's place is free once all of them are here.
   __device__ __forceinline__ void convert(const Span& span, Tile<C>& tile) {
     const int checkpoint = checkpoint_slot<C>(pass_, span), first = group_ * C::kGroupTokens;
-    unsigned rescales = checkpoint < 0 ? 0 : 1u << checkpoint;
-    __syncwarp();                         // all lanes have stored what was in the tile's place
-    double shared[C::kGroupTokens] = {};  // logarithms of the decays that all channels share
+    Rescales rescales;
+    if (checkpoint >= 0) rescales.before = 1u << checkpoint;
+    __syncwarp();  // all lanes have stored what was in the tile's place
+    HeadLog head;
     if (inner_gate_ || outer_decay_) {
-#pragma unroll
-      for (int t = 0; t < C::kGroupTokens; ++t) {
-        if (!decays_[t]) continue;
-        shared[t] = gamma_;
-        if (pass_.head_gate.data != nullptr) shared[t] += static_cast<double>(static_cast<F>(head_gate_[t]));
+      if (works_) {
+        head = head_log(checkpoint - first);
+        publish_decays(head, checkpoint - first, first < span.count);
       }
-      if (works_) publish_decays(shared, checkpoint - first, first < span.count);
       meet_producers();
-      rescales |= rescaling_slots();
+      add_rescales(rescales);
     }
     if (!works_) return;
     if (group_ == 0 && lane_ == 0) {
@@ -211,13 +225,13 @@ class Producer {
       tile.rescales = rescales;
     }
 
-    // The groups below this one whose logarithms count in A and B: those after the last slot that rescales.
-    const unsigned below = rescales & ((1u << first) - 1);
+    // The groups below this one whose logarithms count in A and B: those after the last that rescales.
+    const unsigned below = rescales.all() & ((1u << first) - 1);
     const int from = (32 - __clz(static_cast<int>(below))) / C::kGroupTokens;
     F self[C::kGroupTokens] = {};
 #pragma unroll
-    for (int r = 0; r < C::kQuads; ++r) convert_inner(r, from, rescales >> first, tile, self);
-    convert_outer(shared, from, rescales >> first, tile);
+    for (int r = 0; r < C::kQuads; ++r) convert_inner(r, from, rescales, tile, self);
+    convert_outer(convert_head(head, from, rescales, tile), from, rescales, tile);
     if constexpr (kSums) {
 #pragma unroll
       for (int offset = 16; offset > 0; offset /= 2)
@@ -225,7 +239,7 @@ class Producer {
         for (int t = 0; t < C::kGroupTokens; ++t) self[t] += __shfl_xor_sync(~0u, self[t], offset);
 #pragma unroll
       for (int t = 0; t < C::kGroupTokens; ++t)
-        if (lane_ == 0) tile.self[first + t] = self[t];
+        if (lane_ == 0) tile.slots[first + t].self = self[t];
     }
   }
 
@@ -238,15 +252,16 @@ class Producer {
     for (int t = 0; t < C::kGroupTokens; t += kRows) {
       const int slot = out_token_ + t;
       if (!has_columns || slot >= span.count || t + lane_ / kRowQuads >= C::kGroupTokens) continue;
-      Quad<F> past = at(tile.past[slot][0], j), out;
+      const Slot<C>& sums = tile.slots[slot];
+      Quad<F> past = at(sums.past[0], j), out;
 #pragma unroll
-      for (int partial = 1; partial < C::kPartials; ++partial) past = past + at(tile.past[slot][partial], j);
-      const Quad<F> e = at(tile.e[slot], j);
-      Quad<F> scale{factor_, factor_, factor_, factor_};
-      if (outer_decay_ && (tile.rescales >> slot & 1) == 0) scale = at(tile.b[slot], j) * factor_;
+      for (int partial = 1; partial < C::kPartials; ++partial) past = past + at(sums.past[partial], j);
+      const Quad<F> e = at(sums.e, j);
+      Quad<F> scale{sums.scale, sums.scale, sums.scale, sums.scale};
+      if (outer_gate_ && (tile.rescales.before >> slot & 1) == 0) scale = at(sums.b, j) * sums.scale;
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        out.x[x] = (past.x[x] + tile.self[slot] * e.x[x]) * scale.x[x];
+        out.x[x] = (past.x[x] + sums.self * e.x[x]) * scale.x[x];
         past.x[x] *= scale.x[x];
       }
       const std::int64_t row = out_at_ + t * step;
@@ -267,7 +282,10 @@ class Producer {
       for (int r = 0; r < C::kQuads; ++r)
         if (inner(r) < C::I) at(memory_.inner_sums[group_], inner(r)) = inner_total_[r];
       if (lane_ * 4 < C::kColumns) at(memory_.outer_sums[group_], lane_ * 4) = outer_total_;
-      if (lane_ == 0) memory_.shared_sums[group_] = shared_total_;
+      double head = head_total_;
+#pragma unroll
+      for (int offset = 1; offset < C::kGroupTokens; offset *= 2) head += __shfl_xor_sync(~0u, head, offset);
+      if (lane_ == 0) memory_.head_sums[group_] = head;
     }
     meet_producers();
     auto sum = [](const auto& sums, int channel) {
@@ -276,13 +294,13 @@ class Producer {
       for (int group = 0; group < C::kGroups; ++group) log += sums[group][channel];
       return log;
     };
-    double shared = 0;
+    double head = 0;
 #pragma unroll
-    for (const double log : memory_.shared_sums) shared += log;
+    for (const double log : memory_.head_sums) head += log;
     for (int i = group_ * 32 + lane_; i < pass_.inner(); i += kProducerWarps * 32)
       decays[i] = math::exp(sum(memory_.inner_sums, i));
     for (int j = group_ * 32 + lane_; j < columns_ && first_column_ + j < pass_.outer(); j += kProducerWarps * 32)
-      decays[pass_.inner() + first_column_ + j] = math::exp(static_cast<F>(sum(memory_.outer_sums, j) + shared));
+      decays[pass_.inner() + first_column_ + j] = math::exp(static_cast<F>(sum(memory_.outer_sums, j) + head));
   }
 
  private:
@@ -290,6 +308,11 @@ class Producer {
   using Present = bool[C::kGroupTokens];
   template <class U>
   using Group = Raw<U>[C::kGroupTokens];
+
+  /// The logarithm of the decay that all channels share at the lane's position: that of lane % kGroupTokens of the group.
+  struct HeadLog {
+    double own = 0, sum = 0;  ///< sum: since the group began, or after its checkpoint
+  };
 
   static constexpr int kRowQuads = C::kColumns / 4,
                        kRows = 32 / kRowQuads;  ///< of a block's row; rows that a warp stores at once
@@ -336,10 +359,26 @@ class Producer {
     else if constexpr (!kVector) load_rows<T>(operand, channel, decays_, groups);
   }
 
-  /// For rescaling_slots() and the logarithms that a group starts from: the range that the group's decays span, and sums of
+  /// checkpoint: the position of the group that is one; any other number: none.
+  __device__ __forceinline__ HeadLog head_log(int checkpoint) const {
+    double own = 0;
+    if (head_decays_) {
+      own = gamma_;
+      if (pass_.head_gate.data != nullptr) own += static_cast<double>(static_cast<F>(head_gate_));
+    }
+    double sum = own;
+#pragma unroll
+    for (int offset = 1; offset < C::kGroupTokens; offset *= 2) {
+      const double below = __shfl_up_sync(~0u, sum, offset, C::kGroupTokens);
+      if (token_ >= offset && (token_ > checkpoint) == (token_ - offset > checkpoint)) sum += below;
+    }
+    return {own, sum};
+  }
+
+  /// For add_rescales() and the logarithms that a group starts from: the range that the group's decays span, and sums of
   /// their logarithms after the slot that is a checkpoint. present: whether the group has positions in the tile; rows that are
   /// left from the last do not count.
-  __device__ __forceinline__ void publish_decays(const double (&shared)[C::kGroupTokens], int checkpoint, bool present) {
+  __device__ __forceinline__ void publish_decays(const HeadLog& head, int checkpoint, bool present) {
     // Bits of numbers that are not negative: in the same order, and NaN above all.
     std::uint32_t inner_range = 0, outer_range = 0, largest = 0;
     auto add = [&](const Group<G>& logs, std::uint32_t& range, Quad<F>& total, F* sums) {
@@ -373,27 +412,24 @@ class Producer {
       range += __uint_as_float(__reduce_max_sync(~0u, outer_range));
     }
     range *= 2;  // as rounding errors of sums in float32 grow with them
-    double sum = 0;
+    float head_range = fabsf(static_cast<float>(head.own));
 #pragma unroll
-    for (int t = 0; t < C::kGroupTokens; ++t) {
-      sum += shared[t];
-      if constexpr (!kSums) shared_total_ += shared[t];
-      range += fabsf(static_cast<float>(shared[t]));
-      if (t == checkpoint) sum = 0;
-    }
+    for (int offset = 1; offset < C::kGroupTokens; offset *= 2) head_range += __shfl_xor_sync(~0u, head_range, offset);
+    range += head_range;
+    if constexpr (!kSums) head_total_ += head.own;
     if (__any_sync(~0u, present && Raw<T>::exceeds(largest, kFoldExponent))) range = INFINITY;
-    if (lane_ != 0) return;
-    memory_.shared_sums[group_] = sum;
+    if (lane_ != C::kGroupTokens - 1) return;
+    memory_.head_sums[group_] = checkpoint == token_ ? 0 : head.sum;
     memory_.ranges[group_] = range;
   }
 
-  /// Slots that rescale so that the decays between them stay in the range.
-  __device__ __forceinline__ unsigned rescaling_slots() const {
+  /// Adds slots so that the decays between them stay in the range. Where it can be chosen, groups begin after them: of an
+  /// even number of positions the inner loop, which takes two at a time, leaves none.
+  __device__ __forceinline__ void add_rescales(Rescales& rescales) const {
     float range = 0;
 #pragma unroll
     for (const float own : memory_.ranges) range += own;
-    if (range <= kFoldRange) return 0;
-    unsigned slots = 0;
+    if (range <= kFoldRange) return;
     range = 0;
 #pragma unroll
     for (int group = 0; group < C::kGroups; ++group) {
@@ -402,13 +438,12 @@ class Producer {
       if (range <= kFoldRange) continue;
       range = own;
       if (own <= kFoldRange) {
-        slots |= (1u << (group * C::kGroupTokens)) >> 1;  // the slot before the group
+        rescales.after |= (1u << (group * C::kGroupTokens)) >> 1;
       } else {
-        slots |= ((1u << C::kGroupTokens) - 1) << (group * C::kGroupTokens);
+        rescales.before |= ((1u << C::kGroupTokens) - 1) << (group * C::kGroupTokens);
         range = 0;
       }
     }
-    return slots;
   }
 
   /// Calls f for the groups whose logarithms count in those that this group starts from.
@@ -427,7 +462,7 @@ class Producer {
     return decay;
   }
 
-  __device__ __forceinline__ void convert_inner(int r, int from, unsigned rescales, Tile<C>& tile,
+  __device__ __forceinline__ void convert_inner(int r, int from, const Rescales& rescales, Tile<C>& tile,
                                                 F (&self)[C::kGroupTokens]) const {
     const int i = inner(r), first = group_ * C::kGroupTokens;
     if (i >= C::I) return;
@@ -439,7 +474,7 @@ class Producer {
 #pragma unroll
     for (int t = 0; t < C::kGroupTokens; ++t) {
       const int slot = first + t;
-      const bool rescale = rescales >> t & 1;
+      const bool rescale = rescales.before >> slot & 1;
       Quad<F> c{}, d = d_[r][t].template values<F>();
       if constexpr (kSums) {
         c = c_[r][t].template values<F>();
@@ -451,7 +486,7 @@ class Producer {
         Quad<F> a;
 #pragma unroll
         for (int x = 0; x < 4; ++x) a.x[x] = advance(log.x[x], gate.x[x], rescale);
-        if (rescale || slot == C::kTokens - 1) at(tile.a[slot], i) = a;
+        if ((rescales.all() >> slot & 1) != 0 || slot == C::kTokens - 1) at(tile.slots[slot].a, i) = a;
         if (!rescale) {
 #pragma unroll
           for (int x = 0; x < 4; ++x) {
@@ -460,45 +495,56 @@ class Producer {
           }
         }
       }
-      if constexpr (kSums) at(tile.c[slot], i) = c;
-      at(tile.d[slot], i) = d;
+      if constexpr (kSums) at(tile.slots[slot].c, i) = c;
+      at(tile.slots[slot].d, i) = d;
     }
   }
 
-  __device__ __forceinline__ void convert_outer(const double (&shared)[C::kGroupTokens], int from, unsigned rescales,
-                                                Tile<C>& tile) const {
+  /// Writes H of the lane's position, and returns the factor of what is added to the state there.
+  __device__ __forceinline__ F convert_head(const HeadLog& head, int from, const Rescales& rescales, Tile<C>& tile) const {
+    const int first = group_ * C::kGroupTokens;
+    F decay = 1, scale = factor_, update = update_factor_;
+    if (outer_decay_) {
+      double log = head.sum;
+      const unsigned below = (rescales.before >> first & ((1u << token_) - 1)) << 1;  // bit token_: of the position before
+      if (below == 0) each_below(from, [&](int group) { log += memory_.head_sums[group]; });
+      else if ((below >> token_ & 1) != 0) log = head.own;
+      decay = power_of_2_of<F>(log * kLog2e);
+      if ((rescales.before >> (first + token_) & 1) == 0) scale *= decay, update *= reciprocal(decay);
+    }
+    if (lane_ < C::kGroupTokens) tile.slots[first + lane_].head = decay, tile.slots[first + lane_].scale = scale;
+    return update;
+  }
+
+  /// update: of the lane's position.
+  __device__ __forceinline__ void convert_outer(F update, int from, const Rescales& rescales, Tile<C>& tile) const {
+    F updates[C::kGroupTokens];
+#pragma unroll
+    for (int t = 0; t < C::kGroupTokens; ++t) updates[t] = __shfl_sync(~0u, update, t);
     const int column = lane_ * 4;
     if (column >= columns_) return;
-    double shared_log = 0;
     Quad<F> log{};
-    if (outer_decay_) {
-      each_below(from, [&](int group) { shared_log += memory_.shared_sums[group]; });
-      if (outer_gate_) each_below(from, [&](int group) { log = log + at(memory_.outer_sums[group], column); });
-      shared_log *= kLog2e;
+    if (outer_gate_) {
+      each_below(from, [&](int group) { log = log + at(memory_.outer_sums[group], column); });
       log = log * static_cast<F>(kLog2e);
     }
 #pragma unroll
     for (int t = 0; t < C::kGroupTokens; ++t) {
       const int slot = group_ * C::kGroupTokens + t;
-      const bool rescale = rescales >> t & 1;
-      Quad<F> e = e_[0][t].template values<F>() * update_factor_;
-      if (outer_decay_) {
-        shared_log += shared[t] * kLog2e;
-        const F decay = power_of_2_of<F>(shared_log);
-        if (rescale) shared_log = 0;
-        Quad<F> b{decay, decay, decay, decay};
-        if (outer_gate_) {
-          const Quad<F> gate = outer_log_[0][t].template values<F>();
+      const bool rescale = rescales.before >> slot & 1;
+      Quad<F> e = e_[0][t].template values<F>() * updates[t];
+      if (outer_gate_) {
+        const Quad<F> gate = outer_log_[0][t].template values<F>();
+        Quad<F> b;
 #pragma unroll
-          for (int x = 0; x < 4; ++x) b.x[x] *= advance(log.x[x], gate.x[x], rescale);
-        }
-        at(tile.b[slot], column) = b;
+        for (int x = 0; x < 4; ++x) b.x[x] = advance(log.x[x], gate.x[x], rescale);
+        at(tile.slots[slot].b, column) = b;
         if (!rescale) {
 #pragma unroll
           for (int x = 0; x < 4; ++x) e.x[x] *= reciprocal(b.x[x]);
         }
       }
-      at(tile.e[slot], column) = e;
+      at(tile.slots[slot].e, column) = e;
     }
   }
 
@@ -506,7 +552,7 @@ class Producer {
 
   const Pass<F>& pass_;
   SharedMemory<C>& memory_;
-  const int lane_, group_;
+  const int lane_, group_, token_;  ///< token_: the position of the group whose shared decay is the lane's
   const bool inner_gate_, outer_gate_, outer_decay_, works_;
   const int out_quad_, out_token_;  ///< what the lane stores of a tile's first rows: the quad's column in the block, and the slot
   const int column_, columns_, first_column_;  ///< column_: the lane's first, in the rows; beyond them where it has none
@@ -517,10 +563,11 @@ class Producer {
   std::int64_t at_[kOperands], head_at_, out_at_;  ///< where the rows to be loaded, and the results to be stored, begin
   Group<T> c_[C::kQuads], d_[C::kQuads], e_[1];
   Group<G> inner_log_[C::kQuads], outer_log_[1];
-  G head_gate_[C::kGroupTokens];
+  G head_gate_;                                          ///< of the lane's position
+  bool head_decays_ = false;                             ///< whether its decay applies
   Present decays_ = {};                                  ///< whether gates apply to the positions
   Quad<F> inner_total_[C::kQuads] = {}, outer_total_{};  ///< sums of logarithms over all tiles
-  double shared_total_ = 0;
+  double head_total_ = 0;                                ///< of the lane's positions
 };
 
 }  // namespace glade::cuda::recurrent
