@@ -423,8 +423,8 @@ class Producer {
     memory_.ranges[group_] = range;
   }
 
-  /// Adds slots so that the decays between them stay in the range. Where it can be chosen, groups begin after them: of an
-  /// even number of positions the inner loop, which takes two at a time, leaves none.
+  /// Adds slots so that the decays between them stay in the range. Where it can be chosen, groups begin after them: of
+  /// their positions an inner loop that takes several at a time leaves none.
   __device__ __forceinline__ void add_rescales(Rescales& rescales) const {
     float range = 0;
 #pragma unroll
