@@ -26,11 +26,6 @@ __device__ inline std::uint32_t address_in(int rank, const void* p) {
 __device__ inline void barrier_arrive_in(int rank, std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
 }
-// Copies past the registers, which tell a barrier of the bytes that have come.
-/// Arrives at the barrier, which then waits for the bytes as well.
-__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
 /// 64 channels of 64 tokens, zeros outside the tensor.
 template <class E>
 __device__ void copy_tile(SwizzledTile<E>& target, const CUtensorMap& map, int channel, int head, int token,
@@ -48,6 +43,12 @@ __device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map
                "r"(head), "r"(token), "r"(shared_address(&source))
                : "memory");
 }
+/// `bytes`, a multiple of 16, as they lie.
+__device__ inline void store_bytes(void* target, const void* source, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(source)),
+               "r"(bytes)
+               : "memory");
+}
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until what they read may be overwritten.
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -57,16 +58,6 @@ __device__ void send_tile(int rank, const SwizzledTile<E>& source, const Swizzle
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    address_in(rank, &target)),
                "r"(shared_address(&source)), "n"(sizeof(source)), "r"(address_in(rank, barrier))
-               : "memory");
-}
-
-/// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
-template <class E>
-__device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
-  const int lane = thread % 32, warp = thread / 32;
-  const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, piece + lane / 16));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-               "r"(r[3])
                : "memory");
 }
 

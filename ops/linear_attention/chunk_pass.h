@@ -61,6 +61,12 @@ void run_pass(const Pass& p, cudaStream_t stream);
 /// channels each: chunk_uniform.cuh. A head and sequence has a cluster of `writers` + 1 blocks.
 template <class E>
 void run_uniform_pass(const Pass& p, std::int64_t tokens, int writers, cudaStream_t stream);
+/// Walks over the states of q and k with gates a channel (chunk_borders.cuh), y with w: `up`, k with v, forward, and `down`, q
+/// with the gradient of o, backward. `borders` gets the state before every chunk in the pass's order, in 16 bits, [slots, heads,
+/// tiles of y's channels, tiles of w's] of 64 x 64, as SwizzledTile holds them; not where the pass `adds`. Where `wide` blocks
+/// have two tiles of y.
+template <class E>
+void run_borders(const Pass& up, const Pass& down, cudaStream_t stream);
 
 // A recurrence as passes (chunk_passes_cuda.cu).
 

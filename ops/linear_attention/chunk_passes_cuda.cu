@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_apart.h>
 #include <glade/ops/linear_attention/chunk_parts.h>
 #include <glade/ops/linear_attention/chunk_pass.h>
 #include <glade/ops/shape/shape.h>
@@ -37,45 +38,47 @@ int uniform_writers(const Recurrence& r, std::int64_t outer, std::int64_t inner)
   return r.length * writers >= 2 * kShortest ? writers : 0;
 }
 
+/// Whether states are computed apart from the results, by walks (chunk_borders.cuh); after them the backward pass takes all
+/// chunks side by side (chunk_apart.cuh).
+bool has_walks(const Recurrence& r) { return r.gk.defined() && r.K <= 2 * kChunk; }
+
+/// Blocks of one direction's walks through whole sequences, with one tile of keys each.
+std::int64_t walk_blocks(const Recurrence& r) { return tiles(r.K) * ((tiles(r.V) + 1) / 2) * r.heads * r.sequences; }
+
+void run_walks(const Recurrence& r, Pass up, const Pass& down) {
+  // Measured: with one tile of keys blocks are faster, and find room in pairs, but so many of them are not.
+  up.wide = 2 * walk_blocks(r) * (up.run_parts + down.run_parts) > 3 * multiprocessor_count(r.q.device());
+  (r.q.dtype() == DType::bfloat16 ? run_borders<__nv_bfloat16> : run_borders<__half>)(up, down, stream(r.q.device()));
+}
+
 /// The passes of one recurrence, on its stream. Where there are too few heads to fill the GPU the sequences are taken in parts:
 /// first what each part adds to the state, then the parts side by side.
 class Passes {
  public:
-  /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `narrow`, only those over
-  /// the states can be wide. Where `uniform`, no gate has a gradient.
-  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool uniform, bool narrow = false,
-         std::int64_t least_parts = 1)
-      : r_(r), stream_(stream(r.q.device())), writers_(uniform ? uniform_writers(r, outer, inner) : 0) {
+  enum class Role { forward, values, keys };  ///< the latter two backward
+  /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `uniform`, no gate has a
+  /// gradient.
+  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool uniform, Role role, std::int64_t least_parts = 1)
+      : Passes(r) {
+    writers_ = uniform ? uniform_writers(r, outer, inner) : 0;
+    const bool narrow = role == Role::keys && !uniform;  // only passes over the states can be wide
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
     const std::int64_t fill = multiprocessor_count(r.q.device());
-    // Measured: more launches and the pass over the states pay in sequences from these lengths on.
-    constexpr std::int64_t kShortest = 12, kShortestPart = 4, kTwoTiles = 2 * kChunk;
-    const std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart,
-                       shortest_of_two = narrow ? 16 : (inner > kTwoTiles ? 64 : 32);
+    // Measured: more launches and the pass over the states pay in sequences from these lengths on, backward in shorter ones.
+    constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestPart = 4, kTwoTiles = 2 * kChunk;
+    std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart;
+    if (role != Role::forward && chunks >= kShortestOfFour) most_parts = std::max<std::int64_t>(most_parts, 4);
+    const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : role == Role::forward ? 32 : 16;
     // Wide blocks do less in all, but are half as many: where those don't fill the GPU, sequences need parts.
     base_.wide =
         outer > kChunk &&
         (inner > kTwoTiles ? r.gk.defined() : 2 * blocks > 3 * fill || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
-    parts_ = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
-    if (parts_ == 2 && chunks < shortest_of_two) parts_ = 1;
-    parts_ = std::max(parts_, least_parts);
-    if (r.sizes.sequence_split != 0) parts_ = std::min(r.sizes.sequence_split, chunks);
-    parts_ = writers_ > 0 ? 1 : std::max<std::int64_t>(parts_, 1);
-    base_.g = pointer(r.g);
-    base_.gk = pointer(r.gk);
-    const Tensor& gates = r.gk.defined() ? r.gk : r.g;
-    base_.wide_gates = gates.defined() && gates.dtype() == DType::float32;
-    base_.g_gamma = pointer<const float>(r.g_gamma);
-    base_.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
-    base_.sequences = r.sequences;
-    base_.length = r.length;
-    base_.heads = static_cast<int>(r.heads);
-    base_.reverse = r.reverse;
-    base_.scale = static_cast<float>(r.scale);
-    base_.parts = static_cast<int>(parts_);
-    base_.run_parts = base_.parts;
-    base_.part_chunks = static_cast<int>((chunks + parts_ - 1) / parts_);
+    std::int64_t parts = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
+    if (parts < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) parts = 1;
+    divide(writers_ > 0 ? 1 : std::max(parts, least_parts));
   }
+  /// For a walk to the borders of chunks, in so many parts.
+  Passes(const Recurrence& r, std::int64_t parts) : Passes(r) { divide(parts); }
 
   Rows rows(const Tensor& x) const {
     const std::int64_t heads = x.size(-2);
@@ -106,11 +109,11 @@ class Passes {
 
   /// Room for the states before each part; undefined where there is only one.
   Tensor room_for_states() const {
-    return parts_ == 1 ? Tensor() : empty({r_.sequences, parts_, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
+    return parts() == 1 ? Tensor() : empty({r_.sequences, parts(), r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
   }
   /// Adds the states before each part, made from y and w, where there is more than one; in `room` if that is defined.
   State part_states(const Tensor& y, const Tensor& w, State state, bool backward, const Tensor& room = {}) {
-    if (parts_ == 1) return state;
+    if (parts() == 1) return state;
     state.between = pointer<float>(room.defined() ? room : keep(room_for_states()));
     Pass p = start_from(state, value_pass(y, y, w, backward));
     p.x.data = nullptr;
@@ -119,10 +122,10 @@ class Passes {
     p.first_part = backward ? 1 : 0;
     p.run_parts = p.parts - 1;
     const int channels = r_.gk.defined() ? static_cast<int>(r_.K) : 1;
-    if (parts_ > 2)
-      p.decay = pointer<float>(keep(empty({r_.sequences * parts_, r_.heads, channels}, {DType::float32, r_.q.device()})));
+    if (parts() > 2)
+      p.decay = pointer<float>(keep(empty({r_.sequences * parts(), r_.heads, channels}, {DType::float32, r_.q.device()})));
     launch(p);
-    if (parts_ > 2)
+    if (parts() > 2)
       chunk::join_parts(
           {p.between, p.decay, r_.sequences, p.parts, p.heads, channels, static_cast<int>(r_.K), static_cast<int>(r_.V)},
           stream_);
@@ -148,12 +151,58 @@ class Passes {
     for (p.first_part = p.parts - 1; p.first_part >= 0; --p.first_part) run(p, state, out);
     return state;
   }
-  std::int64_t parts() const { return parts_; }
+  Apart apart(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad_o) const {
+    Apart a{};
+    a.q = rows(q);
+    a.k = rows(k);
+    a.v = rows(v);
+    a.grad_o = rows(grad_o);
+    a.g = base_.g;
+    a.gk = base_.gk;
+    a.wide_gates = base_.wide_gates;
+    a.g_gamma = base_.g_gamma;
+    a.cu_seqlens = base_.cu_seqlens;
+    a.sequences = r_.sequences;
+    a.length = r_.length;
+    a.tokens = r_.tokens;
+    a.heads = base_.heads;
+    a.reverse = base_.reverse;
+    a.scale = base_.scale;
+    return a;
+  }
+  /// From `state`, leaving the states at the borders of chunks made from y and w.
+  Pass walk(const Tensor& y, const Tensor& w, const State& state, bool backward, const Tensor& borders) const {
+    Pass p = start_from(state, value_pass(y, y, w, backward));
+    p.borders = borders.raw_data();
+    return p;
+  }
+  std::int64_t parts() const { return base_.parts; }
   std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences; }
   /// Memory that lives as long as this.
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
  private:
+  explicit Passes(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {
+    base_.g = pointer(r.g);
+    base_.gk = pointer(r.gk);
+    const Tensor& gates = r.gk.defined() ? r.gk : r.g;
+    base_.wide_gates = gates.defined() && gates.dtype() == DType::float32;
+    base_.g_gamma = pointer<const float>(r.g_gamma);
+    base_.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
+    base_.sequences = r.sequences;
+    base_.length = r.length;
+    base_.heads = static_cast<int>(r.heads);
+    base_.reverse = r.reverse;
+    base_.scale = static_cast<float>(r.scale);
+  }
+  /// Into so many parts, if the caller of the operation wants no other number.
+  void divide(std::int64_t parts) {
+    const std::int64_t chunks = tiles(r_.length), split = r_.sizes.sequence_split;
+    parts = std::max<std::int64_t>(split != 0 ? std::min(split, chunks) : parts, 1);
+    base_.parts = base_.run_parts = static_cast<int>(parts);
+    base_.part_chunks = static_cast<int>((chunks + parts - 1) / parts);
+  }
+
   static Pass start_from(const State& state, Pass p) {
     p.first = state.first;
     p.first_is_shared = state.is_shared;
@@ -173,6 +222,12 @@ class Passes {
   }
   void launch(const Pass& p) const {
     if (p.sequences == 0) return;
+    constexpr int kShortestWalk = 12;  // chunks; measured: in shorter parts the pass is faster
+    if (!p.out && has_walks(r_) && p.part_chunks >= kShortestWalk) {
+      Pass none = p;
+      none.run_parts = 0;
+      return p.backward ? run_walks(r_, none, p) : run_walks(r_, p, none);
+    }
     const bool bfloat16 = r_.q.dtype() == DType::bfloat16;
     if (writers_ > 0 && p.out) {
       const auto run = bfloat16 ? run_uniform_pass<__nv_bfloat16> : run_uniform_pass<__half>;
@@ -183,8 +238,7 @@ class Passes {
 
   const Recurrence& r_;
   const cudaStream_t stream_;
-  const int writers_;
-  std::int64_t parts_;
+  int writers_ = 0;
   Pass base_{};
   std::vector<Tensor> kept_;
 };
@@ -202,10 +256,10 @@ bool take(const RecurrenceShape& shape) {
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 
-Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K, true).room_for_states(); }
+Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K, true, Passes::Role::forward).room_for_states(); }
 
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes(r, r.V, r.K, true);
+  Passes passes(r, r.V, r.K, true, Passes::Role::forward);
   const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false, r.states);
   passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o);
 }
@@ -217,8 +271,8 @@ struct BackwardPasses {
   Passes values, keys;
 
   BackwardPasses(const Recurrence& r, bool balanced)
-      : values(r, r.V, r.K, !balanced, false, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
-        keys(r, r.K, r.V, !balanced, balanced, values.parts()) {}
+      : values(r, r.V, r.K, !balanced, Passes::Role::values, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
+        keys(r, r.K, r.V, !balanced, Passes::Role::keys, values.parts()) {}
 
  private:
   /// Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
@@ -230,14 +284,58 @@ struct BackwardPasses {
 }  // namespace
 
 bool values_apart(const Recurrence& r) {
+  if (has_walks(r)) return false;
   const BackwardPasses passes(r, r.g.defined() || r.gk.defined());
   return passes.values.parts() == 1 && passes.keys.parts() == 1;
 }
 
+namespace {
+
+/// How many parts sequences have for the walks to the chunks' borders.
+std::int64_t walk_parts(const Recurrence& r) {
+  const std::int64_t chunks = tiles(r.length), blocks = walk_blocks(r), fill = multiprocessor_count(r.q.device());
+  // Measured: both directions together take all that the memory has with fewer blocks than multiprocessors, and in shorter
+  // sequences finding out what parts add takes longer than they save.
+  constexpr std::int64_t kShortest = 24, kShortestPart = 4;
+  if (blocks == 0 || 5 * blocks >= 2 * fill || chunks < std::max(kShortest, 2 * blocks)) return 1;
+  return r.states.defined() ? r.states.size(1) : std::min(fill / blocks, chunks / kShortestPart);
+}
+
+/// From the states at the borders of chunks.
+void backward_apart(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
+  Passes passes(r, walk_parts(r));
+  Passes::State first = first_state(r, {}),
+                last{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
+  if (r.states.defined() && r.states.size(1) == passes.parts()) first.between = pointer<float>(r.states);
+  else first = passes.part_states(r.k, r.v, first, false);
+  last = passes.part_states(r.q, grad_o, last, true);
+  const Shape shape{passes.slots(), r.heads, tiles(r.K), tiles(r.V), kChunk * kChunk};
+  const Tensor before = empty(shape, r.q.options()), after = empty(shape, r.q.options());
+  run_walks(r, passes.walk(r.k, r.v, first, false, before), passes.walk(r.q, grad_o, last, true, after));
+
+  auto result = [&](const Tensor& out, std::int64_t size) {
+    if (!out.defined()) return Apart::Result{};
+    return Apart::Result{out.raw_data(), out.dtype() == DType::float32, reshape(out, {r.tokens, r.heads, size}).strides()[0]};
+  };
+  const Tensor strong = empty({1 + passes.slots() * r.heads}, {DType::int32, r.q.device()});
+  Apart a = passes.apart(r.q, r.k, r.v, grad_o);
+  a.borders = {before.raw_data(), after.raw_data()};
+  a.dq = result(grads.q, r.K);
+  a.dk = result(grads.k, r.K);
+  a.dv = result(grads.v, r.V);
+  a.dgk = pointer(grads.dgk);
+  a.dg = pointer<float>(grads.dg);
+  a.strong = pointer<int>(strong);
+  (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, stream(r.q.device()));
+}
+
+}  // namespace
+
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
   const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
-  auto [values, keys] = BackwardPasses(r, balanced);
   const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
+  if (has_walks(r) && (with_q || with_k)) return backward_apart(r, grad_o, grad_final_state, grads);
+  auto [values, keys] = BackwardPasses(r, balanced);
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
   Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it
   const Pass dv = values.value_pass(r.k, r.q, grad_o, true);

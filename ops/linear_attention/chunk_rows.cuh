@@ -17,20 +17,25 @@ struct Source {
     step = stretch.reverse ? -row : row;
     columns = rows.size - column;
   }
-  /// Starts to copy the rows of a step to tiles side by side.
+  /// Starts to copy the rows of a step to tiles side by side: to every (kThreads / 8)th row of them, tokens `next` apart.
   template <int kThreads, int N>
-  __device__ void copy(SwizzledTile<E> (&tiles)[N], const Step& of, int thread) const {
+  __device__ void copy(SwizzledTile<E> (&tiles)[N], const Step& of, int thread, int first, int next) const {
     static_assert(N > 0);
     constexpr int kRows = kThreads / 8;
-    const E* at = data + std::int64_t{of.position() + thread / 8} * step;
+    const E* at = data + std::int64_t{of.position() + first} * step;
 #pragma unroll
     for (int i = 0; i < kTile / kRows; ++i) {
-      const int row = thread / 8 + i * kRows;
 #pragma unroll
       for (int tile = 0; tile < N; ++tile)
-        copy_async(tiles[tile].at(row, thread % 8), at + tile * kTile, tile * kTile < columns && row < of.count);
-      at += kRows * step;
+        copy_async(tiles[tile].at(thread / 8 + i * kRows, thread % 8), at + tile * kTile,
+                   tile * kTile < columns && first + i * next < of.count);
+      at += next * step;
     }
+  }
+  /// In their order.
+  template <int kThreads, int N>
+  __device__ void copy(SwizzledTile<E> (&tiles)[N], const Step& of, int thread) const {
+    copy<kThreads>(tiles, of, thread, thread / 8, kThreads / 8);
   }
 };
 

@@ -30,15 +30,20 @@ struct Stretch {
   bool reverse;
   int part;
 
-  __device__ Stretch(const Pass& p, std::int64_t n, int its_part)
+  /// The whole of a sequence, of a Pass or of Apart.
+  template <class P>
+  __device__ Stretch(const P& p, std::int64_t n)
       : begin(p.cu_seqlens ? p.cu_seqlens[n] : n * p.length),
         count(static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - begin : p.length)),
         first_slot(begin / kTile + n),
+        first_chunk(0),
+        end_chunk((count + kTile - 1) / kTile),
         reverse(p.reverse),
-        part(its_part) {
-    const int chunks = (count + kTile - 1) / kTile;
-    first_chunk = min(part * p.part_chunks, chunks);
-    end_chunk = min(first_chunk + p.part_chunks, chunks);
+        part(0) {}
+  __device__ Stretch(const Pass& p, std::int64_t n, int its_part) : Stretch(p, n) {
+    part = its_part;
+    first_chunk = min(part * p.part_chunks, end_chunk);
+    end_chunk = min(first_chunk + p.part_chunks, end_chunk);
   }
   __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
   __device__ int chunk_tokens(int chunk) const { return min(count - chunk * kTile, kTile); }

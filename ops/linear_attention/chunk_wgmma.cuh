@@ -64,6 +64,10 @@ __device__ inline std::uint32_t shared_address(const void* p) { return static_ca
 __device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
+/// Before its place is used again.
+__device__ inline void barrier_end(std::uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -100,16 +104,40 @@ __device__ bool sync_group_or(int barrier, bool x) {
 /// Makes this thread's writes to shared memory visible to wgmma, before the barrier that tells of them.
 __device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Copies by the hardware, which tell a barrier of the bytes that have come.
+/// Arrives at the barrier, which then waits for the bytes as well.
+__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+__device__ inline void copy_bulk(void* target, const void* source, int bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(target)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+/// To the L2 cache.
+__device__ inline void prefetch_bulk(const void* source, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
+}
+
 // Copies from global memory past the registers; 16 bytes of zeros where `inside` is false.
 __device__ inline void copy_async(void* target, const void* source, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
                : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// At a barrier, when this thread's copies so far have come (one of the arrivals that the barrier counts).
+__device__ inline void arrive_with_copies(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 template <int Pending>
 __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
+
+/// Which token a tile's row holds where the threads of load_transposed are to have 16 tokens that follow each other, those from
+/// 16 (lane % 4) on, as sums along the tokens are easiest then.
+__host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 16 + row / 16 * 4 + row / 8 % 2 * 2 + row % 2; }
 
 /// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
@@ -122,6 +150,15 @@ __device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, in
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
+/// The same without transposing: 8 x 8 blocks of this warp's 16 rows, columns 16 step + {0, 0, 8, 8}, as wgmma's left operand.
+template <class E>
+__device__ void load_straight(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+  const int lane = thread % 32, warp = thread / 32;
+  const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, 2 * step + lane / 16));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
 /// The reverse of load_transposed.
 template <class E>
 __device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uint32_t (&r)[4], int thread) {
@@ -129,6 +166,16 @@ __device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uin
   const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+/// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
+template <class E>
+__device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
+  const int lane = thread % 32, warp = thread / 32;
+  const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, piece + lane / 16));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
                : "memory");
 }
 
@@ -147,6 +194,12 @@ template <int N>
 __device__ void pin(float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+/// The same for a left operand, whose registers products under way still read.
+template <int N>
+__device__ void pin(std::uint32_t (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
 /// Tiles as operands, from a row on (a multiple of 8): where the first of them lies, for `descriptor`.
@@ -178,6 +231,11 @@ __device__ inline std::uint64_t descriptor(std::uint32_t operand, int step) {
                " {" GLADE_REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"                                              \
                : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8), GLADE_OUTPUTS_8(d, 16), GLADE_OUTPUTS_8(d, 24)        \
                : "l"(a), "l"(b), "r"(add))
+#define GLADE_WGMMA_REGISTERS_32(type)                                                                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type \
+               " {" GLADE_REGISTERS_16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"                                   \
+               : GLADE_OUTPUTS_8(d, 0), GLADE_OUTPUTS_8(d, 8)                                                        \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 #define GLADE_WGMMA_REGISTERS_64(type)                                                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
                " {" GLADE_REGISTERS_32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"                                 \
@@ -202,11 +260,22 @@ __device__ void wgmma(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t
   if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_REGISTERS_64("bf16");
   else GLADE_WGMMA_REGISTERS_64("f16");
 }
+/// d (+)= a b^T for 16 columns of the tile b and 32 of its rows.
+template <class E>
+__device__ void wgmma_rows(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_REGISTERS_32("bf16");
+  else GLADE_WGMMA_REGISTERS_32("f16");
+}
+template <class E>
+__device__ void wgmma_rows(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+  wgmma<E, 0>(d, a, b, add);
+}
 #undef GLADE_OUTPUTS_8
 #undef GLADE_REGISTERS_16
 #undef GLADE_REGISTERS_32
 #undef GLADE_WGMMA_SHARED_32
 #undef GLADE_WGMMA_SHARED_64
+#undef GLADE_WGMMA_REGISTERS_32
 #undef GLADE_WGMMA_REGISTERS_64
 
 }  // namespace glade::cuda::passes

@@ -114,6 +114,19 @@ TEST_F(Chunk, HeadSizes) {
       for (const bool gk : {false, true}) check({.B = 1, .T = 150, .K = K, .V = V, .g_gamma = !gk, .gk = gk});
 }
 
+TEST_F(Chunk, SizesAroundTiles) {
+  // With up to 128 keys' channels the backward pass with gates a channel takes all chunks side by side.
+  for (const std::int64_t K : {56, 72, 128, 136})
+    for (const std::int64_t V : {56, 72, 136, 256}) check({.T = 70, .H = 1, .K = K, .V = V, .g = true, .reverse = K == 72});
+}
+
+TEST_F(Chunk, ManySequences) {
+  // More of them than one dimension of a grid has blocks for both directions.
+  Case c{.B = 1, .T = 0, .H = 1, .K = 8, .V = 8, .cu_seqlens = {0}};
+  for (int i = 0; i < 33000; ++i) c.cu_seqlens.push_back(c.T += i % 3);
+  check(c);
+}
+
 TEST_F(Chunk, WideBlocks) {
   // So many heads that blocks take 128 channels of values on Hopper GPUs.
   for (const bool gk : {false, true}) check({.B = 50, .T = 130, .K = 128, .V = 128, .g = !gk, .gk = gk});
@@ -185,6 +198,40 @@ TEST_F(Chunk, FewHeadsAndLongSequences) {
       check({.B = 1, .T = 3000, .H = 1, .g = !gk, .gk = gk, .reverse = reverse, .dtype = DType::float32}, 1e-5);
   check({.B = 1, .T = 3000, .H = 2, .K = 100, .V = 60, .g = true, .cu_seqlens = {0, 70, 70, 2900, 3000}, .dtype = DType::float32},
         1e-5);
+}
+
+TEST_F(Chunk, GradientsThatAreNotWanted) {
+  // The others are the same, but for the rounding of another way to them.
+  constexpr int kInputs = 5;
+  for (const std::int64_t K : {64, 128}) {
+    auto random = [](const Shape& shape) { return to_data(to_data(random_tensor(shape), DType::bfloat16), kCUDA); };
+    const Tensor values[kInputs] = {random({2, 200, 2, K}), random({2, 200, 2, K}), random({2, 200, 2, 72}),
+                                    to_data(abs(random({2, 200, 2, K})) * -0.1, DType::bfloat16),
+                                    random_tensor({2, 2, K, 72}, kCUDA, DType::float32)};
+    const Tensor grad = random({2, 200, 2, 72}), grad_state = random_tensor({2, 2, K, 72}, kCUDA, DType::float32);
+    auto gradients = [&](unsigned wanted) {
+      Tensor x[kInputs];
+      for (int i = 0; i < kInputs; ++i) {
+        x[i] = values[i].detach();
+        if (wanted >> i & 1) x[i].set_requires_grad();
+      }
+      RecurrentOptions options;
+      options.gk = x[3], options.initial_state = x[4], options.algorithm = Algorithm::chunk;
+      const auto [o, state] = recurrent(x[0], x[1], x[2], options);
+      autograd::backward({o, state}, {grad, grad_state});
+      Tensors grads;
+      for (const Tensor& input : x) grads.push_back(input.grad());
+      return grads;
+    };
+    const Tensors all = gradients((1u << kInputs) - 1);
+    for (const unsigned wanted : {1u, 2u, 4u, 8u, 16u, 5u, 20u, 23u}) {
+      const Tensors some = gradients(wanted);
+      for (int i = 0; i < kInputs; ++i) {
+        ASSERT_EQ(some[i].defined(), (wanted >> i & 1) != 0) << wanted;
+        if (some[i].defined()) EXPECT_LE(relative_error(some[i], all[i]), 4e-3) << "input " << i << " of " << wanted;
+      }
+    }
+  }
 }
 
 TEST_F(Chunk, OtherPartsBackward) {

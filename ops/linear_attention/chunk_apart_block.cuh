@@ -1,0 +1,452 @@
+#pragma once
+// What the kernels for gradients of chunks side by side (chunk_apart.cuh) have in common: a block with a chunk and a head.
+//
+// A warp group has a tile of 64 keys, a warp 16 of them. Gradients of queries and keys are accumulated transposed, [keys] x
+// [tokens], so that what goes along the tokens (sums of gates, and of their gradients) stays within the four threads that share a
+// row, and all that has gates is a warp's own. ldmatrix brings [token][channel] tiles into the same places: as accumulators and
+// left operands have them.
+#include <glade/ops/linear_attention/chunk_apart_shared.cuh>
+
+namespace glade::cuda::passes {
+
+template <class E, int kTiles, bool kWideGates, bool kWideResults>
+struct ApartBlock {
+  static_assert(kWideResults || !kWideGates);
+  using Shared = ApartShared<E, kTiles>;
+  using Tile = typename Shared::Tile;
+  static constexpr int kThreads = kTiles * kGroup;
+  static constexpr int kColumns = kTile / kTiles;                   ///< tokens of a warp group, where it does not have them all
+  static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16>;  ///< as Variant::kRests
+  using Columns = float[kColumns / 2];
+
+  const ApartArguments& a;
+  Shared& shared;
+  const std::int64_t n;
+  const int head;
+  int thread, group;       ///< thread: of the group
+  std::uint32_t operands;  ///< where the first tile lies, as operand() has it
+
+  /// Ends with a barrier; `shared` has what describes the chunk then.
+  __device__ ApartBlock(const ApartArguments& apart, Shared& memory, std::int64_t sequence, int its_head, int chunk)
+      : a(apart),
+        shared(memory),
+        n(sequence),
+        head(its_head),
+        thread(static_cast<int>(threadIdx.x) % kGroup),
+        group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
+        operands(passes::operand(memory.k[0])) {
+    if (const int i = static_cast<int>(threadIdx.x); i < kPlaces) {
+      const Stretch stretch(a, n);
+      const std::int64_t first = stretch.token(std::int64_t{chunk} * kTile);
+      const ApartArguments::Tensor& tensor = a.tensors[i];
+      shared.places[i] = {
+          tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
+          static_cast<int>(a.reverse ? -tensor.step : tensor.step), tensor.size};
+      if (i == 0) {
+        const std::int64_t states = (stretch.slot(chunk) * a.heads + head) * kTiles * value_tiles();
+        shared.first_token = first;
+        shared.count = stretch.chunk_tokens(chunk);
+        shared.state_before = static_cast<const Tile*>(a.borders.before) + states;
+        shared.state_after = static_cast<const Tile*>(a.borders.after) + states;
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ int lane() const { return thread % 32; }
+  __device__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }  ///< of the block
+  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }        ///< the first of this thread's two
+  __device__ int first_row() const { return group * kColumns; }
+  // Rows of tiles hold tokens in an order in which a thread's columns of accumulators are 16 tokens after each other.
+  __device__ static int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }
+  __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }  ///< of an accumulator's i-th element
+  __device__ int own_token(int i) const { return token(i) + first_row() / 4; }       ///< where it has this group's columns
+  __device__ int channels() const { return a.q.size; }
+  __device__ int value_tiles() const { return (a.v.size + kTile - 1) / kTile; }
+  __device__ int count() const { return shared.count; }
+  __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.reverse ? -t : t); }
+  /// A tile of `shared` as an operand.
+  __device__ std::uint32_t operand(const Tile& tile, int row = 0) const {
+    return operands +
+           static_cast<std::uint32_t>((reinterpret_cast<const char*>(&tile) - reinterpret_cast<const char*>(shared.k)) >> 4) +
+           row * (kTile * sizeof(E) >> 4);
+  }
+
+  /// Starts to copy a tensor's rows, from a column on, to tiles side by side.
+  template <int N>
+  __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column) const {
+    constexpr int kRows = kThreads / 8, kTokens = kRows / 4;
+    int index = static_cast<int>(threadIdx.x);
+    forget(index);  // or the addresses for all tensors would take registers at once
+    const Place place = shared.places[tensor];
+    const int column = first_column + index % 8 * 8, token = token_of_row(index / 8), tokens = count() - token;
+    const E* at = place.template row<const E>(token) + column;
+#pragma unroll
+    for (int row = 0; row < kTile; row += kRows) {
+#pragma unroll
+      for (int tile = 0; tile < N; ++tile)
+        copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
+                   column + tile * kTile < place.size && row / kRows * kTokens < tokens);
+      at += kTokens * place.step;
+    }
+  }
+  __device__ void copy_gates(Tile (&tiles)[kTiles]) const {
+    if constexpr (!kWideGates) copy(tiles, kGateRows, 0);
+  }
+  __device__ void copy_values(int tile) const {
+    Tile(&to)[2] = shared.values[tile % 2];
+    copy(reinterpret_cast<Tile(&)[1]>(to[0]), kValues, tile * kTile);
+    copy(reinterpret_cast<Tile(&)[1]>(to[1]), kGradO, tile * kTile);
+  }
+  /// By one thread.
+  __device__ void copy_states(int value_tile) const {
+    barrier_expect(&shared.states_full, 2 * kTiles * sizeof(Tile));
+    for (int i = 0; i < kTiles; ++i) {
+      const int at = i * value_tiles() + value_tile;
+      copy_bulk(&shared.before[i], shared.state_before + at, sizeof(Tile), &shared.states_full);
+      copy_bulk(&shared.after[i], shared.state_after + at, sizeof(Tile), &shared.states_full);
+    }
+  }
+  /// By one thread, before any other uses the barrier.
+  __device__ void start_states() const {
+    barrier_init(&shared.states_full, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    copy_states(0);
+    if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
+      for (int i = 0; i < kTiles; ++i) {
+        prefetch_bulk(shared.state_before + i * value_tiles() + 1, more);
+        prefetch_bulk(shared.state_after + i * value_tiles() + 1, more);
+      }
+  }
+
+  /// The gates that all channels share to shared.b, by the first threads.
+  __device__ void load_head_gates() const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= kTile) return;
+    const int t = token_of_row(row);
+    float gate = a.g_gamma ? __ldg(a.g_gamma + n * a.heads + head) : 0.f;
+    if (t < count() && a.g) {
+      const std::int64_t at = position_token(t) * a.heads + head;
+      gate += a.wide_gates ? __ldg(static_cast<const float*>(a.g) + at)
+                           : unpack<E>(__ldg(static_cast<const std::uint16_t*>(a.g) + at)).x;
+    }
+    shared.b[row] = t < count() ? gate * kLog2e : 0.f;
+  }
+  /// What a thread has of a row of accumulators, by token.
+  using Row = float[16];
+  /// Log decays, base 2, of this thread's first or second channel.
+  __device__ void load_gates(Row& gates, Tile& tile, int half) const {
+    const int channel = group * kTile + row() + 8 * half;
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const int t = token(4 * m);
+      float2 gate{};
+      if constexpr (kWideGates) {
+        const Place place = shared.places[kGateRows];
+        if (channel < channels() && t < count()) gate.x = __ldg(place.row<const float>(t) + channel);
+        if (channel < channels() && t + 1 < count()) gate.y = __ldg(place.row<const float>(t + 1) + channel);
+      } else {
+        if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread);
+        gate = unpack<E>(pairs[m % 2 * 2 + half]);
+      }
+      const float2 by_head = *reinterpret_cast<const float2*>(&shared.b[8 * m + lane() % 4 * 2]);
+      gates[2 * m] = at_least(fmaf(gate.x, kLog2e, by_head.x), kLeastGate);
+      gates[2 * m + 1] = at_least(fmaf(gate.y, kLog2e, by_head.y), kLeastGate);
+    }
+  }
+  /// Which of them let no gradient through.
+  __device__ static unsigned dead_gates(const Row& gates) {
+    unsigned dead = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
+    return dead;
+  }
+  /// Sums along the tokens within segments of `size`: of those before each, or (kAfter) after it.
+  template <bool kAfter>
+  __device__ void sum_others(Row& sums, const Row& x, int size = kTile) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum += x[i];
+    const float neighbour = __shfl_xor_sync(~0u, sum, 1), other_pair = __shfl_xor_sync(~0u, sum + neighbour, 2);
+    sum = lane() % 2 != kAfter && size > 16 ? neighbour : 0.f;
+    if (lane() / 2 % 2 != kAfter && size > 32) sum += other_pair;
+#pragma unroll
+    for (int step = 0; step < 16; ++step) {
+      const int i = kAfter ? 15 - step : step;
+      if (step > 0 && step % size == 0) sum = 0;
+      sums[i] = sum;
+      sum += x[i];
+    }
+  }
+  /// Of a thread's accumulators the elements of one row.
+  __device__ static int element(int i, int half) { return 2 * i - i % 2 + 2 * half; }
+  __device__ static void take_row(Row& to, const float (&x)[32], int half) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) to[i] = x[element(i, half)];
+  }
+  /// What the last of the four threads that share a row has at its end.
+  __device__ float last(const Row& x) const { return __shfl_sync(~0u, x[15], lane() | 3); }
+  __device__ static float sum_quad(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+  }
+
+  /// Two neighbours times their factors, in two numbers.
+  struct Scaled {
+    std::uint32_t rounded, rest;
+    __device__ Scaled(std::uint32_t pair, float first, float second) {
+      const float2 values = unpack<E>(pair);
+      const float x = values.x * first, y = values.y * second;
+      rounded = pack<E>(x, y);
+      rest = kRests ? pack_rest<E>(x, y, rounded) : 0;
+    }
+  };
+  __device__ static float2 sum_of(std::uint32_t rounded, std::uint32_t rest) {
+    float2 x = unpack<E>(rounded);
+    if constexpr (kRests) {
+      const float2 y = unpack<E>(rest);
+      x.x += y.x, x.y += y.y;
+    }
+    return x;
+  }
+
+  /// Keys times queries of this group's tokens, transposed: [token of k][token of q].
+  __device__ void multiply_scores(Columns& sums, const Tile& q, const Tile& q_rest) const {
+    const std::uint32_t k = operand(shared.k[0]), rows = operand(q, first_row());
+    auto add = [&](std::uint32_t left, std::uint32_t right, int added) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 4; ++i) {
+        const int columns = i / 4 * kTileStep + i % 4 * kColumnStep;
+        wgmma_shared<E>(sums, descriptor(left, columns), descriptor(right, columns), added + i);
+      }
+    };
+    wgmma_begin();
+    add(k, rows, 0);
+    if constexpr (kRests) {
+      add(k, operand(q_rest, first_row()), 1);
+      add(operand(shared.k_rest[0]), rows, 1);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(sums);
+  }
+  /// To shared.scores, where `keep` says so of a row and a column.
+  template <class F>
+  __device__ void store_scores(const Columns& sums, F&& keep) const {
+#pragma unroll
+    for (int s = 0; s < kColumns / 16; ++s) {
+      std::uint32_t rounded[4], rests[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 8 * s + 2 * j, t = token_of_row(row()) + j % 2 * 2, column = own_token(i);
+        const float first = keep(t, column) ? sums[i] : 0.f, second = keep(t, column + 1) ? sums[i + 1] : 0.f;
+        rounded[j] = pack<E>(first, second);
+        rests[j] = pack_rest<E>(first, second, rounded[j]);
+      }
+      store_straight(shared.scores[0], first_row() / 8 + 2 * s, rounded, thread);
+      if constexpr (kRests) store_straight(shared.scores[1], first_row() / 8 + 2 * s, rests, thread);
+    }
+  }
+  /// sums += x scores, 16 tokens of x.
+  template <int RowsAreInner>
+  __device__ static void add_scores(float (&sums)[32], const std::uint32_t (&x)[4], const std::uint32_t (&x_rest)[4],
+                                    std::uint32_t scores, std::uint32_t scores_rest, int at) {
+    wgmma<E, RowsAreInner>(sums, x, descriptor(scores, at), 1);
+    if constexpr (kRests) {
+      wgmma<E, RowsAreInner>(sums, x_rest, descriptor(scores, at), 1);
+      wgmma<E, RowsAreInner>(sums, x, descriptor(scores_rest, at), 1);
+    }
+  }
+
+  /// What the loop over the values leaves.
+  struct Sums {
+    float q[32], k[32];  ///< the states times do and v, [key][token]
+    Columns scores;      ///< do times v, [token of do][token of v]
+    float states[2];     ///< the states' product summed over the values, this thread's part, by row
+  };
+  /// The values' gradients, and sums over values. `last` is called when the last tile's states are needed no more.
+  template <class F>
+  __device__ void through_values(Sums& sums, F&& last) {
+    sums.states[0] = sums.states[1] = 0;
+    const int tiles = value_tiles();
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      forget(thread);
+      wait_copies<0>();
+      fence_for_wgmma();
+      __syncthreads();
+      const bool more = tile + 1 < tiles;
+      if (more) copy_values(tile + 1);
+      commit_copies();
+      barrier_wait(&shared.states_full, static_cast<unsigned>(tile) & 1);
+      Tile &v_tile = shared.values[tile % 2][0], &do_tile = shared.values[tile % 2][1];
+      const std::uint32_t v = operand(v_tile), grad_o = operand(do_tile), v_rows = operand(v_tile, first_row()),
+                          before = operand(shared.before[group]), after = operand(shared.after[group]);
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < 4 * kColumnStep; i += kColumnStep) {
+        wgmma_shared<E>(sums.q, descriptor(before, i), descriptor(grad_o, i), tile + i);
+        wgmma_shared<E>(sums.k, descriptor(after, i), descriptor(v, i), tile + i);
+        wgmma_shared<E>(sums.scores, descriptor(grad_o, i), descriptor(v_rows, i), tile + i);
+      }
+      wgmma_commit();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t state[4], gradient[4];
+        load_straight(state, shared.before[group], i, thread);
+        load_straight(gradient, shared.after[group], i, thread);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 x = unpack<E>(state[j]), y = unpack<E>(gradient[j]);
+          sums.states[j % 2] += x.x * y.x;
+          sums.states[j % 2] += x.y * y.y;
+        }
+      }
+      wgmma_wait<0>();
+      pin(sums.q);
+      pin(sums.k);
+      pin(sums.scores);
+      Columns grad_v;
+      multiply_values(grad_v, do_tile);
+      wgmma_wait<0>();
+      pin(sums.q);
+      pin(sums.k);
+      pin(sums.scores);
+      pin(grad_v);
+      __syncthreads();
+      if (more && threadIdx.x == 0) copy_states(tile + 1);
+      if (!more) last();
+      if (!a.dv.data) continue;
+      Store store(*this, kGradV, a.dv.wide, tile * kTile, first_row());
+#pragma unroll
+      for (int i = 0; i < kColumns / 16; ++i) {
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
+        store(x);
+      }
+    }
+  }
+  /// D^T k + do^T scores, of this group's tokens.
+  __device__ void multiply_values(Columns& sums, Tile& grad_o) {
+    const std::uint32_t k = operand(shared.k[0], first_row()), k_rest = operand(shared.k_rest[0], first_row()),
+                        scores = operand(shared.scores[0], first_row()), rest = operand(shared.scores[1], first_row());
+    std::uint32_t left[2][4];
+#pragma unroll
+    for (int i = 0; i < 4 * kTiles + 4; ++i) {  // 16 keys at a time, then 16 tokens
+      const bool of_keys = i < 4 * kTiles;
+      wgmma_wait<0>();
+      load_transposed(left[i % 2], of_keys ? shared.after[i / 4] : grad_o, i % 4, thread);
+      if (of_keys)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          left[i % 2][j] = multiply_pairs(
+              left[i % 2][j], *reinterpret_cast<const std::uint32_t*>(&shared.scale[16 * i + j / 2 * 8 + lane() % 4 * 2]));
+      const int at = i % 4 * kColumnStep + (of_keys ? i / 4 * kTileStep : 0);
+      wgmma_begin();
+      wgmma_rows<E>(sums, left[i % 2], descriptor(of_keys ? k : scores, at), i);
+      if constexpr (kRests) wgmma_rows<E>(sums, left[i % 2], descriptor(of_keys ? k_rest : rest, at), 1);
+      wgmma_commit();
+    }
+  }
+  __device__ static std::uint32_t multiply_pairs(std::uint32_t x, std::uint32_t y) {
+    using Pair = std::conditional_t<std::is_same_v<E, __nv_bfloat16>, __nv_bfloat162, __half2>;
+    const Pair product = __hmul2(*reinterpret_cast<const Pair*>(&x), *reinterpret_cast<const Pair*>(&y));
+    return *reinterpret_cast<const std::uint32_t*>(&product);
+  }
+
+  /// Stores results of this warp's 16 of the channels from `first_channel` on, of 16 rows after the other from `first` on, as
+  /// accumulators have them.
+  class Store {
+   public:
+    __device__ Store(const ApartBlock& block, Tensors tensor, bool wide, int first_channel, int first)
+        : wide_(kWideResults && wide) {
+      int index = block.thread;
+      forget(index);  // or the addresses of all results would take registers at once
+      const Place place = block.shared.places[tensor];
+      const int t = first / 4 + (wide_ ? index % 4 * 16 : token_of_row(index % 32 / 4)),
+                channel = first_channel + index / 32 * 16 + (wide_ ? index % 32 / 4 : index % 4 * 2 + (index % 2 ? 6 : 0));
+      step_ = place.step;
+      channels_ = place.size - channel;
+      tokens_ = (channels_ > 0 ? block.count() : 0) - t;
+      at_ = place.first + (std::int64_t{t} * step_ + channel) * (wide_ ? sizeof(float) : sizeof(E));
+    }
+    __device__ void operator()(const float (&x)[8]) {
+      if (wide_) {
+        float* const at = reinterpret_cast<float*>(at_);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int later = i / 4 * 2 + i % 2, channel = i / 2 % 2 * 8;
+          if (later < tokens_ && channel < channels_) at[std::int64_t{later} * step_ + channel] = x[i];
+        }
+        at_ += std::int64_t{step_} * (4 * sizeof(float));
+        tokens_ -= 4;
+        return;
+      }
+      // Blocks of 8 x 8, transposed; then neighbours exchange, so that each has four channels.
+      const bool odd = threadIdx.x % 2;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::uint32_t low = transposed(pack<E>(x[4 * i], x[4 * i + 1])),
+                            high = transposed(pack<E>(x[4 * i + 2], x[4 * i + 3])),
+                            other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+        if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = odd ? make_uint2(other, high) : make_uint2(low, other);
+        at_ += std::int64_t{step_} * (2 * sizeof(E));
+        tokens_ -= 2;
+      }
+    }
+
+   private:
+    const bool wide_;
+    char* at_;
+    int step_, tokens_, channels_;
+  };
+  __device__ static std::uint32_t transposed(std::uint32_t x) {
+    std::uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+  }
+  /// Sums over each token and those after it.
+  __device__ void add_later(float (&x)[32]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Row own, later;
+      take_row(own, x, half);
+      sum_others<true>(later, own);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) x[element(i, half)] = own[i] + later[i];
+    }
+  }
+  /// Gradients of the gates; `sums` is memory for [4][kTile] of the group's own.
+  __device__ void store_gate_gradients(float (&x)[32], const unsigned (&dead)[2], float* sums) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (dead[half])
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+          if (dead[half] >> i & 1) x[element(i, half)] = 0;
+    if (a.dgk) {
+      Store store(*this, kGradGates, kWideGates, group * kTile, 0);
+#pragma unroll
+      for (int s = 0; s < 4; ++s) store(reinterpret_cast<float(&)[8]>(x[8 * s]));
+    }
+    if (!a.dg) return;
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < 8; ++m)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float sum = x[4 * m + j] + x[4 * m + 2 + j];
+#pragma unroll
+        for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+        if (lane() < 4) sums[thread / 32 * kTile + token(4 * m + j)] = sum;
+      }
+    sync_group<kGroup>(1 + group);
+    if (thread < count())
+      a.dg[(group * a.tokens + position_token(thread)) * a.heads + head] =
+          sums[thread] + sums[kTile + thread] + sums[2 * kTile + thread] + sums[3 * kTile + thread];
+  }
+};
+
+}  // namespace glade::cuda::passes
