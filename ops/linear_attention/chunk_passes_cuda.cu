@@ -40,12 +40,18 @@ int uniform_writers(const Recurrence& r, std::int64_t outer, std::int64_t inner)
 
 /// Whether states are computed apart from the results, by walks (chunk_borders.cuh); after them the backward pass takes all
 /// chunks side by side (chunk_apart.cuh).
-bool has_walks(const Recurrence& r) { return r.gk.defined() && r.K <= 2 * kChunk; }
+bool has_walks(const Recurrence& r) {
+  // There are blocks for as many chunks of every sequence as the longest has: most should find one.
+  constexpr std::int64_t kMostBlocks = 65535, kBlocksForOne = 4;
+  const std::int64_t chunks = tiles(r.length), slots = r.tokens / kChunk + r.sequences;
+  return r.gk.defined() && r.K <= 2 * kChunk && chunks <= kMostBlocks && r.sequences * chunks <= kBlocksForOne * slots;
+}
 
 /// Blocks of one direction's walks through whole sequences, with one tile of keys each.
 std::int64_t walk_blocks(const Recurrence& r) { return tiles(r.K) * ((tiles(r.V) + 1) / 2) * r.heads * r.sequences; }
 
 void run_walks(const Recurrence& r, Pass up, const Pass& down) {
+  if (r.sequences == 0) return;
   // Measured: with one tile of keys blocks are faster, and find room in pairs, but so many of them are not.
   up.wide = 2 * walk_blocks(r) * (up.run_parts + down.run_parts) > 3 * multiprocessor_count(r.q.device());
   (r.q.dtype() == DType::bfloat16 ? run_borders<__nv_bfloat16> : run_borders<__half>)(up, down, stream(r.q.device()));
