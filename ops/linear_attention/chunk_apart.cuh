@@ -18,6 +18,7 @@
 
 namespace glade::cuda::passes {
 
+/// A chunk whose decays are in range.
 template <class E, int kTiles, bool kWideGates, bool kWideResults>
 struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
   using Base = ApartBlock<E, kTiles, kWideGates, kWideResults>;
@@ -124,7 +125,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
 
   static constexpr int kBatch = 2;  ///< products of 16 tokens under way at a time: there are no registers for more
 
-  /// q, k: the states times do and v; beyond: their product.
+  /// Gradients of queries, keys and gates, from the states times do and v (q, k) and their own product.
   __device__ void finish(float (&q)[32], float (&k)[32], const float (&states)[2]) {
     float beyond[2];
     unsigned dead[2];
@@ -271,7 +272,7 @@ void launch_apart(const Apart& a, cudaStream_t stream) {
   GLADE_CUDA(cudaMemsetAsync(a.strong, 0, sizeof(int), stream));
   kernel<<<grid, kTiles * kGroup, bytes, stream>>>(arguments);
   GLADE_CUDA_LAUNCHED();
-  constexpr unsigned kMost = 132;  // as many as find room at once
+  constexpr unsigned kMost = 132;  // one a multiprocessor: each goes through many chunks
   strong<<<std::min(kMost, grid.x * grid.y * grid.z), kTiles * kGroup, strong_bytes, stream>>>(arguments,
                                                                                                static_cast<int>(grid.y));
   GLADE_CUDA_LAUNCHED();

@@ -4,8 +4,9 @@
 // A warp group has a tile of 64 keys, a warp 16 of them. Gradients of queries and keys are accumulated transposed, [keys] x
 // [tokens], so that what goes along the tokens (sums of gates, and of their gradients) stays within the four threads that share a
 // row, and all that has gates is a warp's own. ldmatrix brings [token][channel] tiles into the same places: as accumulators and
-// left operands have them.
+// left operands have them. Rows of tiles hold the tokens in an order in which a thread has 16 that follow each other.
 #include <glade/ops/linear_attention/chunk_apart_shared.cuh>
+#include <glade/ops/linear_attention/chunk_stage.cuh>
 
 namespace glade::cuda::passes {
 
@@ -54,10 +55,8 @@ struct ApartBlock {
   }
 
   __device__ int lane() const { return thread % 32; }
-  __device__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }  ///< of the block
-  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }        ///< the first of this thread's two
+  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two
   __device__ int first_row() const { return group * kColumns; }
-  // Rows of tiles hold tokens in an order in which a thread's columns of accumulators are 16 tokens after each other.
   __device__ static int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }
   __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }  ///< of an accumulator's i-th element
   __device__ int own_token(int i) const { return token(i) + first_row() / 4; }       ///< where it has this group's columns

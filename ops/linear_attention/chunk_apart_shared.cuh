@@ -1,7 +1,7 @@
 #pragma once
-// What a block of the kernels for gradients of chunks side by side (chunk_apart.cuh) takes, and keeps in shared memory.
+// What a block of chunk_apart.cuh gets and keeps in shared memory.
 #include <glade/ops/linear_attention/chunk_apart.h>
-#include <glade/ops/linear_attention/chunk_stage.cuh>
+#include <glade/ops/linear_attention/chunk_wgmma.cuh>
 
 namespace glade::cuda::passes {
 
@@ -55,8 +55,8 @@ struct ApartShared {
   std::int64_t first_token;
   int count;                   ///< tokens
   alignas(16) float b[kTile];  ///< gates that all channels share, base 2, in the order of rows
-  /// By channel: what keys with their factors lack to those up to the chunk's end, a power of 2.
-  alignas(16) E scale[kTiles * kTile];
+  alignas(16)
+      E scale[kTiles * kTile];  ///< by channel: what keys with their factors lack to those up to the chunk's end, a power of 2
 
   Tile k[kTiles];       ///< keys with their factors (first without), [token][channel],
   Tile k_rest[kTiles];  ///< and their rests; first the gates
