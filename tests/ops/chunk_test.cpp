@@ -228,7 +228,9 @@ TEST_F(Chunk, GradientsThatAreNotWanted) {
       const Tensors some = gradients(wanted);
       for (int i = 0; i < kInputs; ++i) {
         ASSERT_EQ(some[i].defined(), (wanted >> i & 1) != 0) << wanted;
-        if (some[i].defined()) EXPECT_LE(relative_error(some[i], all[i]), 4e-3) << "input " << i << " of " << wanted;
+        if (some[i].defined()) {
+          EXPECT_LE(relative_error(some[i], all[i]), 4e-3) << "input " << i << " of " << wanted;
+        }
       }
     }
   }
