@@ -107,19 +107,23 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
     {
       typename Base::Columns sums;
       Base::multiply_scores(sums, shared.queries()[0], shared.query_rests()[0]);
+      Base::forget_addresses();
       __syncthreads();  // all have read what scores and values take the place of
       Base::store_scores(sums, [](int of_k, int of_q) { return of_q >= of_k; });
     }
+    Base::forget_addresses();
     typename Base::Sums sums;
     Base::through_values(sums, [&] {
       Base::copy_gates(shared.before);
       Base::copy(shared.after, kQueries, 0);
       commit_copies();
     });
+    Base::forget_addresses();
     Base::store_scores(sums.scores, [](int of_o, int of_v) { return of_v <= of_o; });
     fence_for_wgmma();
     wait_copies<0>();
     __syncthreads();
+    Base::forget_addresses();
     finish(sums.q, sums.k, sums.states);
   }
 
@@ -169,6 +173,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       wgmma_wait<0>();
     }
     pin(q);
+    Base::forget_addresses();
 #pragma unroll
     for (float& x : beyond) x = Base::sum_quad(x) * a.scale;
 
@@ -206,6 +211,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       wgmma_wait<0>();
     }
     pin(k);
+    Base::forget_addresses();
     typename Base::Store store_k(*this, kGradK, a.dk.wide, group * kTile, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -224,6 +230,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       if (a.dk.data) store_k(out);
     }
     if (!a.dgk && !a.dg) return;
+    Base::forget_addresses();
     Base::add_later(q);
 #pragma unroll
     for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, beyond[i / 2 % 2]);
@@ -231,7 +238,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
   }
   /// c - r of this thread's elements, two by two.
   __device__ float2* exponents(int m, int half) const {
-    return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * Base::kThreads + threadIdx.x;
+    return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * Base::kThreads + group * kGroup + thread;
   }
   __device__ void load_keys(std::uint32_t (&keys)[4], std::uint32_t (&rests)[4], int s) {
     load_transposed(keys, shared.k[group], s, thread);

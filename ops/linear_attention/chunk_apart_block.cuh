@@ -54,6 +54,8 @@ struct ApartBlock {
     __syncthreads();
   }
 
+  /// Keeps the compiler from holding addresses in registers beyond this point: there are few, and to compute them again is cheap.
+  __device__ void forget_addresses() { forget(thread); }
   __device__ int lane() const { return thread % 32; }
   __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two
   __device__ int first_row() const { return group * kColumns; }
@@ -159,6 +161,7 @@ struct ApartBlock {
     unsigned dead = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
+    asm volatile("" : "+r"(dead));  // or its parts would take registers
     return dead;
   }
   /// Sums along the tokens within segments of `size`: of those before each, or (kAfter) after it.
@@ -271,7 +274,7 @@ struct ApartBlock {
     const int tiles = value_tiles();
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
-      forget(thread);
+      forget_addresses();
       wait_copies<0>();
       fence_for_wgmma();
       __syncthreads();
@@ -290,6 +293,7 @@ struct ApartBlock {
         wgmma_shared<E>(sums.scores, descriptor(grad_o, i), descriptor(v_rows, i), tile + i);
       }
       wgmma_commit();
+      forget_addresses();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         std::uint32_t state[4], gradient[4];
@@ -306,6 +310,7 @@ struct ApartBlock {
       pin(sums.q);
       pin(sums.k);
       pin(sums.scores);
+      forget_addresses();
       Columns grad_v;
       multiply_values(grad_v, do_tile);
       wgmma_wait<0>();
@@ -316,6 +321,7 @@ struct ApartBlock {
       __syncthreads();
       if (more && threadIdx.x == 0) copy_states(tile + 1);
       if (!more) last();
+      forget_addresses();
       if (!a.dv.data) continue;
       Store store(*this, kGradV, a.dv.wide, tile * kTile, first_row());
 #pragma unroll
