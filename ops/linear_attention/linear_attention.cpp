@@ -273,12 +273,13 @@ Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward) {
   if (shape.device.is_cpu()) {
     pays = shape.length >= 32 && size >= 2048;
   } else if (chunk_in_passes(shape)) {
-    // Backward consists of three passes instead of one, which few heads hardly use the GPU for.
-    pays = shape.length >= (backward && heads < 64 ? 8 : 2);
-  } else if (size < 65536 && shape.length >= 1024) {
-    // Gates a channel are expensive in a forward pass, which the recurrent form spreads over more of the GPU.
-    const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * heads < 64, is_long = shape.length >= 2048;
-    pays = backward || !shape.key_gate || !(few || is_long);
+    // Backward consists of three passes instead of one, which few heads hardly use the GPU for; with gates a channel, of walks to
+    // the chunks' borders and all chunks at once, if heads are small.
+    pays = shape.length >= (!backward || heads >= 64 ? 2 : shape.key_gate && shape.K <= 128 ? 1 : 8);
+  } else if (size < 65536 && shape.key_gate) {
+    // Gates a channel are expensive in these kernels, above all forward; the recurrent form spreads them over more of the GPU.
+    const bool few = (shape.K + 63) / 64 * ((shape.V + 63) / 64) * heads < 64;
+    pays = pays && backward && (shape.dtype == DType::float32 || !few);
   }
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
