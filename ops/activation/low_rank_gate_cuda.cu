@@ -5,6 +5,7 @@
 
 #include <glade/autograd/aside.h>
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/activation/low_rank_gate_kernels.h>
 #include <glade/ops/reduce/reduce_kernels.h>
@@ -41,13 +42,6 @@ __device__ void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
   if constexpr (std::is_same_v<T, bfloat16>) GLADE_MMA("bf16");
   else GLADE_MMA("f16");
 #undef GLADE_MMA
-}
-
-/// A matrix [8, 8] of 16-bit values, of which every thread has two of a row, transposed.
-__device__ unsigned transposed(unsigned pair) {
-  unsigned out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
 }
 
 template <class T>

@@ -265,7 +265,7 @@ void allow_memory(K kernel, int bytes) {
 }
 
 template <class E, int kTiles, bool kWideGates, bool kWideResults>
-void launch_apart(const Apart& a, cudaStream_t stream) {
+void launch_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
   using Shared = ApartShared<E, kTiles>;
   constexpr int most_bytes = sizeof(Shared), strong_bytes = sizeof(StrongShared<E, kTiles>);
   static_assert(most_bytes <= 113 * 1024 && strong_bytes <= 227 * 1024);
@@ -279,22 +279,23 @@ void launch_apart(const Apart& a, cudaStream_t stream) {
   GLADE_CUDA(cudaMemsetAsync(a.strong, 0, sizeof(int), stream));
   kernel<<<grid, kTiles * kGroup, bytes, stream>>>(arguments);
   GLADE_CUDA_LAUNCHED();
-  constexpr unsigned kMost = 132;  // one a multiprocessor: each goes through many chunks
-  strong<<<std::min(kMost, grid.x * grid.y * grid.z), kTiles * kGroup, strong_bytes, stream>>>(arguments,
-                                                                                               static_cast<int>(grid.y));
+  // One block a multiprocessor: each goes through many chunks.
+  const unsigned blocks = std::min(static_cast<unsigned>(multiprocessors), grid.x * grid.y * grid.z);
+  strong<<<blocks, kTiles * kGroup, strong_bytes, stream>>>(arguments, static_cast<int>(grid.y));
   GLADE_CUDA_LAUNCHED();
 }
 
 template <class E, int kTiles>
-void launch_apart(const Apart& a, cudaStream_t stream) {
-  if (a.wide_gates) launch_apart<E, kTiles, true, true>(a, stream);
-  else if (a.dq.wide || a.dk.wide || a.dv.wide) launch_apart<E, kTiles, false, true>(a, stream);
-  else launch_apart<E, kTiles, false, false>(a, stream);
+void launch_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
+  if (a.wide_gates) launch_apart<E, kTiles, true, true>(a, multiprocessors, stream);
+  else if (a.dq.wide || a.dk.wide || a.dv.wide) launch_apart<E, kTiles, false, true>(a, multiprocessors, stream);
+  else launch_apart<E, kTiles, false, false>(a, multiprocessors, stream);
 }
 
 template <class E>
-void run_apart(const Apart& a, cudaStream_t stream) {
-  if (a.sequences > 0 && a.length > 0) a.q.size > kTile ? launch_apart<E, 2>(a, stream) : launch_apart<E, 1>(a, stream);
+void run_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
+  if (a.sequences == 0 || a.length == 0) return;
+  a.q.size > kTile ? launch_apart<E, 2>(a, multiprocessors, stream) : launch_apart<E, 1>(a, multiprocessors, stream);
 }
 
 }  // namespace glade::cuda::passes

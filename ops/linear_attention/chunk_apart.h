@@ -41,8 +41,8 @@ struct Apart {
   int* strong;  ///< room for 1 + slots * heads numbers: the chunks that decay too much for the fast way
 };
 
-/// For elements of type E: __nv_bfloat16 or __half.
+/// For elements of type E: __nv_bfloat16 or __half, on a GPU of so many multiprocessors.
 template <class E>
-void run_apart(const Apart& a, cudaStream_t stream);
+void run_apart(const Apart& a, int multiprocessors, cudaStream_t stream);
 
 }  // namespace glade::cuda::passes

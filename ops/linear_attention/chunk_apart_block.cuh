@@ -5,6 +5,7 @@
 // [tokens], so that what goes along the tokens (sums of gates, and of their gradients) stays within the four threads that share a
 // row, and all that has gates is a warp's own. ldmatrix brings [token][channel] tiles into the same places: as accumulators and
 // left operands have them. Rows of tiles hold the tokens in an order in which a thread has 16 that follow each other.
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/ops/linear_attention/chunk_apart_shared.cuh>
 #include <glade/ops/linear_attention/chunk_stage.cuh>
 
@@ -407,11 +408,6 @@ struct ApartBlock {
     char* at_;
     int step_, tokens_, channels_;
   };
-  __device__ static std::uint32_t transposed(std::uint32_t x) {
-    std::uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-  }
   /// Sums over each token and those after it.
   __device__ void add_later(float (&x)[32]) const {
 #pragma unroll

@@ -332,7 +332,8 @@ void backward_apart(const Recurrence& r, const Tensor& grad_o, const Tensor& gra
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
   a.strong = pointer<int>(strong);
-  (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, stream(r.q.device()));
+  (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, multiprocessor_count(r.q.device()),
+                                                                                  stream(r.q.device()));
 }
 
 }  // namespace
