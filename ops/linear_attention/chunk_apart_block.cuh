@@ -53,10 +53,16 @@ struct ApartBlock {
       }
     }
     __syncthreads();
+    forget_addresses();
   }
 
   /// Keeps the compiler from holding addresses in registers beyond this point: there are few, and to compute them again is cheap.
-  __device__ void forget_addresses() { forget(thread); }
+  __device__ void forget_addresses() { forget_index(thread, kGroup); }
+  /// forget, of an index below `end`.
+  __device__ static void forget_index(int& x, int end) {
+    forget(x);
+    __builtin_assume(x >= 0 && x < end);  // or divisions would need more instructions
+  }
   __device__ int lane() const { return thread % 32; }
   __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two
   __device__ int first_row() const { return group * kColumns; }
@@ -69,9 +75,7 @@ struct ApartBlock {
   __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.reverse ? -t : t); }
   /// A tile of `shared` as an operand.
   __device__ std::uint32_t operand(const Tile& tile, int row = 0) const {
-    return operands +
-           static_cast<std::uint32_t>((reinterpret_cast<const char*>(&tile) - reinterpret_cast<const char*>(shared.k)) >> 4) +
-           row * (kTile * sizeof(E) >> 4);
+    return operands + ((shared_address(&tile) - shared_address(shared.k)) >> 4) + row * (kTile * sizeof(E) >> 4);
   }
 
   /// Starts to copy a tensor's rows, from a column on, to tiles side by side.
@@ -79,7 +83,7 @@ struct ApartBlock {
   __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column) const {
     constexpr int kRows = kThreads / 8, kTokens = kRows / 4;
     int index = static_cast<int>(threadIdx.x);
-    forget(index);  // or the addresses for all tensors would take registers at once
+    forget_index(index, kThreads);  // or the addresses for all tensors would take registers at once
     const Place place = shared.places[tensor];
     const int column = first_column + index % 8 * 8, token = token_of_row(index / 8), tokens = count() - token;
     const E* at = place.template row<const E>(token) + column;
@@ -289,9 +293,10 @@ struct ApartBlock {
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < 4 * kColumnStep; i += kColumnStep) {
-        wgmma_shared<E>(sums.q, descriptor(before, i), descriptor(grad_o, i), tile + i);
-        wgmma_shared<E>(sums.k, descriptor(after, i), descriptor(v, i), tile + i);
-        wgmma_shared<E>(sums.scores, descriptor(grad_o, i), descriptor(v_rows, i), tile + i);
+        const int added = i > 0 ? 1 : tile;
+        wgmma_shared<E>(sums.q, descriptor(before, i), descriptor(grad_o, i), added);
+        wgmma_shared<E>(sums.k, descriptor(after, i), descriptor(v, i), added);
+        wgmma_shared<E>(sums.scores, descriptor(grad_o, i), descriptor(v_rows, i), added);
       }
       wgmma_commit();
       forget_addresses();
@@ -369,7 +374,7 @@ struct ApartBlock {
     __device__ Store(const ApartBlock& block, Tensors tensor, bool wide, int first_channel, int first)
         : wide_(kWideResults && wide) {
       int index = block.thread;
-      forget(index);  // or the addresses of all results would take registers at once
+      forget_index(index, kGroup);  // or the addresses of all results would take registers at once
       const Place place = block.shared.places[tensor];
       const int t = first / 4 + (wide_ ? index % 4 * 16 : token_of_row(index % 32 / 4)),
                 channel = first_channel + index / 32 * 16 + (wide_ ? index % 32 / 4 : index % 4 * 2 + (index % 2 ? 6 : 0));
