@@ -75,10 +75,14 @@ class Passes {
     std::int64_t most_parts = chunks < kShortest ? 1 : chunks / kShortestPart;
     if (role != Role::forward && chunks >= kShortestOfFour) most_parts = std::max<std::int64_t>(most_parts, 4);
     const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : role == Role::forward ? 32 : 16;
-    // Wide blocks do less in all, but are half as many: where those don't fill the GPU, sequences need parts.
-    base_.wide =
-        outer > kChunk &&
-        (inner > kTwoTiles ? r.gk.defined() : 2 * blocks > 3 * fill || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
+    // A multiprocessor has one block at a time. Measured: a wide one takes 1.3 times as long with gates a channel and 1.5
+    // without, so it pays where it saves turns. Where blocks fill no turn, but sequences are split in any case, wide ones do less
+    // in all.
+    const auto turns = [fill](std::int64_t n) { return (n + fill - 1) / fill; };
+    const bool saves_turns =
+        10 * turns(blocks) > (r.gk.defined() ? 13 : 15) * turns((tiles(outer) + 1) / 2 * r.heads * r.sequences);
+    base_.wide = outer > kChunk &&
+                 (inner > kTwoTiles ? r.gk.defined() : saves_turns || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
     std::int64_t parts = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
     if (parts < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) parts = 1;
     divide(writers_ > 0 ? 1 : std::max(parts, least_parts));
