@@ -42,6 +42,7 @@ std::int64_t draw(std::span<const double> logits, const GenerateOptions& options
   double total = 0;
   for (const std::int64_t token : order)
     total += weights.emplace_back(std::exp((logits[token] - logits[order[0]]) / options.temperature));
+  if (!std::isfinite(total)) fail<ValueError>("sample: the logits hold NaN, infinity, or nothing but -infinity");
   double kept = 0;
   std::size_t count = 0;
   while (count < order.size() && kept < options.top_p * total) kept += weights[count++];

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "support/testing.h"
 
@@ -168,6 +169,17 @@ TEST_P(Generation, RefusesBadInput) {
   conversations.resize(1);
   conversations[0].length = 4;
   EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}}, {}, &conversations); }, "has 0 layers, expected 2"));
+}
+
+TEST_P(Generation, DrawsOnlyFromLogitsThatGiveProbabilities) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+  Generator generator(1);
+  const auto draw = [&](const std::vector<double>& logits) {
+    return sample(Tensor::from_vector(logits, {1, static_cast<std::int64_t>(logits.size())}, device()), {}, generator)[0];
+  };
+  EXPECT_EQ(draw({-kInf, 3, -kInf}), 1);
+  for (const std::vector<double>& logits : {std::vector{0.0, kNaN, 1.0}, {kNaN, kNaN, kNaN}, {0.0, kInf, 1.0}, {-kInf, -kInf}})
+    EXPECT_TRUE(throws_with<ValueError>([&] { draw(logits); }, "sample: the logits hold NaN"));
 }
 GLADE_DEVICE_TESTS(Generation);
 
