@@ -191,7 +191,8 @@ void bind_checkpoints(py::module_& module) {
   py::class_<CheckpointSaver>(
       module, "CheckpointSaver",
       "Saves checkpoints in the background. With `keep`, \"model.h5\" stands for \"model-00000100.h5\" and "
-      "so on, with the step, of which the last `keep` stay. Leaving a `with` block waits.")
+      "so on, with the step, of which the last `keep` stay. Leaving a `with` block waits. CheckpointError where no file of this "
+      "name can be written.")
       .def(py::init([](const Path& path, int keep, int compression, bool checksums) {
              return std::make_unique<CheckpointSaver>(path.string(), keep, CheckpointOptions{compression, checksums});
            }),

@@ -77,6 +77,7 @@ StateDict snapshot(const StateDict& state) {
 CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOptions& options)
     : path_(std::move(path)), keep_(keep), options_(options) {
   if (keep < 0) fail<ValueError>("CheckpointSaver: keep is {}, expected 0 or more", keep);
+  OutputFile(path_).check();
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {

@@ -14,7 +14,7 @@ class CheckpointSaver {
  public:
   /// `keep` = 0: every save replaces `path`. Otherwise "model.h5" stands for "model-00000100.h5" and so on, with the step,
   /// of which the last `keep` stay; those of later steps than the one just saved are left alone. ValueError for a negative
-  /// number.
+  /// number; CheckpointError where no file of this name can be written, so that no training goes before that.
   explicit CheckpointSaver(std::string path, int keep = 0, const CheckpointOptions& options = {});
   /// Waits for the last save; call wait() before to learn of its error.
   ~CheckpointSaver() = default;

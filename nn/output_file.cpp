@@ -42,7 +42,9 @@ void remove_leftover(const std::string& temporary) {
 
 OutputFile::OutputFile(const std::string& path)
     : path_(path), temporary_(path + kTemporarySuffix), descriptor_(open_locked(temporary_)) {
-  if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) error_ = EISDIR;
+  else if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
 }
 
 OutputFile::~OutputFile() {

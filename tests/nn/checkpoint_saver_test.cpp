@@ -112,8 +112,21 @@ TEST_F(SaverTest, FindsTheNewestGoodOne) {
   EXPECT_TRUE(throws_with<CheckpointError>([] { newest_step(); }, "m.h5: no checkpoint is whole; of the last one: "));
 }
 
+TEST_F(SaverTest, KnowsAtOnceWhereItCannotWrite) {
+  save_checkpoint("m.h5", checkpoint_of(1));
+  CheckpointSaver("m.h5");
+  EXPECT_EQ(newest_step(), 1);
+  EXPECT_TRUE(
+      throws_with<CheckpointError>([] { CheckpointSaver("folder/m.h5"); }, "folder/m.h5.tmp: cannot be created: No such"));
+  fs::create_directory("folder");
+  EXPECT_TRUE(throws_with<CheckpointError>([] { CheckpointSaver("folder"); }, "folder: cannot be written: Is a directory"));
+  EXPECT_EQ(files(), (std::vector<std::string>{"folder", "m.h5"}));
+}
+
 TEST_F(SaverTest, ErrorsSurfaceAtTheNextStep) {
+  fs::create_directory("folder");
   CheckpointSaver saver("folder/m.h5");
+  fs::remove("folder");
   saver.save(checkpoint_of(1));
   const auto check_until_it_throws = [&] {
     for (int i = 0; i < 1000; ++i) {

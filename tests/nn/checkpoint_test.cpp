@@ -294,8 +294,8 @@ TEST_F(CheckpointFile, FoldersThatCannotBeWrittenAreErrors) {
   EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path("file/model.h5"), checkpoint); }, "Not a directory"));
   EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint("/proc/model.h5", checkpoint); }, "/proc/model.h5"));
   fs::create_directories(path("folder.h5"));
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path("folder.h5"), checkpoint); },
-                                           "cannot be replaced: Is a directory"));
+  EXPECT_TRUE(
+      throws_with<CheckpointError>([&] { save_checkpoint(path("folder.h5"), checkpoint); }, "cannot be written: Is a directory"));
   EXPECT_FALSE(fs::exists(path("folder.h5.tmp")));
   fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   const bool is_root = ::geteuid() == 0;

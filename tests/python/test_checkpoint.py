@@ -115,7 +115,11 @@ def test_saving_in_the_background(tmp_path):
     with pytest.warns(RuntimeWarning), pytest.raises(glade.CheckpointError, match="no checkpoint is whole"):
         glade.open_newest_checkpoint(path)
 
-    saver = glade.CheckpointSaver(tmp_path / "missing" / "m.h5")
+    with pytest.raises(glade.CheckpointError, match="No such file"):
+        glade.CheckpointSaver(tmp_path / "folder" / "m.h5")
+    (tmp_path / "folder").mkdir()
+    saver = glade.CheckpointSaver(tmp_path / "folder" / "m.h5")
+    (tmp_path / "folder").rmdir()
     saver.save(run[0])
     with pytest.raises(glade.CheckpointError, match="No such file"):
         saver.wait()
