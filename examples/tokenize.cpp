@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
   app.add_option("--output", options.output, "Token file to write")->required()->type_name("FILE.bin");
   app.add_option("--separator", options.separator, "Text between documents, besides");
   return lm::run(app, argc, argv, [&] {
+    lm::check_no_input("--output", options.output, options.files);
     Tokenizer(options).print_summary(options.output);
     return 0;
   });

@@ -139,6 +139,7 @@ Training::Training(const lm::Options& options)
                                .device = device_}) {
   const std::optional<nn::CheckpointFile> resumed = open_resumed(options);
   const nn::Checkpoint* header = resumed ? &resumed->header() : nullptr;
+  if (!options.save.empty()) saver_.emplace(options.save, options.keep);
   manual_seed(options.seed);
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), header);
   model_->to(device_);
@@ -169,7 +170,6 @@ Training::Training(const lm::Options& options)
     step_ = header->step;
     fmt::print("resuming from {} after step {}\n", header->path, step_);
   }
-  if (!options.save.empty()) saver_.emplace(options.save, options.keep);
   if (!options.profile.empty()) profile_.emplace(options.profile, device_);
 
   double parameters = 0;

@@ -120,6 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
     between.add_argument("--separator", help="text between the documents of a file")
     between.add_argument("--field", help="files are JSON Lines; the field that holds a document")
     options = parser.parse_args(arguments)
+    if options.output.exists() and any(file.exists() and file.samefile(options.output) for file in options.files):
+        parser.error(f"--output {options.output}: that is a file to read")
     encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
     try:
         count, tokens = tokenize(options.files, options.output, encoder, options.separator, options.field)

@@ -66,9 +66,7 @@ void check_outputs(const Options& o) {
     if (!fs::is_directory(folder)) throw UsageError(fmt::format("{} {}: there is no folder {}", option, path, folder.string()));
     if (access(folder.c_str(), W_OK) != 0)
       throw UsageError(fmt::format("{} {}: the folder cannot be written to: {}", option, path, std::strerror(errno)));
-    for (const std::string& file : o.data)
-      if (fs::exists(path) && fs::exists(file) && fs::equivalent(path, file))
-        throw UsageError(fmt::format("{} {}: that is a file of --data", option, path));
+    check_no_input(option, path, o.data);
   }
   if (o.resume == "auto" && o.save.empty()) throw UsageError("--resume auto needs --save");
   if (o.save_every > 0 && o.save.empty()) throw UsageError("--save-every needs --save");

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 namespace lm {
 namespace {
@@ -34,6 +35,12 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
   } catch (const std::exception& error) {
     return report(app, error.what(), 1);
   }
+}
+
+void check_no_input(const std::string& option, const std::string& path, const std::vector<std::string>& inputs) {
+  std::error_code missing;
+  for (const std::string& input : inputs)
+    if (std::filesystem::equivalent(path, input, missing)) throw UsageError(option + ' ' + path + ": that is a file to read");
 }
 
 void catch_interrupts() {
