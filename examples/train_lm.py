@@ -8,6 +8,7 @@ import argparse
 import csv
 import math
 import signal
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,30 +22,55 @@ from tqdm import tqdm
 LOSS_SCALE = "loss_scale."  # of its state in a checkpoint's data
 
 
+def at_least(least, kind=int):
+    """The type of an option."""
+
+    def parse(text):
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text}, expected at least {least}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def check_outputs(parser, options):
+    """An error for files that could not be written after the training, or would destroy the data."""
+    for name in ("save", "log", "profile", "plot"):
+        path = getattr(options, name)
+        if path and not path.parent.is_dir():
+            parser.error(f"--{name} {path}: there is no folder {path.parent}")
+        if path and path.exists() and any(file.exists() and file.samefile(path) for file in options.data):
+            parser.error(f"--{name} {path}: that is a file of --data")
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", type=Path, required=True, help="text or token files; the last twentieth is kept for validation")
     parser.add_argument("--packed", action="store_true", help="keep documents apart: a state begins and ends with its document")
     parser.add_argument("--model", choices=["gla", "lightning"], default="gla")
-    for name, default in dict(layers=2, hidden=128, heads=2, seq_len=128, batch=16, accumulate=1, steps=1500, warmup=50, eval_every=250, seed=0).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")
+    for name, default in dict(layers=2, hidden=128, heads=2, seq_len=128, batch=16, accumulate=1, steps=1500).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=at_least(1), default=default, help=f"[{default}]")
+    for name, default in dict(warmup=50, seed=0).items():
+        parser.add_argument("--" + name, type=at_least(0), default=default, help=f"[{default}]")
     for name, default in dict(lr=3e-3, weight_decay=0.1, grad_clip=1.0).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=float, default=default, help=f"[{default}]")
+        parser.add_argument("--" + name.replace("_", "-"), type=at_least(0, float), default=default, help=f"[{default}]")
+    parser.add_argument("--eval-every", type=at_least(0), default=250, metavar="N", help="steps between validations; 0: only at the end [250]")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of activations; float16 with a loss scale")
-    parser.add_argument("--save", help="checkpoint to write at the end and on Ctrl-C")
-    parser.add_argument("--save-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0: only at the end [0]")
-    parser.add_argument("--keep", type=int, default=0, metavar="N", help="checkpoints to keep, with their step in the name; 0: one, under its own name [0]")
+    parser.add_argument("--save", type=Path, help="checkpoint to write at the end and on Ctrl-C")
+    parser.add_argument("--save-every", type=at_least(0), default=0, metavar="N", help="steps between checkpoints; 0: only at the end [0]")
+    parser.add_argument("--keep", type=at_least(0), default=0, metavar="N", help="checkpoints to keep, with their step in the name; 0: one, under its own name [0]")
     parser.add_argument("--resume", metavar="FILE|auto", help="checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
-    parser.add_argument("--stop-at", type=int, default=0, metavar="N", help="step to stop after, as on Ctrl-C; 0: none [0]")
-    parser.add_argument("--log", help="CSV file for the loss of every step; --resume appends to it")
+    parser.add_argument("--stop-at", type=at_least(0), default=0, metavar="N", help="step to stop after, as on Ctrl-C; 0: none [0]")
+    parser.add_argument("--log", type=Path, help="CSV file for the loss of every step; --resume appends to it")
     parser.add_argument("--profile", metavar="FILE.json", type=Path, help="Chrome trace of steps 6 to 15 of this run, of which a table is printed at the end")
-    parser.add_argument("--plot", help="image of losses, learning rate and speed")
+    parser.add_argument("--plot", type=Path, help="image of losses, learning rate and speed")
     options = parser.parse_args()
     if not options.save and (options.save_every > 0 or options.resume == "auto"):
         parser.error("--save-every and --resume auto need --save")
-    if min(options.save_every, options.keep, options.stop_at) < 0:
-        parser.error("--save-every, --keep and --stop-at take 0 or more")
+    check_outputs(parser, options)
     return options
 
 
@@ -215,13 +241,15 @@ def main():
                 profile.end_step(step == last)
             row = {"step": step, "loss": loss.item(), "learning_rate": optimizer.lr}
             row["tokens_per_second"] = options.accumulate * options.batch * options.seq_len / (time.perf_counter() - begin)
+            if not math.isfinite(row["loss"]):  # before the last good checkpoint is replaced
+                raise SystemExit(f"the loss of step {step} is {row['loss']}: try a smaller --lr")
             history.append(row)
             scheduler.step()
             if options.log:
                 log.writerow(row)
             bar.set_postfix_str(f"{row['loss'] / math.log(2):.3f} bits per {unit}, {row['tokens_per_second'] / 1e3:.1f}k tokens/s")
             bar.update()
-            if step % options.eval_every == 0 or step == options.steps:
+            if step == options.steps or (options.eval_every and step % options.eval_every == 0):
                 validation.append((step, validate(model, kept) / math.log(2)))
                 bar.write(f"step {step}: validation {validation[-1][1]:.3f} bits per {unit}")
             if options.save:
@@ -240,4 +268,7 @@ def main():
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        sys.exit(main())
+    except (glade.Error, OSError) as error:
+        sys.exit(f"train_lm.py: {error}")

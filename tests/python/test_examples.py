@@ -120,11 +120,39 @@ def test_interrupts_save_whole_steps(text, tmp_path):
     assert run(python(), text, tmp_path / "log.csv", "--steps", "60", "--resume", tmp_path / "model.h5") == whole
 
 
-def test_options_that_need_a_checkpoint(text, tmp_path):
-    for options in (["--resume", "auto"], ["--save-every", "2"], ["--save", "model.h5", "--keep", "-1"]):
-        with pytest.raises(subprocess.CalledProcessError) as error:
-            call([*python(), "--data", text, *options], tmp_path, stderr=subprocess.DEVNULL)
-        assert error.value.returncode == 2
+def refused(text, folder, *options):
+    """The exit code, and the last line of what the program prints."""
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        call([*python(), "--data", text, *OPTIONS, *options], folder, stderr=subprocess.STDOUT)
+    return error.value.returncode, error.value.output.splitlines()[-1]
+
+
+def test_bad_options(text, tmp_path):
+    before = text.read_bytes()
+    for options, message in [
+        (["--resume", "auto"], "need --save"),
+        (["--save-every", "2"], "need --save"),
+        (["--save", "model.h5", "--keep", "-1"], "--keep: -1, expected at least 0"),
+        (["--batch", "0"], "--batch: 0, expected at least 1"),
+        (["--lr", "nan"], "--lr: nan, expected at least 0"),
+        (["--steps", "many"], "--steps: invalid int value: 'many'"),
+        (["--save", "nowhere/model.h5"], "--save nowhere/model.h5: there is no folder nowhere"),
+        (["--plot", "nowhere/curves.png"], "there is no folder nowhere"),
+        (["--log", str(text)], "that is a file of --data"),
+    ]:
+        code, line = refused(text, tmp_path, *options)
+        assert code == 2 and message in line
+    assert refused(text, tmp_path, "--resume", "missing.h5") == (1, "train_lm.py: missing.h5: cannot be opened: No such file or directory")
+    assert refused(text, tmp_path, "--save", ".") == (1, "train_lm.py: .: cannot be written: Is a directory")
+    assert text.read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(text, tmp_path):
+    run(python(), text, tmp_path / "log.csv", "--steps", "2", "--save", "model.h5", "--eval-every", "0")
+    before = (tmp_path / "model.h5").read_bytes()
+    code, line = refused(text, tmp_path, "--steps", "20", "--lr", "1e30", "--save", "model.h5")
+    assert code == 1 and re.fullmatch(r"the loss of step \d+ is nan: try a smaller --lr", line)
+    assert (tmp_path / "model.h5").read_bytes() == before
 
 
 def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
