@@ -1,14 +1,64 @@
 #pragma once
-// Instructions of the GPU that CUDA C++ has no function for, as kernels of several operations use them.
+// Instructions of the GPU that CUDA C++ has no function for, or none for glade's types, as kernels of several operations use
+// them.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
+#include <type_traits>
+
+#include <glade/core/float16.h>
 
 namespace glade::cuda {
+
+/// Of the types of 16 bits, CUDA's and glade's; the others are half precision.
+template <class E>
+inline constexpr bool kIsBfloat16 = std::is_same_v<E, __nv_bfloat16> || std::is_same_v<E, bfloat16>;
+
+/// Two values rounded to 16 bits, in one instruction; the first is the lower half.
+template <class E>
+__device__ std::uint32_t pack(float low, float high) {
+  if constexpr (kIsBfloat16<E>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+template <class E>
+__device__ float2 unpack(std::uint32_t pair) {
+  if constexpr (kIsBfloat16<E>) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+/// The larger of both; NaN stays.
+__device__ inline float at_least(float x, float least) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(least));
+  return y;
+}
 
 /// A matrix [8, 8] of 16-bit values, of which every lane has two of a row, transposed.
 __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
+}
+
+/// c += a b: m16n8k16 for 16-bit elements, m16n8k8 for floats, which are cut to TF32.
+template <class E>
+__device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+#define GLADE_MMA(shape, type)                                \
+  asm("mma.sync.aligned." shape ".row.col.f32." type "." type \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "          \
+      "{%0,%1,%2,%3};"                                        \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])        \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (std::is_same_v<E, float>) GLADE_MMA("m16n8k8", "tf32");
+  else if constexpr (kIsBfloat16<E>) GLADE_MMA("m16n8k16", "bf16");
+  else GLADE_MMA("m16n8k16", "f16");
+#undef GLADE_MMA
 }
 
 }  // namespace glade::cuda

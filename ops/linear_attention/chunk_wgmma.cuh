@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <glade/core/cuda/instructions.cuh>
+
 namespace glade::cuda::passes {
 
 inline constexpr int kTile = 64;  ///< tokens of a chunk; channels of a tile
@@ -21,23 +23,6 @@ struct alignas(1024) SwizzledTile {
   __device__ const std::uint32_t* pair(int row, int pair) const { return const_cast<SwizzledTile*>(this)->pair(row, pair); }
 };
 
-// 16-bit values in pairs.
-template <class E>
-__device__ std::uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<E, __nv_bfloat16>) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  } else {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-}
-template <class E>
-__device__ float2 unpack(std::uint32_t pair) {
-  if constexpr (std::is_same_v<E, __nv_bfloat16>)
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-  else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
 /// What rounding took away from the values of a packed pair.
 template <class E>
 __device__ std::uint32_t pack_rest(float low, float high, std::uint32_t packed) {
@@ -48,13 +33,6 @@ __device__ std::uint32_t pack_rest(float low, float high, std::uint32_t packed) 
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// The larger of both; NaN stays.
-__device__ inline float at_least(float x, float least) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(least));
   return y;
 }
 

@@ -1,4 +1,5 @@
 // cross_entropy and nll_loss on the GPU: a group of threads for each row, then one block that adds the rows up.
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/cuda/loops.cuh>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/loss/loss_kernels.h>
@@ -8,13 +9,6 @@
 namespace glade::cuda {
 
 namespace {
-
-/// nan_max in one instruction.
-__device__ float quick_nan_max(float a, float b) {
-  float out;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
-  return out;
-}
 
 /// ClassLossOptions for kernels.
 template <class Acc>
@@ -156,7 +150,7 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
     for (int u = 0; u < kHeld; ++u)
       if (const int i = (lane + u * lanes) * W; counts && i < n)
         vectors[u] = *reinterpret_cast<const detail::Vector<T, W>*>(of_row + i);
-    for_each_held([&](Acc x) { state.largest = quick_nan_max(state.largest, x); });
+    for_each_held([&](Acc x) { state.largest = at_least(x, state.largest); });
     if (smoothing.spread > 0) for_each_held([&](Acc x) { sum += x; });
   } else if (counts) {
     fold_run<R>(state, of_row, n, 0, lane, lanes);
