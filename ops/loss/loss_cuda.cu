@@ -1,4 +1,6 @@
 // cross_entropy and nll_loss on the GPU: a group of threads for each row, then one block that adds the rows up.
+#include <cuda_pipeline.h>
+
 #include <glade/core/cuda/instructions.cuh>
 #include <glade/core/cuda/loops.cuh>
 #include <glade/core/rounded_math.h>
@@ -21,11 +23,15 @@ struct Smoothing {
         own(static_cast<Acc>(1 - options.label_smoothing)),
         spread(static_cast<Acc>(options.label_smoothing / static_cast<double>(classes))) {}
 
-  /// What a row loses by its target: 0 where that is ignored, NaN where it is out of range.
+  /// The target's logit in a row, NaN where it is out of range.
+  template <class T>
+  __device__ Acc target_logit(const T* row, std::int64_t target, std::int64_t classes) const {
+    return target >= 0 && target < classes ? static_cast<Acc>(row[target]) : std::numeric_limits<Acc>::quiet_NaN();
+  }
+  /// What a row loses by its target: 0 where that is ignored.
   template <class T>
   __device__ Acc target_loss(const T* row, std::int64_t target, std::int64_t classes) const {
-    if (target == ignore_index) return 0;
-    return target >= 0 && target < classes ? -own * static_cast<Acc>(row[target]) : std::numeric_limits<Acc>::quiet_NaN();
+    return target == ignore_index ? Acc(0) : -own * target_logit(row, target, classes);
   }
 };
 
@@ -107,23 +113,10 @@ __global__ void __launch_bounds__(kRowThreads)
   for_each_vector<W>(n, lane, lanes, write, x + row * n);
 }
 
-/// Makes the compiler convert the elements when they are used again: kept as numbers they would take twice the registers.
-template <class V>
-__device__ void forget(V& vector) {
-  if constexpr (sizeof(V) == 16) {
-    uint4 words;
-    memcpy(&words, &vector, 16);
-    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
-    memcpy(&vector, &words, 16);
-  }
-}
-
-constexpr int kHeld = 8;  // vectors of a row that a thread has registers for
-
-/// The losses of rows and, where factor is not null, their gradients times it in x's place. With held, for rows of at most kHeld
-/// vectors a thread, a row is read once; otherwise it is in the cache when it is read for the second time.
-template <class T, int W, bool held>
-__global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
+/// The losses of rows and, where factor is not null, their gradients times it in x's place; a row is in the cache when it is read
+/// for the second time.
+template <class T, int W>
+__global__ void __launch_bounds__(kRowThreads, 1)
     cross_entropy_both_rows(Smoothing<compute_t<T>> smoothing, T* x, const std::int64_t* __restrict__ targets, std::int64_t rows,
                             std::int64_t n, int lanes, const compute_t<T>* factor, compute_t<T>* __restrict__ losses) {
   using Acc = compute_t<T>;
@@ -134,37 +127,13 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
   const bool inside = row < rows, counts = inside && targets[row] != smoothing.ignore_index;
   auto state = R::identity();
   Acc sum = 0, loss = 0;
-  detail::Vector<T, W> vectors[held ? kHeld : 1];
-  // f(x) for the row's elements that this thread holds.
-  const auto for_each_held = [&](const auto& f) {
-#pragma unroll
-    for (int u = 0; u < kHeld; ++u) {
-      if (!counts || (lane + u * lanes) * W >= n) continue;
-      forget(vectors[u]);
-#pragma unroll
-      for (int w = 0; w < W; ++w) f(Acc(vectors[u].x[w]));
-    }
-  };
-  if constexpr (held) {
-#pragma unroll
-    for (int u = 0; u < kHeld; ++u)
-      if (const int i = (lane + u * lanes) * W; counts && i < n)
-        vectors[u] = *reinterpret_cast<const detail::Vector<T, W>*>(of_row + i);
-    for_each_held([&](Acc x) { state.largest = at_least(x, state.largest); });
-    if (smoothing.spread > 0) for_each_held([&](Acc x) { sum += x; });
-  } else if (counts) {
+  if (counts) {
     fold_run<R>(state, of_row, n, 0, lane, lanes);
     if (smoothing.spread > 0) fold_run<Sum<T>>(sum, of_row, n, 0, lane, lanes);
+    loss = smoothing.target_loss(of_row, targets[row], n);
   }
-  if (counts) loss = smoothing.target_loss(of_row, targets[row], n);
   __syncwarp();  // nobody writes before this was read
   state = merge_lanes<R>(state, lanes);
-  if constexpr (held) {
-    const Acc shift = state.shift();
-    Acc exponentials = 0;
-    for_each_held([&](Acc x) { exponentials += math::rounded_exp<T>(x, shift); });
-    state.sum = merge_lanes<Sum<T>>(exponentials, lanes);
-  }
   if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
   if (!inside) return;
   const Acc total = loss == loss ? state.log_sum() : loss;  // NaN makes the row's gradient NaN
@@ -183,15 +152,74 @@ __global__ void __launch_bounds__(kRowThreads, held ? 2 : 1)
     }
     store_numbers<W>(of_row + i, v);
   };
-  if constexpr (held) {
+  for_each_vector<W>(n, lane, lanes, write, static_cast<const T*>(of_row));
+}
+
+constexpr int kBlocksAtOnce = 3;  // of a multiprocessor
+
+/// The same for rows of at most `vectors` vectors a thread, which are in shared memory. A block has rows of its own; the next one
+/// comes into the place of what is done while the gradient is written.
+template <class T, int vectors>
+__global__ void __launch_bounds__(kRowThreads, kBlocksAtOnce)
+    cross_entropy_held_rows(Smoothing<float> smoothing, T* x, const std::int64_t* __restrict__ targets, std::int64_t rows, int n,
+                            const float* factor, float* __restrict__ losses) {
+  constexpr int W = kWidth<T>, kStep = kRowThreads * W;
+  using Loaded = detail::Vector<T, W>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  Loaded* const held = reinterpret_cast<Loaded*>(memory) + threadIdx.x;  // kRowThreads apart: used by this thread alone
+  const int first = static_cast<int>(threadIdx.x) * W;
+  const auto fetch = [&](std::int64_t row, int u) {
+    if (row < rows && first + u * kStep < n)
+      __pipeline_memcpy_async(held + u * kRowThreads, x + row * n + first + u * kStep, sizeof(Loaded));
+  };
+  // f(x) for all elements; beyond the row they are -inf.
+  const auto for_each = [&](const auto& f) {
 #pragma unroll
-    for (int u = 0; u < kHeld; ++u)
-      if (const int i = (lane + u * lanes) * W; i < n) {
-        forget(vectors[u]);
-        write(i, as_numbers<W>(vectors[u]));
-      }
-  } else {
-    for_each_vector<W>(n, lane, lanes, write, static_cast<const T*>(of_row));
+    for (int u = 0; u < vectors; ++u) {
+      const auto numbers = as_numbers<W>(held[u * kRowThreads]);
+#pragma unroll
+      for (const float v : numbers.x) f(v);
+    }
+  };
+  Loaded beyond;
+#pragma unroll
+  for (T& v : beyond.x) v = T(lowest<float>());
+#pragma unroll
+  for (int u = 0; u < vectors; ++u) {
+    held[u * kRowThreads] = beyond;
+    fetch(blockIdx.x, u);
+  }
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const std::int64_t target = targets[row];
+    const bool counts = target != smoothing.ignore_index;
+    const float logit = counts ? smoothing.target_logit(x + row * n, target, n) : 0;
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    float largest = lowest<float>(), exponentials = 0, sum = 0;
+    for_each([&](float v) { largest = at_least(v, largest); });
+    typename LogSumExp<T>::State state{merge_lanes<Extremum<T, true>>(largest, kRowThreads), 0};
+    for_each([&, shift = state.shift()](float v) { exponentials += math::rounded_exp<T>(v, shift); });
+    state.sum = merge_lanes<Sum<T>>(exponentials, kRowThreads);
+    if (smoothing.spread > 0) {
+      for (int i = first; i < n; i += kStep)
+        for (const float v : as_numbers<W>(held[i / W - threadIdx.x]).x) sum += v;
+      sum = merge_lanes<Sum<T>>(sum, kRowThreads);
+    }
+    const float total = logit == logit ? state.log_sum() : logit;  // NaN makes the row's gradient NaN
+    if (threadIdx.x == 0) losses[row] = counts ? total - smoothing.own * logit - smoothing.spread * sum : 0;
+    const float scale = counts && factor != nullptr ? *factor : 0, shift = counts ? total : -lowest<float>();
+    const float spread = scale * smoothing.spread;
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      auto v = as_numbers<W>(held[u * kRowThreads]);
+      fetch(row + gridDim.x, u);
+      if (factor == nullptr || first + u * kStep >= n) continue;
+#pragma unroll
+      for (float& x : v.x) x = scale * math::rounded_exp<T>(x, shift) - spread;
+      store_numbers<W>(x + row * n + first + u * kStep, v);
+    }
+    if (factor != nullptr && counts && logit == logit && target / W % kRowThreads == threadIdx.x)
+      x[row * n + target] = T(scale * (math::rounded_exp<T>(logit, shift) - smoothing.own) - spread);
   }
 }
 
@@ -263,15 +291,31 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
   DeviceGuard guard(x.device());
   visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) {
     using Acc = compute_t<T>;
+    const Smoothing<Acc> smoothing(options, n);
+    const std::int64_t* const target = targets.data<std::int64_t>();
+    const Acc* const scale = factor.defined() ? factor.data<Acc>() : nullptr;
     const bool vectors = in_vectors<kWidth<T>>(n, x.data<T>());
     const RowGrid grid(rows, ceil_div(n, kWidth<T>));
-    const bool held = sizeof(T) == 2 && vectors && n <= std::int64_t{grid.lanes} * kHeld * kWidth<T>;
-    const auto kernel = held      ? cross_entropy_both_rows<T, kWidth<T>, sizeof(T) == 2>
-                        : vectors ? cross_entropy_both_rows<T, kWidth<T>, false>
-                                  : cross_entropy_both_rows<T, 1, false>;
-    kernel<<<grid.blocks, grid.threads, 0, stream(x.device())>>>(
-        Smoothing<Acc>(options, n), x.data<T>(), targets.data<std::int64_t>(), rows, n, grid.lanes,
-        factor.defined() ? factor.data<Acc>() : nullptr, losses.data<Acc>());
+    if constexpr (sizeof(T) == 2) {
+      constexpr std::int64_t each = kRowThreads * kWidth<T>;  // elements of a row for a vector of each thread
+      const auto run_held = [&]<int vectors_each>(std::integral_constant<int, vectors_each>) {
+        constexpr int kBytes = vectors_each * each * sizeof(T);
+        const auto kernel = cross_entropy_held_rows<T, vectors_each>;
+        const auto blocks = std::min<std::int64_t>(rows, kBlocksAtOnce * multiprocessor_count(x.device()));
+        GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+        kernel<<<static_cast<unsigned>(blocks), kRowThreads, kBytes, stream(x.device())>>>(
+            smoothing, x.data<T>(), target, rows, static_cast<int>(n), scale, losses.data<Acc>());
+        GLADE_CUDA_LAUNCHED();
+      };
+      if (vectors && n > each && n <= 8 * each) {
+        return n <= 2 * each   ? run_held(std::integral_constant<int, 2>())
+               : n <= 4 * each ? run_held(std::integral_constant<int, 4>())
+                               : run_held(std::integral_constant<int, 8>());
+      }
+    }
+    const auto kernel = vectors ? cross_entropy_both_rows<T, kWidth<T>> : cross_entropy_both_rows<T, 1>;
+    kernel<<<grid.blocks, grid.threads, 0, stream(x.device())>>>(smoothing, x.data<T>(), target, rows, n, grid.lanes, scale,
+                                                                 losses.data<Acc>());
     GLADE_CUDA_LAUNCHED();
   });
 }

@@ -98,10 +98,17 @@ struct Numbers {
 };
 
 template <int W, class T>
-__device__ Numbers<compute_t<T>, W> as_numbers(detail::Vector<T, W> loaded) {
+__device__ Numbers<compute_t<T>, W> as_numbers(const detail::Vector<T, W>& loaded) {
   Numbers<compute_t<T>, W> numbers;
+  if constexpr (std::is_same_v<T, bfloat16> &&
+                W % 2 == 0) {  // one instruction each: nvcc takes two for the upper halves of words
+    const auto pairs = reinterpret_cast<const detail::Vector<std::uint32_t, W / 2>&>(loaded);
 #pragma unroll
-  for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
+    for (int w = 0; w < W; ++w) numbers.x[w] = __uint_as_float(w % 2 == 0 ? pairs.x[w / 2] << 16 : pairs.x[w / 2] & 0xffff0000u);
+  } else {
+#pragma unroll
+    for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
+  }
   return numbers;
 }
 
