@@ -29,10 +29,17 @@ constexpr auto add_buffer = &Registry::register_buffer;
 constexpr auto add_module = &Registry::register_module;
 constexpr auto remove = &Registry::unregister;
 
+/// The C++ part of a module, which a class in Python has from super().__init__() on.
+Module& module_of(const py::object& self) {
+  if (reinterpret_cast<py::detail::instance*>(self.ptr())->get_value_and_holder().value_ptr() == nullptr)
+    throw py::attribute_error("a module has no parts before its __init__ calls super().__init__()");
+  return self.cast<Module&>();
+}
+
 // Children are found by address, so an attribute that holds one keeps it alive as long as the parent refers to it.
 void set_attribute(const py::object& self, const py::str& name, const py::object& value) {
+  Module& module = module_of(self);
   if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), value.ptr()) != 0) throw py::error_already_set();
-  auto& module = self.cast<Module&>();
   (module.*remove)(name);
   if (py::isinstance<Module>(value)) {
     (module.*add_module)(name, value.cast<Module&>());
@@ -43,14 +50,15 @@ void set_attribute(const py::object& self, const py::str& name, const py::object
 }
 
 void delete_attribute(const py::object& self, const py::str& name) {
+  Module& module = module_of(self);
   if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), nullptr) != 0) throw py::error_already_set();
-  (self.cast<Module&>().*remove)(name);
+  (module.*remove)(name);
 }
 
 void register_buffer(const py::object& self, const py::str& name, const py::object& tensor) {
   if (!is_tensor(tensor.ptr())) throw py::type_error("register_buffer: expected a tensor");
+  Module& module = module_of(self);
   if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
-  auto& module = self.cast<Module&>();
   (module.*remove)(name);
   (module.*add_buffer)(name, tensor_of(tensor.ptr()));
 }
@@ -61,7 +69,7 @@ py::object child(const py::object& self, Module* module) {
 
 /// Of the layers written in C++, whose parts are no attributes.
 py::object find_child(const py::object& self, const std::string& name) {
-  for (const auto& [key, module] : self.cast<const Module&>().named_children())
+  for (const auto& [key, module] : module_of(self).named_children())
     if (key == name) return child(self, module);
   throw py::attribute_error("'" + py::str(py::type::of(self).attr("__name__")).cast<std::string>() + "' has no attribute '" +
                             name + "'");
@@ -86,10 +94,17 @@ py::list named_modules(const py::object& self) {
   return result;
 }
 
+/// The module's type, the shapes of its own parameters, and the same of those below, a line each.
 std::string describe(const py::object& self, const std::string& indent) {
-  std::string text = py::str(py::type::of(self).attr("__name__"));
-  const auto& children = self.cast<const Module&>().named_children();
-  text += "(";
+  const auto& described = self.cast<const Module&>();
+  const auto& children = described.named_children();
+  std::string text = py::str(py::type::of(self).attr("__name__")), separator = "(";
+  for (const auto& [name, x] : described.named_parameters()) {
+    if (name.find('.') != std::string::npos) continue;
+    text += separator + name + " " + x.shape().str();
+    separator = ", ";
+  }
+  if (separator == "(") text += separator;
   for (const auto& [name, module] : children)
     text += "\n" + indent + "  (" + name + "): " + describe(child(self, module), indent + "  ");
   return text + (children.empty() ? ")" : "\n" + indent + ")");
@@ -122,6 +137,12 @@ void bind_module(py::module_& module) {
           },
           "forward(...)")
       .def("__repr__", [](const py::object& self) { return describe(self, ""); })
+      .def(
+          "__reduce__",  // also what copy.deepcopy calls
+          [](const py::object& self) -> py::object {
+            const std::string name = py::str(py::type::of(self).attr("__name__"));
+            throw py::type_error("a " + name + " cannot be pickled or copied: make another one and load this one's state_dict()");
+          })
       .def("register_buffer", register_buffer, arg("name"), arg("tensor"),
            "Sets an attribute to a tensor that is saved and moved with the module, but not trained. ValueError for a name with "
            "'.' or '/'.")

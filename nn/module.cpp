@@ -111,6 +111,7 @@ Tensor Module::register_buffer(const std::string& name, Tensor value) {
 
 void Module::register_module(const std::string& name, Module& module) {
   check_name(name);
+  if (module.contains(*this)) fail<ValueError>("Module: '{}' would be a part of itself", name);
   modules_.emplace_back(name, &module);
 }
 
@@ -128,6 +129,10 @@ void Module::check_name(const std::string& name) const {
     return std::ranges::any_of(entries, [&](const auto& e) { return e.first == name; });
   };
   if (is_taken(parameters_) || is_taken(buffers_) || is_taken(modules_)) fail<ValueError>("Module: name '{}' is taken", name);
+}
+
+bool Module::contains(const Module& other) const {
+  return this == &other || std::ranges::any_of(modules_, [&](const auto& entry) { return entry.second->contains(other); });
 }
 
 void Module::collect(const std::string& prefix, bool buffers, NamedTensors& out) const {

@@ -65,13 +65,15 @@ class Module {
   Tensor register_parameter(const std::string& name, Tensor value);
   /// Registers a tensor that is saved but not trained, and returns it.
   Tensor register_buffer(const std::string& name, Tensor value);
-  /// Registers a submodule, which must live as long as this module: a member, or what a member owns.
+  /// Registers a submodule, which must live as long as this module: a member, or what a member owns. ValueError for a name as
+  /// above, and for a module that contains this one.
   void register_module(const std::string& name, Module& module);
   /// Forgets what is registered under a name, if anything.
   void unregister(const std::string& name);
 
  private:
   void check_name(const std::string& name) const;
+  bool contains(const Module& other) const;
   /// Appends the parameters, and the buffers if asked, of this module and all below.
   void collect(const std::string& prefix, bool buffers, NamedTensors& out) const;
 

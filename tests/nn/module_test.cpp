@@ -68,6 +68,16 @@ TEST(Module, RefusesBadNames) {
     EXPECT_TRUE(throws_with<ValueError>([&] { Named model(name); }, "empty or contains"));
 }
 
+TEST(Module, RefusesToBeAPartOfItself) {
+  struct Node : Module {
+    void add(Module& module) { register_module("part", module); }
+  };
+  Node outer, inner;
+  outer.add(inner);
+  EXPECT_TRUE(throws_with<ValueError>([&] { inner.add(outer); }, "'part' would be a part of itself"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { inner.add(inner); }, "'part' would be a part of itself"));
+}
+
 TEST(Module, StateDictHoldsTheValues) {
   Outer model;
   const StateDict state = model.state_dict();

@@ -1,7 +1,9 @@
 """Modules written in Python and in C++, layers, initialisers, optimisers, models."""
 
+import copy
 import gc
 import math
+import pickle
 import signal
 import threading
 import weakref
@@ -49,7 +51,8 @@ def test_parameters_are_found_by_attribute():
     assert [name for name, _ in model.named_children()] == ["blocks", "head"]
     assert dict(model.named_modules())["blocks.1"] is model.blocks[1] and dict(model.named_modules())[""] is model
     assert len(model.blocks) == 2 and len(model.head) == 3 and list(model.blocks)[1] is model.blocks[1]
-    assert "(blocks): ModuleList(" in repr(model) and "(2): Linear()" in repr(model)
+    assert "(blocks): ModuleList(" in repr(model) and "(2): Linear(weight [2, 3])" in repr(model)
+    assert repr(model.blocks[0]) == "Block(scale [3]\n  (linear): Linear(weight [3, 3], bias [3])\n)" and repr(nn.Dropout(0.5)) == "Dropout()"
 
 
 def test_forward_takes_any_arguments():
@@ -76,6 +79,39 @@ def test_attributes_can_be_replaced():
         block.nothing
     with pytest.raises(ValueError):
         setattr(block, "a.b", nn.Linear(1, 1))
+
+
+def test_attributes_before_the_module_is_made():
+    """An error, and not one of memory."""
+
+    class Early(nn.Module):
+        def __init__(self, use):
+            use(self)
+
+    for use in [
+        lambda self: setattr(self, "linear", nn.Linear(1, 1)),
+        lambda self: setattr(self, "note", 1),
+        lambda self: delattr(self, "note"),
+        lambda self: self.register_buffer("count", glade.zeros(1)),
+        lambda self: self.linear,
+    ]:
+        with pytest.raises(AttributeError, match=r"super\(\).__init__\(\)"):
+            Early(use)
+
+
+def test_a_module_is_no_part_of_itself():
+    inner, outer = Block(), nn.Module()
+    outer.inner = inner
+    for parent, part in [(inner, outer), (inner, inner), (inner.linear, outer)]:
+        with pytest.raises(ValueError, match="'back' would be a part of itself"):
+            parent.back = part
+    assert len(outer.parameters()) == 3
+
+
+def test_modules_are_not_copied_or_pickled():
+    for call in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"a Block cannot be pickled or copied: .* state_dict\(\)"):
+            call(Block())
 
 
 def test_tied_weights():
