@@ -58,7 +58,9 @@ std::shared_ptr<Py_buffer> acquire(py::handle array) {
           }};
 }
 
-bool has_usable_strides(const Py_buffer& view) {
+/// Whether a tensor can lie over the memory: strides in elements, none negative, and elements at addresses of their size.
+bool can_be_shared(const Py_buffer& view) {
+  if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::size_t>(view.itemsize) != 0) return false;
   for (int d = 0; d < view.ndim; ++d)
     if (view.strides[d] < 0 || view.strides[d] % view.itemsize != 0) return false;
   return true;
@@ -87,7 +89,7 @@ Tensor tensor_from_numpy(py::handle array) {
   if (!is_known)
     throw DTypeError("NumPy's dtype " + std::string(py::str(dtype)) + " has no counterpart in glade; convert the array first");
   std::shared_ptr<Py_buffer> view = acquire(source);
-  if (!has_usable_strides(*view)) view = acquire(py::module_::import("numpy").attr("ascontiguousarray")(source));
+  if (!can_be_shared(*view)) view = acquire(source.attr("copy")());
   return tensor_over(view, is_bfloat16 ? DType::bfloat16 : *dtype_of_format(view->format, view->itemsize));
 }
 

@@ -154,6 +154,9 @@ Tensor borrow(Managed* managed) {
     if (managed->deleter != nullptr) managed->deleter(managed);
     return empty(shape, options);
   }
+  char* data = static_cast<char*>(array.data) + array.byte_offset;
+  if (reinterpret_cast<std::uintptr_t>(data) % dtype_size(options.dtype) != 0)
+    throw ValueError("from_dlpack: the array's elements do not lie at multiples of their size; copy it first");
   auto release = [managed, device = options.device] {
     if (device.is_cuda() &&
         !cuda::is_capturing()) {  // the owner may reuse the memory on the default stream, when our work on it is done
@@ -162,7 +165,6 @@ Tensor borrow(Managed* managed) {
     }
     if (managed->deleter != nullptr && Py_IsInitialized()) managed->deleter(managed);
   };
-  char* data = static_cast<char*>(array.data) + array.byte_offset;
   return Tensor::from_blob(data, {span}, options, std::move(release)).as_strided(shape, strides, 0);
 }
 
@@ -206,8 +208,8 @@ void bind_dlpack(py::module_& module) {
       "A tensor over the memory of any array with DLPack (NumPy, PyTorch, CuPy, JAX, ...), on the CPU or a CUDA device; nothing "
       "is copied.\n\nOn CUDA, work on the array that is already queued comes before work on the tensor. DTypeError for an "
       "element "
-      "type that glade lacks, DeviceError for another kind of device, ValueError for negative strides. Memory that its owner "
-      "calls read-only must not be written.");
+      "type that glade lacks, DeviceError for another kind of device, ValueError for negative strides and for "
+      "elements at addresses that are no multiples of their size. Memory that its owner calls read-only must not be written.");
   def_method("__dlpack__", to_capsule, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
              py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
              "A DLPack capsule over the tensor's memory. `stream` is the consumer's CUDA stream by the array API standard: its "

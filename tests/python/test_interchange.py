@@ -38,6 +38,11 @@ def test_numpy_views(dtype):
         view = np.asarray(view)
         x = glade.as_tensor(view)
         assert x.shape == view.shape and x.data_ptr() == view.ctypes.data and x.tolist() == view.tolist()
+    shifted = np.frombuffer(b"x" + array.tobytes(), "uint8")[1:].view(dtype)
+    if array.itemsize > 1:  # copied: not aligned to its elements
+        assert glade.as_tensor(shifted).data_ptr() % array.itemsize == 0 and glade.as_tensor(shifted).tolist() == shifted.tolist()
+        with pytest.raises(ValueError, match="multiples of their size"):
+            glade.from_dlpack(shifted)
     reversed_rows = array[::-1]
     assert glade.as_tensor(reversed_rows).tolist() == reversed_rows.tolist()  # copied: no negative strides
     assert glade.as_tensor(array[:0]).shape == (0, 6) and glade.zeros(0, 3).numpy().shape == (0, 3)
