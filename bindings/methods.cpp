@@ -68,6 +68,13 @@ void bind_methods(py::module_& module) {
              "A NumPy array over the tensor's memory, nothing copied. bfloat16 needs the package ml_dtypes (TypeError without). "
              "DeviceError for a tensor "
              "on a GPU, AutogradError for one that requires a gradient.");
+  def_method(
+      "__format__",
+      [](const py::object& self, const py::str& spec) -> py::str {
+        if (const Tensor& x = tensor_of(self.ptr()); x.ndim() == 0) return item(x).attr("__format__")(spec);
+        return py::handle(reinterpret_cast<PyObject*>(&PyBaseObject_Type)).attr("__format__")(self, spec);
+      },
+      arg("spec"));
   def_method("__array__", array, arg("dtype") = py::none(), arg("copy") = py::none());
   def_method("__reduce__", reduce);
   def_method("is_contiguous", &Tensor::is_contiguous, "Whether the elements lie in memory in row-major order without gaps.");

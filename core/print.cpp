@@ -64,8 +64,9 @@ std::vector<std::string> format_real(std::span<const T> values) {
   const auto fraction_of = [](const std::string& text) { return std::min(text.find('e'), text.size()) - text.find('.') - 1; };
   const auto exponent_of = [](const std::string& text) { return text.size() - text.find('e') - 2; };
   for (const T x : values) {
-    texts.push_back(std::isfinite(static_cast<double>(x)) ? shortest(x, scientific) : fmt::format("{}", static_cast<double>(x)));
-    if (!std::isfinite(static_cast<double>(x))) continue;
+    const auto value = static_cast<double>(x);
+    texts.push_back(std::isfinite(value) ? shortest(x, scientific) : std::isnan(value) ? "nan" : fmt::format("{}", value));
+    if (!std::isfinite(value)) continue;
     fraction = std::max(fraction, fraction_of(texts.back()));
     if (scientific) exponent = std::max(exponent, exponent_of(texts.back()));
   }

@@ -311,6 +311,7 @@ std::vector<double> count_to(std::int64_t n) {
 TEST(TensorPrinting, Numbers) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   EXPECT_EQ(printed<double>({1.5, 2.25, nan, -infinity}), "[1.5 , 2.25,  nan, -inf]");
+  EXPECT_EQ(printed<float>({1.5, -std::nanf("")}), "[1.5, nan]");
   EXPECT_EQ(printed<double>({1e-5, 1, nan}), "[1.e-05, 1.e+00,    nan]");
   EXPECT_EQ(printed<double>({1e10, 1e-100}), "[1.e+010, 1.e-100]");
   EXPECT_EQ(printed<double>({-0.0, 0.5}), "[-0. ,  0.5]");

@@ -90,6 +90,11 @@ def test_properties(device):
 def test_repr():
     assert repr(glade.tensor([1.0, 2.0])).splitlines()[0] == "[1., 2.]"
     assert "float32" in repr(glade.tensor(1.0)) and "cpu" in repr(glade.tensor(1.0))
+    assert repr(glade.tensor([1.0, float("nan"), -float("nan")])).startswith("[ 1., nan, nan]")
+    assert f"{glade.tensor(1.25):.1f} {glade.tensor(7):03d} {glade.tensor(True)}" == "1.2 007 True"
+    assert f"{glade.ones(2)}" == str(glade.ones(2))
+    with pytest.raises(TypeError):
+        f"{glade.ones(2):.1f}"
     assert repr(glade.float32) == "glade.float32"
     assert repr(glade.Device("cpu")) == "glade.Device('cpu')"
 
