@@ -58,7 +58,8 @@ std::unique_ptr<Optimizer> make_optimizer(const py::iterable& parameters, const 
 constexpr const char* kParameters =
     "\n\n`params` are a module's named_parameters(), tensors, or groups: dicts with params and, for the group alone, lr and "
     "weight_decay. ValueError "
-    "for no parameters, one given twice, or a bad lr or weight_decay; DTypeError, DeviceError for parameters that are not "
+    "for no parameters, one given twice or computed from others, or a bad lr or weight_decay; DTypeError, DeviceError for "
+    "parameters that are not "
     "floating-point or are on several "
     "devices.";
 

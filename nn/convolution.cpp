@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <glade/core/format.h>
 #include <glade/nn/init.h>
 #include <glade/ops/convolution/convolution.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -12,6 +13,7 @@ ShortConvolution::ShortConvolution(std::int64_t dim, std::int64_t kernel_size, b
     : weight(register_parameter("weight", empty({dim, kernel_size}))),
       bias(with_bias ? register_parameter("bias", empty({dim})) : Tensor()),
       silu_(silu) {
+  if (kernel_size <= 0) fail<ValueError>("ShortConvolution: kernel_size is {}, expected a positive number", kernel_size);
   const double bound = 1 / std::sqrt(static_cast<double>(kernel_size));
   init::uniform_(weight, -bound, bound);
   if (with_bias) init::uniform_(bias, -bound, bound);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <glade/core/format.h>
 #include <glade/nn/init.h>
 #include <glade/ops/matmul/matmul.h>
 
@@ -10,6 +11,7 @@ namespace glade::nn {
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias)
     : weight(register_parameter("weight", empty({out_features, in_features}))),
       bias(with_bias ? register_parameter("bias", empty({out_features})) : Tensor()) {
+  if (in_features <= 0) fail<ValueError>("Linear: in_features is {}, expected a positive number", in_features);
   const double bound = 1 / std::sqrt(static_cast<double>(in_features));
   init::uniform_(weight, -bound, bound);
   if (with_bias) init::uniform_(bias, -bound, bound);

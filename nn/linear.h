@@ -8,6 +8,7 @@ namespace glade::nn {
 /// can be trained with bfloat16 activations. Starts uniform within +-1 / sqrt(in).
 class Linear : public UnaryModule {
  public:
+  /// ValueError unless in_features is positive.
   Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true);
   /// Shares a weight [out, in] that another module owns too; no bias.
   explicit Linear(const Tensor& shared_weight);

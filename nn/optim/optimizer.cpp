@@ -26,6 +26,7 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups) : nam
     for (const auto& [parameter, x] : group.parameters) {
       if (!is_floating(x.dtype()))
         fail<DTypeError>("{}: parameter {} is {}, expected a floating-point type", name_, parameter, x.dtype());
+      if (!x.is_leaf()) fail<ValueError>("{}: parameter {} is the result of an operation, not a leaf", name_, parameter);
       if (!x.is_contiguous()) fail<ValueError>("{}: parameter {} is not contiguous", name_, parameter);
       if (!names.insert(parameter).second || !seen.insert(x.impl()).second)
         fail<ValueError>("{}: parameter {} is given twice", name_, parameter);

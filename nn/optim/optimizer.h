@@ -47,8 +47,8 @@ class Optimizer {
   const NamedTensors& named_state() const { return state_; }
 
  protected:
-  /// ValueError for no parameters, one given twice or a bad learning rate or weight decay; DTypeError for a parameter that
-  /// is not floating-point; DeviceError where the parameters are on several devices.
+  /// ValueError for no parameters, one given twice or computed from others, or a bad learning rate or weight decay; DTypeError
+  /// for a parameter that is not floating-point; DeviceError where the parameters are on several devices.
   Optimizer(const char* name, std::vector<ParameterGroup> groups);
   /// A tensor of zeros for every parameter in the order of the groups, in the precision it is computed in (float32 for
   /// 16-bit types), part of the state as `<name>.<parameter>`.

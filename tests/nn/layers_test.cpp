@@ -48,6 +48,7 @@ TEST_P(Layers, LinearIsXTimesWeightTransposedPlusBias) {
       expected.push_back(sum);
     }
   EXPECT_TRUE(all_close(layer(x), Tensor::from_vector(expected, {2, 4, 3})));
+  EXPECT_TRUE(throws_with<ValueError>([] { Linear bad(0, 3); }, "Linear: in_features is 0"));
 }
 
 TEST_P(Layers, LinearComputesInItsInputsType) {
@@ -161,6 +162,7 @@ TEST_P(Layers, ShortConvolutionSlidesItsWindow) {
   for (int t = 0; t < T; ++t) pieces.push_back(layer.forward(slice(x, 1, t, t + 1), &state));
   EXPECT_EQ(state.shape(), (Shape{2, D, W - 1}));
   EXPECT_TRUE(all_close(cat(pieces, 1), layer.forward(x)));
+  EXPECT_TRUE(throws_with<ValueError>([] { ShortConvolution bad(3, 0); }, "ShortConvolution: kernel_size is 0"));
 }
 
 TEST_P(Layers, GatedMLPIsDownOfSiluGateTimesUp) {

@@ -186,6 +186,7 @@ TEST(Optimizer, RefusesBadArguments) {
   EXPECT_TRUE(throws_with<ValueError>(make({}), "no parameters"));
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}, {"x", leaf(x)}}), "parameter x is given twice"));
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}, {"y", x}}), "parameter y is given twice"));
+  EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}, {"y", x * 2}}), "parameter y is the result of an operation"));
   EXPECT_TRUE(throws_with<DTypeError>(make({{"x", zeros({2}, {DType::int64, kCPU})}}), "parameter x is int64"));
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}}, {.lr = -1}), "lr is -1"));
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}}, {.beta2 = 1}), "beta2 is 1"));
