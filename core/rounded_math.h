@@ -5,6 +5,19 @@
 
 namespace glade::math {
 
+/// x itself, rounded.
+template <class T>
+GLADE_HOST_DEVICE GLADE_INLINE compute_t<T> rounded(compute_t<T> x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, bfloat16>) {  // in one instruction; the conversion to one number is slow where it is undone
+    std::uint32_t out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(x), "f"(0.f));
+    return __uint_as_float(out);
+  }
+#endif
+  return static_cast<compute_t<T>>(T(x));
+}
+
 /// e^(x - less).
 template <class T>
 GLADE_HOST_DEVICE GLADE_INLINE compute_t<T> rounded_exp(compute_t<T> x, compute_t<T> less) {
@@ -35,8 +48,11 @@ template <class T>
 GLADE_HOST_DEVICE GLADE_INLINE compute_t<T> rounded_logsigmoid(compute_t<T> x) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) == 2) {
-    const float e = __expf(-fabsf(x));
-    return fminf(x, 0.f) - (e < 0.01f ? e - 0.5f * e * e : __logf(1.f + e));  // the sum would lose a small e's digits
+    const float e = rounded_exp<T>(-fabsf(x), 0.f);
+    float log2;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2) : "f"(1.f + e));
+    constexpr float kLn2 = 0.6931471805599453f;
+    return fminf(x, 0.f) - (e < 0.01f ? e - 0.5f * e * e : log2 * kLn2);  // the sum would lose a small e's digits
   }
 #endif
   return logsigmoid(x);

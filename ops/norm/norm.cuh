@@ -41,14 +41,13 @@ struct Outputs {
   compute_t<T>*weight_parts = nullptr, *bias_parts = nullptr;  ///< [blocks, d]
   const T* grad_sum = nullptr;                                 ///< added to x's, or null
   T* y = nullptr;                                              ///< the norm's result again, or null
-  // Where the gate's gradient has gaps: after every so many rows, which begin `gate_step` elements apart.
-  unsigned gate_rows = 0;
+  // Of the gate's gradient: after every so many rows there may be a gap; they begin `gate_step` elements apart.
+  detail::FastDivisor gate_rows{};
   std::int64_t gate_step = 0;
 
   __device__ T* gate_row(std::int64_t row, int d) const {
-    if (gate_rows == 0) return gate + row * d;
-    const auto i = static_cast<unsigned>(row);
-    return gate + i / gate_rows * gate_step + std::int64_t{i % gate_rows} * d;
+    const auto i = static_cast<std::uint32_t>(row), run = gate_rows.divide(i);
+    return gate + run * gate_step + std::int64_t{i - run * gate_rows.divisor} * d;
   }
 };
 

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kRowThreads) norm_rows(Inputs<T, P> in, const 
       elements.for_each_vector([&](std::int64_t i, Numbers<Acc, W>& v) {
         const auto more = load_numbers<W>(residual + offset + i);
 #pragma unroll
-        for (int w = 0; w < W; ++w) v.x[w] = static_cast<Acc>(T(v.x[w] + more.x[w]));
+        for (int w = 0; w < W; ++w) v.x[w] = math::rounded<T>(v.x[w] + more.x[w]);
         store_numbers<W>(sum + offset + i, v);
       });
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/cuda/loops.cuh>
 
 namespace glade::cuda {
@@ -100,16 +101,25 @@ struct Numbers {
 template <int W, class T>
 __device__ Numbers<compute_t<T>, W> as_numbers(const detail::Vector<T, W>& loaded) {
   Numbers<compute_t<T>, W> numbers;
-  if constexpr (std::is_same_v<T, bfloat16> &&
-                W % 2 == 0) {  // one instruction each: nvcc takes two for the upper halves of words
+  if constexpr (sizeof(T) == 2 && W % 2 == 0) {  // one instruction each: nvcc takes two for the upper halves of words
     const auto pairs = reinterpret_cast<const detail::Vector<std::uint32_t, W / 2>&>(loaded);
 #pragma unroll
-    for (int w = 0; w < W; ++w) numbers.x[w] = __uint_as_float(w % 2 == 0 ? pairs.x[w / 2] << 16 : pairs.x[w / 2] & 0xffff0000u);
+    for (int i = 0; i < W / 2; ++i) {
+      const float2 pair = unpack<T>(pairs.x[i]);
+      numbers.x[2 * i] = pair.x;
+      numbers.x[2 * i + 1] = pair.y;
+    }
   } else {
 #pragma unroll
     for (int w = 0; w < W; ++w) numbers.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
   }
   return numbers;
+}
+/// From 16 bytes, as which a loop that loads ahead keeps them: elements of 16 bits the compiler would sort, and so wait for,
+/// where they are loaded.
+template <class T>
+__device__ Numbers<compute_t<T>, kWidth<T>> as_numbers(const uint4& bytes) {
+  return as_numbers<kWidth<T>>(reinterpret_cast<const detail::Vector<T, kWidth<T>>&>(bytes));
 }
 
 template <int W, class T>
