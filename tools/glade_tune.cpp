@@ -134,6 +134,7 @@ void run(const Options& o) {
 
   tuning::set_autotune_policy(tuning::AutotunePolicy::heuristic);
   const std::vector<Job> jobs = jobs_of(o, modules);
+  if (!o.csv.empty()) tune::write_csv(o.csv, {});  // what cannot be written shows before the tuning
   std::vector<tune::Tuned> all;
   tune::Progress progress(jobs.size());
   for (const Job& job : jobs) {
@@ -165,7 +166,7 @@ int main(int argc, char** argv) {
     run(options);
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     fmt::print(stderr, "glade-tune: {}\n", error.what());
     return 1;
   }

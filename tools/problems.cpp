@@ -28,7 +28,9 @@ std::vector<std::string> split(const std::string& text, char at) {
 /// "B4_T2048_H16": a letter and a size each.
 void set_sizes(AttentionProblem& p, const std::string& shape) {
   bool shares = false;
-  for (const std::string& part : split(shape, '_')) {
+  const std::vector<std::string> parts = split(shape, '_');
+  if (parts.empty()) throw ValueError("an empty shape: expected one like B4_T2048_H16_K128_V128");
+  for (const std::string& part : parts) {
     std::int64_t size = 0;
     const char* end = part.data() + part.size();
     const auto [stop, error] = std::from_chars(part.data() + 1, end, size);
@@ -93,11 +95,12 @@ void set_gates(AttentionProblem& p, const std::string& gates) {
 
 AttentionProblem parse_problem(const std::string& line, const AttentionProblem& defaults) {
   AttentionProblem p = defaults;
-  for (const std::string& word : split(line, ' ')) {
-    if (word.find_first_of("0123456789") == 1) set_sizes(p, word);
-    else if (is_dtype(word)) p.dtype = glade::dtype_from_name(word);
-    else if (word == "packed") p.packed = true;
-    else set_gates(p, word);
+  const std::vector<std::string> words = split(line, ' ');
+  set_sizes(p, words.empty() ? "" : words[0]);
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (is_dtype(words[i])) p.dtype = glade::dtype_from_name(words[i]);
+    else if (words[i] == "packed") p.packed = true;
+    else set_gates(p, words[i]);
   }
   return p;
 }
@@ -125,7 +128,7 @@ AttentionProblem problem_of_model(const std::string& path, const AttentionProble
     p.V = static_cast<std::int64_t>(hidden * config.expand_v) / config.num_heads;
     p.dtype = config.dtype;
   };
-  if (json.is_object() && json.value("model_type", "") == "lightning") {
+  if (json.is_object() && json.value("model_type", nlohmann::json()) == "lightning") {
     const auto config = glade::nn::models::LightningConfig::from_json(text);
     take(config, config.num_heads);
     p.g_gamma = true;

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -57,7 +57,9 @@ Content read(const std::string& path) {
     if (content.protect) content.damage = "it cannot be opened";
     return content;
   }
-  const Json file = Json::parse(std::istreambuf_iterator<char>(in), {}, nullptr, false);
+  std::ostringstream text;
+  text << in.rdbuf();  // of a folder, nothing
+  const Json file = Json::parse(text.str(), nullptr, false);
   if (file.is_discarded()) {
     content.damage = "it is not JSON";
   } else if (!file.is_object() || !file.contains("format") || file["format"] != kFormat) {

@@ -85,19 +85,26 @@ TEST_F(GladeTune, ExportsAndImports) {
 }
 
 TEST_F(GladeTune, SaysWhatIsWrong) {
+  std::ofstream("number.json") << R"({"model_type": 5})";
   for (const auto& [arguments, words] :
        {std::pair("", "one of --shape"),
         {"--shape B1_Q4", "'Q4' is not one of"},
+        {"--shape 1x4", "shape '1x4'"},
+        {"--shape ''", "an empty shape"},
+        {"--shape gk", "shape 'gk'"},
         {"--shape B0_T4", "'B0' is not one of"},
         {"--shape B1_T4_H4_G3", "H is no multiple of G"},
         {"--shape B1_T4 --gates gz", "gates 'gz'"},
         {"--shapes absent.txt", "absent.txt: cannot be opened"},
         {"--import absent.json", "there is no such file"},
+        {"--import .", ".: it is not JSON"},
         {"--model absent.json", "cannot be opened"},
+        {"--model number.json", "model_type is 5"},
         {"--shape B1_T4 --operation conv", "--operation"},
         {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "no/rows.csv: cannot be written"}}) {
     const ProcessResult result = run(arguments);
-    EXPECT_NE(result.exit_code, 0) << arguments;
+    EXPECT_TRUE(result.exit_code != 0 && result.exit_code < 128) << arguments << ": " << result.exit_code;
+    EXPECT_EQ(result.output.find("candidate"), std::string::npos) << arguments << " tuned first";
     EXPECT_NE(result.output.find(words), std::string::npos) << arguments << "\n" << result.output;
   }
   EXPECT_EQ(run("--help").exit_code, 0);
