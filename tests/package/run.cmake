@@ -24,3 +24,8 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK}/build -G ${GENERATO
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Debug)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/user)
+
+file(GLOB commands ${WORK}/prefix/bin/*)
+foreach(command ${commands})
+  run(${command} --help)
+endforeach()
