@@ -8,20 +8,18 @@
 // and the gradient of a gate is what passes its token: e^C S D, keys before it with D, and q dq - k dk of all from it on.
 // Factors are measured from r, about half of the chunk's decay: q e^{c - r} and k e^{r - c} are the operands, in two numbers each
 // ("Rounding" in docs/linear_attention.md). C - r is an integer, base 2, so that D e^{C - r} is D with other exponents.
-// Chunks that decay by more than that allows are left to another kernel (chunk_apart_strong.cuh).
+// Chunks that decay by more than that allows are taken in quarters (chunk_apart_strong.cuh).
 //
 // Two blocks share a multiprocessor: one's products hide what the other waits for.
-#include <algorithm>
-
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_apart_strong.cuh>
 
 namespace glade::cuda::passes {
 
-/// A chunk whose decays are in range.
+/// All of a block's work; itself that of a chunk whose decays are in range.
 template <class E, int kTiles, bool kWideGates, bool kWideResults>
-struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
-  using Base = ApartBlock<E, kTiles, kWideGates, kWideResults>;
+struct ApartChunk : StrongChunk<E, kTiles, kWideGates, kWideResults> {
+  using Base = StrongChunk<E, kTiles, kWideGates, kWideResults>;
   using Base::a, Base::shared, Base::thread, Base::group, Base::kRests;
   using Tile = typename Base::Tile;
   using Scaled = typename Base::Scaled;
@@ -30,7 +28,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
   /// What a channel's exponents are measured from: sums of gates become those from there.
   struct Frame {
     float before, after;  ///< log decays from the chunk's start to there, and to its end
-    __device__ Frame(const WeakChunk& chunk, typename Base::Row& gates) {
+    __device__ Frame(const ApartChunk& chunk, typename Base::Row& gates) {
       typename Base::Row sums;
       chunk.template sum_others<false>(sums, gates);
 #pragma unroll
@@ -43,7 +41,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
     }
   };
 
-  /// Keys and queries with their factors; false where they would not be in range.
+  /// Keys and queries with their factors; false, and without factors, where they would not be in range.
   __device__ bool prepare() {
     if (threadIdx.x == 0) Base::start_states();
     Base::copy_gates(shared.k_rest);
@@ -67,6 +65,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       weak = weak && most <= kSafeRange<E>;  // NaN is not
       if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
     }
+    if (__syncthreads_or(!weak)) return false;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       std::uint32_t q[4], k[4], rests[4];
@@ -92,18 +91,12 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       if constexpr (kRests) store_transposed(shared.k_rest[group], s, rests, thread);
     }
     fence_for_wgmma();
-    return !__syncthreads_or(!weak);
-  }
-
-  /// Leaves the chunk to the other kernel.
-  __device__ void leave() {
-    wait_copies<0>();
-    barrier_wait(&shared.states_full, 0);
-    if (threadIdx.x == 0) a.strong[1 + atomicAdd(a.strong, 1)] = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    __syncthreads();
+    return true;
   }
 
   __device__ void run() {
-    if (!prepare()) return leave();
+    if (!prepare()) return Base::run_strong();
     {
       typename Base::Columns sums;
       Base::multiply_scores(sums, shared.queries()[0], shared.query_rests()[0]);
@@ -143,7 +136,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
       beyond[half] = states[half] * from_start * to_end;
 #pragma unroll
       for (int m = 0; m < 8; ++m) {
-        *exponents(m, half) = make_float2(c[2 * m], c[2 * m + 1]);
+        *Base::kept(m, half) = make_float2(c[2 * m], c[2 * m + 1]);
         q[4 * m + 2 * half] *= from_start;
         q[4 * m + 2 * half + 1] *= from_start;
         k[4 * m + 2 * half] *= to_end;
@@ -190,7 +183,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float* gradient = &q[8 * s + 2 * j];
-          const float2 exponent = *exponents(2 * s + j / 2, j % 2),
+          const float2 exponent = *Base::kept(2 * s + j / 2, j % 2),
                        up = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));
           const Scaled scaled(queries[i][j], up.x, up.y);
           queries[i][j] = scaled.rounded;
@@ -221,7 +214,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int i = 8 * s + 2 * j;
-        const float2 x = Base::sum_of(keys[j], rests[j]), exponent = *exponents(2 * s + j / 2, j % 2);
+        const float2 x = Base::sum_of(keys[j], rests[j]), exponent = *Base::kept(2 * s + j / 2, j % 2);
         q[i] -= x.x * k[i];
         q[i + 1] -= x.y * k[i + 1];
         out[2 * j] = k[i] * (exp2_approx(-exponent.x) * a.scale);
@@ -234,11 +227,7 @@ struct WeakChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
     Base::add_later(q);
 #pragma unroll
     for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, beyond[i / 2 % 2]);
-    Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(exponents(0, 0) - thread));
-  }
-  /// c - r of this thread's elements, two by two.
-  __device__ float2* exponents(int m, int half) const {
-    return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * Base::kThreads + group * kGroup + thread;
+    Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::kept(0, 0) - thread));
   }
   __device__ void load_keys(std::uint32_t (&keys)[4], std::uint32_t (&rests)[4], int s) {
     load_transposed(keys, shared.k[group], s, thread);
@@ -251,51 +240,38 @@ template <class E, int kTiles, bool kWideGates, bool kWideResults>
 __global__ void __launch_bounds__(kTiles* kGroup, kTiles == 1 ? 3 : 2) apart_kernel(const __grid_constant__ ApartArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  WeakChunk<E, kTiles, kWideGates, kWideResults> block(a, *reinterpret_cast<ApartShared<E, kTiles>*>(memory), blockIdx.z,
-                                                       static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
-  if (block.count() > 0) block.run();
+  ApartChunk<E, kTiles, kWideGates, kWideResults> chunk(a, *reinterpret_cast<ApartShared<E, kTiles>*>(memory), blockIdx.z,
+                                                        static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
+  if (chunk.count() > 0) chunk.run();
 #else
   __trap();
 #endif
 }
 
-template <class K>
-void allow_memory(K kernel, int bytes) {
-  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-}
-
 template <class E, int kTiles, bool kWideGates, bool kWideResults>
-void launch_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
+void launch_apart(const Apart& a, cudaStream_t stream) {
   using Shared = ApartShared<E, kTiles>;
-  constexpr int most_bytes = sizeof(Shared), strong_bytes = sizeof(StrongShared<E, kTiles>);
-  static_assert(most_bytes <= 113 * 1024 && strong_bytes <= 227 * 1024);
+  constexpr int most_bytes = sizeof(Shared);
+  static_assert(most_bytes <= 113 * 1024);
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = apart_kernel<E, kTiles, kWideGates, kWideResults>;
-  const auto strong = strong_kernel<E, kTiles, kWideGates>;
-  const ApartArguments arguments(a, sizeof(E));
-  allow_memory(kernel, most_bytes);
-  allow_memory(strong, strong_bytes);
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
   const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.length, kTile), static_cast<unsigned>(a.sequences));
-  GLADE_CUDA(cudaMemsetAsync(a.strong, 0, sizeof(int), stream));
-  kernel<<<grid, kTiles * kGroup, bytes, stream>>>(arguments);
-  GLADE_CUDA_LAUNCHED();
-  // One block a multiprocessor: each goes through many chunks.
-  const unsigned blocks = std::min(static_cast<unsigned>(multiprocessors), grid.x * grid.y * grid.z);
-  strong<<<blocks, kTiles * kGroup, strong_bytes, stream>>>(arguments, static_cast<int>(grid.y));
+  kernel<<<grid, kTiles * kGroup, bytes, stream>>>(ApartArguments(a, sizeof(E)));
   GLADE_CUDA_LAUNCHED();
 }
 
 template <class E, int kTiles>
-void launch_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
-  if (a.wide_gates) launch_apart<E, kTiles, true, true>(a, multiprocessors, stream);
-  else if (a.dq.wide || a.dk.wide || a.dv.wide) launch_apart<E, kTiles, false, true>(a, multiprocessors, stream);
-  else launch_apart<E, kTiles, false, false>(a, multiprocessors, stream);
+void launch_apart(const Apart& a, cudaStream_t stream) {
+  if (a.wide_gates) launch_apart<E, kTiles, true, true>(a, stream);
+  else if (a.dq.wide || a.dk.wide || a.dv.wide) launch_apart<E, kTiles, false, true>(a, stream);
+  else launch_apart<E, kTiles, false, false>(a, stream);
 }
 
 template <class E>
-void run_apart(const Apart& a, int multiprocessors, cudaStream_t stream) {
+void run_apart(const Apart& a, cudaStream_t stream) {
   if (a.sequences == 0 || a.length == 0) return;
-  a.q.size > kTile ? launch_apart<E, 2>(a, multiprocessors, stream) : launch_apart<E, 1>(a, multiprocessors, stream);
+  a.q.size > kTile ? launch_apart<E, 2>(a, stream) : launch_apart<E, 1>(a, stream);
 }
 
 }  // namespace glade::cuda::passes

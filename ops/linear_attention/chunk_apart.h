@@ -36,13 +36,12 @@ struct Apart {
     std::int64_t step;  ///< from a token to the next
   };
   Result dq, dk, dv;
-  void* dgk;    ///< [tokens, heads, K] as the gates, or null
-  float* dg;    ///< [key tiles, tokens, heads], summed over the tile's channels, or null
-  int* strong;  ///< room for 1 + slots * heads numbers: the chunks that decay too much for the fast way
+  void* dgk;  ///< [tokens, heads, K] as the gates, or null
+  float* dg;  ///< [key tiles, tokens, heads], summed over the tile's channels, or null
 };
 
-/// For elements of type E: __nv_bfloat16 or __half, on a GPU of so many multiprocessors.
+/// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
-void run_apart(const Apart& a, int multiprocessors, cudaStream_t stream);
+void run_apart(const Apart& a, cudaStream_t stream);
 
 }  // namespace glade::cuda::passes

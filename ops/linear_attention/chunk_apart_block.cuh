@@ -11,6 +11,16 @@
 
 namespace glade::cuda::passes {
 
+/// What the four threads that share a row have: the chunk's quarters of 16 tokens, or slots for some of them again.
+enum class Slots { own, queries, keys };
+/// See chunk_apart_strong.cuh.
+template <Slots kSlots>
+__device__ int quarter_in(int slot) {
+  if constexpr (kSlots == Slots::queries) return slot == 0 ? 3 : slot;
+  if constexpr (kSlots == Slots::keys) return slot == 3 ? 0 : slot;
+  return slot;
+}
+
 template <class E, int kTiles, bool kWideGates, bool kWideResults>
 struct ApartBlock {
   static_assert(kWideResults || !kWideGates);
@@ -138,25 +148,31 @@ struct ApartBlock {
     }
     shared.b[row] = t < count() ? gate * kLog2e : 0.f;
   }
+  /// For load_transposed, where threads are to have the tokens of such slots.
+  template <Slots kSlots>
+  __device__ int address_row() const {
+    return quarter_in<kSlots>(thread % 8 / 2) * 2 + thread % 2;
+  }
   /// What a thread has of a row of accumulators, by token.
   using Row = float[16];
   /// Log decays, base 2, of this thread's first or second channel.
+  template <Slots kSlots = Slots::own>
   __device__ void load_gates(Row& gates, Tile& tile, int half) const {
-    const int channel = group * kTile + row() + 8 * half;
+    const int channel = group * kTile + row() + 8 * half, quarter = quarter_in<kSlots>(lane() % 4);
     std::uint32_t pairs[4];
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
-      const int t = token(4 * m);
+      const int t = quarter * 16 + 2 * m;
       float2 gate{};
       if constexpr (kWideGates) {
         const Place place = shared.places[kGateRows];
         if (channel < channels() && t < count()) gate.x = __ldg(place.row<const float>(t) + channel);
         if (channel < channels() && t + 1 < count()) gate.y = __ldg(place.row<const float>(t + 1) + channel);
       } else {
-        if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread);
-        gate = unpack<E>(pairs[m % 2 * 2 + half]);
+        if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread, address_row<kSlots>());
+        gate = unpack<E>(half == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
       }
-      const float2 by_head = *reinterpret_cast<const float2*>(&shared.b[8 * m + lane() % 4 * 2]);
+      const float2 by_head = *reinterpret_cast<const float2*>(&shared.b[8 * m + quarter * 2]);
       gates[2 * m] = at_least(fmaf(gate.x, kLog2e, by_head.x), kLeastGate);
       gates[2 * m + 1] = at_least(fmaf(gate.y, kLog2e, by_head.y), kLeastGate);
     }
@@ -191,6 +207,10 @@ struct ApartBlock {
   __device__ static void take_row(Row& to, const float (&x)[32], int half) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) to[i] = x[element(i, half)];
+  }
+  /// Room for two numbers of a row of this thread's, in the place of the values.
+  __device__ float2* kept(int m, int half) const {
+    return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * kThreads + group * kGroup + thread;
   }
   /// What the last of the four threads that share a row has at its end.
   __device__ float last(const Row& x) const { return __shfl_sync(~0u, x[15], lane() | 3); }

@@ -1,262 +1,416 @@
 #pragma once
-// The chunks that decay too much for the way of chunk_apart.cuh. Pairs of tokens are taken by levels: those in different halves
-// of the chunk are measured from its middle, so that no exponent is positive; those in different quarters of the same half from
-// the half's middle, and so on, until all in blocks of 32, 16, .. or 1 are in range of the block's middle and can be taken at
-// once. The products with states need no levels.
+// The chunks that decay too much for the way of chunk_apart.cuh, in quarters of 16 tokens. Pairs of tokens in the same quarter
+// are taken one by one in float: a thread has two channels of a quarter. All others are one product like a weak chunk's, measured
+// from borders between quarters, so that no exponent is positive where gates decay:
+//     queries of quarter    1    2    3   and again 3        keys of quarter    0, 1    2   and again 0
+//     from the start of     1    2    2             3        to the end of      1       2             0
+// What comes again takes the place (slot) of quarter 0 of the queries, which has no keys before it, and 3 of the keys.
 #include <glade/ops/linear_attention/chunk_apart_block.cuh>
 
 namespace glade::cuda::passes {
 
-template <class E, int kTiles>
-struct StrongShared : ApartShared<E, kTiles> {
-  using Tile = SwizzledTile<E>;
-  Tile q[kTiles], keys[kTiles], gates[kTiles];  ///< as they are in memory
-  Tile queries[kTiles], query_rests[kTiles];    ///< with their factors
-};
-
-template <class E, int kTiles, bool kWideGates>
-struct StrongChunk : ApartBlock<E, kTiles, kWideGates, true> {
-  using Base = ApartBlock<E, kTiles, kWideGates, true>;
-  using Base::a, Base::thread, Base::group, Base::kRests;
+template <class E, int kTiles, bool kWideGates, bool kWideResults>
+struct StrongChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
+  using Base = ApartBlock<E, kTiles, kWideGates, kWideResults>;
+  using Base::a, Base::shared, Base::thread, Base::group, Base::kRests;
+  using Tile = typename Base::Tile;
   using Row = typename Base::Row;
   using Scaled = typename Base::Scaled;
+  using Columns = typename Base::Columns;
+  using Base::Base;
 
-  StrongShared<E, kTiles>& shared;
-  unsigned dead[2];
+  static constexpr int kQuarter = 16, kWarps = 4 * kTiles;
 
-  __device__ StrongChunk(const ApartArguments& apart, StrongShared<E, kTiles>& memory, std::int64_t n, int head, int chunk)
-      : Base(apart, memory, n, head, chunk), shared(memory) {}
+  /// The quarters (or slots) of an accumulator's columns and rows that this thread has.
+  __device__ int of_columns() const { return Base::lane() % 4; }
+  __device__ int of_rows() const { return Base::lane() / 8; }
 
-  /// Pairs of tokens in blocks of so many, but not in the same half of one unless all of the block is in range.
-  struct Level {
-    int block;
-    bool safe;
-    Row exponents[2];  ///< of the decays between each token and its block's middle
-    __device__ bool is_upper(int token) const { return token & block / 2; }
-    __device__ bool covers(int s, int t) const { return (s ^ t) < block && (safe || (s ^ t) >= block / 2); }
-    __device__ float of_query(int half, int i, int token) const {
-      if (!safe && !is_upper(token)) return 0;
-      return exp2_approx(is_upper(token) ? exponents[half][i] : -exponents[half][i]);
-    }
-    __device__ float of_key(int half, int i, int token) const {
-      if (!safe && is_upper(token)) return 0;
-      return exp2_approx(is_upper(token) ? -exponents[half][i] : exponents[half][i]);
-    }
-  };
-  __device__ void load_level(Level& level, int block) {
-    level.block = block;
-    float most = 0;
+  // Loops over a thread's two channels are not unrolled: the instructions would be too many for their cache. In each turn
+  // take_row(.., 0) takes the row in front, and what is put goes behind the other, so that after two turns all is where it was.
+  __device__ static void put(float (&x)[32], const Row& row) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Row gates, later;
-      Base::load_gates(gates, shared.gates[group], half);
-      Base::template sum_others<false>(level.exponents[half], gates, max(block / 2, 1));
-      Base::template sum_others<true>(later, gates, max(block / 2, 1));
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        float& exponent = level.exponents[half][i];
-        if (block == 1) exponent = 0;
-        else exponent = level.is_upper(token(i)) ? exponent + gates[i] : later[i];
-        most = at_least(most, fabsf(exponent));
-      }
+    for (int i = 0; i < 16; ++i) {
+      x[Base::element(i, 0)] = x[Base::element(i, 1)];
+      x[Base::element(i, 1)] = row[i];
     }
-    level.safe = !__syncthreads_or(!(most <= kSafeRange<E>));
   }
-  /// Calls f for the levels, one after the other.
-  template <class F>
-  __device__ void each_level(F&& f) {
-    Level level;
+
+  /// Exponents of a slot's queries from where they are measured, or of its keys up to there; of own tokens up to the chunk's end.
+  template <Slots kSlots>
+  __device__ void load_exponents(float (&to)[32], Tile& tile) const {
 #pragma unroll 1
-    for (int block = kTile;; block /= 2) {
-      load_level(level, block);
-      f(level);
-      if (level.safe) return;
+    for (int half = 0; half < 2; ++half) {
+      Row gates, sums;
+      Base::template load_gates<kSlots>(gates, tile, half);
+      Base::template sum_others<kSlots != Slots::queries>(sums, gates, kSlots == Slots::own ? kTile : kQuarter);
+      if constexpr (kSlots != Slots::own) {
+        constexpr bool kOfKeys = kSlots == Slots::keys;
+        const float between = __shfl_xor_sync(~0u, kOfKeys ? sums[0] + gates[0] : sums[15] + gates[15], 1);
+        const bool farther = of_columns() == (kOfKeys ? 0 : 3);
+#pragma unroll
+        for (int i = 0; i < 16; ++i) sums[i] += (kOfKeys ? 0.f : gates[i]) + (farther ? between : 0.f);
+      }
+      put(to, sums);
     }
   }
-  __device__ int token(int i) const { return Base::token(Base::element(i, 0)); }  ///< of a row's i-th
-
-  /// 16 tokens of a tile with factor(half, i, token) each.
-  template <class F>
-  __device__ void scale(std::uint32_t (&x)[4], std::uint32_t (&rests)[4], SwizzledTile<E>& from, int step, F&& factor) const {
-    load_transposed(x, from, step, thread);
+  /// 16 tokens of a tile with their factors.
+  template <Slots kSlots>
+  __device__ void scale(std::uint32_t (&x)[4], std::uint32_t (&rests)[4], Tile& from, int step,
+                        const float (&exponents)[32]) const {
+    load_transposed(x, from, step, thread, Base::template address_row<kSlots>());
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int i = 4 * step + j / 2 * 2;
-      const Scaled scaled(x[j], factor(j % 2, i, token(i)), factor(j % 2, i + 1, token(i + 1)));
+      const float* exponent = &exponents[8 * step + 2 * j];
+      const Scaled scaled(x[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
       x[j] = scaled.rounded;
       rests[j] = scaled.rest;
     }
   }
-  template <class F>
-  __device__ void scale_tile(SwizzledTile<E>& to, SwizzledTile<E>& rests_to, SwizzledTile<E>& from, F&& factor) const {
+  template <Slots kSlots>
+  __device__ void scale_tile(Tile& tile, Tile& tile_rests, Tile& gates) const {
+    float exponents[32]{};
+    load_exponents<kSlots>(exponents, gates);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       std::uint32_t x[4], rests[4];
-      scale(x, rests, from, s, factor);
-      store_transposed(to, s, x, thread);
-      if constexpr (kRests) store_transposed(rests_to, s, rests, thread);
+      scale<kSlots>(x, rests, tile, s, exponents);
+      store_transposed(tile, s, x, thread);
+      if constexpr (kRests) store_transposed(tile_rests, s, rests, thread);
+    }
+  }
+  __device__ void load_row(Row& to, Tile& tile, int half) const {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      std::uint32_t x[4];
+      load_transposed(x, tile, s, thread);
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const float2 values = unpack<E>(half == 0 ? x[2 * pair] : x[2 * pair + 1]);
+        to[4 * s + 2 * pair] = values.x;
+        to[4 * s + 2 * pair + 1] = values.y;
+      }
     }
   }
 
-  __device__ void run() {
-    if (threadIdx.x == 0) Base::start_states();
-    Base::copy_gates(shared.gates);
-    Base::copy(shared.q, kQueries, 0);
-    Base::copy(shared.keys, kKeys, 0);
-    Base::copy_values(0);
-    commit_copies();
-    Base::load_head_gates();
+  /// A of pairs in the same quarter, in pieces of a query with eight keys: one for each of the first eight queries, two for the
+  /// others. Every warp leaves sums over its channels.
+  static constexpr int kPieces = 8 + 2 * 8;
+  __device__ float* quarter_sums(int of_group) const {
+    return reinterpret_cast<float*>(of_group == 0 ? shared.values[0] : shared.scores);
+  }
+  __device__ void sum_quarters() const {
+    Row keys[2], decays[2];
+    std::uint32_t queries[4][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      load_row(keys[half], shared.k[group], half);
+      Base::load_gates(decays[half], shared.k_rest[group], half);
+#pragma unroll
+      for (float& x : decays[half]) x = exp2_approx(x);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; ++s) load_transposed(queries[s], shared.queries()[group], s, thread);
+    float* to = quarter_sums(group) + thread / 32 * (kPieces * 32) + Base::lane();
+#pragma unroll
+    for (int i = 0; i < kQuarter; ++i) {
+      float query[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 pair = unpack<E>(queries[i / 4][i / 2 % 2 * 2 + half]);
+        query[half] = i % 2 ? pair.y : pair.x;
+#pragma unroll
+        for (int j = 0; j < i; ++j) keys[half][j] *= decays[half][i];
+      }
+#pragma unroll
+      for (int first = 0; first <= i; first += 8) {
+        float sums[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+          sums[j] = first + j <= i ? query[0] * keys[0][first + j] + query[1] * keys[1][first + j] : 0.f;
+        *to = sum_lanes(sums);
+        to += 32;
+      }
+    }
+  }
+  /// Sums over the eight lanes of the same columns; each of them has one.
+  __device__ float sum_lanes(float (&x)[8]) const {
+#pragma unroll
+    for (int count = 4; count > 0; count /= 2) {
+      const bool upper = Base::lane() & 4 * count;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const float other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + count], 4 * count);
+        x[i] = (upper ? x[i + count] : x[i]) + other;
+      }
+    }
+    return x[0];
+  }
+
+  /// When tiles and values have come, but nothing has factors yet.
+  __device__ void run_strong() {
+    prepare_strong();
+    Base::forget_addresses();
+    typename Base::Sums sums;
+    Base::through_values(sums, [&] {
+      Base::copy_gates(shared.before);
+      Base::copy(shared.after, kQueries, 0);
+      Base::copy(shared.k, kKeys, 0);
+      commit_copies();
+    });
+    Base::forget_addresses();
+    store_gradient_scores(sums.scores);
+    fence_for_wgmma();
     wait_copies<0>();
     __syncthreads();
-
-    typename Base::Columns scores{};
-    each_level([&](const Level& level) {
-      scale_tile(shared.queries[group], shared.query_rests[group], shared.q[group],
-                 [&](int half, int i, int t) { return level.of_query(half, i, t); });
-      scale_tile(shared.k[group], shared.k_rest[group], shared.keys[group],
-                 [&](int half, int i, int t) { return level.of_key(half, i, t); });
-      fence_for_wgmma();
-      __syncthreads();
-      typename Base::Columns sums;
-      Base::multiply_scores(sums, shared.queries[0], shared.query_rests[0]);
-#pragma unroll
-      for (int i = 0; i < Base::kColumns / 2; ++i)
-        if (level.covers(Base::token_of_row(Base::row()) + i / 2 % 2 * 2, Base::own_token(i))) scores[i] = sums[i];
-      __syncthreads();
-    });
-    Base::store_scores(scores, [](int of_k, int of_q) { return of_q >= of_k; });
-    Row to_end[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Row gates;
-      Base::load_gates(gates, shared.gates[group], half);
-      Base::template sum_others<true>(to_end[half], gates);
-      if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(1.f);
-    }
-    scale_tile(shared.k[group], shared.k_rest[group], shared.keys[group],
-               [&](int half, int i, int) { return exp2_approx(to_end[half][i]); });
-
-    typename Base::Sums sums;
-    Base::through_values(sums, [] {});
-    finish(sums);
+    Base::forget_addresses();
+    finish_strong(sums.q, sums.k, sums.states);
   }
 
-  __device__ void finish(typename Base::Sums& sums) {
-    float balance[32] = {}, outer[32];  // q dq - k dk of pairs in the chunk; gates' gradients from all others
-    float(&q)[32] = sums.q, (&k)[32] = sums.k;
+  /// Scores, and keys with their decays up to the chunk's end.
+  __device__ void prepare_strong() {
+    wait_copies<0>();
+    __syncthreads();  // values have come, whose place sums take
+    sum_quarters();
+    __syncthreads();
+    constexpr int kOwn = kPieces / kWarps;
+    float scores[kOwn];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Row gates, before, after, q_dq, k_dk;
-      Base::load_gates(gates, shared.gates[group], half);
-      dead[half] = Base::dead_gates(gates);
-      Base::template sum_others<false>(before, gates);
-      Base::template sum_others<true>(after, gates);
-      const float through = Base::sum_quad(sums.states[half]) * exp2_approx(Base::last(before) + Base::last(gates));
+    for (int i = 0; i < kOwn; ++i) {
+      scores[i] = 0;
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        std::uint32_t queries[4], keys[4];
-        load_transposed(queries, shared.q[group], s, thread);
-        load_transposed(keys, shared.keys[group], s, thread);
+      for (int warp = 0; warp < kWarps; ++warp)
+        scores[i] += quarter_sums(warp / 4)[(warp % 4 * kPieces + i * kWarps) * 32 + threadIdx.x];
+    }
+    __syncthreads();
+    Base::copy_values(0);
+    commit_copies();
+
+    std::uint32_t keys[4][4], rests[4][4];
+    {
+      float to_end[32]{};
+      load_exponents<Slots::own>(to_end, shared.k_rest[group]);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const float2 query = unpack<E>(queries[2 * j + half]), key = unpack<E>(keys[2 * j + half]);
+      for (int s = 0; s < 4; ++s) scale<Slots::own>(keys[s], rests[s], shared.k[group], s, to_end);
+    }
+    if (threadIdx.x < kTiles * kTile) shared.scale[threadIdx.x] = E(1.f);
+    scale_tile<Slots::queries>(shared.queries()[group], shared.query_rests()[group], shared.k_rest[group]);
+    scale_tile<Slots::keys>(shared.k[group], shared.k_rest[group], shared.k_rest[group]);
+    fence_for_wgmma();
+    __syncthreads();
+    Columns sums;
+    Base::multiply_scores(sums, shared.queries()[0], shared.query_rests()[0]);
+    Base::forget_addresses();
+    __syncthreads();
 #pragma unroll
-          for (int pair = 0; pair < 2; ++pair) {
-            const int i = 4 * s + 2 * j + pair, at = Base::element(i, half);
-            q[at] *= exp2_approx(before[i] + gates[i]);
-            k[at] *= exp2_approx(after[i]);
-            q_dq[i] = (pair ? query.y : query.x) * q[at];
-            k_dk[i] = (pair ? key.y : key.x) * k[at];
+    for (int s = 0; s < 4; ++s) {
+      store_transposed(shared.k[group], s, keys[s], thread);
+      if constexpr (kRests) store_transposed(shared.k_rest[group], s, rests[s], thread);
+    }
+    const bool from_keys = of_rows() == 0 && of_columns() == 1, from_queries = of_rows() == 2 && of_columns() == 3;
+    move(sums, from_keys ? 24 : from_queries ? 3 : 0);
+    Base::store_scores(sums, [](int of_k, int of_q) { return of_k / kQuarter < of_q / kQuarter; });
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int piece = i * kWarps + static_cast<int>(threadIdx.x) / 32, quarter = of_columns();
+      const int query = piece < 8 ? piece : 4 + piece / 2, key = (piece < 8 ? 0 : piece % 2 * 8) + Base::lane() / 4;
+      if (key > query) continue;
+      const int at = row_of(quarter, key), column = row_of(quarter, query);
+      const E rounded(scores[i]);
+      *shared.scores[0].element(at, column) = rounded;
+      if constexpr (kRests) *shared.scores[1].element(at, column) = E(scores[i] - float(rounded));
+    }
+  }
+  /// Of a tile, that of a quarter's i-th token.
+  __device__ static int row_of(int quarter, int i) { return i / 2 * 8 + quarter * 2 + i % 2; }
+  /// Takes x from the lane that has the last quarter (slot) instead of the first, or the first instead of the last: of columns
+  /// 3 lanes away, of rows 24.
+  __device__ static void move(Columns& x, int distance) {
+    const int from = static_cast<int>(threadIdx.x) % 32 ^ distance;
+#pragma unroll
+    for (float& value : x) value = __shfl_sync(~0u, value, from);
+  }
+
+  /// The scores of do and v: in different quarters to where the slots have them,
+  __device__ void store_gradient_scores(Columns& scores) {
+    const int rows = of_rows(), columns = of_columns();
+    if (rows == columns) {
+#pragma unroll
+      for (int i = 0; i < Base::kColumns / 2; ++i) {
+        const int query = Base::token_of_row(Base::row()) % kQuarter + i / 2 % 2 * 2, key = Base::own_token(i) % kQuarter;
+        matrix<false>()[in_matrix(query, key)] = matrix<true>()[in_matrix(key, query)] = scores[i];
+      }
+    }
+    __syncwarp();
+    const bool to_keys = rows == 1 && columns == 3, to_queries = rows == 0 && columns == 2;
+    move(scores, to_keys ? 3 : to_queries ? 24 : 0);
+    const bool used = to_keys || to_queries || (rows >= 2 && columns < 2);
+    Base::store_scores(scores, [used](int, int) { return used; });
+  }
+  /// and in the same to these, for this thread's, and transposed.
+  template <bool kTransposed>
+  __device__ float* matrix() const {
+    return reinterpret_cast<float*>(shared.k_rest) + kTransposed * 4 * kQuarter * kQuarter + 4 * of_columns();
+  }
+  __device__ static int in_matrix(int row, int column) { return row * 64 + column / 4 * 16 + column % 4; }
+
+  /// Calls f(i, of pairs, of itself) for a row's tokens, where `of pairs` is the sum of scores times x times decays over the
+  /// tokens of the quarter before i, or (kLater) after it, and the last is x times the score of i with itself.
+  template <bool kLater, class F>
+  __device__ void each_in_quarter(Row& x, const Row& decays, F&& f) const {
+    const float* scores = matrix<kLater>();
+#pragma unroll
+    for (int n = 0; n < kQuarter; ++n) {
+      const int i = kLater ? 15 - n : n;
+      float sum = 0, own = 0;
+#pragma unroll
+      for (int m = 0; m <= n; m += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&scores[in_matrix(i, (kLater ? 15 - m : m) / 4 * 4)]);
+        const float score[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int k = m; k <= n && k < m + 4; ++k) {
+          const int j = kLater ? 15 - k : k;
+          if (k == n) {
+            own = score[j % 4] * x[j];
+          } else {
+            x[j] *= decays[kLater ? i + 1 : i];
+            sum = fmaf(score[j % 4], x[j], sum);
           }
         }
       }
-      Base::template sum_others<false>(before, k_dk);
-      Base::template sum_others<true>(after, q_dq);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) outer[Base::element(i, half)] = through + before[i] + (q_dq[i] + after[i]);
+      f(i, sum, own);
     }
-
-    each_level([&](const Level& level) {
-      Base::store_scores(sums.scores, [&](int of_o, int of_v) { return of_v <= of_o && level.covers(of_o, of_v); });
-      fence_for_wgmma();
-      __syncthreads();
-      auto of_query = [&](int half, int i, int t) { return level.of_query(half, i, t); };
-      auto of_key = [&](int half, int i, int t) { return level.of_key(half, i, t); };
-      add_pairs<0, 1>(q, balance, shared.keys[group], of_key, shared.q[group], of_query);
-      add_pairs<1, -1>(k, balance, shared.q[group], of_query, shared.keys[group], of_key);
-    });
-
-    auto store = [&](Tensors tensor, bool wide, const float(&gradient)[32]) {
-      typename Base::Store to(*this, tensor, wide, group * kTile, 0);
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = gradient[8 * s + i] * a.scale;
-        to(x);
-      }
-    };
-    if (a.dq.data) store(kGradQ, a.dq.wide, q);
-    if (a.dk.data) store(kGradK, a.dk.wide, k);
-    if (!a.dgk && !a.dg) return;
-    Base::add_later(balance);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) balance[i] = (balance[i] + outer[i]) * a.scale;
-    Base::store_gate_gradients(balance, dead, reinterpret_cast<float*>(shared.queries[group].data));
   }
-  /// gradient += the product of x with the level's scores, times the factors of y; balance += kSign y times that.
-  template <int RowsAreInner, int kSign, class F, class G>
-  __device__ void add_pairs(float (&gradient)[32], float (&balance)[32], SwizzledTile<E>& x, F&& of_x, SwizzledTile<E>& y,
-                            G&& of_y) const {
-    const std::uint32_t scores = Base::operand(shared.scores[0]), rest = Base::operand(shared.scores[1]);
-    float sums[32] = {};
-    std::uint32_t left[4][4], rests[4][4];
+
+  /// The rest of gradients, from the states times do and v (q, k) and their own product.
+  __device__ void finish_strong(float (&q)[32], float (&k)[32], const float (&states)[2]) {
+    unsigned dead[2] = {};
 #pragma unroll
-    for (int s = 0; s < 4; ++s) scale(left[s], rests[s], x, s, of_x);
-    wgmma_begin();
+    for (int i = 0; i < 32; i += 2) *Base::kept(i / 4, i / 2 % 2) = make_float2(k[i], k[i + 1]);
+    float balance[32];  // q dq - k dk, but of pairs before the chunk and in it, of different tokens
+    multiply_others<0, Slots::keys, Slots::queries>(balance, shared.k[group]);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      Row decays, x, other, gradient, of_others;
+      Base::load_gates(decays, shared.before[group], half);
+      dead[0] = dead[1];
+      dead[1] = Base::dead_gates(decays);
+      Base::template sum_others<false>(x, decays);
+      Base::take_row(gradient, q, 0);
+      Base::take_row(of_others, balance, 0);
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const int at = s * (RowsAreInner ? kRowStep : kColumnStep);
-      Base::template add_scores<RowsAreInner>(sums, left[s], rests[s], scores, rest, at);
-      if constexpr (kRests) wgmma<E, RowsAreInner>(sums, rests[s], descriptor(rest, at), 1);
-    }
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin(sums);
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      scale(left[s], rests[s], y, s, of_y);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 scaled = Base::sum_of(left[s][j], rests[s][j]);
-        const int at = 8 * s + 2 * j, i = 4 * s + j / 2 * 2;
-        balance[at] += kSign * scaled.x * sums[at];
-        balance[at + 1] += kSign * scaled.y * sums[at + 1];
-        gradient[at] += of_y(j % 2, i, token(i)) * sums[at];
-        gradient[at + 1] += of_y(j % 2, i + 1, token(i + 1)) * sums[at + 1];
+      for (int i = 0; i < 16; ++i) {
+        gradient[i] = fmaf(gradient[i], exp2_approx(x[i] + decays[i]), of_others[i]);
+        decays[i] = exp2_approx(decays[i]);
       }
+      load_row(x, shared.k[group], half);
+      load_row(other, shared.after[group], half);
+      each_in_quarter<false>(x, decays, [&](int i, float of_pairs, float of_itself) {
+        gradient[i] += of_pairs;
+        other[i] *= gradient[i];
+        gradient[i] += of_itself;
+      });
+      put(q, gradient);
+      put(balance, other);
+    }
+    if (a.dq.data) store(kGradQ, a.dq.wide, q);
+    Base::forget_addresses();
+
+    multiply_others<1, Slots::queries, Slots::keys>(k, shared.after[group]);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      Row decays, x, other, gradient, q_dq;
+      Base::load_gates(decays, shared.before[group], half);
+#pragma unroll
+      for (float& gate : decays) gate = exp2_approx(gate);
+      load_row(x, shared.after[group], half);
+      load_row(other, shared.k[group], half);
+      Base::take_row(gradient, k, 0);
+      Base::take_row(q_dq, balance, 0);
+      each_in_quarter<true>(x, decays, [&](int i, float of_pairs, float of_itself) {
+        gradient[i] += of_pairs;
+        q_dq[i] -= other[i] * gradient[i];
+        gradient[i] += of_itself;
+      });
+      put(k, gradient);
+      put(balance, q_dq);
+    }
+    Base::forget_addresses();
+    Base::add_later(balance);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      Row gates, sums, keys, gradient, later;
+      Base::load_gates(gates, shared.before[group], half);
+      Base::template sum_others<true>(sums, gates);
+      const float through = Base::sum_quad(half == 0 ? states[0] : states[1]) * exp2_approx(first(sums) + first(gates));
+      load_row(keys, shared.k[group], half);
+      Base::take_row(gradient, k, 0);
+      Base::take_row(later, balance, 0);
+#pragma unroll
+      for (int i = 0; i < 16; i += 2) {
+        float2 from_state = *Base::kept(i / 2, half);
+        from_state.x *= exp2_approx(sums[i]);
+        from_state.y *= exp2_approx(sums[i + 1]);
+        gradient[i] += from_state.x;
+        gradient[i + 1] += from_state.y;
+        keys[i] *= from_state.x;
+        keys[i + 1] *= from_state.y;
+      }
+      Base::template sum_others<false>(sums, keys);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) later[i] = (later[i] + sums[i] + through) * a.scale;
+      put(k, gradient);
+      put(balance, later);
+    }
+    if (a.dk.data) store(kGradK, a.dk.wide, k);
+    if (a.dgk || a.dg) Base::store_gate_gradients(balance, dead, reinterpret_cast<float*>(Base::kept(0, 0) - thread));
+  }
+  /// What the first of the four threads that share a row has at its begin.
+  __device__ static float first(const Row& x) { return __shfl_sync(~0u, x[0], static_cast<int>(threadIdx.x) % 32 & ~3); }
+
+  /// Pairs of different quarters: x times scores, times the factors of y.
+  template <int RowsAreInner, Slots kOfX, Slots kOfY>
+  __device__ void multiply_others(float (&sums)[32], Tile& x) {
+    const std::uint32_t scores = Base::operand(shared.scores[0]), rest = Base::operand(shared.scores[1]);
+    float exponents[32]{};
+    load_exponents<kOfX>(exponents, shared.before[group]);
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+#pragma unroll
+    for (int first = 0; first < 4; first += 2) {
+      std::uint32_t left[2][4], rests[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scale<kOfX>(left[i], rests[i], x, first + i, exponents);
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        Base::template add_scores<RowsAreInner>(sums, left[i], rests[i], scores, rest,
+                                                (first + i) * (RowsAreInner ? kRowStep : kColumnStep));
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+    pin(sums);
+    Base::forget_addresses();
+    load_exponents<kOfY>(exponents, shared.before[group]);
+    const bool gets = of_columns() == (kOfY == Slots::queries ? 3 : 0), gives = of_columns() == (kOfY == Slots::queries ? 0 : 3);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      sums[i] *= exp2_approx(exponents[i]);
+      const float other = __shfl_xor_sync(~0u, sums[i], 3);
+      sums[i] = gives ? 0.f : gets ? sums[i] + other : sums[i];
+    }
+    __syncwarp();
+  }
+  __device__ void store(Tensors tensor, bool wide, const float (&gradient)[32]) const {
+    typename Base::Store to(*this, tensor, wide, group * kTile, 0);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = gradient[8 * s + i] * a.scale;
+      to(x);
     }
   }
 };
-
-/// Goes through the chunks that the other kernel left, whose blocks were `chunks` in a sequence.
-template <class E, int kTiles, bool kWideGates>
-__global__ void __launch_bounds__(kTiles* kGroup, 1) strong_kernel(const __grid_constant__ ApartArguments a, int chunks) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<StrongShared<E, kTiles>*>(memory);
-  const int count = a.strong[0];
-#pragma unroll 1
-  for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
-    const int index = a.strong[1 + i], in_sequence = index / a.heads;
-    StrongChunk<E, kTiles, kWideGates> chunk(a, shared, in_sequence / chunks, index % a.heads, in_sequence % chunks);
-    chunk.run();
-    __syncthreads();
-    if (threadIdx.x == 0) barrier_end(&shared.states_full);
-  }
-#else
-  __trap();
-#endif
-}
 
 }  // namespace glade::cuda::passes

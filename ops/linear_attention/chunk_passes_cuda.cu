@@ -327,7 +327,6 @@ void backward_apart(const Recurrence& r, const Tensor& grad_o, const Tensor& gra
     if (!out.defined()) return Apart::Result{};
     return Apart::Result{out.raw_data(), out.dtype() == DType::float32, reshape(out, {r.tokens, r.heads, size}).strides()[0]};
   };
-  const Tensor strong = empty({1 + passes.slots() * r.heads}, {DType::int32, r.q.device()});
   Apart a = passes.apart(r.q, r.k, r.v, grad_o);
   a.borders = {before.raw_data(), after.raw_data()};
   a.dq = result(grads.q, r.K);
@@ -335,9 +334,7 @@ void backward_apart(const Recurrence& r, const Tensor& grad_o, const Tensor& gra
   a.dv = result(grads.v, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
-  a.strong = pointer<int>(strong);
-  (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, multiprocessor_count(r.q.device()),
-                                                                                  stream(r.q.device()));
+  (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, stream(r.q.device()));
 }
 
 }  // namespace

@@ -120,13 +120,18 @@ __host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 1
 /// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
 /// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.
+/// address_row: of each eight rows, that of which a lane gives the address, where its place is not to have the same.
 template <class E>
-__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread, int address_row) {
   const int lane = thread % 32, warp = thread / 32;
-  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + address_row, 2 * warp + lane / 8 % 2));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+template <class E>
+__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+  load_transposed(r, tile, step, thread, thread % 8);
 }
 /// The same without transposing: 8 x 8 blocks of this warp's 16 rows, columns 16 step + {0, 0, 8, 8}, as wgmma's left operand.
 template <class E>
