@@ -27,6 +27,23 @@ double weighted_sum(const Tensors& outputs, const Tensors& weights) {
   return sum;
 }
 
+/// Puts a tensor's values back in the end, also where a function or Ctrl-C ends the check.
+class Restored {
+ public:
+  explicit Restored(const Tensor& x) : x_(x), values_(empty_like(x)) { copy_data(values_, x); }
+  ~Restored() {
+    try {
+      copy_data(x_, values_);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the device failed before, which is on its way to the caller
+    }
+  }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+ private:
+  const Tensor x_, values_;
+};
+
 }  // namespace
 
 bool gradcheck(const std::function<Tensors(const Tensors&)>& function, const Tensors& inputs, GradcheckOptions options) {
@@ -56,6 +73,7 @@ bool gradcheck(const std::function<Tensors(const Tensors&)>& function, const Ten
     const Tensor& gradient = analytic[next++];
     if (gradient.defined() && !(gradient.shape() == x.shape()))
       fail<AutogradError>("gradcheck: input {} has shape {}, its gradient {}", i, x.shape(), gradient.shape());
+    const Restored restored(x);
     const auto values = x.to_vector<double>();
     const auto slopes = gradient.defined() ? gradient.to_vector<double>() : std::vector<double>(values.size(), 0.0);
     for (std::size_t j = 0; j < values.size(); ++j) {
@@ -66,7 +84,6 @@ bool gradcheck(const std::function<Tensors(const Tensors&)>& function, const Ten
         return weighted_sum(function(inputs), weights);
       };
       const double numeric = (shifted(values[j] + options.step) - shifted(values[j] - options.step)) / (2 * options.step);
-      copy_data(x, Tensor::from_vector(values, x.shape()));
       if (!(std::abs(numeric - slopes[j]) <= options.absolute + options.relative * std::abs(numeric)))
         fail<AutogradError>("gradcheck: input {}, element {}: central difference {:.10g}, backward {:.10g}", i, j, numeric,
                             slopes[j]);

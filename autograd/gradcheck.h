@@ -14,7 +14,8 @@ struct GradcheckOptions {
 
 /// Compares the gradients that backward gives for `function` with central differences, in every element of every input
 /// that requires a gradient, for a fixed random weighting of every output. The inputs must be float64 leaves. Throws
-/// AutogradError naming output, input, element and both values where they disagree; returns true otherwise.
+/// AutogradError naming input, element and both values where they disagree; returns true otherwise. The inputs are as before
+/// then, whatever `function` throws.
 bool gradcheck(const std::function<Tensors(const Tensors&)>& function, const Tensors& inputs, GradcheckOptions options = {});
 /// The same for the gradients of the gradients.
 bool gradgradcheck(const std::function<Tensors(const Tensors&)>& function, const Tensors& inputs, GradcheckOptions options = {});

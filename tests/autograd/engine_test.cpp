@@ -230,6 +230,20 @@ TEST(Gradcheck, FindsWrongDerivatives) {
                                          "Function::backward: input 0 is float64 [4] on cpu, its gradient float64 [1] on cpu"));
 }
 
+TEST(Gradcheck, LeavesTheInputsAsTheyWere) {
+  const Tensor x = random_leaf({4});
+  const auto values = x.to_vector<double>();
+  int calls = 0;
+  const auto ended = [&calls](const Tensors& in) {
+    if (++calls == 4) throw std::runtime_error("ended");
+    return Tensors{in[0] * 2.0};
+  };
+  EXPECT_THROW(autograd::gradcheck(ended, {x}), std::runtime_error);
+  EXPECT_EQ(x.to_vector<double>(), values);
+  EXPECT_THROW(autograd::gradcheck([](const Tensors& in) { return Wrong::apply(in); }, {x}), AutogradError);
+  EXPECT_EQ(x.to_vector<double>(), values);
+}
+
 TEST(Tape, FreesMemoryAsItGoes) {
   const Tensor x = random_leaf({8});
   std::weak_ptr<Storage> saved;
