@@ -80,7 +80,8 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim
   for (int i = d + 1; i < x.ndim(); ++i) inner *= x.shape()[i];
   const std::int64_t n = x.shape()[d];
   Shape shape = x.shape();
-  shape[d] = n * repeats;
+  if (__builtin_mul_overflow(n, repeats, &shape[d]))
+    fail<ShapeError>("repeat_interleave: {} repeats of {} elements are too many", repeats, n);
   Tensor y = empty(shape, x.options());
   {
     NoGradGuard no_grad;

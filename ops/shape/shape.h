@@ -13,7 +13,7 @@ Tensor flatten(const Tensor& x, std::int64_t start = 0, std::int64_t end = -1);
 Tensor permute(const Tensor& x, const std::vector<std::int64_t>& dims);
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
-Tensor squeeze(const Tensor& x, std::int64_t dim);  ///< x itself's view unchanged where size(dim) is not 1
+Tensor squeeze(const Tensor& x, std::int64_t dim);  ///< x itself where size(dim) is not 1
 /// Broadcasts without copying; -1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
 /// x[..., start:stop:step, ...] along `dim`, Python's rules for negative and out-of-range bounds; step may be negative

@@ -35,17 +35,18 @@ Shape resolve_shape(const Tensor& x, const Shape& shape) {
   Shape result = shape;
   std::int64_t known = 1;
   int unknown = -1;
+  bool overflows = false;
   for (int d = 0; d < shape.ndim(); ++d) {
     if (shape[d] >= 0) {
-      known *= shape[d];
+      overflows |= __builtin_mul_overflow(known, shape[d], &known);
     } else {
       if (shape[d] != -1 || unknown >= 0)
         fail<ShapeError>("reshape: shape is {}: expected sizes of at least 0 and at most one -1", shape);
       unknown = d;
     }
   }
-  if (unknown >= 0 && known > 0 && x.numel() % known == 0) result[unknown] = x.numel() / known;
-  else if (unknown >= 0 || known != x.numel())
+  if (unknown >= 0 && !overflows && known > 0 && x.numel() % known == 0) result[unknown] = x.numel() / known;
+  else if (unknown >= 0 || overflows || known != x.numel())
     fail<ShapeError>("reshape: x is {} with {} elements, which do not fill shape {}", x.shape(), x.numel(), shape);
   return result;
 }
@@ -169,12 +170,14 @@ Tensor expand(const Tensor& x, const Shape& shape) {
   if (added < 0) fail<ShapeError>("expand: shape {} has fewer dimensions than x {}", shape, x.shape());
   Shape result = shape;
   Strides strides = shape;
+  std::int64_t numel = 1;
   for (int d = 0; d < shape.ndim(); ++d) {
     const bool is_new = d < added;
     const std::int64_t size = is_new ? 1 : x.shape()[d - added];
     if (shape[d] == -1 && !is_new) result[d] = size;
     if (result[d] < 0 || (size != 1 && result[d] != size))
       fail<ShapeError>("expand: x {} does not broadcast to shape {}", x.shape(), shape);
+    if (__builtin_mul_overflow(numel, result[d], &numel)) fail<ShapeError>("expand: shape {} has too many elements", shape);
     strides[d] = is_new || size != result[d] ? 0 : x.strides()[d - added];
   }
   Tensor y = x.as_strided(result, strides, x.offset());
@@ -223,8 +226,8 @@ Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int6
   std::int64_t total = 0;
   bool valid = true;
   for (const std::int64_t size : sizes) {
-    total += size;
-    valid = valid && size >= 0;
+    valid = valid && size >= 0 && size <= x.shape()[d];
+    total += valid ? size : 0;
   }
   if (!valid || total != x.shape()[d])
     fail<ShapeError>("split: sizes {} do not add up to {}, the size of dimension {} of x {}", sizes, x.shape()[d], d, x.shape());

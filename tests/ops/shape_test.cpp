@@ -3,6 +3,7 @@
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
+#include <limits>
 #include <numeric>
 
 #include "support/testing.h"
@@ -122,6 +123,11 @@ TEST_P(ShapeTest, ReshapeErrors) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(x, {-1, -1}); }, "at most one -1"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(x, {-2, 3}); }, "at least 0"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(counting({0, 3}), {-1, 0}); }, "do not fill shape [-1, 0]"));
+  // Whose products are 4, 0 and 4 in 64 bits.
+  constexpr std::int64_t k32 = std::int64_t{1} << 32, k62 = std::int64_t{1} << 62;
+  EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(counting({2, 2}), {k62 + 1, 4}); }, "do not fill shape"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(counting({0}), {k32, k32}); }, "do not fill shape"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { reshape(counting({4}), {-1, k62 + 1, 4}); }, "do not fill shape"));
 }
 
 TEST_P(ShapeTest, Flatten) {
@@ -174,6 +180,7 @@ TEST_P(ShapeTest, Expand) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { expand(x, {2, 4}); }, "x [3, 1] does not broadcast to shape [2, 4]"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { expand(x, {-1, 3, 1}); }, "does not broadcast"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { expand(x, {3}); }, "fewer dimensions"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { expand(x, {std::int64_t{1} << 62, 3, 2}); }, "too many elements"));
 }
 
 // Python's slices, enumerated for every combination of bounds near the ends of a dimension.
@@ -303,6 +310,8 @@ TEST_P(ShapeTest, Split) {
   EXPECT_EQ(split(counting({0, 2}), 3)[0].shape(), (Shape{0, 2}));
   EXPECT_TRUE(throws_with<ShapeError>([&] { split(x, {2, 2}, 1); }, "sizes [2, 2] do not add up to 5"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { split(x, {6, -1}, 1); }, "sizes [6, -1]"));
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_TRUE(throws_with<ShapeError>([&] { split(x, {kLargest, kLargest, 7}, 1); }, "do not add up to 5"));
   EXPECT_TRUE(throws_with<ValueError>([&] { split(x, 0, 1); }, "size is 0"));
 }
 
@@ -316,6 +325,7 @@ TEST_P(ShapeTest, RepeatInterleave) {
   const Tensor eight = counting({1, 2, 1, 1, 1, 1, 1, 2});
   EXPECT_EQ(repeat_interleave(eight, 2, 1).to_vector<double>(), (std::vector<double>{0, 1, 0, 1, 2, 3, 2, 3}));
   EXPECT_TRUE(throws_with<ValueError>([&] { repeat_interleave(x, -1, 0); }, "repeats is -1"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { repeat_interleave(x, std::int64_t{1} << 62, 0); }, "are too many"));
 }
 
 TEST_P(ShapeTest, Flip) {
