@@ -459,15 +459,7 @@ struct ApartBlock {
     }
     if (!a.dg) return;
     __syncwarp();
-#pragma unroll
-    for (int m = 0; m < 8; ++m)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float sum = x[4 * m + j] + x[4 * m + 2 + j];
-#pragma unroll
-        for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-        if (lane() < 4) sums[thread / 32 * kTile + token(4 * m + j)] = sum;
-      }
+    sum_rows(x, lane(), [&](int i, float sum) { sums[thread / 32 * kTile + token(i)] = sum; });
     sync_group<kGroup>(1 + group);
     if (thread < count())
       a.dg[(group * a.tokens + position_token(thread)) * a.heads + head] =

@@ -103,15 +103,7 @@ struct Consumer : State<C> {
   /// Sums over the 64 channels, for every token, to stage.column_sums.
   __device__ void sum_channels(const Stage<C>& stage, const float (&x)[32]) {
     sync();  // all have read u
-#pragma unroll
-    for (int m = 0; m < 8; ++m)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float sum = x[4 * m + j] + x[4 * m + 2 + j];
-#pragma unroll
-        for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-        if (lane() < 4) stage.column_sums(thread / 32)[8 * m + 2 * lane() + j] = sum;
-      }
+    sum_rows(x, lane(), [&](int i, float sum) { stage.column_sums(thread / 32)[i / 4 * 8 + 2 * lane() + i % 2] = sum; });
     sync();
   }
   __device__ static float channel_sum(const Stage<C>& stage, int t) {

@@ -184,6 +184,19 @@ __device__ void pin(std::uint32_t (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
+/// Sums over a warp's 16 rows of an accumulator: store(i, sum) for the columns of element i, by the first four lanes.
+template <class F>
+__device__ void sum_rows(const float (&x)[32], int lane, F&& store) {
+#pragma unroll
+  for (int m = 0; m < 8; ++m)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float sum = x[4 * m + j] + x[4 * m + 2 + j];
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+      if (lane < 4) store(4 * m + j, sum);
+    }
+}
 
 /// Tiles as operands, from a row on (a multiple of 8): where the first of them lies, for `descriptor`.
 template <class E>
