@@ -81,7 +81,8 @@ CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOpt
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
-  wait();
+  const std::lock_guard lock(mutex_);
+  finish();
   Checkpoint copy = checkpoint;
   for (StateDict* state : {&copy.model, &copy.optimizer, &copy.scheduler, &copy.data}) *state = snapshot(*state);
   pending_ = std::async(std::launch::async, [copy = std::move(copy), path = path_, keep = keep_, options = options_] {
@@ -95,10 +96,16 @@ void CheckpointSaver::save(const Checkpoint& checkpoint) {
 }
 
 void CheckpointSaver::check() {
-  if (pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) pending_.get();
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // who has it waits for the save, and gets its error
+  if (lock && pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) pending_.get();
 }
 
 void CheckpointSaver::wait() {
+  const std::lock_guard lock(mutex_);
+  finish();
+}
+
+void CheckpointSaver::finish() {
   if (pending_.valid()) pending_.get();
 }
 

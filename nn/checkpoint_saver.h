@@ -2,6 +2,7 @@
 // Saving while training goes on, keeping the last few checkpoints, and finding the newest good one.
 #include <functional>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -9,7 +10,8 @@
 
 namespace glade::nn {
 
-/// Saves checkpoints in the background. After an error, the files of earlier saves are still there.
+/// Saves checkpoints in the background. After an error, the files of earlier saves are still there. Several threads may use
+/// one.
 class CheckpointSaver {
  public:
   /// `keep` = 0: every save replaces `path`. Otherwise "model.h5" stands for "model-00000100.h5" and so on, with the step,
@@ -30,10 +32,14 @@ class CheckpointSaver {
   void wait();
 
  private:
+  /// wait(), for who holds the mutex.
+  void finish();
+
   std::string path_;
   int keep_;
   CheckpointOptions options_;
-  std::future<void> pending_;
+  std::mutex mutex_;
+  std::future<void> pending_;  // guarded by it
 };
 
 /// Opens the checkpoint of the highest step among `path` and the numbered files of a CheckpointSaver, having read all of

@@ -169,20 +169,33 @@ std::int64_t Loader::start_of(std::int64_t position) const {
 }
 
 Batch Loader::next() {
+  const std::lock_guard lock(mutex_);
   if (!worker_) worker_ = std::make_unique<Worker>(*this, position_);
   Batch batch = worker_->next();
   position_ += options_.batch_size;
   return batch;
 }
 
+std::int64_t Loader::position() const {
+  const std::lock_guard lock(mutex_);
+  return position_;
+}
+
 void Loader::seek(std::int64_t position) {
+  const std::lock_guard lock(mutex_);
+  restart(position, options_.seed);
+}
+
+void Loader::restart(std::int64_t position, std::uint64_t seed) {
   if (position < 0) fail<ValueError>("Loader: position is {}, expected at least 0", position);
-  worker_.reset();
+  worker_.reset();  // which reads the seed
   position_ = position;
+  options_.seed = seed;
 }
 
 StateDict Loader::state_dict() const {
   const auto number = [](std::int64_t value) { return full({}, value, {DType::int64, kCPU}); };
+  const std::lock_guard lock(mutex_);
   return {{"seed", number(static_cast<std::int64_t>(options_.seed))}, {"position", number(position_)}};
 }
 
@@ -195,8 +208,8 @@ void Loader::load_state_dict(const StateDict& state) {
     return found->second.item<std::int64_t>();
   };
   const std::int64_t seed = number("seed"), position = number("position");
-  seek(position);
-  options_.seed = static_cast<std::uint64_t>(seed);
+  const std::lock_guard lock(mutex_);
+  restart(position, static_cast<std::uint64_t>(seed));
 }
 
 }  // namespace glade::nn::data

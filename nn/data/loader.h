@@ -2,6 +2,7 @@
 // Batches of training sequences, assembled on a thread of their own.
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,7 +35,8 @@ struct LoaderOptions {
 };
 
 /// The data cut into sequences, in an order that is shuffled anew for every epoch: a function of the options alone. While a
-/// batch is used, the next two are assembled; for a GPU in pinned memory, from which they are copied asynchronously.
+/// batch is used, the next two are assembled; for a GPU in pinned memory, from which they are copied asynchronously. Several
+/// threads may use one.
 class Loader {
  public:
   /// ValueError where the data are too short for a sequence and the token after it, or the options out of range.
@@ -48,7 +50,7 @@ class Loader {
   Batch next();
 
   /// The number of sequences that next() has given: what was only prepared does not count.
-  std::int64_t position() const { return position_; }
+  std::int64_t position() const;
   /// Goes on from there. ValueError for a negative position.
   void seek(std::int64_t position);
   std::int64_t sequences_per_epoch() const { return sequences_; }
@@ -62,11 +64,14 @@ class Loader {
   class Worker;
   /// Where the sequence number `position` of the run begins in the data.
   std::int64_t start_of(std::int64_t position) const;
+  /// Goes on from there; for who holds the mutex.
+  void restart(std::int64_t position, std::uint64_t seed);
 
   std::shared_ptr<const TokenData> data_;
   LoaderOptions options_;
   std::int64_t sequences_, slack_;  // of an epoch; tokens that are left over then
-  std::int64_t position_ = 0;
+  mutable std::mutex mutex_;
+  std::int64_t position_ = 0;       // guarded by it, as are the seed and the worker
   std::unique_ptr<Worker> worker_;  // from the first next() on
 };
 

@@ -68,6 +68,24 @@ TEST_F(SaverTest, SavesACopyOfTheMoment) {
   saver.check();
 }
 
+TEST_F(SaverTest, SeveralThreadsMaySave) {
+  CheckpointSaver saver("m.h5");
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 4; ++thread)
+      threads.emplace_back([&saver, thread] {
+        for (int i = 0; i < 10; ++i) {
+          saver.save(checkpoint_of(10 * thread + i));
+          saver.check();
+        }
+        saver.wait();
+      });
+  }
+  const Checkpoint last = load_checkpoint("m.h5");
+  EXPECT_EQ(last.step % 10, 9);
+  EXPECT_EQ(last.model.at("x").to_vector<float>(), std::vector<float>(700, static_cast<float>(last.step)));
+}
+
 TEST_F(SaverTest, KeepsTheLastOnes) {
   CheckpointSaver saver("m.h5", 2);
   for (const int step : {5, 10, 15}) saver.save(checkpoint_of(step));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "support/process.h"
 #include "support/testing.h"
@@ -292,6 +293,24 @@ TEST_P(LoaderTest, EndsAtAnyTime) {
     if (i % 3 == 0) loader.seek(0);
     if (i % 5 == 0) loader.next();
   }
+}
+
+TEST_P(LoaderTest, SeveralThreadsTakeEveryBatchOnce) {
+  Loader loader(data_, options()), alone(data_, options());
+  constexpr std::size_t kThreads = 4, kBatches = 100;
+  std::vector<std::vector<Tokens>> taken(kThreads);
+  {
+    std::vector<std::jthread> threads;
+    for (std::vector<Tokens>& own : taken)
+      threads.emplace_back([&] {
+        for (std::size_t i = 0; i < kBatches; ++i) own.push_back(loader.next().inputs.to_vector<std::int64_t>());
+      });
+  }
+  std::multiset<Tokens> all, expected;
+  for (const auto& own : taken) all.insert(own.begin(), own.end());
+  for (std::size_t i = 0; i < kThreads * kBatches; ++i) expected.insert(alone.next().inputs.to_vector<std::int64_t>());
+  EXPECT_EQ(all, expected);
+  EXPECT_EQ(loader.position(), alone.position());
 }
 
 TEST_P(LoaderTest, RefusesBadOptions) {
