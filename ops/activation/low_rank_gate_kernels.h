@@ -8,7 +8,7 @@ inline constexpr std::int64_t kGateRank = 16;  ///< columns of x: one product of
 /// Channels of the gates: a multiple of those of a warp, and no more than a block has.
 inline constexpr std::int64_t kGateChannels = 64, kMostGateChannels = 512;
 
-/// Row-major, but there may be gaps between the rows of grad_x.
+/// Row-major, but there may be gaps between the rows of grad_x; x is read in 8 bytes.
 struct LowRankGate {
   Tensor x;             ///< [rows, kGateRank], bfloat16 or float16
   Tensor weight, bias;  ///< [channels, kGateRank] and [channels], in x's dtype
