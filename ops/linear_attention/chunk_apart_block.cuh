@@ -46,7 +46,7 @@ struct ApartBlock {
         head(its_head),
         thread(static_cast<int>(threadIdx.x) % kGroup),
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
-        operands(passes::operand(memory.k[0])) {
+        operands(cuda::operand(memory.k[0])) {
     if (const int i = static_cast<int>(threadIdx.x); i < kPlaces) {
       const Stretch stretch(a, n);
       const std::int64_t first = stretch.token(std::int64_t{chunk} * kTile);

@@ -244,7 +244,7 @@ struct BorderConsumer {
     Operand own = operand;
     if (p.borders) round_state();
     scale_state(exp2_approx(own.sums[0].all), exp2_approx(own.sums[1].all));
-    const std::uint32_t w = passes::operand(shared.stages[i % B::kStages].w[0]);
+    const std::uint32_t w = cuda::operand(shared.stages[i % B::kStages].w[0]);
     wgmma_begin();
     add(own.y, w);
     if constexpr (B::kRests) add(own.rests, w);

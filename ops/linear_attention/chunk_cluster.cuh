@@ -1,31 +1,11 @@
 #pragma once
-// Hopper's instructions for blocks that work together (clusters), for tiles copied by the hardware (TMA), and for products with
-// 128 columns. See chunk_wgmma.cuh for the others.
+// Hopper's instructions for tiles copied by the hardware (TMA), and for products with 128 columns. See core/cuda/hopper.cuh for
+// the others.
 #include <cuda.h>
 #include <glade/ops/linear_attention/chunk_wgmma.cuh>
 
 namespace glade::cuda::passes {
 
-// Clusters.
-__device__ inline int cluster_rank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-/// Until all threads of all blocks of the cluster are here.
-__device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-/// What `p` points to in shared memory, in that of another block of the cluster.
-__device__ inline std::uint32_t address_in(int rank, const void* p) {
-  std::uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
-  return address;
-}
-/// At another block's barrier. It orders no memory accesses: enough where what was read has come.
-__device__ inline void barrier_arrive_in(int rank, std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
-}
 /// 64 channels of 64 tokens, zeros outside the tensor.
 template <class E>
 __device__ void copy_tile(SwizzledTile<E>& target, const CUtensorMap& map, int channel, int head, int token,

@@ -1,27 +1,8 @@
 #pragma once
-// Hopper's instructions as the chunk kernel uses them: products of a warp group (wgmma), barriers in shared memory, and
-// tiles of 64 x 64 16-bit values whose 16-byte pieces are swizzled as wgmma expects ("128-byte swizzle").
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
-#include <type_traits>
-
-#include <glade/core/cuda/instructions.cuh>
+// What the chunk kernels' passes do with tiles of 64 x 64 values and products of a warp group, beside core/cuda/hopper.cuh.
+#include <glade/core/cuda/hopper.cuh>
 
 namespace glade::cuda::passes {
-
-inline constexpr int kTile = 64;  ///< tokens of a chunk; channels of a tile
-
-template <class E>
-struct alignas(1024) SwizzledTile {
-  E data[kTile * kTile];
-  /// The 16-byte piece `piece` (of 8 columns) of a row.
-  __device__ E* at(int row, int piece) { return data + row * kTile + ((piece ^ (row & 7)) * 8); }
-  __device__ E* element(int row, int column) { return at(row, column / 8) + column % 8; }
-  __device__ std::uint32_t* pair(int row, int pair) { return reinterpret_cast<std::uint32_t*>(at(row, pair / 4)) + pair % 4; }
-  __device__ const std::uint32_t* pair(int row, int pair) const { return const_cast<SwizzledTile*>(this)->pair(row, pair); }
-};
 
 /// What rounding took away from the values of a packed pair.
 template <class E>
@@ -36,35 +17,6 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-__device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
-
-// Barriers.
-__device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-/// Before its place is used again.
-__device__ inline void barrier_end(std::uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ inline void barrier_arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ inline void barrier_wait(std::uint64_t* barrier, unsigned parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::"r"(
-          shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-__device__ inline bool barrier_test(std::uint64_t* barrier, unsigned parity) {
-  int done;
-  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.s32 %0, 1, 0, p;\n}"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
 /// __syncthreads for the first `Threads` threads that meet at a barrier of the hardware's 16.
 template <int Threads>
 __device__ void sync_group(int barrier) {
@@ -78,39 +30,6 @@ __device__ bool sync_group_or(int barrier, bool x) {
                : "r"(static_cast<int>(x)), "r"(barrier), "n"(Threads)
                : "memory");
   return result != 0;
-}
-/// Makes this thread's writes to shared memory visible to wgmma, before the barrier that tells of them.
-__device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Copies by the hardware, which tell a barrier of the bytes that have come.
-/// Arrives at the barrier, which then waits for the bytes as well.
-__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-__device__ inline void copy_bulk(void* target, const void* source, int bytes, std::uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(target)),
-      "l"(source), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
-/// To the L2 cache.
-__device__ inline void prefetch_bulk(const void* source, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
-}
-
-// Copies from global memory past the registers; 16 bytes of zeros where `inside` is false.
-__device__ inline void copy_async(void* target, const void* source, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// At a barrier, when this thread's copies so far have come (one of the arrivals that the barrier counts).
-__device__ inline void arrive_with_copies(std::uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-template <int Pending>
-__device__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 /// Which token a tile's row holds where the threads of load_transposed are to have 16 tokens that follow each other, those from
@@ -152,38 +71,8 @@ __device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uin
                : "memory");
 }
 
-/// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
-template <class E>
-__device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
-  const int lane = thread % 32, warp = thread / 32;
-  const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, piece + lane / 16));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-               "r"(r[3])
-               : "memory");
-}
-
-// Products. An accumulator of N columns has for every 8 columns 4 values a thread: row lane / 4 of the warp's 16 with the
-// columns 2 (lane % 4) and the next, then the row 8 below.
-__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int Pending>
-__device__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
-}
 /// Keeps the compiler from holding what it computes from x in registers beyond this point.
 __device__ inline void forget(int& x) { asm volatile("" : "+r"(x)); }
-/// Keeps the compiler from moving uses of the accumulator across a wait.
-template <int N>
-__device__ void pin(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
-}
-/// The same for a left operand, whose registers products under way still read.
-template <int N>
-__device__ void pin(std::uint32_t (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i])::"memory");
-}
 /// Sums over a warp's 16 rows of an accumulator: store(i, sum) for the columns of element i, by the first four lanes.
 template <class F>
 __device__ void sum_rows(const float (&x)[32], int lane, F&& store) {
@@ -196,21 +85,6 @@ __device__ void sum_rows(const float (&x)[32], int lane, F&& store) {
       for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
       if (lane < 4) store(4 * m + j, sum);
     }
-}
-
-/// Tiles as operands, from a row on (a multiple of 8): where the first of them lies, for `descriptor`.
-template <class E>
-__device__ std::uint32_t operand(const SwizzledTile<E>& tile, int row = 0) {
-  constexpr std::uint32_t kUnused = 1u << 16;
-  return __shfl_sync(~0u, shared_address(tile.data + row * kTile) >> 4 | kUnused,
-                     0);  // so that the compiler sees that all lanes have the same
-}
-/// Along a tile's columns wgmma takes 16 at a time, 32 bytes further on each; along its rows, 16 rows. `step` is a sum of such
-/// steps and of whole tiles.
-inline constexpr int kColumnStep = 32 >> 4, kRowStep = 2048 >> 4, kTileStep = 8192 >> 4;
-__device__ inline std::uint64_t descriptor(std::uint32_t operand, int step) {
-  constexpr std::uint32_t kEightRows = 1024 >> 4, kSwizzle128 = 1u << 30;
-  return std::uint64_t{kEightRows | kSwizzle128} << 32 | (operand + static_cast<std::uint32_t>(step));
 }
 
 #define GLADE_OUTPUTS_8(d, i) \
