@@ -2,7 +2,6 @@
 
 #include <glade/core/profile.h>
 #include <glade/ops/activation/activation.h>
-#include <glade/ops/matmul/matmul.h>
 
 namespace glade::nn {
 
@@ -24,8 +23,7 @@ Tensor GatedMLP::forward(const Tensor& x) const { return forward_sum(x, {}); }
 
 Tensor GatedMLP::forward_sum(const Tensor& x, const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "GatedMLP");
-  const Tensors y = linears(x, {gate_proj.weight, up_proj.weight});
-  return swiglu_linear(y[0], y[1], down_proj.weight, residual);
+  return gated_mlp(x, gate_proj.weight, up_proj.weight, down_proj.weight, residual);
 }
 
 }  // namespace glade::nn

@@ -7,6 +7,8 @@
 #include <glade/ops/activation/activation_kernels.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/linear_of.h>
+#include <glade/ops/matmul/matmul.h>
+#include <glade/ops/matmul/multiply_into.h>
 
 namespace glade {
 
@@ -34,6 +36,40 @@ Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up
 Tensors swiglu_backward_recorded(const Tensor& grad, const Tensor& gate, const Tensor& up) {
   const Tensor s = sigmoid(gate);
   return {grad * up * s * (1 + gate * (1 - s)), grad * silu(gate)};
+}
+
+// Products with swiglu in them (activation_kernels.h): of row-major 16-bit tensors whose rows are whole pieces of 16 bytes,
+bool in_pieces(const Tensor& x) {
+  return x.ndim() > 1 && dtype_size(x.dtype()) == 2 && x.is_contiguous() && x.size(-1) % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(x.raw_data()) % 16 == 0;
+}
+/// and worth it from so many multiplications on, where their large tiles fill a GPU.
+bool is_long(const Tensor& x, std::int64_t columns) {
+  return x.is_cuda() && static_cast<double>(x.numel()) * static_cast<double>(columns) >= 0x1p30;
+}
+
+/// Gradients of gate and up from that of the results of a map of swiglu(gate, up), which is left in `values`.
+Tensors swiglu_linear_backward(const Tensor& gate, const Tensor& up, const Tensor& grad, const Tensor& weight,
+                               const Tensor& values) {
+  if (!is_long(grad, weight.size(1)) || !in_pieces(gate) || !in_pieces(up) || !in_pieces(grad) || !in_pieces(weight)) {
+    multiply_into(rows_of(values), grad, weight);
+    return swiglu_backward(values, gate, up, true);
+  }
+  const Tensors out{autograd::empty_gradient(gate), autograd::empty_gradient(up)};
+  GLADE_DISPATCH_CUDA(swiglu_backward_product, rows_of(out[0]), rows_of(out[1]), rows_of(values), grad, weight, rows_of(gate),
+                      rows_of(up));
+  return out;
+}
+
+/// linears of swiglu(gate, up), which is `values`, of the same dtype as both.
+Tensor linear_of_swiglu(const Tensor& gate, const Tensor& up, const Tensor& values, const Tensor& weight, const Tensor& addend) {
+  const Remade x{{gate, up},
+                 values,
+                 [](const Tensors& in) { return swiglu(in[0], in[1]); },
+                 [](const autograd::Node&, const Tensors& in, const Tensor& grad, const Tensor& of, const Tensor& to) {
+                   return swiglu_linear_backward(in[0], in[1], grad, of, to);
+                 }};
+  return linear_of("swiglu_linear", x, weight, addend);
 }
 
 /// x with the elements zeroed and scaled that `place` says. Linear in x, so that it is its own derivative.
@@ -72,12 +108,29 @@ Tensor swiglu_linear(const Tensor& gate, const Tensor& up, const Tensor& weight,
     values = swiglu(gate, up);
   }
   const DType dtype = values.dtype();
-  const Remade x{
-      {to(gate, dtype), to(up, dtype)},
-      values,
-      [](const Tensors& in) { return swiglu(in[0], in[1]); },
-      [](const autograd::Node&, const Tensors& in, const Tensor& grad) { return swiglu_backward(grad, in[0], in[1], true); }};
-  return linear_of("swiglu_linear", x, weight, addend);
+  return linear_of_swiglu(to(gate, dtype), to(up, dtype), values, weight, addend);
+}
+
+Tensor gated_mlp(const Tensor& x, const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
+                 const Tensor& addend) {
+  const auto fits = [&](const Tensor& weight) {  // or its copy in x's dtype does
+    return weight.ndim() == 2 && weight.shape() == gate_weight.shape() && (weight.dtype() != x.dtype() || in_pieces(weight));
+  };
+  if (!in_pieces(x) || !fits(gate_weight) || !fits(up_weight) || gate_weight.size(0) % 8 != 0 ||
+      !is_long(x, gate_weight.size(0))) {
+    const Tensors y = linears(x, {gate_weight, up_weight});
+    return swiglu_linear(y[0], y[1], down_weight, addend);
+  }
+  Shape shape = x.shape();
+  shape[x.ndim() - 1] = gate_weight.size(0);
+  const Tensor values = empty(shape, x.options());
+  const auto make = [&]([[maybe_unused]] const Tensors& weights) {
+    const Tensors made{empty(shape, x.options()), empty(shape, x.options())};
+    GLADE_DISPATCH_CUDA(swiglu_products, rows_of(made[0]), rows_of(made[1]), rows_of(values), rows_of(x), weights[0], weights[1]);
+    return made;
+  };
+  const Tensors y = linears_made(x, {gate_weight, up_weight}, make);
+  return linear_of_swiglu(y[0], y[1], values, down_weight, addend);
 }
 
 Tensor normalized_logsigmoid(const Tensor& x, double normalizer) {

@@ -10,6 +10,11 @@ Tensor swiglu(const Tensor& gate, const Tensor& up);
 /// linears(swiglu(gate, up), {weight}, {}, {addend})[0], the end of a gated MLP, keeping gate and up alone for backward, which
 /// makes their product again on the way. addend may be undefined.
 Tensor swiglu_linear(const Tensor& gate, const Tensor& up, const Tensor& weight, const Tensor& addend = {});
+/// swiglu_linear(y[0], y[1], down_weight, addend) for y = linears(x, {gate_weight, up_weight}): a gated MLP. In 16 bits, where
+/// hidden and intermediate sizes are multiples of 8 and x is large, silu(gate) * up is computed in the kernel that makes gate and
+/// up, and their gradients in the one that makes that of silu(gate) * up, on GPUs of compute capability 9.0.
+Tensor gated_mlp(const Tensor& x, const Tensor& gate_weight, const Tensor& up_weight, const Tensor& down_weight,
+                 const Tensor& addend = {});
 /// logsigmoid(x) / normalizer, the gate of GLA in log space, in one pass.
 Tensor normalized_logsigmoid(const Tensor& x, double normalizer);
 /// normalized_logsigmoid(linears(x, {weight}, {bias})[0], normalizer): the gates of a GLA layer from their low-rank projection.

@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kThreads)
   Loaded dx, du, y;
 #pragma unroll
   for (int j = 0; j < Width; ++j) {
-    const C s = math::rounded_sigmoid<T>(C(x.x[j])), scaled = C(dy.x[j]) * s;
-    dx.x[j] = T(scaled * C(u.x[j]) * (1 + C(x.x[j]) * (1 - s)));
-    du.x[j] = T(scaled * C(x.x[j]));
+    C grad_x, grad_u;
+    swiglu_gradients<T>(C(dy.x[j]), C(x.x[j]), C(u.x[j]), grad_x, grad_u);
+    dx.x[j] = T(grad_x);
+    du.x[j] = T(grad_u);
     y.x[j] = T(Swiglu{}(x.x[j], u.x[j]));
   }
   detail::store(grad_gate + at(0), dx);

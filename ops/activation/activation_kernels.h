@@ -15,6 +15,15 @@ struct Swiglu {
   }
 };
 
+/// From the gradient of its result to those of gate and up.
+template <class T>
+GLADE_HOST_DEVICE GLADE_INLINE void swiglu_gradients(compute_t<T> dy, compute_t<T> gate, compute_t<T> up, compute_t<T>& grad_gate,
+                                                     compute_t<T>& grad_up) {
+  const compute_t<T> s = math::rounded_sigmoid<T>(gate), scaled = dy * s;
+  grad_gate = scaled * up * (1 + gate * (1 - s));
+  grad_up = scaled * gate;
+}
+
 /// logsigmoid(x) / normalizer.
 template <class T>
 struct NormalizedLogsigmoid {
@@ -50,6 +59,15 @@ void swiglu(const LoopPlan<3>& plan, const Tensor& out, const Tensor& gate, cons
 void swiglu_backward(const LoopPlan<5>& plan, const Tensor& grad_gate, const Tensor& grad_up, const Tensor& grad,
                      const Tensor& gate, const Tensor& up, bool again);
 void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place);
+
+// Products with swiglu in them, of matrices of one 16-bit dtype whose rows and columns begin at multiples of 16 bytes; row-major
+// but for grad_gate and grad_up, with gaps between their rows. One kernel on GPUs of compute capability 9.0, else several.
+/// gate = x gate_weight^T, up = x up_weight^T, values = swiglu(gate, up).
+void swiglu_products(const Tensor& gate, const Tensor& up, const Tensor& values, const Tensor& x, const Tensor& gate_weight,
+                     const Tensor& up_weight);
+/// swiglu_backward for the gradient grad weight, with `again` in `values`.
+void swiglu_backward_product(const Tensor& grad_gate, const Tensor& grad_up, const Tensor& values, const Tensor& grad,
+                             const Tensor& weight, const Tensor& gate, const Tensor& up);
 }  // namespace cuda
 
 }  // namespace glade

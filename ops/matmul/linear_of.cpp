@@ -34,10 +34,9 @@ Tensor linear_of(const char* name, const Remade& x, const Tensor& weight, const 
                        out = autograd::wanted_gradients(node, linears(compose(parts), {of}), inputs, {grad}, true);
                      } else {
                        inputs.pop_back();
-                       const Tensor rows = rows_of(contiguous_data(grad)), inner = empty(shape, grad.options());
-                       multiply_into(rows_of(inner), rows, copy);
-                       out = backward(node, inputs, inner);
-                       out.push_back(weight_gradient(node, inputs.size(), rows, rows_of(inner), of.dtype()));
+                       const Tensor rows = rows_of(contiguous_data(grad)), values = empty(shape, grad.options());
+                       out = backward(node, inputs, rows, copy, values);
+                       out.push_back(weight_gradient(node, inputs.size(), rows, rows_of(values), of.dtype()));
                      }
                      out.push_back(grad);
                      return out;

@@ -12,8 +12,11 @@ struct Remade {
   Tensor values;   ///< not recorded
   /// The same values from the inputs, by operations that the tape records.
   std::function<Tensor(const Tensors& inputs)> compose;
-  /// From the gradient of the values, in memory of its own, to those of the inputs. Leaves the values in the gradient's place.
-  std::function<Tensors(const autograd::Node& node, const Tensors& inputs, const Tensor& grad)> backward;
+  /// From the gradient [rows, out] of the map and its weight [out, in] in the values' dtype to the gradients of the inputs.
+  /// Leaves the values in `values`, row-major memory of their shape, where the gradient of the values may have been before.
+  std::function<Tensors(const autograd::Node& node, const Tensors& inputs, const Tensor& grad, const Tensor& weight,
+                        const Tensor& values)>
+      backward;
 };
 
 /// linears(x.values, {weight}, {}, {addend})[0], recorded under `name`, with the inputs, the weight and the addend as the node's

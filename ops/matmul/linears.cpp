@@ -87,16 +87,9 @@ Tensor bias_gradient(const Node& node, std::size_t input, const Tensor& grad, co
   return out;
 }
 
-}  // namespace
-
-Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases, const Tensors& addends) {
-  check(x, weights, biases, addends);
-  if (x.ndim() == 1) {
-    Tensors rows, outputs;
-    for (const Tensor& addend : addends) rows.push_back(addend.defined() ? unsqueeze(addend, 0) : addend);
-    for (const Tensor& y : linears(unsqueeze(x, 0), weights, biases, rows)) outputs.push_back(squeeze(y, 0));
-    return outputs;
-  }
+/// `make` may be empty.
+Tensors recorded_linears(const Tensor& x, const Tensors& weights, const Tensors& biases, const Tensors& addends,
+                         const std::function<Tensors(const Tensors& copies)>& make) {
   const std::size_t n = weights.size();
   const bool joins = joins_gradients(x, weights, biases, addends);
   Tensors outputs, copies, inputs{x};
@@ -105,10 +98,12 @@ Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
     if (joins) copies = autograd::weight_copies_joined(weights, x.dtype());
     for (std::size_t i = 0; i < n; ++i) {
       if (!joins) copies.push_back(autograd::weight_copy(weights[i], x.dtype()));
+      if (make) continue;
       const Tensor bias = at(biases, i);
       outputs.push_back(
           linear_data(x, copies[i], bias.defined() ? autograd::weight_copy(bias, x.dtype()) : bias, at(addends, i)));
     }
+    if (make) outputs = make(copies);
   }
   inputs.insert(inputs.end(), weights.begin(), weights.end());
   inputs.insert(inputs.end(), biases.begin(), biases.end());
@@ -153,6 +148,22 @@ Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
                      return out;
                    });
   return outputs;
+}
+
+}  // namespace
+
+Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases, const Tensors& addends) {
+  check(x, weights, biases, addends);
+  if (x.ndim() > 1) return recorded_linears(x, weights, biases, addends, {});
+  Tensors rows, outputs;
+  for (const Tensor& addend : addends) rows.push_back(addend.defined() ? unsqueeze(addend, 0) : addend);
+  for (const Tensor& y : recorded_linears(unsqueeze(x, 0), weights, biases, rows, {})) outputs.push_back(squeeze(y, 0));
+  return outputs;
+}
+
+Tensors linears_made(const Tensor& x, const Tensors& weights, const std::function<Tensors(const Tensors& copies)>& make) {
+  check(x, weights, {}, {});
+  return recorded_linears(x, weights, {}, {}, make);
 }
 
 }  // namespace glade

@@ -1,5 +1,7 @@
 #pragma once
 // Products that are not recorded, for operations with a derivative of their own.
+#include <functional>
+
 #include <glade/autograd/node.h>
 #include <glade/core/tensor.h>
 
@@ -10,6 +12,9 @@ namespace glade {
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool accumulate = false);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] and addend [..., out] where defined, rounded once; one dtype.
 Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Tensor& addend = {});
+/// linears(x, weights) for x of two and more dimensions, whose results `make` computes from the weights' copies in x's dtype: for
+/// who makes something else of them at once.
+Tensors linears_made(const Tensor& x, const Tensors& weights, const std::function<Tensors(const Tensors& copies)>& make);
 /// The gradient of the weight of such a product, input number `input` of the node: grad^T x for grad [rows, out], x [rows, in],
 /// in `dtype`. Undefined where it is not wanted. A leaf's is computed aside (autograd/aside.h).
 Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype);

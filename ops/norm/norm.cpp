@@ -6,6 +6,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/linear_of.h>
+#include <glade/ops/matmul/multiply_into.h>
 #include <glade/ops/norm/norm_kernels.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
@@ -151,14 +152,16 @@ Tensor gated_norm_linear(const Tensor& x, const Tensor& gate, const Tensor& norm
   const NormStatistics statistics = empty_statistics(in);
   const Tensor y = empty(x.shape(), x.options());
   if (y.numel() > 0) GLADE_DISPATCH(x.device(), norm, row_major(in), statistics, y, {});
-  const Remade remade{{x, norm_weight, {}, gate},
-                      joined(y),
-                      [joined, eps](const Tensors& parts) { return joined(gated_rms_norm(parts[0], parts[3], parts[1], eps)); },
-                      [statistics, eps](const Node& node, const Tensors& parts, const Tensor& grad) {
-                        const NormInputs saved{parts[0], parts[1], {}, parts[3], {}, false, eps};
-                        const Tensor heads = reshape(grad, parts[0].shape());
-                        return fused_backward(node, saved, statistics, heads, {}, heads);
-                      }};
+  const Remade remade{
+      {x, norm_weight, {}, gate},
+      joined(y),
+      [joined, eps](const Tensors& parts) { return joined(gated_rms_norm(parts[0], parts[3], parts[1], eps)); },
+      [statistics, eps](const Node& node, const Tensors& parts, const Tensor& grad, const Tensor& of, const Tensor& values) {
+        const NormInputs saved{parts[0], parts[1], {}, parts[3], {}, false, eps};
+        multiply_into(rows_of(values), grad, of);
+        const Tensor heads = reshape(values, parts[0].shape());
+        return fused_backward(node, saved, statistics, heads, {}, heads);
+      }};
   return linear_of(name, remade, weight, addend);
 }
 

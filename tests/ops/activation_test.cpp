@@ -116,6 +116,72 @@ TEST_P(Swiglu, ThenLinear) {
                                       "expected [..., 3] for weight 0 of [5, 3]"));
 }
 
+// The same bits as from the operations that it is made of where their kernels run; where products have swiglu in them, sums may
+// have been added in another order, so that some results are rounded to the next of their 16 bits.
+TEST_P(Swiglu, GatedMLPIsLinearsAndSwigluLinear) {
+  struct Case {
+    DType dtype, weights;
+    Shape x;
+    std::int64_t columns;
+    double tolerance;
+  };
+  std::vector<Case> cases{{DType::float64, DType::float64, {2, 3, 6}, 10, 0},
+                          {DType::float32, DType::float32, {5, 6}, 10, 0},
+                          {DType::bfloat16, DType::float32, {7, 24}, 40, 0},
+                          {DType::bfloat16, DType::float32, {2, 4, 25}, 39, 0}};
+  if (device().is_cuda())  // long enough, with and without edges
+    for (const auto& [dtype, tolerance] : {std::pair{DType::bfloat16, 4e-3}, std::pair{DType::float16, 5e-4}}) {
+      cases.push_back({dtype, DType::float32, {4099, 520}, 520, tolerance});
+      cases.push_back({dtype, dtype, {16, 512, 256}, 512, tolerance});
+      cases.push_back({dtype, DType::float32, {3, 11000, 8}, 4104, tolerance});
+      cases.push_back({dtype, DType::float32, {100, 3336}, 3352, tolerance});
+    }
+  for (const auto& [dtype, weights, shape, columns, tolerance] : cases) {
+    SCOPED_TRACE(shape.str() + " " + std::string(dtype_name(dtype)));
+    const auto leaf = [&](const Shape& of, DType type, double deviation) {
+      return random_tensor(of, device(), type, 0, deviation).detach().set_requires_grad();
+    };
+    const std::int64_t hidden = shape.back();
+    const double small = 1 / std::sqrt(static_cast<double>(hidden));
+    const Tensors inputs{leaf(shape, dtype, 1), leaf({columns, hidden}, weights, small), leaf({columns, hidden}, weights, small),
+                         leaf({hidden, columns}, weights, small), leaf(shape, dtype, 1)};
+    const Tensor grad = random_tensor(shape, device(), dtype);
+    const Tensor y = gated_mlp(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    const Tensors parts = linears(inputs[0], {inputs[1], inputs[2]});
+    const Tensor composed = linears(swiglu(parts[0], parts[1]), {inputs[3]}, {}, {inputs[4]})[0];
+    EXPECT_LE(relative_error(y, composed), tolerance);
+    const Tensors got = autograd::grad({y}, inputs, {grad}), expected = autograd::grad({composed}, inputs, {grad});
+    for (std::size_t i = 0; i < inputs.size(); ++i) EXPECT_LE(relative_error(got[i], expected[i]), tolerance) << i;
+  }
+}
+
+// Views that begin in the middle of 16 bytes, or are not row-major.
+TEST_P(Swiglu, GatedMLPOfViews) {
+  if (device().is_cpu()) GTEST_SKIP() << "every tensor takes the same way there";
+  constexpr std::int64_t kRows = 4096, kSize = 512;
+  const auto values = [&](const Shape& shape) { return random_tensor(shape, device(), DType::bfloat16, 0, 0.1); };
+  const Tensor x = values({kRows, kSize}), weight = values({kSize, kSize});
+  const Tensor expected = gated_mlp(x, weight, weight, weight);
+  const Tensor moved = reshape(slice(cat({zeros({1}, x.options()), reshape(x, {-1})}, 0), 0, 1, std::nullopt), x.shape());
+  const Tensor turned = transpose(contiguous(transpose(weight, 0, 1)), 0, 1);
+  EXPECT_LT(relative_error(gated_mlp(moved, weight, weight, weight), expected), 4e-3);
+  EXPECT_LT(relative_error(gated_mlp(x, turned, weight, turned), expected), 4e-3);
+}
+
+TEST_P(Swiglu, GatedMLP) {
+  const auto f = [](const Tensors& in) { return Tensors{gated_mlp(in[0], in[1], in[2], in[3], in[4])}; };
+  const Tensors inputs{random_leaf({2, 3, 4}, device()), random_leaf({5, 4}, device()), random_leaf({5, 4}, device()),
+                       random_leaf({4, 5}, device()), random_leaf({2, 3, 4}, device())};
+  EXPECT_TRUE(autograd::gradcheck(f, inputs));
+  EXPECT_TRUE(autograd::gradgradcheck(f, inputs));
+  EXPECT_EQ(gated_mlp(zeros({4}), zeros({5, 4}), zeros({5, 4}), zeros({4, 5})).shape(), (Shape{4}));
+  EXPECT_EQ(gated_mlp(zeros({0, 4}), zeros({5, 4}), zeros({5, 4}), zeros({4, 5})).shape(), (Shape{0, 4}));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gated_mlp(zeros({2, 3}), zeros({5, 4}), zeros({5, 4}), zeros({4, 5})); },
+                                      "linears: x is [2, 3], expected [..., 4] for weight 0 of [5, 4]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { gated_mlp(zeros({2, 4}), zeros({5, 4}), zeros({6, 4}), zeros({4, 5})); },
+                                      "swiglu: gate is [2, 5] and up is [2, 6], expected equal shapes"));
+}
+
 TEST_P(Swiglu, Errors) {
   const TensorOptions options{DType::float32, device()};
   EXPECT_TRUE(throws_with<ShapeError>([&] { swiglu(zeros({2, 3}, options), zeros({3}, options)); },
