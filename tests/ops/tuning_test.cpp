@@ -1,6 +1,7 @@
 // Configurations, caches, policies and the tuner, by an operation that is made for it.
 #include <glade/ops/tuning/operation_module.h>
 
+#include <omp.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -356,7 +357,8 @@ void in_processes(int count, const F& child) {
 
 TEST_F(Tuning, EightProcessesWriteAndNothingIsLost) {
   constexpr int kProcesses = 8, kEach = 20;
-  in_processes(kProcesses, [&](int process) {
+  in_processes(kProcesses, [&, threads = omp_get_max_threads()](int process) {
+    omp_set_num_threads(threads);  // the keys name their number, and a child would have one
     for (int i = 0; i < kEach; ++i)
       if (!store(toy.key_of(problem_of(std::int64_t{1} << (i + 20 * (process % 2)))).add("process", process),
                  {to_json(ToyConfig{Way::plain, process * kEach + i}), 0.5}) ||
