@@ -139,7 +139,7 @@ void bind_autograd(py::module_& module) {
             "or several, with "
             "central differences in every element of every input that requires a gradient. The inputs must be float64 leaves. "
             "Returns True; "
-            "AutogradError, naming output, input, element and both values, where they differ by more than absolute + relative * "
+            "AutogradError, naming input, element and both values, where they differ by more than absolute + relative * "
             "|numeric|.");
   def_check(tape, "gradgradcheck", autograd::gradgradcheck, "Like gradcheck, for the gradients of the gradients.");
 }
