@@ -90,17 +90,21 @@ int run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("Times training steps of language models.", "train_throughput");
   Options o;
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   app.add_option("--size", o.size, "11M, 134M or 374M")->check(CLI::IsMember({"11M", "134M", "374M"}))->capture_default_str();
   app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
   app.add_option("--dtype", o.dtype, "Of activations")->capture_default_str();
   app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--batch", o.batch, "Sequences of a step")->capture_default_str();
-  app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->capture_default_str();
-  app.add_option("--steps", o.steps, "Steps to time")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch", o.batch, "Sequences of a step")->check(positive)->capture_default_str();
+  app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->check(positive)->capture_default_str();
+  app.add_option("--steps", o.steps, "Steps to time")->check(positive)->capture_default_str();
   app.add_flag("--eager", o.eager, "Without a CUDA graph");
   CLI11_PARSE(app, argc, argv);
   return run(o);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "train_throughput: {}\n", error.what());
+  return 1;
 }

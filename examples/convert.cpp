@@ -30,7 +30,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--dtype", o.dtype, "Of the tensors in the folder; else as they are")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--shard-size", o.shard_gigabytes, "Largest file in the folder, in GB")
-      ->check(CLI::PositiveNumber)
+      ->check(lm::positive_number())
       ->capture_default_str();
   app.add_option("--compression", o.compression, "Of the checkpoint: gzip's level, 0 for none")
       ->check(CLI::Range(0, 9))

@@ -37,19 +37,19 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--conversation", o.conversation, "Goes on where this file ends, and adds to it; made where it is missing")
       ->type_name("FILE.h5");
-  app.add_option("--tokens", o.sampling.max_new_tokens, "Tokens to add")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--tokens", o.sampling.max_new_tokens, "Tokens to add")->check(lm::non_negative_number())->capture_default_str();
   app.add_option("--stop", o.sampling.stop_tokens, "Numbers of tokens to stop after, besides the tokenizer's own");
   app.add_option("--temperature", o.sampling.temperature, "0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(lm::non_negative_number())
       ->capture_default_str();
   app.add_option("--top-k", o.sampling.top_k, "Only among so many likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(lm::non_negative_number())
       ->capture_default_str();
   app.add_option("--top-p", o.sampling.top_p, "Only among the likeliest tokens that together reach this probability")
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
   app.add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred become less likely")
-      ->check(CLI::PositiveNumber)
+      ->check(lm::positive_number())
       ->capture_default_str();
   app.add_option("--seed", o.sampling.seed, "Of the drawing")->capture_default_str();
   app.add_option("--algorithm", o.algorithm, "That reads the prompt: auto, recurrent or chunk")

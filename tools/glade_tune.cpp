@@ -48,9 +48,9 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"forward", "backward", "both"}))
       ->capture_default_str();
   app.add_option("--warmup", o.warmup, "Runs of each candidate before those that are timed")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--repeats", o.repeats, "Timed runs of each candidate")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repeats", o.repeats, "Timed runs of each candidate")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   app.add_flag("--missing", o.missing, "Tune only what no cache has");
   app.add_option("--csv", o.csv, "File for all rows of the tables")->type_name("FILE.csv");
   app.add_option("--import", o.import_path, "First add the choices of this file to the caches")->type_name("FILE.json");

@@ -15,7 +15,7 @@ void add_options(CLI::App& app, Options& o) {
     return fmt::format("{} [{} on the CPU, {} on CUDA]", text, kCpuDefaults.*field, kCudaDefaults.*field);
   };
   const auto number = [&](const char* name, auto& value, const char* text) {
-    app.add_option(name, value, text)->check(CLI::NonNegativeNumber)->capture_default_str();
+    app.add_option(name, value, text)->check(non_negative_number())->capture_default_str();
   };
   const auto size = [&](const char* name, std::optional<std::int64_t>& value, const char* text, std::int64_t Defaults::*field) {
     return app.add_option(name, value, by_device(text, field))->check(positive);
@@ -33,7 +33,7 @@ void add_options(CLI::App& app, Options& o) {
   size("--batch", o.batch, "Sequences of a batch", &Defaults::batch);
   app.add_option("--accumulate", o.accumulate, "Batches of a step, one after the other")->check(positive)->capture_default_str();
   CLI::Option* steps = size("--steps", o.steps, "Steps, those before --resume included", &Defaults::steps);
-  app.add_option("--minutes", o.minutes, "Time to train for, instead of --steps")->check(CLI::PositiveNumber)->excludes(steps);
+  app.add_option("--minutes", o.minutes, "Time to train for, instead of --steps")->check(positive_number())->excludes(steps);
   number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rate of a run of --steps; 0: none");
   number("--lr", o.lr, "Highest learning rate");
   number("--warmup", o.warmup, "Steps until it is reached");

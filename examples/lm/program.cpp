@@ -2,6 +2,7 @@
 
 #include <glade/core/error.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +12,16 @@ namespace {
 
 volatile std::sig_atomic_t received_signal = 0;
 
+/// `is_right` is asked about finite numbers; `expected` names them in errors.
+CLI::Validator number_check(bool (*is_right)(double), const char* expected, const char* shown_in_help) {
+  const auto check = [=](const std::string& text) {
+    double value = 0;
+    const bool passes = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && is_right(value);
+    return passes ? std::string() : text + ", expected " + expected;
+  };
+  return {check, shown_in_help};
+}
+
 int report(const CLI::App& app, const char* message, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), message);
@@ -18,6 +29,14 @@ int report(const CLI::App& app, const char* message, int exit_code) {
 }
 
 }  // namespace
+
+CLI::Validator positive_number() {
+  return number_check([](double x) { return x > 0; }, "a number above 0", "POSITIVE");
+}
+
+CLI::Validator non_negative_number() {
+  return number_check([](double x) { return x >= 0; }, "a number of at least 0", "NONNEGATIVE");
+}
 
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
   try {

@@ -13,6 +13,10 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
+CLI::Validator positive_number();
+CLI::Validator non_negative_number();
+
 /// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade
 /// refuses and UsageErrors give exit code 2, every other exception 1, each with one message on the standard error.
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
