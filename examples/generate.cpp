@@ -91,6 +91,9 @@ int generate(Options& o) {
   const auto model = load_model(o.checkpoint, Device::parse(o.device));
   model->set_algorithm(kAlgorithms.at(o.algorithm));
   model->eval();
+  const std::int64_t vocab_size = model->model.embeddings.weight.size(0);
+  if (o.tokenizer == "auto" && !std::filesystem::is_directory(o.checkpoint) && vocab_size > 256)
+    throw lm::UsageError(o.checkpoint + " knows " + std::to_string(vocab_size) + " tokens, which are no bytes: give --tokenizer");
   const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.checkpoint);
   const lm::Tokens prompt = tokenizer->encode(o.prompt), stop_tokens = tokenizer->stop_tokens();
   o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), stop_tokens.begin(), stop_tokens.end());

@@ -174,6 +174,18 @@ TEST_F(LanguageModel, PackedDocumentsResumeBitForBit) {
   EXPECT_NE(losses("whole.csv"), losses("rows.csv"));
 }
 
+TEST_F(LanguageModel, TokensOfAnotherTokenizerAreNoBytes) {
+  // A token file of 4000 tokens of which 300 are known: 64 bytes of header, then two bytes each.
+  const ProcessResult made = run_shell(
+      "python3 -c 'import struct; open(\"web.bin\", \"wb\").write(b\"GLTOKENS\" + struct.pack(\"<IIQQq24x\", 1, 2, 4000, 300, -1)"
+      " + b\"\".join(struct.pack(\"<H\", i % 300) for i in range(4000)))'");
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  const ProcessResult trained = run_shell(kTrain + "--device cpu --data web.bin --steps 2 --save web.h5");
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  expect_refused({kGenerate + "--checkpoint web.h5", 2, "web.h5 knows 300 tokens, which are no bytes: give --tokenizer"});
+  EXPECT_EQ(run_shell(kGenerate + "--checkpoint web.h5 --tokenizer ids --prompt '1 299' --tokens 0").output, "1 299 \n");
+}
+
 TEST_F(LanguageModel, RefusesBadTokenFiles) {
   ASSERT_EQ(run_shell(kTokenize + "--output good.bin text.txt; head -c 1000 good.bin >short.bin").exit_code, 0);
   expect_refused({kTrain + "--device cpu --data short.bin", 1, "short.bin: truncated"});
