@@ -4,6 +4,7 @@
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import glade
@@ -81,4 +82,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (glade.Error, OSError) as error:
+        sys.exit(f"generate.py: {error}")

@@ -87,3 +87,5 @@ def test_conversations_go_on(folder, tmp_path):
 def test_bad_input_is_named(folder):
     assert "give --tokenizer" in run(ROOT / "tests/data/gla_base", "--prompt", "x").stderr
     assert "one prompt" in run(folder, "--prompt", "x", "y", "--conversation", "talk.h5").stderr
+    missing = run(folder / "nothing", "--prompt", "x")
+    assert missing.returncode == 1 and missing.stderr == f"generate.py: {folder / 'nothing'}: cannot be opened: No such file or directory\n"
