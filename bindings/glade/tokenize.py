@@ -122,11 +122,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.output.exists() and any(file.exists() and file.samefile(options.output) for file in options.files):
         parser.error(f"--output {options.output}: that is a file to read")
-    encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
     try:
+        encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
         count, tokens = tokenize(options.files, options.output, encoder, options.separator, options.field)
     except (Error, OSError, UnicodeDecodeError) as error:
         print(f"tokenize: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        print(f"tokenize needs the package {error.name}: pip install {error.name}", file=sys.stderr)
         return 1
     print(f"{options.output}: {count} documents, {tokens} tokens")
     return 0

@@ -160,6 +160,15 @@ def test_converter_refuses_and_leaves_the_old_file(tokenizer, tmp_path, capsys):
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.parametrize("package", ["tqdm", "tokenizers"])
+def test_missing_packages_are_named(package, tokenizer, tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.txt").write_text("the fox")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert run("--tokenizer", tokenizer, "--output", tmp_path / "a.bin", tmp_path / "a.txt") == 1
+    assert f"tokenize needs the package {package}: pip install {package}\n" == capsys.readouterr().err
+    assert not (tmp_path / "a.bin").exists()
+
+
 def test_runs_as_a_module(tmp_path):
     pytest.importorskip("tqdm")
     (tmp_path / "a.txt").write_text("abc")
