@@ -51,7 +51,8 @@ void Progress::flush() {
     const Step& step = pending_[i];
     if (!std::isfinite(losses[i])) {
       clear_bar();
-      throw std::runtime_error(fmt::format("the loss of step {} is {}: try a smaller --lr", step.step, losses[i]));
+      throw std::runtime_error(
+          fmt::format("the loss of step {} is {}: try a smaller --lr", step.step, std::isnan(losses[i]) ? "nan" : "infinite"));
     }
     if (log_.is_open())
       log_ << fmt::format("{},{:.9g},{:.6f},,{:.6g},{:.0f},{:.3f}\n", step.step, losses[i], in_bits(losses[i]),

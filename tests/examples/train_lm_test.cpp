@@ -312,6 +312,16 @@ TEST_F(LanguageModel, RefusesACheckpointOfAnotherModel) {
   expect_refused({kGenerate + "--checkpoint model.h5 --prompt ''", 2, "--prompt"});
 }
 
+TEST_F(LanguageModel, ALossThatIsNoNumberLeavesTheOldCheckpoint) {
+  const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 ";
+  ASSERT_EQ(run_shell(run + "--steps 2").exit_code, 0);
+  const std::string before = read_file("model.h5");
+  const ProcessResult result = run_shell(run + "--steps 20 --lr 1e30");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_NE(result.output.find(" is nan: try a smaller --lr"), std::string::npos) << result.output;
+  EXPECT_EQ(read_file("model.h5"), before);
+}
+
 TEST_F(LanguageModel, FullDiskLeavesTheOldCheckpoint) {
   const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 ";
   ASSERT_EQ(run_shell(run + "--steps 2").exit_code, 0);
