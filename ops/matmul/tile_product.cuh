@@ -30,9 +30,8 @@ using Beside = uint4[2][32];
 ///   kRowsAreInner: 0 for a b^T, 1 for a b;
 ///   kWidth: columns of the whole by which tiles follow each other, fewer than a tile's where its halves are of two matrices b;
 ///   kParts: columns of a tile in parts of 64 that are used at once;
-///   kUsers: warps that use results. Three come with the warp that fetches; eight leave the groups that multiply the registers
-///   for
-///     products of half the columns, which take more energy;
+///   kUsers: warps that use results. Three come with the warp that fetches; eight leave the groups that multiply registers for
+///     products of half the columns only, which take more energy;
 ///   fetch(beside, piece, turn, lane) copies what operator()(results, beside, piece, turn, lane) needs beside the results.
 template <class Use>
 struct Plan {
