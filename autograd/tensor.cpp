@@ -16,26 +16,26 @@ AutogradSlot& slot_of(const Tensor& x) {
 
 }  // namespace
 
-bool Tensor::requires_grad() const { return impl_->autograd && impl_->autograd->requires_grad; }
+bool Tensor::requires_grad() const { return known().autograd && known().autograd->requires_grad; }
 
-bool Tensor::is_leaf() const { return !impl_->autograd || !impl_->autograd->grad_fn; }
+bool Tensor::is_leaf() const { return !known().autograd || !known().autograd->grad_fn; }
 
 Tensor& Tensor::set_requires_grad(bool value) {
   if (value && !is_floating(dtype()))
     fail<DTypeError>("set_requires_grad: only floating-point tensors have gradients, not {}", dtype());
   if (!is_leaf())
-    fail<AutogradError>("set_requires_grad: the tensor is the result of {}; detach it first", impl_->autograd->grad_fn->name());
-  if (value || impl_->autograd) slot_of(*this).requires_grad = value;
+    fail<AutogradError>("set_requires_grad: the tensor is the result of {}; detach it first", known().autograd->grad_fn->name());
+  if (value || known().autograd) slot_of(*this).requires_grad = value;
   return *this;
 }
 
-Tensor Tensor::grad() const { return impl_->autograd ? impl_->autograd->grad : Tensor{}; }
+Tensor Tensor::grad() const { return known().autograd ? known().autograd->grad : Tensor{}; }
 
 void Tensor::set_grad(const Tensor& grad) const {
   if (grad.defined() && (!(grad.shape() == shape()) || grad.dtype() != dtype() || !(grad.device() == device())))
     fail<ShapeError>("set_grad: a tensor of {} {} on {} cannot have a gradient of {} {} on {}", dtype(), shape(), device(),
                      grad.dtype(), grad.shape(), grad.device());
-  if (grad.defined() || impl_->autograd) slot_of(*this).grad = grad;
+  if (grad.defined() || known().autograd) slot_of(*this).grad = grad;
 }
 
 Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset()); }
@@ -44,7 +44,7 @@ std::uint64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) c
   if (!requires_grad()) fail<AutogradError>("register_hook: the tensor does not require a gradient");
   static std::atomic<std::uint64_t> next_key{1};
   const std::uint64_t key = next_key++;
-  AutogradSlot& slot = *impl_->autograd;
+  AutogradSlot& slot = *known().autograd;
   const autograd::Edge edge = autograd::gradient_edge(*this);
   if (is_leaf()) slot.hooks.push_back({0, key, hook});  // outlives the accumulator, which lives as long as a tape does
   edge.node->hooks().push_back({edge.index, key, std::move(hook)});
@@ -55,7 +55,7 @@ void Tensor::remove_hook(std::uint64_t key) const {
   const autograd::Edge edge = autograd::gradient_edge(*this);
   if (!edge.node) return;
   auto has_key = [key](const autograd::Node::OutputHook& hook) { return hook.key == key; };
-  std::erase_if(impl_->autograd->hooks, has_key);
+  std::erase_if(known().autograd->hooks, has_key);
   std::erase_if(edge.node->hooks(), has_key);
 }
 

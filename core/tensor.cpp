@@ -61,14 +61,18 @@ Tensor Tensor::from_vector(const std::vector<T>& values, const Shape& shape, Dev
 }
 
 Tensor Tensor::as_strided(const Shape& shape, const Strides& strides, std::int64_t offset) const {
-  auto impl = make_impl(impl_->storage, shape, strides, impl_->dtype);
+  auto impl = make_impl(storage(), shape, strides, dtype());
   impl->offset = offset;
   impl->contiguous = strides_are_contiguous(shape, strides);
   return Tensor(std::move(impl));
 }
 
+void Tensor::fail_undefined() {
+  throw ValueError("the tensor is undefined: it was default-constructed, and has no shape, dtype or device");
+}
+
 void Tensor::check_dtype(DType wanted) const {
-  if (impl_->dtype != wanted) fail<DTypeError>("the tensor holds {}, not {}", impl_->dtype, wanted);
+  if (dtype() != wanted) fail<DTypeError>("the tensor holds {}, not {}", dtype(), wanted);
 }
 
 template <class T>

@@ -44,7 +44,8 @@ struct TensorImpl {
   ~TensorImpl();
 };
 
-/// A handle: copying it copies no data, and both copies are the same tensor. A default-constructed one is undefined.
+/// A handle: copying it copies no data, and both copies are the same tensor. A default-constructed one is undefined: but for
+/// defined(), is_same() and str(), what is asked of it is a ValueError.
 /// Functions that compute are free functions (see ops/); the members here look at a tensor or tend its tape.
 class Tensor {
  public:
@@ -63,20 +64,20 @@ class Tensor {
   static Tensor from_blob(void* data, const Shape& shape, TensorOptions options, std::function<void()> release = {});
 
   bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl_->shape; }
-  const Strides& strides() const { return impl_->strides; }
-  int ndim() const { return impl_->shape.ndim(); }
+  const Shape& shape() const { return known().shape; }
+  const Strides& strides() const { return known().strides; }
+  int ndim() const { return known().shape.ndim(); }
   /// The size of a dimension, counted from the end where negative.
-  std::int64_t size(std::int64_t dim) const { return impl_->shape[normalize_dim(dim, ndim(), "size")]; }
-  std::int64_t numel() const { return impl_->shape.numel(); }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->storage->device(); }
+  std::int64_t size(std::int64_t dim) const { return known().shape[normalize_dim(dim, ndim(), "size")]; }
+  std::int64_t numel() const { return known().shape.numel(); }
+  DType dtype() const { return known().dtype; }
+  Device device() const { return known().storage->device(); }
   bool is_cpu() const { return device().is_cpu(); }
   bool is_cuda() const { return device().is_cuda(); }
   TensorOptions options() const { return {dtype(), device()}; }
-  bool is_contiguous() const { return impl_->contiguous; }
-  std::int64_t offset() const { return impl_->offset; }
-  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  bool is_contiguous() const { return known().contiguous; }
+  std::int64_t offset() const { return known().offset; }
+  const std::shared_ptr<Storage>& storage() const { return known().storage; }
   TensorImpl* impl() const { return impl_.get(); }
   const std::shared_ptr<TensorImpl>& shared_impl() const { return impl_; }
   /// Whether both handles are the same tensor (not whether their values agree).
@@ -89,7 +90,8 @@ class Tensor {
     return static_cast<T*>(raw_data());
   }
   void* raw_data() const {
-    return static_cast<char*>(impl_->storage->data()) + static_cast<std::size_t>(impl_->offset) * dtype_size(impl_->dtype);
+    const TensorImpl& x = known();
+    return static_cast<char*>(x.storage->data()) + static_cast<std::size_t>(x.offset) * dtype_size(x.dtype);
   }
 
   /// Another view of the same memory, unknown to the tape. The caller vouches for the bounds; ops/shape has the
@@ -123,6 +125,11 @@ class Tensor {
   void remove_hook(std::uint64_t key) const;
 
  private:
+  const TensorImpl& known() const {
+    if (impl_ == nullptr) fail_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void fail_undefined();
   void check_dtype(DType wanted) const;
   std::shared_ptr<TensorImpl> impl_;
 };

@@ -1,5 +1,6 @@
 // Tensors below the tape: creation, views, reading, printing, copies between layouts, dtypes and devices.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <sstream>
 
@@ -107,6 +108,24 @@ TEST(Tensor, ImpossibleSizes) {
   EXPECT_TRUE(throws_with<ShapeError>([] { empty({2, -1}); }, "[2, -1]"));
   EXPECT_THROW(empty({std::int64_t{1} << 40, std::int64_t{1} << 40}), OutOfMemoryError);
   EXPECT_THROW(empty({std::int64_t{1} << 57}), OutOfMemoryError);
+}
+
+TEST(Tensor, UndefinedOnesAreErrors) {
+  const Tensor none;
+  EXPECT_FALSE(none.defined());
+  EXPECT_TRUE(none.is_same(Tensor()));
+  EXPECT_EQ(none.str(), "tensor(undefined)");
+  const std::function<void()> uses[] = {
+      [&] { none.shape(); },
+      [&] { none.size(0); },
+      [&] { none.dtype(); },
+      [&] { none.device(); },
+      [&] { none.raw_data(); },
+      [&] { none.data<float>(); },
+      [&] { none.as_strided({1}, {1}, 0); },
+      [&] { none.to_vector<float>(); },
+  };
+  for (std::size_t i = 0; i < std::size(uses); ++i) EXPECT_TRUE(throws_with<ValueError>(uses[i], "undefined")) << i;
 }
 
 TEST(Tensor, FromBlobReleasesOnce) {
