@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
 
@@ -57,10 +58,11 @@ constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 
 /// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);
-/// The same for a pass over whole sequences with results, without g, gk and u, where x, y and w have `tokens` rows of 65 to 128
-/// channels each: chunk_uniform.cuh. A head and sequence has a cluster of `writers` + 1 blocks.
+/// The same for up to three passes over whole sequences, those that go forward first, without g, gk, u and reverse, where x, y
+/// and w have `tokens` rows of 65 to 128 channels each (chunk_uniform.cuh). They take sequences in so many parts, or in as many
+/// as are best where that is 0.
 template <class E>
-void run_uniform_pass(const Pass& p, std::int64_t tokens, int writers, cudaStream_t stream);
+void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::int64_t parts, Device device);
 /// Walks over the states of q and k with gates a channel (chunk_borders.cuh), y with w: `up`, k with v, forward, and `down`, q
 /// with the gradient of o, backward. `borders` gets the state before every chunk in the pass's order, in 16 bits, [slots, heads,
 /// tiles of y's channels, tiles of w's] of 64 x 64, as SwizzledTile holds them; not where the pass `adds`. Where `wide` blocks

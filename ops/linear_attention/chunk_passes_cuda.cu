@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
@@ -24,18 +25,16 @@ T* pointer(const Tensor& x) {
 
 std::int64_t tiles(std::int64_t channels) { return (channels + kChunk - 1) / kChunk; }
 
-/// How many blocks of each cluster write results where passes over rows of w and y of so many channels are those for heads whose
-/// decay is the same at every step (chunk_uniform.cuh); 0: where those cannot be used, or others are faster.
-int uniform_writers(const Recurrence& r, std::int64_t outer, std::int64_t inner) {
-  const bool sizes = std::min(outer, inner) > kChunk && std::max(outer, inner) <= 2 * kChunk;
-  if (r.g.defined() || r.gk.defined() || !sizes || r.sizes.sequence_split != 0) return 0;
-  // Measured: clusters pay where they fill the GPU, but only once; one of 132 multiprocessors has room for 39 clusters of three
-  // blocks and for 66 of two, which need longer sequences.
-  constexpr std::int64_t kShortest = 16 * kChunk;
-  const std::int64_t clusters = r.heads * r.sequences, fill = multiprocessor_count(r.q.device());
-  if (5 * clusters < fill || 2 * clusters > fill) return 0;
-  const int writers = 7 * clusters <= 2 * fill ? 2 : 1;
-  return r.length * writers >= 2 * kShortest ? writers : 0;
+/// Whether the passes are those for heads whose decay is the same at every step (chunk_uniform.cuh).
+bool is_uniform(const Recurrence& r) {
+  constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
+  const bool sizes = std::min(r.K, r.V) > kChunk && std::max(r.K, r.V) <= 2 * kChunk && r.tokens > 0 && r.tokens <= kMostTokens;
+  return sizes && !r.g.defined() && !r.gk.defined() && !r.reverse;
+}
+
+void run_uniform(const Recurrence& r, std::span<const Pass> passes) {
+  const auto run = r.q.dtype() == DType::bfloat16 ? run_uniform_passes<__nv_bfloat16> : run_uniform_passes<__half>;
+  run(passes, r.tokens, r.sizes.sequence_split, r.q.device());
 }
 
 /// Whether states are computed apart from the results, by walks (chunk_borders.cuh); after them the backward pass takes all
@@ -62,12 +61,11 @@ void run_walks(const Recurrence& r, Pass up, const Pass& down) {
 class Passes {
  public:
   enum class Role { forward, values, keys };  ///< the latter two backward
-  /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `uniform`, no gate has a
-  /// gradient.
-  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool uniform, Role role, std::int64_t least_parts = 1)
+  /// For passes over rows of w and y of so many channels, in `least_parts` parts at least. Where `balanced`, gates have
+  /// gradients.
+  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool balanced, Role role, std::int64_t least_parts = 1)
       : Passes(r) {
-    writers_ = uniform ? uniform_writers(r, outer, inner) : 0;
-    const bool narrow = role == Role::keys && !uniform;  // only passes over the states can be wide
+    const bool narrow = role == Role::keys && balanced;  // only passes over the states can be wide
     const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
     const std::int64_t fill = multiprocessor_count(r.q.device());
     // Measured: more launches and the pass over the states pay in sequences from these lengths on, backward in shorter ones.
@@ -85,9 +83,9 @@ class Passes {
                  (inner > kTwoTiles ? r.gk.defined() : saves_turns || (2 * blocks <= fill && blocks * most_parts >= 2 * fill));
     std::int64_t parts = std::min((base_.wide && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_parts);
     if (parts < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) parts = 1;
-    divide(writers_ > 0 ? 1 : std::max(parts, least_parts));
+    divide(std::max(parts, least_parts));
   }
-  /// For a walk to the borders of chunks, in so many parts.
+  /// For other kernels, in so many parts.
   Passes(const Recurrence& r, std::int64_t parts) : Passes(r) { divide(parts); }
 
   Rows rows(const Tensor& x) const {
@@ -141,16 +139,17 @@ class Passes {
           stream_);
     return state;
   }
-  /// To `out` [.., heads, outer], which may be undefined.
-  void run(Pass p, const State& state, const Tensor& out) const {
+  /// From `state`, to `out` [.., heads, outer], which may be undefined.
+  Pass complete(Pass p, const State& state, const Tensor& out) const {
     p = start_from(state, p);
     if (out.defined()) {
       p.out = out.raw_data();
       p.wide_out = out.dtype() == DType::float32;
       p.out_step = reshape(out, {r_.tokens, r_.heads, p.outer}).strides()[0];
     }
-    launch(p);
+    return p;
   }
+  void run(Pass p, const State& state, const Tensor& out) const { launch(complete(p, state, out)); }
   /// A backward pass of another division over these parts, one after the other; returns the states that it finds before each.
   State run_in_turn(Pass p, State state, const Tensor& out) {
     state.between = pointer<float>(keep(room_for_states()));
@@ -239,16 +238,11 @@ class Passes {
       return p.backward ? run_walks(r_, none, p) : run_walks(r_, p, none);
     }
     const bool bfloat16 = r_.q.dtype() == DType::bfloat16;
-    if (writers_ > 0 && p.out) {
-      const auto run = bfloat16 ? run_uniform_pass<__nv_bfloat16> : run_uniform_pass<__half>;
-      return run(p, r_.tokens, writers_, stream_);
-    }
     bfloat16 ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
   }
 
   const Recurrence& r_;
   const cudaStream_t stream_;
-  int writers_ = 0;
   Pass base_{};
   std::vector<Tensor> kept_;
 };
@@ -266,12 +260,20 @@ bool take(const RecurrenceShape& shape) {
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 
-Tensor room_for_states(const Recurrence& r) { return Passes(r, r.V, r.K, true, Passes::Role::forward).room_for_states(); }
+Tensor room_for_states(const Recurrence& r) {
+  return is_uniform(r) ? Tensor() : Passes(r, r.V, r.K, false, Passes::Role::forward).room_for_states();
+}
 
 void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes(r, r.V, r.K, true, Passes::Role::forward);
-  const Passes::State state = passes.part_states(r.k, r.v, first_state(r, final_state), false, r.states);
-  passes.run(passes.value_pass(r.q, r.k, r.v, false), state, o);
+  Passes passes = is_uniform(r) ? Passes(r, 1) : Passes(r, r.V, r.K, false, Passes::Role::forward);
+  Pass pass = passes.value_pass(r.q, r.k, r.v, false);
+  Passes::State state = first_state(r, final_state);
+  if (is_uniform(r)) {
+    pass = passes.complete(pass, state, o);
+    return run_uniform(r, {&pass, 1});
+  }
+  state = passes.part_states(r.k, r.v, state, false, r.states);
+  passes.run(pass, state, o);
 }
 
 namespace {
@@ -281,8 +283,8 @@ struct BackwardPasses {
   Passes values, keys;
 
   BackwardPasses(const Recurrence& r, bool balanced)
-      : values(r, r.V, r.K, !balanced, Passes::Role::values, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
-        keys(r, r.K, r.V, !balanced, Passes::Role::keys, values.parts()) {}
+      : values(r, r.V, r.K, balanced, Passes::Role::values, balanced && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
+        keys(r, r.K, r.V, balanced, Passes::Role::keys, values.parts()) {}
 
  private:
   /// Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
@@ -294,7 +296,7 @@ struct BackwardPasses {
 }  // namespace
 
 bool values_apart(const Recurrence& r) {
-  if (has_walks(r)) return false;
+  if (has_walks(r) || is_uniform(r)) return false;
   const BackwardPasses passes(r, r.g.defined() || r.gk.defined());
   return passes.values.parts() == 1 && passes.keys.parts() == 1;
 }
@@ -337,12 +339,29 @@ void backward_apart(const Recurrence& r, const Tensor& grad_o, const Tensor& gra
   (r.q.dtype() == DType::bfloat16 ? run_apart<__nv_bfloat16> : run_apart<__half>)(a, stream(r.q.device()));
 }
 
+/// Where no gate has a gradient.
+void backward_uniform(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
+  const Passes passes(r, 1);
+  const Passes::State first = first_state(r, {}),
+                      last{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
+  Passes::State inner = last;
+  inner.last = nullptr;
+  std::vector<Pass> wanted;
+  if (grads.q.defined()) wanted.push_back(passes.complete(passes.key_pass(grad_o, r.v, r.k, false), first, grads.q));
+  Tensor dv = grads.v;
+  if (!dv.defined() && last.last) dv = empty({r.tokens, r.heads, r.V}, r.q.options());
+  if (dv.defined()) wanted.push_back(passes.complete(passes.value_pass(r.k, r.q, grad_o, true), last, dv));
+  if (grads.k.defined()) wanted.push_back(passes.complete(passes.key_pass(r.v, grad_o, r.q, true), inner, grads.k));
+  run_uniform(r, wanted);
+}
+
 }  // namespace
 
 void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
   const bool gates = grads.dgk.defined() || grads.dg.defined(), balanced = gates || r.gk.defined();
   const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
   if (has_walks(r) && (with_q || with_k)) return backward_apart(r, grad_o, grad_final_state, grads);
+  if (is_uniform(r) && !balanced) return backward_uniform(r, grad_o, grad_final_state, grads);
   auto [values, keys] = BackwardPasses(r, balanced);
   const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
   Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it

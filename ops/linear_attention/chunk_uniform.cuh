@@ -1,431 +1,476 @@
 #pragma once
-// A pass of the chunk form (chunk_pass.cuh) for heads whose decay is the same at every step (g_gamma, or no gates), on Hopper.
+// Passes of the chunk form (chunk_pass.cuh) for heads whose decay is the same at every step (g_gamma, or no gates), on Hopper.
 //
-// A cluster of two to four blocks has a sequence and a head. Its first block, the *walker*, goes through the sequence in chunks
-// of 128 tokens with the state R = sum y_j w_j^T in the registers of two warp groups, and sends it, rounded, to the others as it
-// is before each chunk. These, the *writers*, take the chunks in turn,
-//     out = e^{c_t} (x R) + mask(x y^T) w.
-// So only the walker's sum is serial, a chunk's scores are computed once for all channels of w, and every tensor moves from or to
-// memory once (the walker and a writer read y and w at about the same time, one of them from the L2 cache). The hardware copies
-// the tiles (TMA), at the order of single threads of a third warp group.
+// Sequences are taken in parts, side by side. A part's results need the state before it. Where a head *forgets*, so that nothing
+// is left after few chunks (all but the first of lightning attention's heads lose e^-0.4 a step and more), its parts start with
+// zeros those chunks earlier. Other heads *remember*: a first launch computes what each of many *pieces* of the sequence adds to
+// the state, and a part sums up the pieces before it; for that these heads have more parts, and shorter ones. Which heads
+// remember only the GPU knows: blocks of the first launch that have no piece end, and those of the second that need none do not
+// wait.
+//
+// A block has a part and all channels. Single threads of a warp group order the copies of tiles (TMA); another group, the
+// *scorer*, computes the scores x y^T; two *consumers*, each with 64 channels of w, do the rest, as those of other passes do. The
+// factors are those of whole chunks, known beforehand.
 #include <glade/ops/linear_attention/chunk_cluster.cuh>
-#include <glade/ops/linear_attention/chunk_stage.cuh>
+#include <glade/ops/linear_attention/chunk_state.cuh>
 
 namespace glade::cuda::passes {
-
-inline constexpr int kLong = 2 * kTile;  ///< tokens of a chunk here, and most channels
-inline constexpr int kWriters = 3;       ///< most of a cluster
 
 /// The tensors of a Pass, for TMA: [tokens, heads, channels].
 struct Maps {
   CUtensorMap x, y, w, out;
 };
 
-/// The chunks of a stretch, numbered in the pass's order. They are cut from its first token in memory on.
-struct Chunks {
-  std::int64_t begin;  ///< the first token in memory
-  int tokens, count;
-  bool ascending;  ///< the pass's order is that in memory
-
-  __device__ Chunks(const Pass& p, const Stretch& s) {
-    const int first = s.first_chunk * kTile, end = min(s.end_chunk * kTile, s.count);
-    tokens = max(end - first, 0);
-    begin = s.begin + (p.reverse ? s.count - end : first);
-    count = (tokens + kLong - 1) / kLong;
-    ascending = p.reverse == p.backward;
-  }
-  __device__ int offset(int chunk) const { return (ascending ? chunk : count - 1 - chunk) * kLong; }
-  __device__ int first_token(int chunk) const { return static_cast<int>(begin) + offset(chunk); }
-  __device__ int size(int chunk) const { return min(tokens - offset(chunk), kLong); }
+/// Passes over the same sequences and heads. Blocks of those that go the same way are neighbours, so that what they share is read
+/// from memory once.
+struct Uniform {
+  static constexpr int kMost = 3;
+  Pass passes[kMost];  ///< those that go forward first
+  Maps maps[kMost];
+  int count, forward;  ///< passes; those that go forward
+  int blocks, parts;   ///< of each pass; of a sequence, or more
+  float* adds;         ///< [passes, blocks, kPieceFloats]: what pieces add to zeros, as consumers hold it
+  bool for_pieces;     ///< the first launch
 };
+inline constexpr int kPieceFloats = 4 * kTile * kTile;
+inline constexpr int kMostPairs = 256;  ///< of sequences and heads, in several parts
 
-/// Decays, of a head.
+/// Decays of a head.
 struct Decays {
-  float step;  ///< log, base 2
-  int after;   ///< 1 where a state has the decay of the step after it as well (those of gradients)
+  float step;     ///< log, base 2
+  bool backward;  ///< states (of gradients) have the decay of the step after them as well
 
-  __device__ Decays(const Pass& p, std::int64_t n, int head)
-      : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[n * p.heads + head], kLeastGate) : 0.f), after(p.backward) {}
+  __device__ Decays(const Pass& p, std::int64_t pair)
+      : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[pair], kLeastGate) : 0.f), backward(p.backward) {}
   __device__ float over(int steps) const { return exp2_approx(step * static_cast<float>(steps)); }
-  /// From the state before a chunk of n tokens to token t.
-  __device__ float before(const Chunks& c, int t, int n) const { return over((c.ascending ? t + 1 : n - t) - after); }
+  /// From the state before a chunk of n tokens to its token t.
+  __device__ float before(int t, int n) const { return over(backward ? n - 1 - t : t + 1); }
   /// From token t to the state after the chunk; 0 where there is no such token.
-  __device__ float beyond(const Chunks& c, int t, int n) const {
-    return t < n ? over((c.ascending ? n - 1 - t : t) + after) : 0.f;
+  __device__ float beyond(int t, int n) const { return t < n ? over(backward ? t + 1 : n - 1 - t) : 0.f; }
+  /// Chunks after which the decay is 0 in float32.
+  __device__ int memory() const {
+    constexpr float kMost = 1 << 30;
+    return static_cast<int>(step < 0 ? fminf(ceilf(kDeadGate / (step * kTile)), kMost) : kMost);
   }
 };
 
-template <class E>
-struct ClusterShared {
-  using Tile = SwizzledTile<E>;
-  static constexpr int kHalves = 4, kStages = 2;
-  struct Half {
-    Tile y[2], w[2];  ///< by channels
-  };
-  struct Stage {
-    Tile x[2][2], y[2][2];  ///< by channels, by tokens
-    Tile w[2][2];           ///< by tokens, by channels
-  };
-  using State = Tile[2][2];  ///< by channels of y, by channels of w
-  union {
-    struct {
-      Half halves[kHalves];
-      State states[kWriters];
-    } walker;
-    struct {
-      Stage stages[kStages];
-      State state;
-    } writer;
-  };
-  std::uint64_t full[kHalves], empty[kHalves];
-  std::uint64_t state_full;                                   ///< of a writer
-  std::uint64_t written[kStages];                             ///< its results, where x was
-  std::uint64_t state_ready[kWriters], state_free[kWriters];  ///< of the walker
-};
+/// How sequences are cut, which all blocks find out alike, and what a block has of that.
+struct Cut {
+  std::int64_t pair = -1;  ///< sequence x heads + head; -1: nothing
+  int part = 0;            ///< or piece
+  bool remembers = true;
+  int parts = 1;                                      ///< of this pair's sequence
+  int part_chunks = 0, piece_chunks = 0, pieces = 1;  ///< pieces: of a part
+  int rank = 0, all_pieces = 0;                       ///< of the pair among those that remember; of a sequence
 
-/// What the warp groups of both kinds of blocks have in common. Two share a block; each has 64 rows of the results.
-template <class E>
-struct ClusterGroup {
-  using S = ClusterShared<E>;
-  using Tile = SwizzledTile<E>;
-  static constexpr int kWarps = 2 * kGroup / 32, kBoth = 1;  ///< kBoth: barrier of both groups
-
-  const Pass& p;
-  S& shared;
-  const Chunks chunks;
-  const Decays decays;
-  const int writers, group, thread;
-
-  __device__ int lane() const { return thread % 32; }
-  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two
-  __device__ void sync() const { sync_group<kGroup>(2 + group); }
-  /// Of this warp.
-  __device__ void arrive(std::uint64_t* barrier) const {
-    __syncwarp();
-    if (lane() == 0) barrier_arrive(barrier);
-  }
-  /// Zeros to the rows of a half chunk that belong to no token of the sequence, by both groups: in tiles of y, so many apart, and
-  /// w.
-  __device__ void clear_rows(Tile* y, int apart, Tile* w, int tokens) const {
-    // Those who have read what was there before told the barriers of the copies, which racecheck does not see.
-    sync_group<2 * kGroup>(kBoth);
-#pragma unroll 1
-    for (int i = max(tokens, 0) * 8 + group * kGroup + thread; i < kTile * 8; i += 2 * kGroup)
-      for (Tile* tile : {y, y + apart, w, w + 1}) *reinterpret_cast<uint4*>(tile->at(i / 8, i % 8)) = uint4{};
-    fence_for_wgmma();
-    sync_group<2 * kGroup>(kBoth);
-  }
-  /// 64 rows of 128 accumulated columns, rounded,
-  using Rounded = std::uint32_t[8][4];
-  __device__ static void round(Rounded& rounded, const float (&x)[64]) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) rounded[i / 4][i % 4] = pack<E>(x[2 * i], x[2 * i + 1]);
-  }
-  /// to two tiles.
-  __device__ void to_tiles(Tile& left, Tile& right, const Rounded& rounded) const {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) store_straight(k < 4 ? left : right, k % 4 * 2, rounded[k], thread);
-  }
-};
-
-/// A warp group of the walker: the state's rows of 64 channels of y.
-template <class E>
-struct Walker : ClusterGroup<E> {
-  using Base = ClusterGroup<E>;
-  using S = typename Base::S;
-  using Base::p, Base::shared, Base::chunks, Base::decays, Base::writers, Base::group, Base::thread, Base::lane, Base::row;
-  using Left = std::uint32_t[4][4];
-
-  float state[64];  ///< rows are channels of y, columns those of w
-  Left y[2];        ///< halves of a chunk, transposed, times the decays after their tokens
-  float2 beyond[2][4][2];
-  float decay;           ///< of a chunk
-  int beyond_size = -1;  ///< of the chunk that those decays are for
-
-  template <class F>
-  __device__ void each_of_state(F&& f) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      const int inner = group * kTile + row() + i / 2 % 2 * 8, outer = i / 4 * 8 + lane() % 4 * 2 + i % 2;
-      if (outer < p.outer && inner < p.inner)
-        f(state[i], std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
-    }
-  }
-  __device__ typename S::Half& half(int chunk, int index) const { return shared.walker.halves[(2 * chunk + index) % S::kHalves]; }
-  /// Waits for a half of a chunk and takes y from it,
-  __device__ void load(int chunk, int index) {
-    const int i = 2 * chunk + index, size = chunks.size(chunk);
-    typename S::Half& tiles = half(chunk, index);
-    if (size != beyond_size) {
-      beyond_size = size;
-      decay = decays.over(size);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int t = j * 8 + lane() % 4 * 2;
-        beyond[j / 8][j / 2 % 4][j % 2] = make_float2(decays.beyond(chunks, t, size), decays.beyond(chunks, t + 1, size));
-      }
-    }
-    barrier_wait(&shared.full[i % S::kHalves], i / S::kHalves & 1);
-    if (const int tokens = size - index * kTile; tokens < kTile) this->clear_rows(tiles.y, 1, tiles.w, tokens);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) load_transposed(y[index][k], tiles.y[group], k, thread);
-  }
-  /// which is then multiplied with the decays.
-  __device__ void weigh(int index) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 values = unpack<E>(y[index][i / 4][i % 4]), by = beyond[index][i / 4][i / 2 % 2];
-      y[index][i / 4][i % 4] = pack<E>(values.x * by.x, values.y * by.y);
-    }
-  }
-  __device__ void multiply(int chunk, int index) {
-    const std::uint32_t w = operand(half(chunk, index).w[0]);
-    wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma_wide<E>(state, y[index][k], wide_descriptor(w, k * kRowStep));
-    wgmma_commit();
-  }
-  __device__ void release(int chunk, int index) const { this->arrive(&shared.empty[(2 * chunk + index) % S::kHalves]); }
-  /// The state before a chunk to where it is sent from to a writer, as its chunk number `turn`.
-  __device__ void leave(int writer, int turn, const typename Base::Rounded& rounded) const {
-    if (turn > 0) barrier_wait(&shared.state_free[writer], (turn - 1) & 1);
-    auto& tiles = shared.walker.states[writer][group];
-    this->to_tiles(tiles[0], tiles[1], rounded);
-    this->arrive(&shared.state_ready[writer]);
-  }
-
-  __device__ void run(const float* first, float* last) {
-#pragma unroll
-    for (float& x : state) x = 0;
-    if (first) {
-      const float by = p.backward ? 1 / p.scale : 1.f;
-      each_of_state([&](float& x, std::int64_t at) { x = first[at] * by; });
-    }
-    if (chunks.count > 0) {
-      load(0, 0);
-      weigh(0);
-    }
-    for (int chunk = 0, writer = 0, turn = 0; chunk < chunks.count; ++chunk) {
-      typename Base::Rounded rounded;
-      Base::round(rounded, state);
-#pragma unroll
-      for (float& x : state) x *= decay;
-      multiply(chunk, 0);
-      load(chunk, 1);
-      leave(writer, turn, rounded);
-      if (++writer == writers) writer = 0, ++turn;
-      weigh(1);
-      multiply(chunk, 1);
-      wgmma_wait<1>();
-      release(chunk, 0);
-      if (chunk + 1 < chunks.count) {
-        load(chunk + 1, 0);
-        weigh(0);
-      }
-      wgmma_wait<0>();
-      pin(state);
-      release(chunk, 1);
-    }
-    if (last) {
-      const float by = p.backward ? p.scale : 1.f;
-      each_of_state([&](float& x, std::int64_t at) { last[at] = x * by; });
-    }
-  }
-};
-
-/// A warp group of a writer: 64 tokens of every chunk whose turn it is.
-template <class E>
-struct Writer : ClusterGroup<E> {
-  using Base = ClusterGroup<E>;
-  using S = typename Base::S;
-  using Base::p, Base::shared, Base::chunks, Base::decays, Base::writers, Base::group, Base::thread, Base::lane, Base::row;
-  using Left = std::uint32_t[4][4];
-  static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16>;  ///< scores in two numbers, as in Variant
-
-  const int head, number;  ///< number: of this writer
-
-  /// Scores of this group's tokens and those of `half`.
-  __device__ void start_scores(float (&sums)[32], const typename S::Stage& stage, int half) const {
-    const std::uint32_t x = operand(stage.x[0][group]), y = operand(stage.y[0][half]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int step = i / 4 * 2 * kTileStep + i % 4 * kColumnStep;
-      wgmma_shared<E>(sums, descriptor(x, step), descriptor(y, step), i);
-    }
-  }
-  /// Scores times decays, as operands; between tokens at least `apart` steps apart.
-  __device__ void weigh(Left& left, Left& rest, const float (&sums)[32], int apart) const {
-    const float distance = static_cast<float>(chunks.ascending ? row() - lane() % 4 * 2 : lane() % 4 * 2 - row());
-    const float sign = chunks.ascending ? -1.f : 1.f;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float value[2];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        // Column minus row, but for the parts that depend on the thread.
-        const float steps = distance + static_cast<float>(apart) + sign * static_cast<float>(i / 2 * 8 + j - i % 2 * 8);
-        value[j] = steps < 0 ? 0.f : sums[2 * i + j] * (p.scale * exp2_approx(decays.step * steps));
-      }
-      left[i / 4][i % 4] = pack<E>(value[0], value[1]);
-      if constexpr (kRests) rest[i / 4][i % 4] = pack_rest<E>(value[0], value[1], left[i / 4][i % 4]);
-    }
-  }
-  __device__ void multiply(float (&out)[64], const Left& left, const Left& rest, std::uint32_t w, int half) const {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma_wide<E>(out, left[k], wide_descriptor(w, half * 2 * kTileStep + k * kRowStep));
-    if constexpr (kRests)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) wgmma_wide<E>(out, rest[k], wide_descriptor(w, half * 2 * kTileStep + k * kRowStep));
-  }
-  /// The results to memory, or, those of a whole chunk in the elements' type, to where x was.
-  __device__ void store(const float (&out)[64], typename S::Stage& stage, int chunk) const {
-    const int size = chunks.size(chunk);
-    const std::int64_t first = chunks.begin + chunks.offset(chunk) + group * kTile;
-    if (p.wide_out) {
-#pragma unroll
-      for (int i = 0; i < 64; i += 2) {
-        const int t = row() + i / 2 % 2 * 8, column = i / 4 * 8 + lane() % 4 * 2;
-        if (group * kTile + t < size && column < p.outer)
-          *reinterpret_cast<float2*>(static_cast<float*>(p.out) + (first + t) * p.out_step + std::int64_t{head} * p.outer +
-                                     column) = make_float2(out[i], out[i + 1]);
-      }
+  /// By whole warps. index: of the block in its pass.
+  __device__ Cut(const Uniform& u, const Pass& p, int index, int lane) {
+    const int pairs = static_cast<int>(p.sequences) * p.heads, chunks = static_cast<int>((p.length + kTile - 1) / kTile);
+    if (u.parts == 1) {
+      part_chunks = chunks;
+      pair = index < pairs ? index : -1;
       return;
     }
-    typename Base::Rounded rounded;
-    Base::round(rounded, out);
-    this->sync();  // all of the group have read x
-    this->to_tiles(stage.x[0][group], stage.x[1][group], rounded);
-    if (size == kLong) return;
+    const int least_chunks = (chunks + u.parts - 1) / u.parts, most_early = max(least_chunks / 4, 1);
+    unsigned marks[kMostPairs / 32];
+    int remembering = 0;
+#pragma unroll
+    for (int i = 0; i < kMostPairs / 32; ++i) {
+      const int its = i * 32 + lane;
+      marks[i] = __ballot_sync(~0u, its < pairs && Decays(p, its).memory() > most_early);
+      remembering += __popc(marks[i]);
+    }
+    constexpr int kMostPieces = 16, kShortestPiece = 4;
+    const int more = u.parts + (remembering > 0 ? (u.blocks - pairs * u.parts) / remembering : 0);
+    const int their_parts = min(more, max(chunks / kShortestPiece, u.parts));
+    if (remembering > 0) {
+      const int room = min(min(u.blocks / remembering, kMostPieces), max(chunks / kShortestPiece, 1));
+      pieces = max(room / their_parts, 1);
+      piece_chunks = (chunks + their_parts * pieces - 1) / (their_parts * pieces);
+    }
+    all_pieces = their_parts * pieces;
+    if (u.for_pieces) {
+      const int all = max(all_pieces - 1, 1);  // but the last
+      rank = index / all;
+      part = index % all + (p.backward ? 1 : 0);
+    } else {
+      remembers = index < remembering * their_parts;
+      parts = remembers ? their_parts : u.parts;
+      index -= remembers ? 0 : remembering * their_parts;
+      rank = index / parts;
+      part = index % parts;
+    }
+    part_chunks = remembers ? piece_chunks * pieces : least_chunks;
+    int left = rank;
+#pragma unroll
+    for (int i = 0; i < kMostPairs / 32; ++i) {
+      const unsigned first = i * 32, valid = pairs >= i * 32 + 32 ? ~0u : pairs > i * 32 ? (1u << (pairs - i * 32)) - 1 : 0;
+      const unsigned found = remembers ? marks[i] : ~marks[i] & valid;
+      if (left >= 0 && left < __popc(found)) pair = first + __fns(found, 0, left + 1);
+      left -= __popc(found);
+    }
+  }
+};
+
+/// Chunks of a sequence, numbered in the pass's order. Backward that is against the order in memory.
+struct Span {
+  std::int64_t begin;  ///< of the first token in memory
+  int tokens, count;
+  int early;     ///< chunks at the start without results
+  bool at_edge;  ///< begins where the sequence does, in the pass's order
+  int edge;      ///< otherwise tokens of the sequence before the part in memory, or, backward, up to its end
+  int length;    ///< of the sequence
+  bool backward;
+
+  /// Cut number `index` of those of `chunks` each, and those before it.
+  __device__ Span(const Pass& p, std::int64_t n, int index, int chunks, int chunks_before) : backward(p.backward) {
+    const std::int64_t start = p.cu_seqlens ? p.cu_seqlens[n] : n * p.length;
+    length = static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - start : p.length);
+    const int all = (length + kTile - 1) / kTile;
+    int first = min(index * chunks, all), end = min(first + chunks, all);
+    if (first == all && chunks_before > 0) ++chunks_before;  // the sequence has ended, perhaps within a chunk
+    early = min(chunks_before, backward ? all - end : first);
+    (backward ? end : first) += backward ? early : -early;
+    at_edge = backward ? end == all : first == 0;
+    edge = min((backward ? end : first) * kTile, length);
+    begin = start + first * kTile;
+    tokens = max(min(end * kTile, length) - first * kTile, 0);
+    count = end - first;
+  }
+  __device__ int offset(int i) const { return (backward ? count - 1 - i : i) * kTile; }
+  __device__ std::int64_t first_token(int i) const { return begin + offset(i); }
+  __device__ int size(int i) const { return min(tokens - offset(i), kTile); }
+};
+
+template <class E>
+struct UniformShared {
+  using Tile = SwizzledTile<E>;
+  static constexpr int kStages = 4, kScores = 2;
+  struct Stage {
+    Tile x[2], y[2], w[2];  ///< by channels; w: later the results
+  };
+  struct Scores {
+    Tile rounded, rest;
+  };
+  struct Factors {
+    float before[kTile], beyond[kTile];  ///< of results, times the scale, and of w
+  };
+  Stage stages[kStages];
+  Scores scores[kScores];
+  Factors factors[2];  ///< of whole chunks, and of the one that may not be
+  std::uint64_t full[kStages], empty[kStages], written[kStages], scored[kScores], used[kScores];
+};
+
+/// What warp groups have in common.
+template <class E>
+struct UniformBlock {
+  using S = UniformShared<E>;
+  static constexpr bool kRests = std::is_same_v<E, __nv_bfloat16>;  ///< scores in two numbers, as in Variant
+  static constexpr int kWarps = kGroup / 32, kConsumers = 2;
+  const Pass& p;
+  S& shared;
+  const Cut& cut;
+  const Span& span;
+  const Decays decays;
+  const std::int64_t sequence;
+  const int head;
+  float4* const adds;  ///< of the pair's pieces
+  const bool for_pieces;
+
+  __device__ typename S::Stage& stage(int i) const { return shared.stages[i % S::kStages]; }
+  __device__ void wait_for(int i) const { barrier_wait(&shared.full[i % S::kStages], i / S::kStages & 1); }
+  /// Of a warp.
+  __device__ static void arrive(std::uint64_t* barrier, int lane) {
     __syncwarp();
-    const int column = lane() % 16 * 8;
-    E* const to = static_cast<E*>(p.out) + first * p.out_step + std::int64_t{head} * p.outer + column;
-#pragma unroll 1
-    for (int t = thread / 32 * 16 + lane() / 16; t < thread / 32 * 16 + 16; t += 2)
-      if (group * kTile + t < size && column < p.outer)
-        *reinterpret_cast<uint4*>(to + t * p.out_step) =
-            *reinterpret_cast<const uint4*>(stage.x[lane() / 8 % 2][group].at(t, lane() % 8));
+    if (lane == 0) barrier_arrive(barrier);
+  }
+};
+
+/// The warp group of the scores.
+template <class E>
+struct Scorer : UniformBlock<E> {
+  using Base = UniformBlock<E>;
+  using S = typename Base::S;
+  using Base::p, Base::shared, Base::span, Base::decays;
+  const int thread;
+
+  __device__ void run() const {
+    const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+    float weights[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int steps = row + i / 2 % 2 * 8 - (i / 4 * 8 + lane % 4 * 2 + i % 2), distance = p.backward ? -steps : steps;
+      weights[i] = distance < 0 ? 0.f : p.scale * decays.over(distance);
+    }
+    for (int i = 0; i < span.count; ++i) {
+      this->wait_for(i);
+      std::uint64_t* const empty = &shared.empty[i % S::kStages];
+      if (i < span.early) {
+        this->arrive(empty, lane);
+        continue;
+      }
+      const typename S::Stage& stage = this->stage(i);
+      float sums[32];
+      const std::uint32_t x = operand(stage.x[0]), y = operand(stage.y[0]);
+      wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int columns = k / 4 * kTileStep + k % 4 * kColumnStep;
+        wgmma_shared<E>(sums, descriptor(x, columns), descriptor(y, columns), k);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(sums);
+      this->arrive(empty, lane);
+      const int size = span.size(i);
+#pragma unroll
+      for (int j = 0; j < 32; ++j) sums[j] *= weights[j];
+      if (size < kTile)  // there is anything in the other rows of y
+#pragma unroll
+        for (int j = 0; j < 32; ++j)
+          if (weights[j] == 0 || j / 4 * 8 + lane % 4 * 2 + j % 2 >= size) sums[j] = 0;
+      const int turn = i - span.early, slot = turn % S::kScores;
+      if (turn >= S::kScores) barrier_wait(&shared.used[slot], (turn / S::kScores - 1) & 1);
+      typename S::Scores& to = shared.scores[slot];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        std::uint32_t rounded[4], rest[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float* pair = &sums[8 * k + 2 * j];
+          rounded[j] = pack<E>(pair[0], pair[1]);
+          rest[j] = pack_rest<E>(pair[0], pair[1], rounded[j]);
+        }
+        store_straight(to.rounded, 2 * k, rounded, thread);
+        if constexpr (Base::kRests) store_straight(to.rest, 2 * k, rest, thread);
+      }
+      fence_for_wgmma();
+      this->arrive(&shared.scored[slot], lane);
+    }
+  }
+};
+
+template <class E>
+struct UniformVariant {
+  using Element = E;
+  static constexpr Gates kGates = Gates::none;
+  static constexpr int kTiles = 2;
+};
+
+/// A warp group with 64 channels of w.
+template <class E>
+struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
+  using Base = UniformBlock<E>;
+  using State = passes::State<UniformVariant<E>>;
+  using S = typename Base::S;
+  using Base::p, Base::shared, Base::cut, Base::span, Base::decays, Base::adds, Base::head;
+  using State::state, State::thread, State::lane, State::row;
+  using typename State::Left;
+  int index;  ///< of the consumer
+  float decay = decays.over(kTile);
+
+  __device__ int first_outer() const { return index * kTile; }
+  /// Four elements of this thread's state, and the next kGroup further on.
+  __device__ float4* adds_of(int piece) const { return adds + (std::int64_t{piece} * 2 + index) * (kPieceFloats / 8) + thread; }
+  /// Of the [.., heads, inner, outer] before or after all tokens.
+  template <class F>
+  __device__ void each(F&& f) {
+    this->each_of_state(p, first_outer(), [&](float& x, std::int64_t at) { f(x, std::int64_t{head} * p.inner * p.outer + at); });
   }
 
-  /// kFar: the other group's tokens come before this group's.
-  template <bool kFar>
-  __device__ void take(typename S::Stage& stage, int chunk, int index) const {
-    float near[32], far[32], out[64];
-    wgmma_begin();
-    start_scores(near, stage, group);
-    if constexpr (kFar) start_scores(far, stage, 1 - group);
-    wgmma_commit();
+  /// The state before the span.
+  __device__ void start() {
+#pragma unroll
+    for (auto& tile : state)
+#pragma unroll
+      for (float& x : tile) x = 0;
+    if (this->for_pieces || (!span.at_edge && !cut.remembers)) return;
+    const int edge = span.edge;
+    if (p.first) {
+      const float* first = p.first + (p.first_is_shared ? 0 : this->sequence * p.heads * p.inner * p.outer);
+      const float by =
+          (p.backward ? 1 / p.scale : 1.f) * (span.at_edge ? 1.f : decays.over(p.backward ? span.length - edge : edge));
+      each([&](float& x, std::int64_t at) { x = first[at] * by; });
+    }
+    if (span.at_edge) return;
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const int from = p.backward ? (cut.part + 1) * cut.pieces : 0, to = (p.backward ? cut.parts : cut.part) * cut.pieces;
+    for (int piece = from; piece < to; ++piece) {
+      const int end = min((p.backward ? piece : piece + 1) * cut.piece_chunks * kTile, span.length);
+      const float by = decays.over(p.backward ? end - edge : edge - end);
+      const float4* from = adds_of(piece);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float4 values = from[i * kGroup];
+        float* to = &state[i / 8][i % 8 * 4];
+        to[0] += values.x * by, to[1] += values.y * by, to[2] += values.z * by, to[3] += values.w * by;
+      }
+    }
+  }
+  /// The state after the span.
+  __device__ void finish() {
+    if (this->for_pieces) {
+      float4* to = adds_of(cut.part);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float* from = &state[i / 8][i % 8 * 4];
+        to[i * kGroup] = make_float4(from[0], from[1], from[2], from[3]);
+      }
+    } else if (p.last && cut.part == (p.backward ? 0 : cut.parts - 1)) {
+      float* last = p.last + this->sequence * p.heads * p.inner * p.outer;
+      const float by = p.backward ? p.scale : 1.f;
+      each([&](float& x, std::int64_t at) { last[at] = x * by; });
+    }
+  }
 
-    barrier_wait(&shared.state_full, index & 1);
-    if (group == 0 && thread == 0) barrier_expect(&shared.state_full, sizeof(typename S::State));
-    const std::uint32_t x = operand(stage.x[0][group]), state = operand(shared.writer.state[0][0]), w = operand(stage.w[0][0]);
+  /// Zeros to the rows of y and w that belong to no token of the sequence, by both consumers.
+  __device__ void clear(typename S::Stage& stage, int tokens) const {
+    for (int i = tokens * 8 + thread; i < kTile * 8; i += kGroup)
+      for (SwizzledTile<E>* tile : {&stage.y[index], &stage.w[index]})
+        *reinterpret_cast<uint4*>(tile->at(i / 8, i % 8)) = uint4{};
+    fence_for_wgmma();
+    sync_group<2 * kGroup>(1);
+  }
+  __device__ void weigh(Left& to, const Left& w, const typename S::Factors& factors) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 by = *reinterpret_cast<const float2*>(&factors.beyond[16 * k + half * 8 + lane() % 4 * 2]);
+#pragma unroll
+        for (int j = 2 * half; j < 2 * half + 2; ++j) {
+          const float2 values = unpack<E>(w[k][j]);
+          to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
+        }
+      }
+  }
+  __device__ void scale(float by) {
+    this->scale_rows(by, by);
+    for (auto& tile : state) pin(tile);  // before any product starts
+  }
+  __device__ void take_for_state(typename S::Stage& stage, const typename S::Factors& factors, float its_decay) {
+    Left w;
+    this->load(w, stage.w[index]);
+    weigh(w, w, factors);
+    scale(its_decay);
+    this->add_to_state(w, operand(stage.y[0]));
+    this->wait_for_state();
+  }
+  __device__ void take(typename S::Stage& stage, const typename S::Factors& factors, float its_decay, int turn, int size,
+                       std::int64_t first_token) {
+    float out[32];
+    typename State::Rounded rounded;
+    this->round_state(rounded, 0);
+    const std::uint32_t x = operand(stage.x[0]);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      wgmma_wide<E>(out, descriptor(x, i / 4 * 2 * kTileStep + i % 4 * kColumnStep),
-                    wide_descriptor(state, i / 4 * 2 * kTileStep + i % 4 * kRowStep), i);
+      wgmma<E, 0>(out, rounded[i / 4][i % 4], descriptor(x, i / 4 * kTileStep + i % 4 * kColumnStep), i);
     wgmma_commit();
-
+    Left w, weighted;
+    this->load(w, stage.w[index]);
+    weigh(weighted, w, factors);
+    scale(its_decay);
+    this->add_to_state(weighted, operand(stage.y[0]));
     wgmma_wait<1>();
-    pin(near);
-    Left left, rest, far_left, far_rest;
-    weigh(left, rest, near, 0);
-    if constexpr (kFar) {
-      pin(far);
-      weigh(far_left, far_rest, far, kTile);
-    }
-    wgmma_wait<0>();
     pin(out);
-    if (lane() == 0) barrier_arrive_in(0, &shared.state_free[number]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float by = p.scale * decays.before(chunks, group * kTile + row() + half * 8, chunks.size(chunk));
+    for (int m = 0; m < 8; ++m) {
+      const float2 by = *reinterpret_cast<const float2*>(&factors.before[m * 8 + lane() % 4 * 2]);
 #pragma unroll
-      for (int i = 0; i < 64; ++i)
-        if (i / 2 % 2 == half) out[i] *= by;
+      for (int i = 0; i < 4; ++i) out[4 * m + i] *= i % 2 ? by.y : by.x;
     }
+    const int slot = turn % S::kScores;
+    barrier_wait(&shared.scored[slot], turn / S::kScores & 1);
     wgmma_begin();
-    multiply(out, left, rest, w, group);
-    if constexpr (kFar) multiply(out, far_left, far_rest, w, 1 - group);
+    this->add_product(out, w, operand(shared.scores[slot].rounded), 1);
+    if constexpr (Base::kRests) this->add_product(out, w, operand(shared.scores[slot].rest), 1);
     wgmma_commit();
-    wgmma_wait<0>();
+    this->wait_for_state();
     pin(out);
-    store(out, stage, chunk);
-    this->arrive(&shared.written[index % S::kStages]);
+    Base::arrive(&shared.used[slot], lane());
+    store(out, stage.w[index], size, first_token);
   }
-  __device__ void run() const {
-    const bool far = chunks.ascending == (group == 1);
-    for (int chunk = number, index = 0; chunk < chunks.count; chunk += writers, ++index) {
-      typename S::Stage& stage = shared.writer.stages[index % S::kStages];
-      barrier_wait(&shared.full[index % S::kStages], index / S::kStages & 1);
-      for (int half = 0; half < 2; ++half)
-        if (const int tokens = chunks.size(chunk) - half * kTile; tokens < kTile)
-          this->clear_rows(&stage.y[0][half], 2, stage.w[half], tokens);
-      far ? take<true>(stage, chunk, index) : take<false>(stage, chunk, index);
+  /// The results to memory, or, those of a whole chunk in the elements' type, to where w was.
+  __device__ void store(const float (&out)[32], SwizzledTile<E>& tile, int size, std::int64_t first_token) const {
+    if (p.wide_out) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2, column = first_outer() + row() + i / 2 % 2 * 8;
+        if (t < size && column < p.outer)
+          static_cast<float*>(p.out)[(first_token + t) * p.out_step + std::int64_t{head} * p.outer + column] = out[i];
+      }
+      return;
     }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // over this warp's own channels of w
+      const float* s = &out[8 * k];
+      const std::uint32_t r[4] = {pack<E>(s[0], s[1]), pack<E>(s[2], s[3]), pack<E>(s[4], s[5]), pack<E>(s[6], s[7])};
+      store_transposed(tile, k, r, thread);
+    }
+    if (size == kTile) return;
+    sync_group<kGroup>(2 + index);
+    for (int t = thread / 8; t < size; t += kGroup / 8)
+      if (const int column = first_outer() + thread % 8 * 8; column < p.outer)
+        *reinterpret_cast<uint4*>(static_cast<E*>(p.out) + (first_token + t) * p.out_step + std::int64_t{head} * p.outer +
+                                  column) = *reinterpret_cast<const uint4*>(tile.at(t, thread % 8));
+  }
+
+  __device__ void run() {
+    start();
+    int i = 0;
+    const auto each_until = [&](int end, auto&& take) {
+      for (; i < end; ++i) {
+        forget(this->thread);
+        typename S::Stage& stage = this->stage(i);
+        const int size = span.size(i), whole = size == kTile;
+        this->wait_for(i);
+        if (!whole) clear(stage, size);
+        take(stage, shared.factors[!whole], whole ? decay : decays.over(size), size);
+        Base::arrive(&shared.written[i % S::kStages], lane());
+      }
+    };
+    each_until(span.early,
+               [&](auto& stage, const auto& factors, float its_decay, int) { take_for_state(stage, factors, its_decay); });
+    each_until(span.count, [&](auto& stage, const auto& factors, float its_decay, int size) {
+      take(stage, factors, its_decay, i - span.early, size, span.first_token(i));
+    });
+    finish();
   }
 };
 
-/// What single threads of a block order from the hardware.
+/// What single threads order from the hardware.
 template <class E>
-struct Orders {
-  using S = ClusterShared<E>;
-  const Pass& p;
+struct Orders : UniformBlock<E> {
+  using Base = UniformBlock<E>;
+  using S = typename Base::S;
+  using Base::p, Base::shared, Base::span, Base::head;
   const Maps& maps;
-  S& shared;
-  const Chunks& chunks;
-  const int head, writers;
 
-  __device__ void copy(SwizzledTile<E>& to, const CUtensorMap& map, const Rows& rows, int tile, int token,
-                       std::uint64_t* barrier) const {
-    copy_tile(to, map, tile * kTile, head / rows.group, token, barrier);
-  }
-  __device__ void for_walker() const {
-    for (int i = 0; i < 2 * chunks.count; ++i) {
-      const int h = i % S::kHalves, token = chunks.first_token(i / 2) + i % 2 * kTile;
-      if (i >= S::kHalves) barrier_wait(&shared.empty[h], (i / S::kHalves - 1) & 1);
-      barrier_expect(&shared.full[h], sizeof(typename S::Half));
+  __device__ void load() const {
+    const int x_head = head / p.x.group, y_head = head / p.y.group, w_head = head / p.w.group;
+    for (int i = 0; i < span.count; ++i) {
+      const int s = i % S::kStages, token = static_cast<int>(span.first_token(i));
+      typename S::Stage& stage = shared.stages[s];
+      if (i >= S::kStages) barrier_wait(&shared.empty[s], (i / S::kStages - 1) & 1);
+      const bool results = i >= span.early;
+      barrier_expect(&shared.full[s], results ? sizeof(stage) : sizeof(stage) - sizeof(stage.x));
       for (int tile = 0; tile < 2; ++tile) {
-        copy(shared.walker.halves[h].y[tile], maps.y, p.y, tile, token, &shared.full[h]);
-        copy(shared.walker.halves[h].w[tile], maps.w, p.w, tile, token, &shared.full[h]);
+        if (results) copy_tile(stage.x[tile], maps.x, tile * kTile, x_head, token, &shared.full[s]);
+        copy_tile(stage.y[tile], maps.y, tile * kTile, y_head, token, &shared.full[s]);
+        copy_tile(stage.w[tile], maps.w, tile * kTile, w_head, token, &shared.full[s]);
       }
     }
   }
-  __device__ void for_writer(int number) const {
-    for (int chunk = number, index = 0; chunk < chunks.count; chunk += writers, ++index) {
-      const int s = index % S::kStages;
-      typename S::Stage& stage = shared.writer.stages[s];
-      if (index >= S::kStages) barrier_wait(&shared.empty[s], (index / S::kStages - 1) & 1);
-      barrier_expect(&shared.full[s], sizeof(typename S::Stage));
-      for (int half = 0; half < 2; ++half)
-        for (int tile = 0; tile < 2; ++tile) {
-          const int token = chunks.first_token(chunk) + half * kTile;
-          copy(stage.x[tile][half], maps.x, p.x, tile, token, &shared.full[s]);
-          copy(stage.y[tile][half], maps.y, p.y, tile, token, &shared.full[s]);
-          copy(stage.w[half][tile], maps.w, p.w, tile, token, &shared.full[s]);
-        }
-    }
-  }
-  /// States to the writers.
-  __device__ void send() const {
-    for (int chunk = 0, writer = 0, turn = 0; chunk < chunks.count; ++chunk) {
-      barrier_wait(&shared.state_ready[writer], turn & 1);
-      fence_for_wgmma();  // on behalf of those who wrote, who have no time for it
-      for (int i = 0; i < 4; ++i)
-        send_tile(1 + writer, shared.walker.states[writer][i / 2][i % 2], shared.writer.state[i / 2][i % 2], &shared.state_full);
-      if (++writer == writers) writer = 0, ++turn;
-    }
-  }
   /// Results to memory; then their stage is empty.
-  __device__ void store(int number) const {
-    for (int chunk = number, index = 0; chunk < chunks.count; chunk += writers, ++index) {
-      const int s = index % S::kStages;
-      barrier_wait(&shared.written[s], index / S::kStages & 1);
-      fence_for_wgmma();
-      if (chunks.size(chunk) == kLong && !p.wide_out) {
-        for (int half = 0; half < 2; ++half)
-          for (int tile = 0; tile < 2; ++tile)
-            store_tile(shared.writer.stages[s].x[tile][half], maps.out, tile * kTile, head,
-                       chunks.first_token(chunk) + half * kTile);
+  __device__ void store() const {
+    for (int i = 0; i < span.count; ++i) {
+      const int s = i % S::kStages;
+      barrier_wait(&shared.written[s], i / S::kStages & 1);
+      if (i >= span.early && span.size(i) == kTile && !p.wide_out) {
+        fence_for_wgmma();  // on behalf of those who wrote, who have no time for it
+        for (int tile = 0; tile < 2; ++tile)
+          store_tile(shared.stages[s].w[tile], maps.out, tile * kTile, head, static_cast<int>(span.first_token(i)));
         commit_stores();
         wait_stores();
       }
@@ -434,57 +479,76 @@ struct Orders {
   }
 };
 
-inline constexpr int kClusterThreads =
-    3 * kGroup;  ///< the last group has one thread at work, and leaves its registers to the others
+inline constexpr int kUniformThreads = 4 * kGroup;
 
-/// Blocks: [writers + 1, heads, sequences x parts], in clusters of the first.
+/// Blocks: those of each pass.
 template <class E>
-__global__ void __launch_bounds__(kClusterThreads, 1)
-    uniform_kernel(const __grid_constant__ Pass p, const __grid_constant__ Maps maps) {
+__global__ void __launch_bounds__(kUniformThreads, 1) uniform_kernel(const __grid_constant__ Uniform u) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  using S = ClusterShared<E>;
+  using S = UniformShared<E>;
+  using Block = UniformBlock<E>;
   S& shared = *reinterpret_cast<S*>(memory);
-  const int rank = cluster_rank(), writers = static_cast<int>(gridDim.x) - 1, head = static_cast<int>(blockIdx.y);
   const int group = static_cast<int>(threadIdx.x) / kGroup, thread = static_cast<int>(threadIdx.x) % kGroup;
-  const std::int64_t n = blockIdx.z / p.run_parts;
-  const Stretch stretch(p, n, p.first_part + static_cast<int>(blockIdx.z % p.run_parts));
-  const Chunks chunks(p, stretch);
-  if (threadIdx.x == 0) {
-    constexpr int kWarps = ClusterGroup<E>::kWarps;
-    for (int i = 0; i < S::kHalves; ++i) {
-      barrier_init(&shared.full[i], 1);
-      barrier_init(&shared.empty[i], rank == 0 ? kWarps : 1);
+  if (u.for_pieces) asm volatile("griddepcontrol.launch_dependents;");
+  const int block = static_cast<int>(blockIdx.x), forward = u.forward * u.blocks, others = max(u.count - u.forward, 1);
+  const int number = block < forward ? block / u.blocks : u.forward + (block - forward) % others;
+  const Pass& p = u.passes[number];
+  Cut cut(u, p, block < forward ? block % u.blocks : (block - forward) / others, thread % 32);
+  cut.pair = __shfl_sync(~0u, cut.pair, 0);
+  if (cut.pair < 0) return;
+  const Decays decays(p, cut.pair);
+  const std::int64_t sequence = cut.pair / p.heads;
+  Span span(p, sequence, cut.part, u.for_pieces ? cut.piece_chunks : cut.part_chunks,
+            u.for_pieces || cut.remembers ? 0 : decays.memory());
+  for (int* number : {&span.tokens, &span.count, &span.early}) *number = __shfl_sync(~0u, *number, 0);
+  if (u.for_pieces) span.early = span.count;
+  if (threadIdx.x < kTile) {
+    const int t = static_cast<int>(threadIdx.x), last = (span.tokens - 1) % kTile + 1;
+    for (int i = 0; i < 2; ++i) {
+      const int tokens = i == 0 ? kTile : last;
+      shared.factors[i].before[t] = t < tokens ? p.scale * decays.before(t, tokens) : 0.f;
+      shared.factors[i].beyond[t] = decays.beyond(t, tokens);
     }
-    for (std::uint64_t& barrier : shared.written) barrier_init(&barrier, kWarps);
-    barrier_init(&shared.state_full, 1);
-    for (int i = 0; i < kWriters; ++i) {
-      barrier_init(&shared.state_ready[i], kWarps);
-      barrier_init(&shared.state_free[i], kWarps);
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(&shared.full[i], 1);
+      barrier_init(&shared.empty[i], Block::kWarps + 1);
+      barrier_init(&shared.written[i], Block::kConsumers * Block::kWarps);
+    }
+    for (int i = 0; i < S::kScores; ++i) {
+      barrier_init(&shared.scored[i], Block::kWarps);
+      barrier_init(&shared.used[i], Block::kConsumers * Block::kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    if (rank > 0) barrier_expect(&shared.state_full, sizeof(typename S::State));
   }
-  sync_cluster();
-  if (group == 2) {
+  __syncthreads();
+  float* const adds = u.adds + (std::int64_t{number} * u.blocks + std::int64_t{cut.rank} * cut.all_pieces) * kPieceFloats;
+  const Block base{p,
+                   shared,
+                   cut,
+                   span,
+                   decays,
+                   sequence,
+                   static_cast<int>(cut.pair - sequence * p.heads),
+                   reinterpret_cast<float4*>(adds),
+                   u.for_pieces};
+  if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    const Orders<E> orders{p, maps, shared, chunks, head, writers};
-    if (thread == 0) rank == 0 ? orders.for_walker() : orders.for_writer(rank - 1);
-    if (thread == 32) rank == 0 ? orders.send() : orders.store(rank - 1);
+    const Orders<E> orders{base, u.maps[number]};
+    if (thread == 0) orders.load();
+    if (thread == 32) orders.store();
     __syncwarp();
+  } else if (group == 1) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+    Scorer<E>{base, thread}.run();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const ClusterGroup<E> base{p, shared, chunks, Decays(p, n, head), writers, group, thread};
-    if (rank == 0) {
-      const std::int64_t at = std::int64_t{head} * p.inner * p.outer;
-      const float* first = stretch.state_before(p, n);
-      float* last = stretch.state_after(p, n);
-      Walker<E>{base}.run(first ? first + at : nullptr, last ? last + at : nullptr);
-    } else {
-      Writer<E>{base, head, rank - 1}.run();
-    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 192;");
+    UniformConsumer<E>{base, {thread}, group - 2}.run();
   }
-  sync_cluster();  // none ends while others send to it
+  // What follows this launch follows the one before it too.
+  if (!u.for_pieces) asm volatile("griddepcontrol.wait;" ::: "memory");
 #else
   __trap();
 #endif

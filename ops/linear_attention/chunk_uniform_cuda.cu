@@ -1,4 +1,6 @@
 // Launches of the passes for heads whose decay is the same at every step (chunk_uniform.cuh).
+#include <algorithm>
+
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/tensor_map.h>
 #include <glade/ops/linear_attention/chunk_uniform.cuh>
@@ -13,31 +15,65 @@ CUtensorMap map_of(const Rows& rows, std::int64_t tokens, std::int64_t token_ste
   return tensor_map(rows.data, sizes, steps, box);
 }
 
+/// Parts of sequences of so many chunks, of which there are `sequences` (one a pass, a head and a sequence).
+std::int64_t parts_of(std::int64_t chunks, std::int64_t sequences, std::int64_t fill) {
+  // A multiprocessor has one block at a time, which costs about as much as some chunks beside its own.
+  constexpr std::int64_t kOwn = 4, kShortest = 4;
+  std::int64_t best = 1, least = 0;
+  for (std::int64_t parts = 1; parts <= std::max<std::int64_t>(chunks / kShortest, 1); ++parts) {
+    const std::int64_t turns = (sequences * parts + fill - 1) / fill, cost = turns * ((chunks + parts - 1) / parts + kOwn);
+    if (parts == 1 || cost < least) best = parts, least = cost;
+  }
+  return best;
+}
+
 }  // namespace
 
 template <class E>
-void run_uniform_pass(const Pass& p, std::int64_t tokens, int writers, cudaStream_t stream) {
-  constexpr std::size_t kBytes = sizeof(ClusterShared<E>);
+void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::int64_t parts, Device device) {
+  constexpr std::size_t kBytes = sizeof(UniformShared<E>);
   static_assert(kBytes <= 227 * 1024);
+  if (passes.empty() || passes[0].sequences == 0) return;
   const auto kernel = uniform_kernel<E>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(writers + 1), 1, 1};
+
+  Uniform u{};
+  const std::int64_t chunks = (passes[0].length + kTile - 1) / kTile, pairs = passes[0].sequences * passes[0].heads;
+  const std::int64_t fill = multiprocessor_count(device), count = static_cast<std::int64_t>(passes.size());
+  if (parts == 0) parts = parts_of(chunks, pairs * count, fill);
+  if (pairs > kMostPairs) parts = 1;
+  const std::int64_t turns = (count * pairs * parts + fill - 1) / fill;
+  u.count = static_cast<int>(count);
+  u.parts = static_cast<int>(parts);
+  u.blocks = static_cast<int>(parts > 1 ? turns * fill / count : pairs);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const Pass& p = u.passes[i] = passes[i];
+    const auto map = [&](const Rows& rows) { return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size); };
+    u.maps[i] = {map(p.x), map(p.y), map(p.w),
+                 p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
+    u.forward += p.backward ? 0 : 1;
+  }
+  const Scratch adds(parts > 1 ? static_cast<std::size_t>(count * u.blocks) * kPieceFloats * sizeof(float) : 0, device);
+  u.adds = adds.data<float>();
+
+  cudaLaunchAttribute early{};  // before the launch for pieces has ended
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(writers + 1), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences * p.run_parts));
-  config.blockDim = dim3(kClusterThreads);
+  config.gridDim = dim3(static_cast<unsigned>(count * u.blocks));
+  config.blockDim = dim3(kUniformThreads);
   config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  const auto map = [&](const Rows& rows) { return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size); };
-  const Maps maps{map(p.x), map(p.y), map(p.w),
-                  p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
-  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, p, maps));
+  config.stream = stream(device);
+  config.attrs = &early;
+  if (parts > 1) {
+    u.for_pieces = true;
+    GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
+    u.for_pieces = false;
+    config.numAttrs = 1;
+  }
+  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
 }
-template void run_uniform_pass<__nv_bfloat16>(const Pass&, std::int64_t, int, cudaStream_t);
-template void run_uniform_pass<__half>(const Pass&, std::int64_t, int, cudaStream_t);
+template void run_uniform_passes<__nv_bfloat16>(std::span<const Pass>, std::int64_t, std::int64_t, Device);
+template void run_uniform_passes<__half>(std::span<const Pass>, std::int64_t, std::int64_t, Device);
 
 }  // namespace glade::cuda::passes
