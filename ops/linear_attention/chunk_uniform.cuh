@@ -3,10 +3,10 @@
 //
 // Sequences are taken in parts, side by side. A part's results need the state before it. Where a head *forgets*, so that nothing
 // is left after few chunks (all but the first of lightning attention's heads lose e^-0.4 a step and more), its parts start with
-// zeros those chunks earlier. Other heads *remember*: a first launch computes what each of many *pieces* of the sequence adds to
-// the state, and a part sums up the pieces before it; for that these heads have more parts, and shorter ones. Which heads
-// remember only the GPU knows: blocks of the first launch that have no piece end, and those of the second that need none do not
-// wait.
+// zeros those chunks earlier. For heads that *remember*, a first launch computes what every part adds to the state, and the parts
+// before one are summed up. Which heads remember only the GPU knows, so all blocks find out, alike. Those of the second launch,
+// for the results, start before the first has ended, and wait for it only where they need it: heads that remember come last, and
+// have as many parts as there are multiprocessors left for them, of which the first launch takes no more.
 //
 // A block has a part and all channels. Single threads of a warp group order the copies of tiles (TMA); another group, the
 // *scorer*, computes the scores x y^T; two *consumers*, each with 64 channels of w, do the rest, as those of other passes do. The
@@ -25,14 +25,14 @@ struct Maps {
 /// from memory once.
 struct Uniform {
   static constexpr int kMost = 3;
-  Pass passes[kMost];  ///< those that go forward first
+  Pass passes[kMost];   ///< those that go forward first
   Maps maps[kMost];
   int count, forward;  ///< passes; those that go forward
-  int blocks, parts;   ///< of each pass; of a sequence, or more
-  float* adds;         ///< [passes, blocks, kPieceFloats]: what pieces add to zeros, as consumers hold it
-  bool for_pieces;     ///< the first launch
+  int parts;           ///< of sequences of heads that forget
+  int blocks;          ///< of each pass
+  float* adds;         ///< [passes, blocks, kStateFloats]: what parts add to zeros, as consumers hold it
 };
-inline constexpr int kPieceFloats = 4 * kTile * kTile;
+inline constexpr int kStateFloats = 4 * kTile * kTile;
 inline constexpr int kMostPairs = 256;  ///< of sequences and heads, in several parts
 
 /// Decays of a head.
@@ -54,24 +54,23 @@ struct Decays {
   }
 };
 
-/// How sequences are cut, which all blocks find out alike, and what a block has of that.
+/// Chunks of a sequence, and what is needed to compute them.
 struct Cut {
   std::int64_t pair = -1;  ///< sequence x heads + head; -1: nothing
-  int part = 0;            ///< or piece
+  int part = 0, parts = 1, part_chunks = 0;
   bool remembers = true;
-  int parts = 1;                                      ///< of this pair's sequence
-  int part_chunks = 0, piece_chunks = 0, pieces = 1;  ///< pieces: of a part
-  int rank = 0, all_pieces = 0;                       ///< of the pair among those that remember; of a sequence
+  int slot = 0;  ///< of what the first part adds
 
-  /// By whole warps. index: of the block in its pass.
-  __device__ Cut(const Uniform& u, const Pass& p, int index, int lane) {
+  /// Block `index` of its pass, in the first launch (`is_walk`) or the second. By whole warps.
+  __device__ Cut(const Uniform& u, const Pass& p, int index, bool is_walk, int lane) {
     const int pairs = static_cast<int>(p.sequences) * p.heads, chunks = static_cast<int>((p.length + kTile - 1) / kTile);
     if (u.parts == 1) {
-      part_chunks = chunks;
       pair = index < pairs ? index : -1;
+      part_chunks = chunks;
       return;
     }
-    const int least_chunks = (chunks + u.parts - 1) / u.parts, most_early = max(least_chunks / 4, 1);
+    part_chunks = (chunks + u.parts - 1) / u.parts;
+    const int most_early = max(part_chunks / 4, 1);
     unsigned marks[kMostPairs / 32];
     int remembering = 0;
 #pragma unroll
@@ -80,54 +79,46 @@ struct Cut {
       marks[i] = __ballot_sync(~0u, its < pairs && Decays(p, its).memory() > most_early);
       remembering += __popc(marks[i]);
     }
-    constexpr int kMostPieces = 16, kShortestPiece = 4;
-    const int more = u.parts + (remembering > 0 ? (u.blocks - pairs * u.parts) / remembering : 0);
-    const int their_parts = min(more, max(chunks / kShortestPiece, u.parts));
-    if (remembering > 0) {
-      const int room = min(min(u.blocks / remembering, kMostPieces), max(chunks / kShortestPiece, 1));
-      pieces = max(room / their_parts, 1);
-      piece_chunks = (chunks + their_parts * pieces - 1) / (their_parts * pieces);
+    const int forgetting = (pairs - remembering) * u.parts;
+    remembers = is_walk || index >= forgetting;
+    parts = u.parts;
+    if (remembers) {
+      constexpr int kShortest = 4;
+      parts = min((u.blocks - forgetting) / max(remembering, 1), max(chunks / kShortest, u.parts));
+      part_chunks = (chunks + parts - 1) / parts;
+      index -= is_walk ? 0 : forgetting;
     }
-    all_pieces = their_parts * pieces;
-    if (u.for_pieces) {
-      const int all = max(all_pieces - 1, 1);  // but the last
-      rank = index / all;
-      part = index % all + (p.backward ? 1 : 0);
-    } else {
-      remembers = index < remembering * their_parts;
-      parts = remembers ? their_parts : u.parts;
-      index -= remembers ? 0 : remembering * their_parts;
-      rank = index / parts;
-      part = index % parts;
-    }
-    part_chunks = remembers ? piece_chunks * pieces : least_chunks;
-    int left = rank;
+    const int each = is_walk ? parts - 1 : parts;  // nobody needs what the last in the pass's order adds
+    int rank = index / each;
+    part = index % each + (is_walk && p.backward ? 1 : 0);
+    slot = rank * parts;
 #pragma unroll
     for (int i = 0; i < kMostPairs / 32; ++i) {
-      const unsigned first = i * 32, valid = pairs >= i * 32 + 32 ? ~0u : pairs > i * 32 ? (1u << (pairs - i * 32)) - 1 : 0;
-      const unsigned found = remembers ? marks[i] : ~marks[i] & valid;
-      if (left >= 0 && left < __popc(found)) pair = first + __fns(found, 0, left + 1);
-      left -= __popc(found);
+      const int valid = pairs - i * 32;
+      const unsigned set = remembers ? marks[i] : ~marks[i] & (valid >= 32 ? ~0u : valid > 0 ? (1u << valid) - 1 : 0);
+      if (rank >= 0 && rank < __popc(set)) pair = i * 32 + static_cast<int>(__fns(set, 0, rank + 1));
+      rank -= __popc(set);
     }
   }
+  /// Where the sequence ends, in the pass's order.
+  __device__ bool is_last(bool backward) const { return part == (backward ? 0 : parts - 1); }
 };
 
-/// Chunks of a sequence, numbered in the pass's order. Backward that is against the order in memory.
+/// A Cut of a sequence, with chunks before it, numbered in the pass's order. Backward that is against the order in memory.
 struct Span {
   std::int64_t begin;  ///< of the first token in memory
   int tokens, count;
   int early;     ///< chunks at the start without results
   bool at_edge;  ///< begins where the sequence does, in the pass's order
-  int edge;      ///< otherwise tokens of the sequence before the part in memory, or, backward, up to its end
+  int edge;      ///< tokens of the sequence before the span in memory, or, backward, up to its end
   int length;    ///< of the sequence
   bool backward;
 
-  /// Cut number `index` of those of `chunks` each, and those before it.
-  __device__ Span(const Pass& p, std::int64_t n, int index, int chunks, int chunks_before) : backward(p.backward) {
+  __device__ Span(const Pass& p, const Cut& cut, std::int64_t n, int chunks_before) : backward(p.backward) {
     const std::int64_t start = p.cu_seqlens ? p.cu_seqlens[n] : n * p.length;
     length = static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - start : p.length);
     const int all = (length + kTile - 1) / kTile;
-    int first = min(index * chunks, all), end = min(first + chunks, all);
+    int first = min(cut.part * cut.part_chunks, all), end = min(first + cut.part_chunks, all);
     if (first == all && chunks_before > 0) ++chunks_before;  // the sequence has ended, perhaps within a chunk
     early = min(chunks_before, backward ? all - end : first);
     (backward ? end : first) += backward ? early : -early;
@@ -174,8 +165,8 @@ struct UniformBlock {
   const Decays decays;
   const std::int64_t sequence;
   const int head;
-  float4* const adds;  ///< of the pair's pieces
-  const bool for_pieces;
+  float4* const adds;  ///< of the pass
+  const bool is_walk;  ///< for what pieces add
 
   __device__ typename S::Stage& stage(int i) const { return shared.stages[i % S::kStages]; }
   __device__ void wait_for(int i) const { barrier_wait(&shared.full[i % S::kStages], i / S::kStages & 1); }
@@ -270,8 +261,10 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
   float decay = decays.over(kTile);
 
   __device__ int first_outer() const { return index * kTile; }
-  /// Four elements of this thread's state, and the next kGroup further on.
-  __device__ float4* adds_of(int piece) const { return adds + (std::int64_t{piece} * 2 + index) * (kPieceFloats / 8) + thread; }
+  /// What a part adds: four elements of this thread's state, and the next kGroup further on.
+  __device__ float4* adds_of(int part) const {
+    return adds + (std::int64_t{cut.slot + part} * 2 + index) * (kStateFloats / 8) + thread;
+  }
   /// Of the [.., heads, inner, outer] before or after all tokens.
   template <class F>
   __device__ void each(F&& f) {
@@ -284,21 +277,18 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
     for (auto& tile : state)
 #pragma unroll
       for (float& x : tile) x = 0;
-    if (this->for_pieces || (!span.at_edge && !cut.remembers)) return;
-    const int edge = span.edge;
+    if (this->is_walk || (!span.at_edge && !cut.remembers)) return;
+    const auto decay_from = [&](int token) { return decays.over(p.backward ? token - span.edge : span.edge - token); };
     if (p.first) {
       const float* first = p.first + (p.first_is_shared ? 0 : this->sequence * p.heads * p.inner * p.outer);
-      const float by =
-          (p.backward ? 1 / p.scale : 1.f) * (span.at_edge ? 1.f : decays.over(p.backward ? span.length - edge : edge));
+      const float by = (p.backward ? 1 / p.scale : 1.f) * decay_from(p.backward ? span.length : 0);
       each([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
     if (span.at_edge) return;
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    const int from = p.backward ? (cut.part + 1) * cut.pieces : 0, to = (p.backward ? cut.parts : cut.part) * cut.pieces;
-    for (int piece = from; piece < to; ++piece) {
-      const int end = min((p.backward ? piece : piece + 1) * cut.piece_chunks * kTile, span.length);
-      const float by = decays.over(p.backward ? end - edge : edge - end);
-      const float4* from = adds_of(piece);
+    for (int part = p.backward ? cut.part + 1 : 0; part < (p.backward ? cut.parts : cut.part); ++part) {
+      const float by = decay_from(min((p.backward ? part : part + 1) * cut.part_chunks * kTile, span.length));
+      const float4* from = adds_of(part);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         const float4 values = from[i * kGroup];
@@ -309,14 +299,14 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
   }
   /// The state after the span.
   __device__ void finish() {
-    if (this->for_pieces) {
+    if (this->is_walk) {
       float4* to = adds_of(cut.part);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         const float* from = &state[i / 8][i % 8 * 4];
         to[i * kGroup] = make_float4(from[0], from[1], from[2], from[3]);
       }
-    } else if (p.last && cut.part == (p.backward ? 0 : cut.parts - 1)) {
+    } else if (p.last && cut.is_last(p.backward)) {
       float* last = p.last + this->sequence * p.heads * p.inner * p.outer;
       const float by = p.backward ? p.scale : 1.f;
       each([&](float& x, std::int64_t at) { last[at] = x * by; });
@@ -348,16 +338,52 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
     this->scale_rows(by, by);
     for (auto& tile : state) pin(tile);  // before any product starts
   }
-  __device__ void take_for_state(typename S::Stage& stage, const typename S::Factors& factors, float its_decay) {
-    Left w;
-    this->load(w, stage.w[index]);
-    weigh(w, w, factors);
-    scale(its_decay);
-    this->add_to_state(w, operand(stage.y[0]));
-    this->wait_for_state();
+  /// Waits for a chunk; what is to be known of it.
+  struct Chunk {
+    typename S::Stage& stage;
+    const typename S::Factors& factors;
+    float decay;
+    int size;
+  };
+  __device__ Chunk chunk(int i) {
+    forget(this->thread);
+    typename S::Stage& stage = this->stage(i);
+    const int size = span.size(i), whole = size == kTile;
+    this->wait_for(i);
+    if (!whole) clear(stage, size);
+    return {stage, shared.factors[!whole], whole ? decay : decays.over(size), size};
   }
-  __device__ void take(typename S::Stage& stage, const typename S::Factors& factors, float its_decay, int turn, int size,
-                       std::int64_t first_token) {
+  __device__ void release(int i) const { Base::arrive(&shared.written[i % S::kStages], lane()); }
+
+  /// w of a chunk times the decays after its tokens; the chunk's own decay.
+  struct Weighted {
+    Left w;
+    float decay;
+  };
+  __device__ void fetch(Weighted& to, int i) {
+    const Chunk chunk = this->chunk(i);
+    this->load(to.w, chunk.stage.w[index]);
+    weigh(to.w, to.w, chunk.factors);
+    to.decay = chunk.decay;
+  }
+  /// Through the chunks without results.
+  __device__ void walk() {
+    Weighted turns[2];
+    if (span.early > 0) fetch(turns[0], 0);
+    const auto take = [&](const Weighted& own, Weighted& next, int i) {
+      scale(own.decay);
+      this->add_to_state(own.w, operand(this->stage(i).y[0]));
+      if (i + 1 < span.early) fetch(next, i + 1);
+      this->wait_for_state();
+      release(i);
+    };
+    for (int i = 0; i < span.early; i += 2) {
+      take(turns[0], turns[1], i);
+      if (i + 1 < span.early) take(turns[1], turns[0], i + 1);
+    }
+  }
+  __device__ void take(int i) {
+    const auto [stage, factors, its_decay, size] = chunk(i);
     float out[32];
     typename State::Rounded rounded;
     this->round_state(rounded, 0);
@@ -380,7 +406,7 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) out[4 * m + i] *= i % 2 ? by.y : by.x;
     }
-    const int slot = turn % S::kScores;
+    const int turn = i - span.early, slot = turn % S::kScores;
     barrier_wait(&shared.scored[slot], turn / S::kScores & 1);
     wgmma_begin();
     this->add_product(out, w, operand(shared.scores[slot].rounded), 1);
@@ -389,7 +415,8 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
     this->wait_for_state();
     pin(out);
     Base::arrive(&shared.used[slot], lane());
-    store(out, stage.w[index], size, first_token);
+    store(out, stage.w[index], size, span.first_token(i));
+    release(i);
   }
   /// The results to memory, or, those of a whole chunk in the elements' type, to where w was.
   __device__ void store(const float (&out)[32], SwizzledTile<E>& tile, int size, std::int64_t first_token) const {
@@ -418,23 +445,8 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
 
   __device__ void run() {
     start();
-    int i = 0;
-    const auto each_until = [&](int end, auto&& take) {
-      for (; i < end; ++i) {
-        forget(this->thread);
-        typename S::Stage& stage = this->stage(i);
-        const int size = span.size(i), whole = size == kTile;
-        this->wait_for(i);
-        if (!whole) clear(stage, size);
-        take(stage, shared.factors[!whole], whole ? decay : decays.over(size), size);
-        Base::arrive(&shared.written[i % S::kStages], lane());
-      }
-    };
-    each_until(span.early,
-               [&](auto& stage, const auto& factors, float its_decay, int) { take_for_state(stage, factors, its_decay); });
-    each_until(span.count, [&](auto& stage, const auto& factors, float its_decay, int size) {
-      take(stage, factors, its_decay, i - span.early, size, span.first_token(i));
-    });
+    walk();
+    for (int i = span.early; i < span.count; ++i) take(i);
     finish();
   }
 };
@@ -479,30 +491,25 @@ struct Orders : UniformBlock<E> {
   }
 };
 
-inline constexpr int kUniformThreads = 4 * kGroup;
-
-/// Blocks: those of each pass.
+/// What a block of 4 kGroup threads has to do; `is_walk`: in the first launch.
 template <class E>
-__global__ void __launch_bounds__(kUniformThreads, 1) uniform_kernel(const __grid_constant__ Uniform u) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+__device__ void run_uniform(const Uniform& u, bool is_walk) {
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = UniformShared<E>;
   using Block = UniformBlock<E>;
   S& shared = *reinterpret_cast<S*>(memory);
   const int group = static_cast<int>(threadIdx.x) / kGroup, thread = static_cast<int>(threadIdx.x) % kGroup;
-  if (u.for_pieces) asm volatile("griddepcontrol.launch_dependents;");
   const int block = static_cast<int>(blockIdx.x), forward = u.forward * u.blocks, others = max(u.count - u.forward, 1);
   const int number = block < forward ? block / u.blocks : u.forward + (block - forward) % others;
   const Pass& p = u.passes[number];
-  Cut cut(u, p, block < forward ? block % u.blocks : (block - forward) / others, thread % 32);
+  Cut cut(u, p, block < forward ? block % u.blocks : (block - forward) / others, is_walk, thread % 32);
   cut.pair = __shfl_sync(~0u, cut.pair, 0);
   if (cut.pair < 0) return;
   const Decays decays(p, cut.pair);
   const std::int64_t sequence = cut.pair / p.heads;
-  Span span(p, sequence, cut.part, u.for_pieces ? cut.piece_chunks : cut.part_chunks,
-            u.for_pieces || cut.remembers ? 0 : decays.memory());
-  for (int* number : {&span.tokens, &span.count, &span.early}) *number = __shfl_sync(~0u, *number, 0);
-  if (u.for_pieces) span.early = span.count;
+  Span span(p, cut, sequence, cut.remembers ? 0 : decays.memory());
+  for (int* x : {&span.tokens, &span.count, &span.early}) *x = __shfl_sync(~0u, *x, 0);
+  if (is_walk) span.early = span.count;
   if (threadIdx.x < kTile) {
     const int t = static_cast<int>(threadIdx.x), last = (span.tokens - 1) % kTile + 1;
     for (int i = 0; i < 2; ++i) {
@@ -524,16 +531,8 @@ __global__ void __launch_bounds__(kUniformThreads, 1) uniform_kernel(const __gri
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  float* const adds = u.adds + (std::int64_t{number} * u.blocks + std::int64_t{cut.rank} * cut.all_pieces) * kPieceFloats;
-  const Block base{p,
-                   shared,
-                   cut,
-                   span,
-                   decays,
-                   sequence,
-                   static_cast<int>(cut.pair - sequence * p.heads),
-                   reinterpret_cast<float4*>(adds),
-                   u.for_pieces};
+  float4* const adds = reinterpret_cast<float4*>(u.adds + std::int64_t{number} * u.blocks * kStateFloats);
+  const Block base{p, shared, cut, span, decays, sequence, static_cast<int>(cut.pair - sequence * p.heads), adds, is_walk};
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const Orders<E> orders{base, u.maps[number]};
@@ -547,8 +546,25 @@ __global__ void __launch_bounds__(kUniformThreads, 1) uniform_kernel(const __gri
     asm volatile("setmaxnreg.inc.sync.aligned.u32 192;");
     UniformConsumer<E>{base, {thread}, group - 2}.run();
   }
-  // What follows this launch follows the one before it too.
-  if (!u.for_pieces) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+inline constexpr int kUniformThreads = 4 * kGroup;
+
+/// Both launches have u.blocks blocks for each pass.
+template <class E>
+__global__ void __launch_bounds__(kUniformThreads, 1) walk_kernel(const __grid_constant__ Uniform u) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("griddepcontrol.launch_dependents;");
+  run_uniform<E>(u, true);
+#else
+  __trap();
+#endif
+}
+template <class E>
+__global__ void __launch_bounds__(kUniformThreads, 1) results_kernel(const __grid_constant__ Uniform u) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  run_uniform<E>(u, false);
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // what follows this launch follows the one before it too
 #else
   __trap();
 #endif

@@ -1,5 +1,6 @@
 // Launches of the passes for heads whose decay is the same at every step (chunk_uniform.cuh).
 #include <algorithm>
+#include <cstdlib>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/tensor_map.h>
@@ -24,7 +25,23 @@ std::int64_t parts_of(std::int64_t chunks, std::int64_t sequences, std::int64_t 
     const std::int64_t turns = (sequences * parts + fill - 1) / fill, cost = turns * ((chunks + parts - 1) / parts + kOwn);
     if (parts == 1 || cost < least) best = parts, least = cost;
   }
+  if (const char* e = getenv("GL")) best = atoi(e);
   return best;
+}
+
+/// early: before the launch before it has ended.
+void launch(void (*kernel)(Uniform), std::int64_t blocks, std::size_t shared, bool early, Device device, const Uniform& u) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kUniformThreads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream(device);
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
 }
 
 }  // namespace
@@ -34,14 +51,14 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   constexpr std::size_t kBytes = sizeof(UniformShared<E>);
   static_assert(kBytes <= 227 * 1024);
   if (passes.empty() || passes[0].sequences == 0) return;
-  const auto kernel = uniform_kernel<E>;
-  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  for (const auto kernel : {walk_kernel<E>, results_kernel<E>})
+    GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
 
   Uniform u{};
   const std::int64_t chunks = (passes[0].length + kTile - 1) / kTile, pairs = passes[0].sequences * passes[0].heads;
   const std::int64_t fill = multiprocessor_count(device), count = static_cast<std::int64_t>(passes.size());
   if (parts == 0) parts = parts_of(chunks, pairs * count, fill);
-  if (pairs > kMostPairs) parts = 1;
+  parts = pairs > kMostPairs ? 1 : std::min(parts, chunks);
   const std::int64_t turns = (count * pairs * parts + fill - 1) / fill;
   u.count = static_cast<int>(count);
   u.parts = static_cast<int>(parts);
@@ -49,29 +66,14 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const Pass& p = u.passes[i] = passes[i];
     const auto map = [&](const Rows& rows) { return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size); };
-    u.maps[i] = {map(p.x), map(p.y), map(p.w),
-                 p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
+    u.maps[i] = {map(p.x), map(p.y), map(p.w), p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
     u.forward += p.backward ? 0 : 1;
   }
-  const Scratch adds(parts > 1 ? static_cast<std::size_t>(count * u.blocks) * kPieceFloats * sizeof(float) : 0, device);
+  const std::int64_t blocks = count * u.blocks;
+  const Scratch adds(parts > 1 ? static_cast<std::size_t>(blocks) * kStateFloats * sizeof(float) : 0, device);
   u.adds = adds.data<float>();
-
-  cudaLaunchAttribute early{};  // before the launch for pieces has ended
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(count * u.blocks));
-  config.blockDim = dim3(kUniformThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream(device);
-  config.attrs = &early;
-  if (parts > 1) {
-    u.for_pieces = true;
-    GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
-    u.for_pieces = false;
-    config.numAttrs = 1;
-  }
-  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
+  if (parts > 1) launch(walk_kernel<E>, blocks, kBytes, false, device, u);
+  launch(results_kernel<E>, blocks, kBytes, parts > 1, device, u);
 }
 template void run_uniform_passes<__nv_bfloat16>(std::span<const Pass>, std::int64_t, std::int64_t, Device);
 template void run_uniform_passes<__half>(std::span<const Pass>, std::int64_t, std::int64_t, Device);
