@@ -25,7 +25,7 @@ struct Maps {
 /// from memory once.
 struct Uniform {
   static constexpr int kMost = 3;
-  Pass passes[kMost];   ///< those that go forward first
+  Pass passes[kMost];  ///< those that go forward first
   Maps maps[kMost];
   int count, forward;  ///< passes; those that go forward
   int parts;           ///< of sequences of heads that forget
@@ -459,19 +459,27 @@ struct Orders : UniformBlock<E> {
   using Base::p, Base::shared, Base::span, Base::head;
   const Maps& maps;
 
+  /// Chunks with results have one and a half of them on the way from memory: more would come no sooner where memory limits, but
+  /// would make everything else wait for longer, and some multiprocessors for much longer than others.
   __device__ void load() const {
     const int x_head = head / p.x.group, y_head = head / p.y.group, w_head = head / p.w.group;
     for (int i = 0; i < span.count; ++i) {
       const int s = i % S::kStages, token = static_cast<int>(span.first_token(i));
       typename S::Stage& stage = shared.stages[s];
-      if (i >= S::kStages) barrier_wait(&shared.empty[s], (i / S::kStages - 1) & 1);
+      std::uint64_t* const full = &shared.full[s];
       const bool results = i >= span.early;
-      barrier_expect(&shared.full[s], results ? sizeof(stage) : sizeof(stage) - sizeof(stage.x));
-      for (int tile = 0; tile < 2; ++tile) {
-        if (results) copy_tile(stage.x[tile], maps.x, tile * kTile, x_head, token, &shared.full[s]);
-        copy_tile(stage.y[tile], maps.y, tile * kTile, y_head, token, &shared.full[s]);
-        copy_tile(stage.w[tile], maps.w, tile * kTile, w_head, token, &shared.full[s]);
+      if (i >= S::kStages) barrier_wait(&shared.empty[s], (i / S::kStages - 1) & 1);
+      if (results && i >= 2) this->wait_for(i - 2);
+      barrier_expect(full, results ? sizeof(stage) : sizeof(stage) - sizeof(stage.x));
+      copy_tile(stage.y[0], maps.y, 0, y_head, token, full);
+      if (results) {
+        copy_tile(stage.x[0], maps.x, 0, x_head, token, full);
+        copy_tile(stage.x[1], maps.x, kTile, x_head, token, full);
+        if (i >= 1) this->wait_for(i - 1);
       }
+      copy_tile(stage.y[1], maps.y, kTile, y_head, token, full);
+      copy_tile(stage.w[0], maps.w, 0, w_head, token, full);
+      copy_tile(stage.w[1], maps.w, kTile, w_head, token, full);
     }
   }
   /// Results to memory; then their stage is empty.

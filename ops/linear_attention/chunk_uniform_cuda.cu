@@ -1,6 +1,5 @@
 // Launches of the passes for heads whose decay is the same at every step (chunk_uniform.cuh).
 #include <algorithm>
-#include <cstdlib>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/tensor_map.h>
@@ -25,7 +24,6 @@ std::int64_t parts_of(std::int64_t chunks, std::int64_t sequences, std::int64_t 
     const std::int64_t turns = (sequences * parts + fill - 1) / fill, cost = turns * ((chunks + parts - 1) / parts + kOwn);
     if (parts == 1 || cost < least) best = parts, least = cost;
   }
-  if (const char* e = getenv("GL")) best = atoi(e);
   return best;
 }
 
@@ -66,7 +64,8 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const Pass& p = u.passes[i] = passes[i];
     const auto map = [&](const Rows& rows) { return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size); };
-    u.maps[i] = {map(p.x), map(p.y), map(p.w), p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
+    u.maps[i] = {map(p.x), map(p.y), map(p.w),
+                 p.wide_out ? CUtensorMap{} : map_of({p.out, p.heads, 1, p.outer}, tokens, p.out_step)};
     u.forward += p.backward ? 0 : 1;
   }
   const std::int64_t blocks = count * u.blocks;
