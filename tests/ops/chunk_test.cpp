@@ -30,6 +30,7 @@ struct Case {
   DType dtype = DType::bfloat16;
   std::int64_t parts = 0, backward_parts = 0;  // of a sequence; 0: as many as are fast
   bool learned = true;                         // g_gamma has a gradient
+  std::vector<float> decays{};                 // g_gamma of the heads; empty: random numbers
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -57,7 +58,8 @@ void check(const Case& c, double tolerance = 5e-3) {
   RecurrentOptions on_gpu, on_cpu;
   std::vector<std::pair<const char*, const Twin*>> inputs{{"query", &q}, {"key", &k}, {"value", &v}};
   if (c.g) g = decay({c.B, c.T, c.H}), inputs.push_back({"g", &g});
-  if (c.g_gamma) g_gamma = Twin(abs(random_tensor({c.H})) * -c.strength, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
+  const Tensor decays = c.decays.empty() ? abs(random_tensor({c.H})) * -c.strength : Tensor::from_vector(c.decays);
+  if (c.g_gamma) g_gamma = Twin(decays, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
   if (c.g_gamma && !c.learned) g_gamma.gpu = g_gamma.gpu.detach();
   if (c.gk) gk = decay({c.B, c.T, c.H, c.K}), inputs.push_back({"gk", &gk});
   if (c.initial_state)
@@ -203,7 +205,8 @@ TEST_F(Chunk, FewHeadsAndLongSequences) {
 TEST_F(Chunk, GradientsThatAreNotWanted) {
   // The others are the same, but for the rounding of another way to them.
   constexpr int kInputs = 5;
-  for (const std::int64_t K : {64, 128}) {
+  constexpr unsigned kGate = 8;
+  for (const auto& [K, gates] : {std::pair<std::int64_t, bool>{64, true}, {128, true}, {128, false}}) {
     auto random = [](const Shape& shape) { return to_data(to_data(random_tensor(shape), DType::bfloat16), kCUDA); };
     const Tensor values[kInputs] = {random({2, 200, 2, K}), random({2, 200, 2, K}), random({2, 200, 2, 72}),
                                     to_data(abs(random({2, 200, 2, K})) * -0.1, DType::bfloat16),
@@ -216,15 +219,19 @@ TEST_F(Chunk, GradientsThatAreNotWanted) {
         if (wanted >> i & 1) x[i].set_requires_grad();
       }
       RecurrentOptions options;
-      options.gk = x[3], options.initial_state = x[4], options.algorithm = Algorithm::chunk;
+      options.initial_state = x[4], options.algorithm = Algorithm::chunk;
+      if (gates) options.gk = x[3];
+      else options.g_gamma = Tensor::from_vector(std::vector<float>{0.f, -0.5f}, kCUDA);
       const auto [o, state] = recurrent(x[0], x[1], x[2], options);
       autograd::backward({o, state}, {grad, grad_state});
       Tensors grads;
       for (const Tensor& input : x) grads.push_back(input.grad());
       return grads;
     };
-    const Tensors all = gradients((1u << kInputs) - 1);
-    for (const unsigned wanted : {1u, 2u, 4u, 8u, 16u, 5u, 20u, 23u}) {
+    const unsigned every = (1u << kInputs) - 1 - (gates ? 0 : kGate);
+    const Tensors all = gradients(every);
+    for (const unsigned wanted : {1u, 2u, 4u, kGate, 16u, 5u, 20u, 23u}) {
+      if ((wanted & every) != wanted) continue;
       const Tensors some = gradients(wanted);
       for (int i = 0; i < kInputs; ++i) {
         ASSERT_EQ(some[i].defined(), (wanted >> i & 1) != 0) << wanted;
@@ -262,8 +269,8 @@ TEST_F(Chunk, TheValuesGradientTakesTheMemoryOfOthers) {
   EXPECT_LT(cuda::memory_stats().peak_allocated - before, 3 * tensor + states);
 }
 
-TEST_F(Chunk, HeadsThatFillTheGpuOnce) {
-  // Sizes that passes over clusters of blocks take on Hopper GPUs, with two writers and, more heads, with one.
+TEST_F(Chunk, HeadsOfOneDecay) {
+  // Sizes that Hopper GPUs take in parts of sequences, but for those that run backwards.
   const Case two{.T = 2100, .H = 14, .K = 128, .V = 128, .gk = false, .learned = false};
   for (const std::int64_t B : {2, 3})
     for (const bool g_gamma : {false, true}) {
@@ -285,6 +292,37 @@ TEST_F(Chunk, HeadsThatFillTheGpuOnce) {
     c.reverse = reverse;
     check(c);
   }
+}
+
+TEST_F(Chunk, HeadsThatForgetAndHeadsThatRemember) {
+  // Beside each other; the third forgets within four chunks, the fourth within one, and the last at once.
+  Case c{.T = 2000, .H = 5, .K = 128, .V = 104, .g_gamma = true, .gk = false, .learned = false};
+  c.decays = {0.f, -0.004f, -0.45f, -3.f, -250.f};
+  check(c);
+  for (const std::int64_t parts : {1, 2, 3, 7, 100}) {
+    c.B = 1, c.parts = parts, c.backward_parts = 8 - std::min<std::int64_t>(parts, 7);
+    c.cu_seqlens = parts % 2 == 0 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{0, 0, 700, 705, 1985, 2000};
+    check(c);
+  }
+  c.parts = c.backward_parts = 0, c.H = 10, c.group = 2;
+  c.decays.insert(c.decays.end(), {-0.02f, 0.f, -1.f, -0.1f, -8.f});
+  check(c);
+  c.decays.assign(10, -1.f);
+  check(c);
+  c = {.B = 60,
+       .T = 150,
+       .H = 5,
+       .K = 128,
+       .V = 128,
+       .g_gamma = true,
+       .gk = false,
+       .learned = false,
+       .decays = {0, -1, -2, -3, -4}};
+  check(c);
+  c.parts = 2;
+  check(c);
+  c.B = 50, c.dtype = DType::float16;
+  check(c);
 }
 
 TEST_F(Chunk, NanStaysInItsSequence) {
