@@ -307,9 +307,28 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
         to[i * kGroup] = make_float4(from[0], from[1], from[2], from[3]);
       }
     } else if (p.last && cut.is_last(p.backward)) {
-      float* last = p.last + this->sequence * p.heads * p.inner * p.outer;
-      const float by = p.backward ? p.scale : 1.f;
-      each([&](float& x, std::int64_t at) { last[at] = x * by; });
+      store_state(p.last + (this->sequence * p.heads + head) * p.inner * p.outer);
+    }
+  }
+  /// By way of tiles that nobody needs any more, and then in rows of w's channels.
+  __device__ void store_state(float* last) {
+    sync_group<2 * kGroup>(1);
+    float* const tile = reinterpret_cast<float*>(shared.stages[index].x);  // [channels of y][64 of w, swizzled]
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      const int inner = i / 32 * kTile + i % 32 / 4 * 8 + lane() % 4 * 2 + i % 2, outer = row() + i / 2 % 2 * 8;
+      tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)] = state[i / 32][i % 32];
+    }
+    sync_group<kGroup>(2 + index);
+    const float by = p.backward ? p.scale : 1.f;
+    const int outer = thread % 16 * 4;
+    if (first_outer() + outer >= p.outer) return;
+    last += first_outer() + outer;
+#pragma unroll 4
+    for (int inner = thread / 16; inner < p.inner; inner += kGroup / 16) {
+      const float4 values = *reinterpret_cast<const float4*>(&tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)]);
+      *reinterpret_cast<float4*>(last + inner * p.inner_stride) =
+          make_float4(values.x * by, values.y * by, values.z * by, values.w * by);
     }
   }
 
