@@ -334,6 +334,8 @@ struct UniformConsumer : UniformBlock<E>, State<UniformVariant<E>> {
 
   /// Zeros to the rows of y and w that belong to no token of the sequence, by both consumers.
   __device__ void clear(typename S::Stage& stage, int tokens) const {
+    // Those who have read what was there before told the barriers of the copies, which racecheck does not see.
+    sync_group<2 * kGroup>(1);
     for (int i = tokens * 8 + thread; i < kTile * 8; i += kGroup)
       for (SwizzledTile<E>* tile : {&stage.y[index], &stage.w[index]})
         *reinterpret_cast<uint4*>(tile->at(i / 8, i % 8)) = uint4{};
