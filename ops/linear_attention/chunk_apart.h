@@ -22,7 +22,8 @@ struct Apart {
   Rows q, k, v, grad_o;
   const void *g, *gk;  ///< one a head (or null) and one a channel; in the elements' type, float where wide_gates
   bool wide_gates;
-  const float* g_gamma;  ///< [sequences, heads] or null
+  const float* g_gamma;  ///< of the heads of every sequence, gamma_step apart; or null
+  int gamma_step;
   const std::int64_t* cu_seqlens;
   std::int64_t sequences, length, tokens;
   int heads;

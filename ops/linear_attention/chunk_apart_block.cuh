@@ -140,7 +140,7 @@ struct ApartBlock {
     const int row = static_cast<int>(threadIdx.x);
     if (row >= kTile) return;
     const int t = token_of_row(row);
-    float gate = a.g_gamma ? __ldg(a.g_gamma + n * a.heads + head) : 0.f;
+    float gate = a.g_gamma ? __ldg(a.g_gamma + n * a.gamma_step + head) : 0.f;
     if (t < count() && a.g) {
       const std::int64_t at = position_token(t) * a.heads + head;
       gate += a.wide_gates ? __ldg(static_cast<const float*>(a.g) + at)

@@ -59,7 +59,7 @@ __device__ void produce_borders(B& shared, const BorderWalk& walk, int thread) {
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, walk.stretch, walk.head, first, thread); };
   const Source<E> y = source(p.y, walk.first_key), w = source(p.w, walk.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, walk.first_key);
-  const float gamma = p.g_gamma ? p.g_gamma[walk.n * p.heads + walk.head] : 0.f;
+  const float gamma = p.g_gamma ? p.g_gamma[walk.n * p.gamma_step + walk.head] : 0.f;
   auto shared_gate = [&](int i) {
     if (i >= walk.chunks() || thread >= kTile) return 0.f;
     const Step step = walk.step(i);

@@ -32,6 +32,7 @@ chunk::Arguments<E> arguments(const Recurrence& r) {
   a.gk = pointer<const void>(r.gk);
   a.wide_gates = (r.gk.defined() ? r.gk : r.g).defined() && (r.gk.defined() ? r.gk : r.g).dtype() == DType::float32;
   a.g_gamma = pointer<const float>(r.g_gamma);
+  a.gamma_step = static_cast<int>(r.gamma_step());
   a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
   a.sequences = r.sequences;
   a.length = r.length;

@@ -31,7 +31,7 @@ __device__ float exponential(float x) {
 template <class E>
 __device__ float load_head_gate(const Arguments<E>& a, const Chunk& chunk, std::int64_t n, int head, int t) {
   if (t >= chunk.count) return 0;
-  float step = a.g_gamma ? __ldg(a.g_gamma + n * a.heads + head) : 0.f;
+  float step = a.g_gamma ? __ldg(a.g_gamma + n * a.gamma_step + head) : 0.f;
   const std::int64_t at = chunk.token(t) * a.heads + head;
   if (a.g) step += a.wide_gates ? static_cast<const float*>(a.g)[at] : static_cast<float>(static_cast<const E*>(a.g)[at]);
   return step;

@@ -22,6 +22,7 @@ struct Arguments {
   const void *g, *gk;  ///< float where wide_gates, else E; null: no such gate
   bool wide_gates;
   const float* g_gamma;
+  int gamma_step;  ///< from a sequence's to the next one's
   const std::int64_t* cu_seqlens;
   std::int64_t sequences, length;
   int heads, kv_heads, K, V;

@@ -21,7 +21,8 @@ struct Pass {
   const void *g, *gk;    ///< one a head or one a channel (or both); in the elements' type, float where wide_gates; may be null
   bool gates_are_inner;  ///< gk's channels are y's; otherwise they are w's, and u, balance and borders are needed
   bool wide_gates;
-  const float* g_gamma;  ///< [sequences, heads] or null
+  const float* g_gamma;  ///< of the heads of every sequence, gamma_step apart; or null
+  int gamma_step;
   const std::int64_t* cu_seqlens;
   std::int64_t sequences, length;
   int heads, inner, outer;

@@ -170,6 +170,7 @@ class Passes {
     a.gk = base_.gk;
     a.wide_gates = base_.wide_gates;
     a.g_gamma = base_.g_gamma;
+    a.gamma_step = base_.gamma_step;
     a.cu_seqlens = base_.cu_seqlens;
     a.sequences = r_.sequences;
     a.length = r_.length;
@@ -197,6 +198,7 @@ class Passes {
     const Tensor& gates = r.gk.defined() ? r.gk : r.g;
     base_.wide_gates = gates.defined() && gates.dtype() == DType::float32;
     base_.g_gamma = pointer<const float>(r.g_gamma);
+    base_.gamma_step = static_cast<int>(r.gamma_step());
     base_.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
     base_.sequences = r.sequences;
     base_.length = r.length;

@@ -90,7 +90,7 @@ struct Producer {
         }
     return loaded;
   }
-  const float gamma = p.g_gamma ? p.g_gamma[n * p.heads + head] : 0.f;
+  const float gamma = p.g_gamma ? p.g_gamma[n * p.gamma_step + head] : 0.f;
   __device__ float2 shared_gates(const Loaded& loaded, const Step& step) const {
     auto gate = [&](int i) {
       const float value = p.wide_gates ? __uint_as_float(loaded.bits[i]) : unpack<E>(loaded.bits[i]).x;

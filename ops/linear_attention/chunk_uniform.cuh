@@ -27,10 +27,10 @@ struct Uniform {
   static constexpr int kMost = 3;
   Pass passes[kMost];  ///< those that go forward first
   Maps maps[kMost];
-  int count, forward;  ///< passes; those that go forward
-  int parts;           ///< of sequences of heads that forget
-  int blocks;          ///< of each pass
-  float* adds;         ///< [passes, blocks, kStateFloats]: what parts add to zeros, as consumers hold it
+  int count, forward;   ///< passes; those that go forward
+  int parts;            ///< of sequences of heads that forget
+  int blocks, walkers;  ///< of each pass, in the second launch and in the first
+  float* adds;          ///< [passes, blocks, kStateFloats]: what parts add to zeros, as consumers hold it
 };
 inline constexpr int kStateFloats = 4 * kTile * kTile;
 inline constexpr int kMostPairs = 256;  ///< of sequences and heads, in several parts
@@ -40,8 +40,8 @@ struct Decays {
   float step;     ///< log, base 2
   bool backward;  ///< states (of gradients) have the decay of the step after them as well
 
-  __device__ Decays(const Pass& p, std::int64_t pair)
-      : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[pair], kLeastGate) : 0.f), backward(p.backward) {}
+  __device__ Decays(const Pass& p, std::int64_t n, int head)
+      : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[n * p.gamma_step + head], kLeastGate) : 0.f), backward(p.backward) {}
   __device__ float over(int steps) const { return exp2_approx(step * static_cast<float>(steps)); }
   /// From the state before a chunk of n tokens to its token t.
   __device__ float before(int t, int n) const { return over(backward ? n - 1 - t : t + 1); }
@@ -76,7 +76,7 @@ struct Cut {
 #pragma unroll
     for (int i = 0; i < kMostPairs / 32; ++i) {
       const int its = i * 32 + lane;
-      marks[i] = __ballot_sync(~0u, its < pairs && Decays(p, its).memory() > most_early);
+      marks[i] = __ballot_sync(~0u, its < pairs && Decays(p, its / p.heads, its % p.heads).memory() > most_early);
       remembering += __popc(marks[i]);
     }
     const int forgetting = (pairs - remembering) * u.parts;
@@ -528,14 +528,16 @@ __device__ void run_uniform(const Uniform& u, bool is_walk) {
   using Block = UniformBlock<E>;
   S& shared = *reinterpret_cast<S*>(memory);
   const int group = static_cast<int>(threadIdx.x) / kGroup, thread = static_cast<int>(threadIdx.x) % kGroup;
-  const int block = static_cast<int>(blockIdx.x), forward = u.forward * u.blocks, others = max(u.count - u.forward, 1);
-  const int number = block < forward ? block / u.blocks : u.forward + (block - forward) % others;
+  const int block = static_cast<int>(blockIdx.x), blocks = is_walk ? u.walkers : u.blocks;
+  const int forward = u.forward * blocks, others = max(u.count - u.forward, 1);
+  const int number = block < forward ? block / blocks : u.forward + (block - forward) % others;
   const Pass& p = u.passes[number];
-  Cut cut(u, p, block < forward ? block % u.blocks : (block - forward) / others, is_walk, thread % 32);
+  Cut cut(u, p, block < forward ? block % blocks : (block - forward) / others, is_walk, thread % 32);
   cut.pair = __shfl_sync(~0u, cut.pair, 0);
   if (cut.pair < 0) return;
-  const Decays decays(p, cut.pair);
   const std::int64_t sequence = cut.pair / p.heads;
+  const int head = static_cast<int>(cut.pair - sequence * p.heads);
+  const Decays decays(p, sequence, head);
   Span span(p, cut, sequence, cut.remembers ? 0 : decays.memory());
   for (int* x : {&span.tokens, &span.count, &span.early}) *x = __shfl_sync(~0u, *x, 0);
   if (is_walk) span.early = span.count;
@@ -561,7 +563,7 @@ __device__ void run_uniform(const Uniform& u, bool is_walk) {
   }
   __syncthreads();
   float4* const adds = reinterpret_cast<float4*>(u.adds + std::int64_t{number} * u.blocks * kStateFloats);
-  const Block base{p, shared, cut, span, decays, sequence, static_cast<int>(cut.pair - sequence * p.heads), adds, is_walk};
+  const Block base{p, shared, cut, span, decays, sequence, head, adds, is_walk};
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const Orders<E> orders{base, u.maps[number]};
@@ -579,7 +581,6 @@ __device__ void run_uniform(const Uniform& u, bool is_walk) {
 
 inline constexpr int kUniformThreads = 4 * kGroup;
 
-/// Both launches have u.blocks blocks for each pass.
 template <class E>
 __global__ void __launch_bounds__(kUniformThreads, 1) walk_kernel(const __grid_constant__ Uniform u) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

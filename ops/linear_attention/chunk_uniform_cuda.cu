@@ -61,6 +61,7 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   u.count = static_cast<int>(count);
   u.parts = static_cast<int>(parts);
   u.blocks = static_cast<int>(parts > 1 ? turns * fill / count : pairs);
+  u.walkers = u.blocks - static_cast<int>(pairs);  // where all remember; fewer have less to do
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const Pass& p = u.passes[i] = passes[i];
     const auto map = [&](const Rows& rows) { return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size); };
@@ -71,7 +72,7 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   const std::int64_t blocks = count * u.blocks;
   const Scratch adds(parts > 1 ? static_cast<std::size_t>(blocks) * kStateFloats * sizeof(float) : 0, device);
   u.adds = adds.data<float>();
-  if (parts > 1) launch(walk_kernel<E>, blocks, kBytes, false, device, u);
+  if (parts > 1) launch(walk_kernel<E>, count * u.walkers, kBytes, false, device, u);
   launch(results_kernel<E>, blocks, kBytes, parts > 1, device, u);
 }
 template void run_uniform_passes<__nv_bfloat16>(std::span<const Pass>, std::int64_t, std::int64_t, Device);

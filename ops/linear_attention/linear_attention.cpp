@@ -150,10 +150,6 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
     (per_channel ? r.gk : r.g) = row_major(options.g, gate);
   }
   r.g_gamma = row_major(options.g_gamma, state);
-  if (r.g_gamma.defined() && r.g_gamma.numel() != sequences.count * query.size(-2)) {
-    r.g_gamma = empty({sequences.count, query.size(-2)}, {state, query.device()});
-    copy_data(r.g_gamma, options.g_gamma);
-  }
   r.initial_state = row_major(options.initial_state, state);
   r.cu_seqlens = sequences.cu_seqlens;
   r.sequences = sequences.count;

@@ -12,7 +12,7 @@ namespace glade {
 struct Recurrence {
   Tensor q, k, v;                  ///< [tokens, heads, K], [tokens, kv_heads, K], [tokens, kv_heads, V], of one dtype
   Tensor g, gk, gv;                ///< [tokens, heads], [tokens, heads, K], [tokens, heads, V], of one dtype; undefined: no gate
-  Tensor g_gamma;                  ///< [sequences, heads] in the state dtype, or undefined
+  Tensor g_gamma;                  ///< [sequences, heads] in the state dtype, or [heads] for all, or undefined
   Tensor initial_state;            ///< [sequences, heads, K, V], or [heads, K, V] for all, in the state dtype, or undefined
   Tensor cu_seqlens;               ///< int64 [sequences + 1]; undefined where every sequence has `length` tokens
   std::int64_t sequences, length;  ///< length: of the longest sequence
@@ -24,6 +24,8 @@ struct Recurrence {
   Tensor states;  ///< that chunk_forward keeps for chunk_backward, from reserve_chunk_states; or undefined
 
   std::int64_t group() const { return heads / kv_heads; }
+  /// From a sequence's elements of g_gamma to the next one's.
+  std::int64_t gamma_step() const { return g_gamma.defined() && g_gamma.ndim() == 2 ? heads : 0; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
 };
 
@@ -76,7 +78,7 @@ void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor&
 void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle);
 /// Sets `yes` to whether the chunk form goes over the sequences in fused passes, which can split them.
 void chunk_in_passes(const RecurrenceShape& shape, bool& yes);
-/// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against.
+/// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against; final_state is not initial_state.
 void reserve_chunk_states(Recurrence& r);
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);

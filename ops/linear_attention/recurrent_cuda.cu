@@ -47,6 +47,7 @@ Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool down, const Rows& 
   pass.rows[kOuterGate] = keys_inside ? gv : gk;
   pass.head_gate = rows(r, r.g, 1);
   pass.gamma = pointer<const F>(r.g_gamma);
+  pass.gamma_step = static_cast<int>(r.gamma_step());
   pass.heads = static_cast<int>(r.heads);
   pass.sequences = sequences(r);
   pass.down = down;

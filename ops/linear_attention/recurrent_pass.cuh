@@ -31,7 +31,8 @@ template <class F>
 struct Pass {
   Rows rows[kOperands];
   Rows head_gate;  ///< [tokens, heads, 1]: part of a's or b's logarithm
-  const F* gamma;  ///< [sequences, heads] or null: the same
+  int gamma_step;  ///< from a sequence's elements of gamma to the next one's
+  const F* gamma;  ///< of the heads of every sequence, or null: the same
   int heads;
   Sequences sequences;
   bool down;  ///< from the last position to the first, decays of the position above

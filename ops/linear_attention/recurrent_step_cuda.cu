@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
   if (blockIdx.z + kAhead < gridDim.z) prefetch(kAhead);
   const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], kv_pair, column);
   const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], pair, column);
-  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[pair] : F{0});
+  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[n * pass.gamma_step + h] : F{0});
 
   const F factor = static_cast<F>(pass.rows[kC].factor);
   const Quad<F> e = raw_e.template values<F>(), b = decays(raw_b.template values<F>(), F{0});

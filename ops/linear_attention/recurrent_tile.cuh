@@ -172,7 +172,7 @@ class Producer {
     at_[kOuterGate] = start(pass.rows[kOuterGate], gate_token) + column_;
     head_at_ = start(pass.head_gate, gate_token) + token_ * step_ * pass.heads;
     out_at_ = ((token + out_token_ * step_) * pass.heads + place.h) * pass.outer() + place.column + out_quad_;
-    if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.heads + place.h];
+    if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.gamma_step + place.h];
   }
 
   /// The next tile's rows.

@@ -134,7 +134,7 @@ inline void publish_rows() { std::atomic_thread_fence(std::memory_order_seq_cst)
 template <class T, class F>
 void load_head_gates(const Recurrence& r, const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position,
                      std::int64_t count, F* out) {
-  std::fill_n(out, count, r.g_gamma.defined() ? r.g_gamma.data<F>()[n * r.heads + h] : F{0});
+  std::fill_n(out, count, r.g_gamma.defined() ? r.g_gamma.data<F>()[n * r.gamma_step() + h] : F{0});
   if (!r.g.defined()) return;
   const HeadRows rows(sequence, position, r.heads, h, 1);
   with_numbers<T, F>(r.g, [&](const auto* g) {
