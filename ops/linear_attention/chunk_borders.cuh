@@ -9,7 +9,7 @@
 // ahead. A consumer loads y (k or q) and its gates transposed, as the left operand lies in registers: a thread has two channels
 // and, because the producer puts the tokens into the tiles in such an order, 16 tokens that follow each other. So gates are
 // summed and applied without shared memory, and once.
-#include <glade/ops/linear_attention/chunk_cluster.cuh>
+#include <glade/ops/linear_attention/chunk_copies.cuh>
 #include <glade/ops/linear_attention/chunk_rows.cuh>
 
 namespace glade::cuda::passes {

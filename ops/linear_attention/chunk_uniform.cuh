@@ -11,7 +11,7 @@
 // A block has a part and all channels. Single threads of a warp group order the copies of tiles (TMA); another group, the
 // *scorer*, computes the scores x y^T; two *consumers*, each with 64 channels of w, do the rest, as those of other passes do. The
 // factors are those of whole chunks, known beforehand.
-#include <glade/ops/linear_attention/chunk_cluster.cuh>
+#include <glade/ops/linear_attention/chunk_copies.cuh>
 #include <glade/ops/linear_attention/chunk_state.cuh>
 
 namespace glade::cuda::passes {

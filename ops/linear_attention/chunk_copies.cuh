@@ -32,15 +32,6 @@ __device__ inline void store_bytes(void* target, const void* source, int bytes) 
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until what they read may be overwritten.
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// To the same place in another block of the cluster, whose barrier learns of it.
-template <class E>
-__device__ void send_tile(int rank, const SwizzledTile<E>& source, const SwizzledTile<E>& target, const std::uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   address_in(rank, &target)),
-               "r"(shared_address(&source)), "n"(sizeof(source)), "r"(address_in(rank, barrier))
-               : "memory");
-}
-
 /// For right operands of 128 columns in two tiles side by side, whose rows are summed over. An operand's address has the number
 /// of its block in the cluster in bits that belong to the distance of those tiles.
 __device__ inline std::uint64_t wide_descriptor(std::uint32_t operand, int step) {
@@ -57,24 +48,13 @@ __device__ inline std::uint64_t wide_descriptor(std::uint32_t operand, int step)
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"  \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61," \
   "%62,%63}"
-#define GLADE_WGMMA_SHARED_128(type)                                                                                  \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-               " " GLADE_REGISTERS_64 ", %64, %65, p, 1, 1, 0, 1;\n}"                                                 \
-               : GLADE_OUTPUTS_64(d)                                                                                  \
-               : "l"(a), "l"(b), "r"(add))
 #define GLADE_WGMMA_REGISTERS_128(type)                                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " GLADE_REGISTERS_64 \
                ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n"                                           \
                : GLADE_OUTPUTS_64(d)                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-/// d (+)= a b for 16 columns of the tile a and 16 rows of b (wide_descriptor),
-template <class E>
-__device__ void wgmma_wide(float (&d)[64], std::uint64_t a, std::uint64_t b, int add) {
-  if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_SHARED_128("bf16");
-  else GLADE_WGMMA_SHARED_128("f16");
-}
-/// and d += a b with a in registers.
+/// d += a b for 16 rows of b (wide_descriptor).
 template <class E>
 __device__ void wgmma_wide(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
   if constexpr (std::is_same_v<E, __nv_bfloat16>) GLADE_WGMMA_REGISTERS_128("bf16");
@@ -83,7 +63,6 @@ __device__ void wgmma_wide(float (&d)[64], const std::uint32_t (&a)[4], std::uin
 #undef GLADE_OUTPUTS_16
 #undef GLADE_OUTPUTS_64
 #undef GLADE_REGISTERS_64
-#undef GLADE_WGMMA_SHARED_128
 #undef GLADE_WGMMA_REGISTERS_128
 
 }  // namespace glade::cuda::passes
