@@ -17,11 +17,12 @@ CUtensorMap map_of(const Rows& rows, std::int64_t tokens, std::int64_t token_ste
 
 /// Parts of sequences of so many chunks, of which there are `sequences` (one a pass, a head and a sequence).
 std::int64_t parts_of(std::int64_t chunks, std::int64_t sequences, std::int64_t fill) {
-  // A multiprocessor has one block at a time, which costs about as much as some chunks beside its own.
-  constexpr std::int64_t kOwn = 4, kShortest = 4;
+  // A multiprocessor has one block at a time. A block, and the first launch, cost about as much as some chunks.
+  constexpr std::int64_t kBlock = 4, kFirst = 5, kShortest = 4;
   std::int64_t best = 1, least = 0;
   for (std::int64_t parts = 1; parts <= std::max<std::int64_t>(chunks / kShortest, 1); ++parts) {
-    const std::int64_t turns = (sequences * parts + fill - 1) / fill, cost = turns * ((chunks + parts - 1) / parts + kOwn);
+    const std::int64_t turns = (sequences * parts + fill - 1) / fill;
+    const std::int64_t cost = turns * ((chunks + parts - 1) / parts + kBlock) + (parts > 1 ? kFirst : 0);
     if (parts == 1 || cost < least) best = parts, least = cost;
   }
   return best;
