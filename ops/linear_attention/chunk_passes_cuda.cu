@@ -262,22 +262,6 @@ bool take(const RecurrenceShape& shape) {
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 
-Tensor room_for_states(const Recurrence& r) {
-  return is_uniform(r) ? Tensor() : Passes(r, r.V, r.K, false, Passes::Role::forward).room_for_states();
-}
-
-void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  Passes passes = is_uniform(r) ? Passes(r, 1) : Passes(r, r.V, r.K, false, Passes::Role::forward);
-  Pass pass = passes.value_pass(r.q, r.k, r.v, false);
-  Passes::State state = first_state(r, final_state);
-  if (is_uniform(r)) {
-    pass = passes.complete(pass, state, o);
-    return run_uniform(r, {&pass, 1});
-  }
-  state = passes.part_states(r.k, r.v, state, false, r.states);
-  passes.run(pass, state, o);
-}
-
 namespace {
 
 /// For dv, and for dq and dk.
@@ -296,6 +280,26 @@ struct BackwardPasses {
 };
 
 }  // namespace
+
+Tensor room_for_states(const Recurrence& r) {
+  if (is_uniform(r)) return {};
+  // Measured: where the backward pass takes sequences in parts, results in as many cost little more than its states made again.
+  const std::int64_t parts = has_walks(r) ? 1 : BackwardPasses(r, r.g.defined()).keys.parts();
+  return Passes(r, r.V, r.K, false, Passes::Role::forward, parts).room_for_states();
+}
+
+void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  const std::int64_t parts = r.states.defined() ? r.states.size(1) : 1;
+  Passes passes = is_uniform(r) ? Passes(r, 1) : Passes(r, r.V, r.K, false, Passes::Role::forward, parts);
+  Pass pass = passes.value_pass(r.q, r.k, r.v, false);
+  Passes::State state = first_state(r, final_state);
+  if (is_uniform(r)) {
+    pass = passes.complete(pass, state, o);
+    return run_uniform(r, {&pass, 1});
+  }
+  state = passes.part_states(r.k, r.v, state, false, r.states);
+  passes.run(pass, state, o);
+}
 
 bool values_apart(const Recurrence& r) {
   if (has_walks(r) || is_uniform(r)) return false;
