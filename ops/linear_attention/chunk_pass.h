@@ -61,7 +61,8 @@ template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);
 /// The same for up to three passes over whole sequences, those that go forward first, without g, gk, u and reverse, where x, y
 /// and w have `tokens` rows of 65 to 128 channels each (chunk_uniform.cuh). They take sequences in so many parts, or in as many
-/// as are best where that is 0.
+/// as are best where that is 0; and whole where there are more than 256 sequences and heads. outer_stride is 1 where there is a
+/// `last`.
 template <class E>
 void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::int64_t parts, Device device);
 /// Walks over the states of q and k with gates a channel (chunk_borders.cuh), y with w: `up`, k with v, forward, and `down`, q
