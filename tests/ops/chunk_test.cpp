@@ -1,6 +1,7 @@
 // The chunk form of the gated recurrence on CUDA, in 16 bits and in float32, against the recurrent form in float64 on the CPU.
 #include <cmath>
 
+#include <glade/core/graph.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/linear_attention/linear_attention_kernels.h>
@@ -323,6 +324,30 @@ TEST_F(Chunk, HeadsThatForgetAndHeadsThatRemember) {
   check(c);
   c.B = 50, c.dtype = DType::float16;
   check(c);
+}
+
+TEST_F(Chunk, HeadsOfOneDecayInAGraph) {
+  auto random = [] { return to_data(to_data(random_tensor({1, 1000, 4, 128}), DType::bfloat16), kCUDA); };
+  const Tensor q = random().set_requires_grad(), k = random().set_requires_grad(), v = random().set_requires_grad(),
+               grad = random();
+  RecurrentOptions options;
+  options.g_gamma = lightning_g_gamma(4, 1, 8, kCUDA);
+  options.algorithm = Algorithm::chunk;
+  auto run = [&] {
+    const Tensor o = recurrent(q, k, v, options).first;
+    Tensors results = autograd::grad({o}, {q, k, v}, {grad});
+    results.push_back(o.detach());
+    return results;
+  };
+  Tensors replayed = run();  // what is made at a first use
+  cuda::Graph graph;
+  graph.capture([&] { replayed = run(); });
+  for (int i = 0; i < 3; ++i) {
+    for (const Tensor& x : {q, k, v, grad}) copy_data(x, random());
+    graph.replay();
+    const Tensors expected = run();
+    for (std::size_t j = 0; j < expected.size(); ++j) EXPECT_EQ(relative_error(replayed[j], expected[j]), 0) << i << " " << j;
+  }
 }
 
 TEST_F(Chunk, NanStaysInItsSequence) {
