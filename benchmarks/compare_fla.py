@@ -7,7 +7,8 @@ Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions o
 line for each: both medians in milliseconds, their ratio and the ratio that is wanted, the time of causal
 scaled_dot_product_attention (for gk in the chunk form, where K is V), the memory of a forward and backward pass, inputs
 included, as a fraction of fla's, and what part of glade's time the bytes would take at the rate of a copy, and the products at
-that of a large matrix product. A time is that of several calls in a row between two events, on inputs that no cache holds.
+that of a large matrix product. A time is the median of five measurements of ten calls in a row between two events, on inputs
+that no cache holds, for both sides: where calls go on for long, the GPU gets hot and takes some percent more.
 
 The other parts: decode, one token a sequence on states that no cache holds, in a CUDA graph; first, the first call of a process;
 plot, the lines that --plot draws (time over length, 131072 tokens); long, up to a million tokens, glade alone.
@@ -52,8 +53,8 @@ def row_name(form, what, gate, sizes):
 
 
 def glade_results(program, pattern, repetitions=5):
-    """-> {name: (milliseconds, counters)}, medians of the program's repetitions."""
-    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.03", f"--benchmark_repetitions={repetitions}",
+    """-> {name: (milliseconds, counters)}, medians of the program's repetitions, each of as few calls as the program takes."""
+    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.000001", f"--benchmark_repetitions={repetitions}",
                f"--benchmark_filter={pattern}"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout or '{"benchmarks": []}')
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
