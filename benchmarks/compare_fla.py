@@ -7,8 +7,8 @@ Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions o
 line for each: both medians in milliseconds, their ratio and the ratio that is wanted, the time of causal
 scaled_dot_product_attention (for gk in the chunk form, where K is V), the memory of a forward and backward pass, inputs
 included, as a fraction of fla's, and what part of glade's time the bytes would take at the rate of a copy, and the products at
-that of a large matrix product. A time is the median of five measurements of ten calls in a row between two events, on inputs
-that no cache holds, for both sides: where calls go on for long, the GPU gets hot and takes some percent more.
+that of a large matrix product. A time is the median of five measurements, each of calls in a row for a tenth of a second between
+two events, on inputs that no cache holds: in a shorter time a GPU does not get so hot that it takes longer, as it does in use.
 
 The other parts: decode, one token a sequence on states that no cache holds, in a CUDA graph; first, the first call of a process;
 plot, the lines that --plot draws (time over length, 131072 tokens); long, up to a million tokens, glade alone.
@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 
+SECONDS = 0.1  # of a measurement
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
 MAIN = (4, 2048, 16, 128, 128)
 SMALL, WIDE, LONG = (8, 1024, 8, 64, 64), (8, 2048, 4, 128, 256), (2, 16384, 16, 128, 128)
@@ -53,9 +54,10 @@ def row_name(form, what, gate, sizes):
 
 
 def glade_results(program, pattern, repetitions=5):
-    """-> {name: (milliseconds, counters)}, medians of the program's repetitions, each of as few calls as the program takes."""
-    command = [program, "--benchmark_format=json", "--benchmark_min_time=0.000001", f"--benchmark_repetitions={repetitions}",
-               f"--benchmark_filter={pattern}"]
+    """-> {name: (milliseconds, counters)}, medians of the program's repetitions."""
+    calls_in_a_row = 10  # that the program counts as one
+    command = [program, "--benchmark_format=json", f"--benchmark_min_time={SECONDS / calls_in_a_row}",
+               f"--benchmark_repetitions={repetitions}", f"--benchmark_filter={pattern}"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout or '{"benchmarks": []}')
     scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
     wanted = "median" if repetitions > 1 else None
@@ -167,20 +169,20 @@ class Fla:
         square = a[: 1 << 13, : 1 << 13].contiguous()
         return (2 * a.nbytes / self.seconds(lambda: b.copy_(a)), 2 * (1 << 13) ** 3 / self.seconds(lambda: square @ square.T))
 
-    def seconds(self, call, calls=10):
-        """The median of five measurements of some calls in a row, fewer where they take long."""
-        torch, times = self.torch, []
-        for repetition in range(6):
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def seconds(self, call, calls=None):
+        """The median of five measurements of so many calls in a row, or else of as many as SECONDS allow."""
+        def measure(calls):
+            start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(calls):
                 call()
             stop.record()
             stop.synchronize()
-            times.append(start.elapsed_time(stop) * 1e-3 / calls)
-            if repetition == 0 and times[0] > 0.02:
-                calls = 1
-        return statistics.median(times[1:])
+            return start.elapsed_time(stop) * 1e-3 / calls
+
+        first = measure(calls or 3)
+        calls = calls or max(round(SECONDS / first), 1)
+        return statistics.median(measure(calls) for _ in range(5))
 
     def attempt(self, name, function, *arguments):
         """function(*arguments), or None where a kernel is refused."""

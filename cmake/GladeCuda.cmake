@@ -4,7 +4,7 @@ if(NOT GLADE_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "GLADE_CUDA must be AUTO, ON or OFF, not '${GLADE_CUDA}'")
 endif()
 if(NOT GLADE_CUDA STREQUAL "OFF")
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
     # The GPUs present, else the oldest supported and Hopper, plus PTX for what comes later. Set before the language is
     # enabled, or CMake would pick its own default.
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities
@@ -43,6 +43,9 @@ if(NOT GLADE_CUDA STREQUAL "OFF")
   endif()
 endif()
 if(GLADE_WITH_CUDA)
+  if(CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90(-|;|$)" AND NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
+    message(WARNING "The fastest kernels are for Hopper GPUs alone: CMAKE_CUDA_ARCHITECTURES=90a-real compiles them, 90 does not")
+  endif()
   message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 else()
   message(STATUS "CUDA: off")

@@ -77,6 +77,14 @@ void synchronize(int device) {
 int multiprocessor_count(Device device) { return properties(device).multiprocessors; }
 
 int compute_capability(Device device) { return properties(device).capability; }
+bool has_hopper_kernels(Device device) {
+#if defined(GLADE_HOPPER)
+  return compute_capability(device) == 90;
+#else
+  static_cast<void>(device);
+  return false;
+#endif
+}
 
 cublasLtHandle_t cublaslt(Device device) {
   struct Destroy {

@@ -28,6 +28,8 @@ cublasLtHandle_t cublaslt(Device device);
 int multiprocessor_count(Device device);
 /// 10 * major + minor of the compute capability, cached.
 int compute_capability(Device device);
+/// Whether it runs what is compiled for Hopper GPUs alone (architecture 90a), and that was compiled.
+bool has_hopper_kernels(Device device);
 
 /// Makes `device` the calling thread's CUDA device for a scope; costs next to nothing where it is already.
 class DeviceGuard {

@@ -97,7 +97,7 @@ struct SwigluBackward {
 
 namespace {
 
-bool has_tile_products(const Tensor& x) { return compute_capability(x.device()) == 90; }
+bool has_tile_products(const Tensor& x) { return has_hopper_kernels(x.device()); }
 
 /// Calls f(T()) for the 16-bit type.
 template <class F>

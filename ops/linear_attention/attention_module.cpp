@@ -19,7 +19,7 @@ constexpr std::int64_t kChunkSize = 64, kShortestSegment = 256;
 constexpr std::int64_t kLong = 1024;  // tokens from which the chunk form is many times as fast as the recurrent
 
 RecurrenceShape shape_of(const AttentionProblem& p) {
-  return {p.device, p.dtype, p.sequences, p.length, p.heads, p.kv_heads, p.K, p.V, p.gk, p.gv};
+  return {p.device, p.dtype, p.sequences, p.length, p.heads, p.K, p.V, p.gk, p.gv};
 }
 
 Algorithm algorithm_of(const AttentionConfig& cfg, const AttentionProblem& problem) {

@@ -76,7 +76,6 @@ struct ApartBlock {
   __device__ int lane() const { return thread % 32; }
   __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two
   __device__ int first_row() const { return group * kColumns; }
-  __device__ static int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }
   __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }  ///< of an accumulator's i-th element
   __device__ int own_token(int i) const { return token(i) + first_row() / 4; }       ///< where it has this group's columns
   __device__ int channels() const { return a.q.size; }

@@ -237,7 +237,7 @@ struct StrongChunk : ApartBlock<E, kTiles, kWideGates, kWideResults> {
     if (rows == columns) {
 #pragma unroll
       for (int i = 0; i < Base::kColumns / 2; ++i) {
-        const int query = Base::token_of_row(Base::row()) % kQuarter + i / 2 % 2 * 2, key = Base::own_token(i) % kQuarter;
+        const int query = token_of_row(Base::row()) % kQuarter + i / 2 % 2 * 2, key = Base::own_token(i) % kQuarter;
         matrix<false>()[in_matrix(query, key)] = matrix<true>()[in_matrix(key, query)] = scores[i];
       }
     }

@@ -32,8 +32,8 @@ __device__ inline void store_bytes(void* target, const void* source, int bytes) 
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Until what they read may be overwritten.
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// For right operands of 128 columns in two tiles side by side, whose rows are summed over. An operand's address has the number
-/// of its block in the cluster in bits that belong to the distance of those tiles.
+/// For right operands of 128 columns in two tiles side by side, whose rows are summed over. Where operand() has the distance of
+/// tiles that others need, that of those two comes.
 __device__ inline std::uint64_t wide_descriptor(std::uint32_t operand, int step) {
   constexpr std::uint32_t kAddress = (1u << 14) - 1, kNextTile = kTileStep << 16;
   return descriptor((operand & kAddress) | kNextTile, step);

@@ -57,7 +57,7 @@ void visit_elements(const Recurrence& r, F&& f) {
 
 template <class E>
 Tensor border_states(const Recurrence& r, const chunk::Arguments<E>& a) {
-  return empty({r.tokens / chunk::kTile + r.sequences + 1, r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
+  return empty({r.tokens / chunk::kTile + r.sequences, r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
 }
 
 template <class E>
@@ -73,9 +73,9 @@ chunk::StatesArguments<E> state_arguments(const Recurrence& r, const Tensor& sta
 template <class E>
 void run_states(const Recurrence& r, const chunk::Arguments<E>& a, chunk::StatesArguments<E> s, bool backward) {
   constexpr std::int64_t kShortestPart = 8, kLeastParts = 4;  // all is done twice
+  if (r.sequences == 0) return;
   const auto tiles = [](std::int64_t size) { return (size + chunk::kTile - 1) / chunk::kTile; };
-  const std::int64_t chunks = tiles(r.length),
-                     blocks = std::max<std::int64_t>(tiles(r.K) * tiles(r.V) * r.heads * r.sequences, 1),
+  const std::int64_t chunks = tiles(r.length), blocks = tiles(r.K) * tiles(r.V) * r.heads * r.sequences,
                      parts = std::min(2 * multiprocessor_count(r.q.device()) / blocks, chunks / kShortestPart);
   const cudaStream_t on = stream(r.q.device());
   s.parts = parts < kLeastParts ? 1 : static_cast<int>(parts);
@@ -208,7 +208,7 @@ void chunk_backward(const Recurrence& r, const Tensor& given_grad_o, const Tenso
   else visit_elements(r, [&]<class E>(E*) { backward_by_kernels<E>(r, grad_o, grad_final_state, of_heads); });
   if (grouped && grads.k.defined()) sum_groups(r, of_heads.k, grads.k);
   if (grouped && grads.v.defined()) sum_groups(r, of_heads.v, grads.v);
-  if (!sums) return;
+  if (!sums || r.sequences == 0) return;
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
   visit_elements(r, [&]<class E>(E*) {
     sum_gates_kernel<<<grid, kSumThreads, 0, stream(device)>>>(arguments<E>(r), pointer<const float>(of_heads.dg),

@@ -259,6 +259,7 @@ void launch(const Arguments<E>& a, const GradientsArguments<E>& g, cudaStream_t 
   auto kernel = gradients_kernel<E, kPerChannel>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
+  if (chunks == 0) return;
   const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.K, kTile));
   kernel<<<grid, kThreads, bytes, stream>>>(a, g);
   GLADE_CUDA_LAUNCHED();

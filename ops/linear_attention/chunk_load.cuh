@@ -49,7 +49,7 @@ struct Sequence {
         reverse(a.reverse) {}
   __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
   __device__ int chunks() const { return static_cast<int>((count + kTile - 1) / kTile); }
-  /// A number for chunk c of sequence n, different for all chunks and below tokens / 64 + sequences + 1.
+  /// A number for chunk c of sequence n, different for all chunks and below tokens / 64 + sequences.
   __device__ std::int64_t slot(std::int64_t n, int c) const { return begin / kTile + n + c; }
 };
 

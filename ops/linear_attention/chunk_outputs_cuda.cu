@@ -124,6 +124,7 @@ void launch(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t st
   auto kernel = outputs_kernel<E, kPerChannel, kForValues, kValues>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
+  if (chunks == 0) return;
   const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.V, kValues));
   kernel<<<grid, kThreads, bytes, stream>>>(a, o);
   GLADE_CUDA_LAUNCHED();

@@ -208,8 +208,9 @@ class Passes {
   }
   /// Into so many parts, if the caller of the operation wants no other number.
   void divide(std::int64_t parts) {
-    const std::int64_t chunks = tiles(r_.length), split = r_.sizes.sequence_split;
-    parts = std::max<std::int64_t>(split != 0 ? std::min(split, chunks) : parts, 1);
+    const std::int64_t chunks = tiles(r_.length), split = r_.sizes.sequence_split,
+                       most = kMostBlocks / std::max<std::int64_t>(r_.sequences, 1);
+    parts = std::max<std::int64_t>(split != 0 ? std::min({split, chunks, most}) : parts, 1);
     base_.parts = base_.run_parts = static_cast<int>(parts);
     base_.part_chunks = static_cast<int>((chunks + parts - 1) / parts);
   }
@@ -258,7 +259,7 @@ Passes::State first_state(const Recurrence& r, const Tensor& last) {
 
 bool take(const RecurrenceShape& shape) {
   constexpr std::int64_t kLargest = 256, kMultiple = 8;
-  return (shape.dtype == DType::bfloat16 || shape.dtype == DType::float16) && compute_capability(shape.device) == 90 &&
+  return (shape.dtype == DType::bfloat16 || shape.dtype == DType::float16) && has_hopper_kernels(shape.device) &&
          std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
 }
 

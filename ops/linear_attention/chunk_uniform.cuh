@@ -386,8 +386,8 @@ struct Orders : UniformBlock<E> {
     for (int i = 0; i < span.count; ++i) {
       const int s = i % S::kStages;
       barrier_wait(&shared.written[s], i / S::kStages & 1);
-      if (i >= span.early && span.size(i) == kTile && !p.wide_out) {
-        fence_for_wgmma();  // on behalf of those who wrote, who have no time for it
+      if (i >= span.early && !p.wide_out) fence_for_wgmma();  // on behalf of those who wrote, who have no time for it
+      if (i >= span.early && !p.wide_out && span.size(i) == kTile) {
         for (int tile = 0; tile < 2; ++tile)
           store_tile(shared.stages[s].w[tile], maps.out, tile * kTile, head, static_cast<int>(span.first_token(i)));
         commit_stores();

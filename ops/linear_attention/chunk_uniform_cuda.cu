@@ -57,7 +57,7 @@ void run_uniform_passes(std::span<const Pass> passes, std::int64_t tokens, std::
   const std::int64_t chunks = (passes[0].length + kTile - 1) / kTile, pairs = passes[0].sequences * passes[0].heads;
   const std::int64_t fill = multiprocessor_count(device), count = static_cast<std::int64_t>(passes.size());
   if (parts == 0) parts = parts_of(chunks, pairs * count, fill);
-  parts = pairs > kMostPairs ? 1 : std::min(parts, chunks);
+  parts = pairs > kMostPairs ? 1 : std::max<std::int64_t>(std::min(parts, chunks), 1);
   const std::int64_t turns = (count * pairs * parts + fill - 1) / fill;
   u.count = static_cast<int>(count);
   u.parts = static_cast<int>(parts);

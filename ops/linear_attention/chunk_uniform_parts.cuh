@@ -81,7 +81,7 @@ struct Cut {
     parts = u.parts;
     if (remembers) {
       constexpr int kShortest = 4;
-      parts = min((u.blocks - forgetting) / max(remembering, 1), max(chunks / kShortest, u.parts));
+      parts = max(min((u.blocks - forgetting) / max(remembering, 1), chunks / kShortest), u.parts);
       part_chunks = (chunks + parts - 1) / parts;
       index -= is_walk ? 0 : forgetting;
     }

@@ -34,7 +34,7 @@ __device__ bool sync_group_or(int barrier, bool x) {
 
 /// Which token a tile's row holds where the threads of load_transposed are to have 16 tokens that follow each other, those from
 /// 16 (lane % 4) on, as sums along the tokens are easiest then.
-__host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 16 + row / 16 * 4 + row / 8 % 2 * 2 + row % 2; }
+__host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }
 
 /// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows

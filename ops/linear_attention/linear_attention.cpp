@@ -127,16 +127,26 @@ Sequences check(const Tensor& query, const Tensor& key, const Tensor& value, con
 
 bool is_per_channel(const Tensor& g, const Tensor& query) { return g.defined() && g.ndim() == query.ndim(); }
 
-Tensor row_major(const Tensor& x, DType dtype) { return x.defined() ? contiguous_data(to_data(x, dtype)) : x; }
+/// Row-major and, on CUDA, from a multiple of 16 bytes on, as the chunk form's copies are.
+Tensor row_major(const Tensor& x) {
+  constexpr std::uintptr_t kAlignment = 16;
+  const Tensor rows = contiguous_data(x);
+  const bool aligned = rows.device().is_cpu() || reinterpret_cast<std::uintptr_t>(rows.raw_data()) % kAlignment == 0;
+  if (aligned) return rows;
+  const Tensor copy = empty_like(rows);
+  copy_data(copy, rows);
+  return copy;
+}
+Tensor row_major(const Tensor& x, DType dtype) { return x.defined() ? row_major(to_data(x, dtype)) : x; }
 
 /// Checked arguments in the form that the kernels take: gates of one dtype, a per-channel g added to gk.
 Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                      const Sequences& sequences) {
   Recurrence r;
   const DType dtype = query.dtype(), state = state_dtype(query);
-  r.q = contiguous_data(query);
-  r.k = contiguous_data(key);
-  r.v = contiguous_data(value);
+  r.q = row_major(query);
+  r.k = row_major(key);
+  r.v = row_major(value);
   const bool per_channel = is_per_channel(options.g, query), both = per_channel && options.gk.defined();
   const bool narrow = !both && std::ranges::all_of(std::array{options.g, options.gk, options.gv},
                                                    [&](const Tensor& x) { return !x.defined() || x.dtype() == dtype; });
@@ -168,8 +178,12 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
 
 bool use_chunk(Algorithm algorithm, bool backward, const KernelSizes& sizes, const Recurrence& r) {
   const RecurrenceShape shape = RecurrenceShape::of(r);
-  const bool chunk = (algorithm == Algorithm::automatic ? pick_algorithm(shape, backward) : algorithm) == Algorithm::chunk;
-  const char* obstacle = chunk ? chunk_obstacle(shape) : nullptr;
+  // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
+  constexpr double kLeastScale = 1e-30;
+  const bool vanishes = backward && std::abs(r.scale) < kLeastScale && chunk_in_passes(shape);
+  const Algorithm picked = vanishes ? Algorithm::recurrent : pick_algorithm(shape, backward);
+  const bool chunk = (algorithm == Algorithm::automatic ? picked : algorithm) == Algorithm::chunk;
+  const char* obstacle = !chunk ? nullptr : vanishes ? "a softmax_scale of 0 on this GPU" : chunk_obstacle(shape);
   if (!obstacle) obstacle = sizes_obstacle(shape, chunk, sizes);
   if (obstacle) fail<ValueError>("recurrent: algorithm {} does not take {}", chunk ? "chunk" : "recurrent", obstacle);
   return chunk;
@@ -196,7 +210,7 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   auto wanted_rows = [&](std::size_t input, const Tensor& like) {
     return gaps && node.needs_grad(input) ? autograd::empty_gradient(like) : wanted(input, like);
   };
-  const Tensor grad_o = gradients[0].defined() ? contiguous_data(gradients[0]) : Tensor();
+  const Tensor grad_o = gradients[0].defined() ? row_major(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
   autograd::start_aside();  // few blocks, each for long
   const bool chunk = options.algorithm == Algorithm::chunk;
@@ -239,7 +253,9 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
 const char* chunk_obstacle(const RecurrenceShape& shape) {
   if (shape.value_gate) return "gv";
   if (shape.device.is_cpu()) return nullptr;
-  const char* obstacle = shape.sequences > 65535 ? "more than 65535 sequences" : nullptr;
+  const char* obstacle = nullptr;
+  if (shape.sequences > kMostBlocks) obstacle = "more than 65535 sequences";
+  if (shape.heads > kMostBlocks) obstacle = "more than 65535 heads";
   GLADE_DISPATCH_CUDA(chunk_obstacle, shape, obstacle);
   return obstacle;
 }

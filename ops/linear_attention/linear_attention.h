@@ -11,14 +11,16 @@
 namespace glade {
 
 /// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes up to 64 steps at a time
-/// as matrix products: everything but gv, and on CUDA but float64.
+/// as matrix products: everything but gv, and on CUDA but float64, more than 65535 heads or sequences and, on Hopper GPUs in 16
+/// bits, a scale of 0.
 /// `automatic` takes chunk where it can and the sequences are long enough for it to pay.
 enum class Algorithm { automatic, recurrent, chunk };
 
 /// Sizes of the kernels on CUDA; 0: as the kernel chooses.
 struct KernelSizes {
   std::int64_t warps = 0;           ///< of a block of the recurrent form that compute: 2 or 4
-  std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed side by side, at most
+  std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed side by side, at most; with chunk and g_gamma
+                                    ///< or no gates, heads that hardly decay may have more
 };
 
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or

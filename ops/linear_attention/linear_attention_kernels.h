@@ -35,16 +35,18 @@ struct RecurrenceGradients {
   Tensor q, k, v, g, gk, gv, g_gamma, initial_state;
 };
 
+inline constexpr std::int64_t kMostBlocks = 65535;  ///< along a grid's second and third dimension, on CUDA
+
 /// What decides which kernels can compute a recurrence, and which do it fastest.
 struct RecurrenceShape {
   Device device;
   DType dtype;                     ///< of query, key and value
   std::int64_t sequences, length;  ///< length: of the longest sequence
-  std::int64_t heads, kv_heads, K, V;
+  std::int64_t heads, K, V;
   bool key_gate, value_gate;  ///< a gate a key channel, a gate a value channel
 
   static RecurrenceShape of(const Recurrence& r) {
-    return {r.q.device(), r.q.dtype(), r.sequences, r.length, r.heads, r.kv_heads, r.K, r.V, r.gk.defined(), r.gv.defined()};
+    return {r.q.device(), r.q.dtype(), r.sequences, r.length, r.heads, r.K, r.V, r.gk.defined(), r.gv.defined()};
   }
 };
 

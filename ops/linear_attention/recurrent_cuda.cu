@@ -80,7 +80,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   pass.final = {pointer<F>(final_state), r.heads * r.K * r.V, 0};
   pass.out = o.raw_data();
   pass.out_dtype = o.dtype();
-  if (r.length == 1 && !r.cu_seqlens.defined()) run_step<F, T>(pass, r.q.device());
+  if (r.length == 1 && !r.cu_seqlens.defined() && r.heads <= kMostBlocks) run_step<F, T>(pass, r.q.device());
   else run<F, T>(pass, r.q.device());
 }
 

@@ -4,8 +4,6 @@
 // kInner inner channels of kOuter columns, so that a tile's rows, read from shared memory as 128-bit words, serve
 // kOuter columns each, and the sum over the inner channels is a few shuffles. The other warps prepare the tiles
 // (recurrent_tile.cuh). A barrier a tile is all that they need of each other.
-#include <algorithm>
-
 #include <glade/ops/linear_attention/recurrent_segments.cuh>
 #include <glade/ops/linear_attention/recurrent_tile.cuh>
 

@@ -2,7 +2,6 @@
 // How the CPU kernels of the gated recurrence read and write their tensors: the rows of some tokens of one head, converted to
 // the compute type.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <vector>
 
