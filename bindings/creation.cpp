@@ -1,5 +1,6 @@
 // Making tensors: from numbers and arrays, regular, random.
 #include <glade/core/generator.h>
+#include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/random/random.h>
 
@@ -24,6 +25,9 @@ Tensor read_data(const py::object& data, const std::optional<DType>& dtype) {
   const Tensor array = tensor_from_array(data);
   if (array.defined()) return dtype ? to_data(array, *dtype) : array;
   const Tensor values = tensor_from_array(py::module_::import("numpy").attr("asarray")(data));
+  if (dtype && is_integral(values.dtype()))
+    for (const std::int64_t number : to_data(values, DType::int64).to_vector<std::int64_t>())
+      check_fits("tensor", number, *dtype);
   return to_data(values, dtype.value_or(values.dtype() == DType::float64 ? DType::float32 : values.dtype()));
 }
 

@@ -1,8 +1,11 @@
 #include <glade/core/dtype.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include <glade/core/format.h>
+#include <glade/core/scalar_range.h>
 
 namespace glade {
 
@@ -42,6 +45,31 @@ DType Scalar::promoted(DType dtype) const {
   if (is_floating(dtype)) return dtype;
   if (kind_ == DType::float32) return DType::float32;
   return dtype == DType::boolean ? kind_ : dtype;
+}
+
+IntegerRange IntegerRange::of(DType dtype) {
+  const auto range = []<class T>(TypeTag<T>) {
+    return IntegerRange{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+  };
+  switch (dtype) {
+    case DType::int64: return range(TypeTag<std::int64_t>{});
+    case DType::int32: return range(TypeTag<std::int32_t>{});
+    case DType::uint8: return range(TypeTag<std::uint8_t>{});
+    default: detail::throw_dtype("an integer type", dtype);
+  }
+}
+
+bool fits(Scalar value, DType dtype) {
+  if (!is_integral(dtype) || dtype == DType::boolean) return true;
+  const bool whole_number = is_integral(value.promoted(DType::boolean));
+  if (!whole_number && !(std::abs(value.real()) < 0x1p63)) return false;  // NaN too
+  const auto [lowest, highest] = IntegerRange::of(dtype);
+  const auto number = value.to<std::int64_t>();
+  return number >= lowest && number <= highest;
+}
+
+void check_fits(const char* operation, Scalar value, DType dtype) {
+  if (!fits(value, dtype)) fail<ValueError>("{}: {} does not fit in {}", operation, value.real(), dtype);
 }
 
 }  // namespace glade

@@ -6,6 +6,7 @@
 #include <glade/core/copy_kernels.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/scalar_range.h>
 
 namespace glade {
 
@@ -165,6 +166,7 @@ void copy_data(const Tensor& dst, const Tensor& src) {
 }
 
 void fill_data(const Tensor& dst, Scalar value) {
+  check_fits("fill", value, dst.dtype());
   dst.storage()->bump_version();
   if (dst.numel() == 0) return;
   GLADE_DISPATCH(dst.device(), fill, dst, value);

@@ -4,6 +4,7 @@
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise_kernels.h>
 #include <glade/ops/reduce/reduce.h>
 
@@ -199,7 +200,17 @@ Tensor compare(const char* name, Comparison op, const Tensor& first, const Tenso
   return out;
 }
 
-Tensor scalar_like(const Tensor& x, Scalar value) { return full({}, value, {value.promoted(x.dtype()), x.device()}); }
+/// That the result's type can hold the number.
+void check_number(const char* name, const Tensor& x, Scalar number) {
+  check_defined(name, x);
+  check_fits(name, number, number.promoted(x.dtype()));
+}
+
+/// To compare with x: in int64 what x's own type cannot hold.
+Tensor scalar_like(const Tensor& x, Scalar value) {
+  const DType dtype = value.promoted(x.dtype());
+  return full({}, value, {fits(value, dtype) ? dtype : DType::int64, x.device()});
+}
 
 }  // namespace
 
@@ -250,14 +261,21 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
 }
 
 Tensor add(const Tensor& a, Scalar b) {
+  check_number("add", a, b);
   return apply("add", WithScalar::add, a, b, false, false, [](const Tensor& gradient, const Tensor&) { return gradient; });
 }
-Tensor subtract(const Tensor& a, Scalar b) { return add(a, b.negated()); }
+Tensor subtract(const Tensor& a, Scalar b) {
+  check_number("subtract", a, b);
+  return apply("subtract", WithScalar::add, a, b.negated(), false, false,
+               [](const Tensor& gradient, const Tensor&) { return gradient; });
+}
 Tensor subtract(Scalar a, const Tensor& b) {
+  check_number("subtract", b, a);
   return apply("subtract", WithScalar::reverse_subtract, b, a, false, false,
                [](const Tensor& gradient, const Tensor&) { return -gradient; });
 }
 Tensor multiply(const Tensor& a, Scalar b) {
+  check_number("multiply", a, b);
   return apply("multiply", WithScalar::multiply, a, b, false, false,
                [b](const Tensor& gradient, const Tensor&) { return gradient * b; });
 }
@@ -337,6 +355,13 @@ Tensor clamp(const Tensor& operand, Scalar low, Scalar high) {
   if (low.real() > high.real()) fail<ValueError>("clamp: low {} is above high {}", low.real(), high.real());
   if (operand.dtype() == DType::boolean) fail<DTypeError>("clamp: expected numbers, got bool");
   const Tensor x = to(operand, promote(low.promoted(operand.dtype()), high.promoted(operand.dtype())));
+  if (is_integral(x.dtype())) {  // bounds beyond what it can hold bound nothing, but for those on the other side
+    const auto [lowest, highest] = IntegerRange::of(x.dtype());
+    if (low.to<std::int64_t>() > highest) check_fits("clamp", low, x.dtype());
+    if (high.to<std::int64_t>() < lowest) check_fits("clamp", high, x.dtype());
+    low = std::max(low.to<std::int64_t>(), lowest);
+    high = std::min(high.to<std::int64_t>(), highest);
+  }
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
   if (!autograd::any_requires_grad({&x})) return y;

@@ -1,7 +1,8 @@
 #pragma once
 // Elementwise operations. Operands broadcast (NumPy's rule) and promote (array API); results are new row-major tensors.
 // All but comparisons are differentiable, twice. Errors: ShapeError where shapes do not broadcast, DeviceError where
-// devices differ, DTypeError where an operation needs floating point.
+// devices differ, DTypeError where an operation needs floating point, ValueError for a number that a result of integers cannot
+// hold.
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -36,7 +37,7 @@ inline Tensor operator-(Scalar a, const Tensor& b) { return subtract(a, b); }
 inline Tensor operator*(Scalar a, const Tensor& b) { return multiply(b, a); }
 inline Tensor operator/(Scalar a, const Tensor& b) { return divide(a, b); }
 
-// Comparisons give bool tensors.
+// Comparisons give bool tensors. Any number can be compared with any tensor's.
 Tensor equal(const Tensor& a, const Tensor& b);
 Tensor not_equal(const Tensor& a, const Tensor& b);
 Tensor less(const Tensor& a, const Tensor& b);
@@ -73,7 +74,7 @@ Tensor relu(const Tensor& x);
 Tensor silu(const Tensor& x);  ///< x sigmoid(x)
 enum class GeluForm { erf, tanh };
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::erf);
-/// x limited to [low, high]; ValueError where low > high.
+/// x limited to [low, high], in integers to those of them that the type has; ValueError where low > high.
 Tensor clamp(const Tensor& x, Scalar low, Scalar high);
 
 /// Conversions; x itself where nothing changes. Differentiable.

@@ -3,6 +3,7 @@
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise_kernels.h>
 
 namespace glade {
@@ -11,12 +12,42 @@ namespace {
 
 void check_target(const char* operation, const Tensor& x) {
   if (!x.defined()) fail<ValueError>("{}: the target is undefined", operation);
+  for (int d = 0; d < x.ndim(); ++d)
+    if (x.strides()[d] == 0 && x.shape()[d] > 1)
+      fail<ValueError>("{}: the target of shape {} is expanded: several of its elements are one in memory", operation, x.shape());
   if (GradMode::enabled() && x.requires_grad())
     fail<AutogradError>("{}: the target requires a gradient, and in-place operations are not recorded; use a NoGradGuard",
                         operation);
 }
 
-/// Checks both operands and brings the source to the target's dtype.
+/// The bytes from x's first element in memory to behind its last.
+std::pair<const std::byte*, const std::byte*> extent(const Tensor& x) {
+  std::int64_t first = 0, last = 0;
+  for (int d = 0; d < x.ndim(); ++d) {
+    const std::int64_t distance = x.strides()[d] * (x.shape()[d] - 1);
+    (distance < 0 ? first : last) += distance;
+  }
+  const auto* data = static_cast<const std::byte*>(x.raw_data());
+  const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
+  return {data + first * size, data + (last + 1) * size};
+}
+
+/// A source that can be read while the target is written, element by element in any order: itself, or a copy where both share
+/// memory otherwise than element on element.
+Tensor apart_from(const Tensor& x, const Tensor& source) {
+  if (source.storage() != x.storage() || x.numel() == 0) return source;
+  if (source.raw_data() == x.raw_data() && source.dtype() == x.dtype() && source.shape() == x.shape() &&
+      source.strides() == x.strides())
+    return source;
+  const auto [x_begin, x_end] = extent(x);
+  const auto [begin, end] = extent(source);
+  if (end <= x_begin || x_end <= begin) return source;
+  const Tensor copy = empty_like(source);
+  copy_data(copy, source);
+  return copy;
+}
+
+/// Checks both operands and brings the source to the target's dtype, apart from it.
 Tensor check_source(const char* operation, const Tensor& x, const Tensor& source) {
   check_target(operation, x);
   if (!source.defined()) fail<ValueError>("{}: the source is undefined", operation);
@@ -29,7 +60,7 @@ Tensor check_source(const char* operation, const Tensor& x, const Tensor& source
                      x.shape());
   if (is_integral(x.dtype()) && is_floating(source.dtype()))
     fail<DTypeError>("{}: {} values would be truncated in a target of {}", operation, source.dtype(), x.dtype());
-  return to_data(source, x.dtype());
+  return apart_from(x, to_data(source, x.dtype()));
 }
 
 }  // namespace
@@ -39,7 +70,7 @@ const Tensor& copy_(const Tensor& x, const Tensor& source) {
   if (!source.defined()) fail<ValueError>("copy_: the source is undefined");
   if (GradMode::enabled() && source.requires_grad())
     fail<AutogradError>("copy_: the source requires a gradient, and in-place operations are not recorded; use a NoGradGuard");
-  copy_data(x, source);
+  copy_data(x, apart_from(x, source));
   return x;
 }
 
@@ -69,6 +100,7 @@ const Tensor& multiply_(const Tensor& x, Scalar y) {
   check_target("multiply_", x);
   if (y.promoted(x.dtype()) != x.dtype())
     fail<DTypeError>("multiply_: {} times {} does not stay {}", x.dtype(), y.real(), x.dtype());
+  check_fits("multiply_", y, x.dtype());
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), with_scalar, WithScalar::multiply, x, x, y);
   return x;

@@ -1,7 +1,8 @@
 #pragma once
 // In-place operations, for optimisers, initialisers and buffers. They are not recorded: with recording on, AutogradError
 // where the target or the source requires a gradient. A changed tensor that was saved for backward makes that backward
-// an AutogradError. Return their first argument.
+// an AutogradError. A source that shares memory with the target is read before anything is written. ValueError for a target that
+// is expanded, and for numbers that a target of integers cannot hold. Return their first argument.
 #include <glade/core/tensor.h>
 
 namespace glade {

@@ -4,6 +4,7 @@
 #include <glade/core/math.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -324,6 +325,58 @@ TEST_P(Elementwise, InPlace) {
   zero_(column);
   fill_(select(x, 1, 0), 2.5);
   EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{2.5f, 0, 2.5f, 0}));
+}
+
+TEST_P(Elementwise, InPlaceFromTheSameMemory) {
+  // As if the source were read before anything is written.
+  const auto numbers = [&] { return to_data(arange(0, 1000 * 1000, 1, {DType::float64, kCPU}), device()); };
+  const auto part = [](const Tensor& x, std::int64_t first) { return slice(x, 0, first, first + 999000); };
+  using Change = void (*)(const Tensor&, const Tensor&);
+  for (const Change change : {Change([](const Tensor& x, const Tensor& y) { copy_(x, y); }),
+                              Change([](const Tensor& x, const Tensor& y) { add_(x, y, -1); }),
+                              Change([](const Tensor& x, const Tensor& y) { multiply_(x, y); })}) {
+    const auto check = [&](const Tensor& x, const Tensor& target, const Tensor& source) {
+      const Tensor expected = clone(target);
+      change(expected, clone(source));
+      change(target, source);
+      EXPECT_TRUE(all_close(target, expected, 0, 0)) << x.shape()[0];
+    };
+    Tensor x = numbers();
+    check(x, x, select(x, 0, 2));
+    for (const std::int64_t first : {0, 1, 500}) check(x = numbers(), part(x, first), part(x, 1));
+    x = reshape(numbers(), {1000, 1000});
+    check(x, x, transpose(x, 0, 1));
+    check(x, x, slice(x, 0, 7, 8));
+    check(x, slice(x, 1, 0, 500), slice(x, 1, 500, 1000));
+    check(x, x, x);
+  }
+  const Tensor expanded = expand(zeros({1, 3}, {DType::float32, device()}), {2, 3}), one = ones_like(expanded);
+  EXPECT_TRUE(throws_with<ValueError>([&] { add_(expanded, one); }, "add_: the target of shape [2, 3] is expanded"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { copy_(expanded, one); }, "copy_: the target of shape [2, 3] is expanded"));
+}
+
+TEST_P(Elementwise, NumbersThatIntegersCannotHold) {
+  const Tensor bytes = Tensor::from_vector<std::int64_t>({0, 5, 255}, device()), x = to_data(bytes, DType::uint8);
+  const auto values = [](const Tensor& y) { return y.to_vector<std::int64_t>(); };
+  using Numbers = std::vector<std::int64_t>;
+  EXPECT_EQ(values(equal(x, 261)), (Numbers{0, 0, 0}));
+  EXPECT_EQ(values(not_equal(x, 261)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(greater(x, -1)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(less(x, 256)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(equal(to_data(bytes, DType::int32), std::int64_t{1} << 32)), (Numbers{0, 0, 0}));
+  EXPECT_EQ(values(clamp(x, -1, 300)), (Numbers{0, 5, 255}));
+  EXPECT_EQ(values(clamp(x, 3, std::int64_t{1} << 40)), (Numbers{3, 5, 255}));
+  EXPECT_EQ(values(x - 1), (Numbers{255, 4, 254}));
+  EXPECT_EQ(clamp(x, -1, 300).dtype(), DType::uint8);
+  EXPECT_TRUE(throws_with<ValueError>([&] { clamp(x, 256, 300); }, "clamp: 256 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { clamp(x, -2, -1); }, "clamp: -1 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { x + 256; }, "add: 256 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { x * -1; }, "multiply: -1 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { 300 - x; }, "subtract: 300 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { fill_(x, 300); }, "fill: 300 does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { full({2}, NAN, x.options()); }, "fill: nan does not fit in uint8"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { multiply_(x, 256); }, "multiply_: 256 does not fit in uint8"));
+  EXPECT_EQ(values(x), (Numbers{0, 5, 255}));
 }
 
 TEST_P(Elementwise, LargeTensorsAreThreadedRight) {

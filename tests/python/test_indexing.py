@@ -112,3 +112,24 @@ def test_write_errors():
     with glade.no_grad():
         leaf[0] = 1
     assert leaf.tolist() == [1, 0]
+
+
+def test_writes_from_the_same_memory():
+    x = glade.arange(6)
+    x[1:] = x[:-1]
+    assert x.tolist() == [0, 0, 1, 2, 3, 4]
+    x[::-1] = x
+    assert x.tolist() == [4, 3, 2, 1, 0, 0]
+    x -= x[2]
+    assert x.tolist() == [2, 1, 0, -1, -2, -2]
+    with pytest.raises(ValueError, match="the target of shape \\[2, 3\\] is expanded"):
+        glade.zeros(1, 3).expand(2, 3)[:] = 1
+
+
+def test_numbers_that_integers_cannot_hold():
+    x = glade.zeros(2, dtype="uint8")
+    for write in (lambda: x.__setitem__(0, 300), lambda: glade.tensor([1, 256], dtype="uint8"), lambda: x + 256):
+        with pytest.raises(ValueError, match="does not fit in uint8"):
+            write()
+    assert x.tolist() == [0, 0]
+    assert (x > -1).tolist() == [True, True]
