@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include <glade/core/format.h>
+#include <glade/core/output_path.h>
 
 namespace glade::nn {
 namespace {
@@ -41,10 +42,11 @@ void remove_leftover(const std::string& temporary) {
 }
 
 OutputFile::OutputFile(const std::string& path)
-    : path_(path), temporary_(path + kTemporarySuffix), descriptor_(open_locked(temporary_)) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) error_ = EISDIR;
-  else if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
+    : path_(path),
+      target_(output_path<CheckpointError>(path)),
+      temporary_(target_ + kTemporarySuffix),
+      descriptor_(open_locked(temporary_)) {
+  if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
 }
 
 OutputFile::~OutputFile() {
@@ -85,12 +87,12 @@ void OutputFile::write(const void* data, std::size_t size) {
 void OutputFile::commit() {
   check();
   if (::fsync(descriptor_) != 0) fail<CheckpointError>("{}: cannot be synced: {}", temporary_, std::strerror(errno));
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0)
     fail<CheckpointError>("{}: cannot be replaced: {}", path_, std::strerror(errno));
   ::close(descriptor_);
   descriptor_ = -1;
 
-  const std::string parent = std::filesystem::path(path_).parent_path().string(), folder = parent.empty() ? "." : parent;
+  const std::string parent = std::filesystem::path(target_).parent_path().string(), folder = parent.empty() ? "." : parent;
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
   const int error = errno;

@@ -13,11 +13,12 @@ inline constexpr const char* kTemporarySuffix = ".tmp";
 /// Removes a temporary file that a killed process left, unless another process is writing it now.
 void remove_leftover(const std::string& temporary);
 
-/// Collects what is to become `path` in a temporary file beside it. Every function throws CheckpointError with the file and
+/// Collects what is to become `path` in a temporary file beside it, or, where that is a symbolic link, what is to become the
+/// file that it stands for. Every function throws CheckpointError with the file and
 /// the system's reason.
 class OutputFile {
  public:
-  /// Fails where another process is writing the same file.
+  /// Fails where another process is writing the same file, and where `path` is there and no regular file.
   explicit OutputFile(const std::string& path);
   /// Removes the temporary file unless it was committed.
   ~OutputFile();
@@ -43,7 +44,7 @@ class OutputFile {
   /// Counts what was written, and has the system bring it to the disk meanwhile.
   void start_writeback(std::size_t written);
 
-  std::string path_, temporary_;
+  std::string path_, target_, temporary_;  ///< target_: path_ without symbolic links
   int descriptor_ = -1;
   std::size_t end_ = 0;      ///< of what write() wrote
   std::size_t pending_ = 0;  ///< bytes whose way to the disk was not started

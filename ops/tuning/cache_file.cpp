@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <glade/core/format.h>
+#include <glade/core/output_path.h>
 #include <glade/ops/tuning/cache.h>
 #include <glade/ops/tuning/file_lock.h>
 
@@ -83,22 +84,23 @@ Content read_with_warning(const std::string& path) {
   return content;
 }
 
-/// Gives `path` the content as a whole or not at all. Returns errno, 0 where it worked.
-int replace_file(const std::string& path, const std::string& content) {
-  const std::string temporary = fmt::format("{}.{}", path, getpid());  // one writer a process: the caller holds the lock
+/// Gives `path` the content as a whole or not at all. Throws Error where that fails.
+void replace_file(const std::string& path, const std::string& content) {
+  const std::string target = output_path<Error>(path);
+  const std::string temporary = fmt::format("{}.{}", target, getpid());  // one writer a process: the caller holds the lock
   const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0) return errno;
-  int error = 0;
+  int error = descriptor < 0 ? errno : 0;
   for (std::size_t done = 0; done < content.size() && error == 0;) {
     const ssize_t written = ::write(descriptor, content.data() + done, content.size() - done);
     if (written >= 0) done += static_cast<std::size_t>(written);
     else if (errno != EINTR) error = errno;
   }
   if (error == 0 && fsync(descriptor) != 0) error = errno;
-  if (close(descriptor) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) unlink(temporary.c_str());
-  return error;
+  if (descriptor >= 0 && close(descriptor) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
+  if (error == 0) return;
+  unlink(temporary.c_str());
+  fail<Error>("{}: cannot be written: {}", path, std::strerror(error));
 }
 
 std::string file_text(const Json& entries) { return Json{{"format", kFormat}, {"entries", entries}}.dump(1) + '\n'; }
@@ -117,8 +119,7 @@ void merge(const std::string& operation, const Json& entries) {
     if (same != content.entries.end()) *same = entry;
     else content.entries.push_back(entry);
   }
-  if (const int error = replace_file(path, file_text(content.entries)))
-    fail<Error>("{} cannot be written: {}", path, std::strerror(error));
+  replace_file(path, file_text(content.entries));
 }
 
 }  // namespace
@@ -165,8 +166,7 @@ std::size_t export_cache(const std::string& path) {
   for (const fs::directory_entry& file : fs::directory_iterator(cache_folder(), no_folder))
     if (file.path().extension() == ".json" && !fs::equivalent(file.path(), path, no_folder))
       for (const Json& entry : read_with_warning(file.path().string()).entries) entries.push_back(entry);
-  if (const int error = replace_file(path, file_text(entries)))
-    fail<Error>("{} cannot be written: {}", path, std::strerror(error));
+  replace_file(path, file_text(entries));
   return entries.size();
 }
 

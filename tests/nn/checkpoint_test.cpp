@@ -6,6 +6,7 @@
 #include <glade/ops/random/random.h>
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -306,6 +307,33 @@ TEST_F(CheckpointFile, FoldersThatCannotBeWrittenAreErrors) {
   if (is_root) {
     ASSERT_EQ(::seteuid(0), 0);
   }
+}
+
+TEST_F(CheckpointFile, WhatIsNoRegularFileIsNotReplaced) {
+  const Checkpoint checkpoint = Trainer().checkpoint();
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  fs::create_symlink("fifo", path("link"));
+  fs::create_symlink("loop", path("loop"));
+  for (const auto& [name, reason] :
+       {std::pair("fifo", "Is not a regular file"), {"link", "Is not a regular file"}, {"loop", "Too many levels"}})
+    EXPECT_TRUE(throws_with<CheckpointError>([&, name = name] { save_checkpoint(path(name), checkpoint); },
+                                             path(name) + ": cannot be written: " + reason));
+  EXPECT_TRUE(fs::is_fifo(path("fifo")) && fs::is_symlink(path("link")) && fs::is_symlink(path("loop")));
+  EXPECT_EQ(files(), 3u);
+}
+
+TEST_F(CheckpointFile, ASymbolicLinkStaysOne) {
+  const Checkpoint checkpoint = Trainer().checkpoint();
+  fs::create_directory(path("folder"));
+  fs::create_symlink("folder/model.h5", path("first"));
+  fs::create_symlink(path("first"), path("second"));
+  for (int i = 0; i < 2; ++i) {  // to a file that is not there yet, and to one that is
+    save_checkpoint(path("second"), checkpoint);
+    EXPECT_TRUE(fs::is_symlink(path("first")) && fs::is_symlink(path("second")));
+    EXPECT_FALSE(fs::is_symlink(path("folder/model.h5")));
+    EXPECT_TRUE(identical(checkpoint.model, load_checkpoint(path("folder/model.h5")).model));
+  }
+  EXPECT_EQ(files(), 3u);
 }
 
 TEST_F(CheckpointFile, NamesThatCollideAreErrors) {

@@ -526,6 +526,13 @@ TEST_F(Tuning, CachesTravel) {
   EXPECT_TRUE(throws_with<ValueError>([] { import_cache("bad.json"); }, "not JSON"));
   EXPECT_TRUE(throws_with<ValueError>([] { import_cache("absent.json"); }, "no such file"));
   EXPECT_TRUE(throws_with<Error>([] { export_cache("nowhere/all.json"); }, "cannot be written"));
+  ASSERT_EQ(mkfifo("fifo", 0600), 0);
+  EXPECT_TRUE(throws_with<Error>([] { export_cache("fifo"); }, "fifo: cannot be written: Is not a regular file"));
+  EXPECT_TRUE(fs::is_fifo("fifo"));
+  fs::create_symlink("all.json", "link.json");
+  fs::remove("all.json");
+  EXPECT_EQ(export_cache("link.json"), 3u);
+  EXPECT_TRUE(fs::is_symlink("link.json") && fs::is_regular_file("all.json"));
 }
 
 }  // namespace
