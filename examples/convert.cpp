@@ -24,13 +24,18 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("input", o.input, "A published model's folder, or a checkpoint")->required()->check(CLI::ExistingPath);
+  app.add_option("input", o.input, "A published model's folder, or a checkpoint")
+      ->required()
+      ->type_name("FILE.h5|FOLDER")
+      ->check(CLI::ExistingPath);
   app.add_option("output", o.output, "The checkpoint that is made of a folder, or the folder that is made of a checkpoint")
-      ->required();
+      ->required()
+      ->type_name("FILE.h5|FOLDER");
   app.add_option("--dtype", o.dtype, "Of the tensors in the folder; else as they are")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--shard-size", o.shard_gigabytes, "Largest file in the folder, in GB")
       ->check(lm::positive_number())
+      ->check(CLI::Range(1e-9, 9e9))
       ->capture_default_str();
   app.add_option("--compression", o.compression, "Of the checkpoint: gzip's level, 0 for none")
       ->check(CLI::Range(0, 9))
@@ -90,6 +95,8 @@ void checkpoint_to_folder(const Options& o) {
     tensors.emplace(name, nn::TensorInfo{entry->dtype, entry->shape});
     entries.emplace(name, entry->name);
   }
+  if (!tensors.contains("model.embeddings.weight"))
+    throw CheckpointError(o.input + ": holds no model: missing model.embeddings.weight");
   nn::models::SavePretrainedOptions options;
   if (o.dtype) options.dtype = dtype_from_name(*o.dtype);
   options.max_shard_bytes = static_cast<std::int64_t>(o.shard_gigabytes * 1e9);

@@ -46,12 +46,13 @@ void add_options(CLI::App& app, Options& o) {
       ->check(lm::non_negative_number())
       ->capture_default_str();
   app.add_option("--top-p", o.sampling.top_p, "Only among the likeliest tokens that together reach this probability")
+      ->check(lm::positive_number())
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
   app.add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred become less likely")
       ->check(lm::positive_number())
       ->capture_default_str();
-  app.add_option("--seed", o.sampling.seed, "Of the drawing")->capture_default_str();
+  app.add_option("--seed", o.sampling.seed, "Of the drawing")->check(lm::seed())->capture_default_str();
   app.add_option("--algorithm", o.algorithm, "That reads the prompt: auto, recurrent or chunk")
       ->check(CLI::IsMember(kAlgorithms))
       ->capture_default_str();
@@ -82,12 +83,13 @@ std::unique_ptr<CausalLM> load_model(const std::string& path, Device device) try
 
 void show(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  lm::flush_output();
 }
 
 int generate(Options& o) {
   const bool goes_on = !o.conversation.empty() && std::filesystem::exists(o.conversation);
   if (o.prompt.empty() && !goes_on) throw lm::UsageError("--prompt is empty: give at least one character");
+  if (!o.conversation.empty()) lm::check_folder("--conversation", o.conversation);
   const auto model = load_model(o.checkpoint, Device::parse(o.device));
   model->set_algorithm(kAlgorithms.at(o.algorithm));
   model->eval();
@@ -98,17 +100,14 @@ int generate(Options& o) {
   const lm::Tokens prompt = tokenizer->encode(o.prompt), stop_tokens = tokenizer->stop_tokens();
   o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), stop_tokens.begin(), stop_tokens.end());
 
+  std::vector<Conversation> conversations(1);
+  if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, *model);
+
   lm::TextStream text(*tokenizer, prompt);
   show(tokenizer->decode(prompt));
   o.sampling.on_tokens = [&](std::span<const std::int64_t> tokens) { show(text.add(tokens[0])); };
-  if (o.conversation.empty()) {
-    model->generate({prompt}, o.sampling);
-  } else {
-    std::vector<Conversation> conversations(1);
-    if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, *model);
-    model->generate({prompt}, o.sampling, &conversations);
-    nn::models::save_conversation(o.conversation, conversations[0], *model);
-  }
+  model->generate({prompt}, o.sampling, o.conversation.empty() ? nullptr : &conversations);
+  if (!o.conversation.empty()) nn::models::save_conversation(o.conversation, conversations[0], *model);
   std::putchar('\n');
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 
+#include "lm/program.h"
 #include "problems.h"
 #include "report.h"
 
@@ -122,7 +123,23 @@ tune::Tuned tune_one(const Job& job, const Options& o, const std::function<void(
           tuning::to_json(job.module->heuristic_cfg(job.problem)), job.module->tune(job.problem, options)};
 }
 
-void run(const Options& o) {
+/// Before anything is tuned or written.
+void check(const Options& o) {
+  if (o.shapes.empty() && o.shapes_file.empty() && o.model.empty() && o.export_path.empty() && o.import_path.empty())
+    throw lm::UsageError("give one of --shape, --shapes, --model, --import and --export");
+  std::vector<std::string> inputs{o.shapes_file, tune::config_file(o.model)};
+  const std::vector<std::pair<std::string, std::string>> outputs{{"--csv", o.csv}, {"--export", o.export_path}};
+  for (const auto& [option, path] : outputs) {
+    if (path.empty()) continue;
+    lm::check_folder(option, path);
+    lm::check_no_input(option, path, inputs);
+  }
+  if (!o.csv.empty()) lm::check_no_input("--csv", o.csv, {o.import_path});  // --export writes what --import brought, and more
+  lm::check_distinct(outputs);
+}
+
+int run(const Options& o) {
+  check(o);
   if (!o.import_path.empty())
     fmt::print("{} choices from {} to {}\n", tuning::import_cache(o.import_path), o.import_path, tuning::cache_folder());
   const RecurrentAttention recurrent_attention;
@@ -147,6 +164,7 @@ void run(const Options& o) {
   if (!all.empty()) tune::print_summary(all);
   if (!o.csv.empty()) tune::write_csv(o.csv, all);
   if (!o.export_path.empty()) fmt::print("{} choices to {}\n", tuning::export_cache(o.export_path), o.export_path);
+  return 0;
 }
 
 }  // namespace
@@ -158,17 +176,5 @@ int main(int argc, char** argv) {
       "with this cache folder ($GLADE_CACHE_DIR).");
   app.name("glade-tune");
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-    if (options.shapes.empty() && options.shapes_file.empty() && options.model.empty() && options.export_path.empty() &&
-        options.import_path.empty())
-      throw CLI::RequiredError("one of --shape, --shapes, --model, --import and --export");
-    run(options);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "glade-tune: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+  return lm::run(app, argc, argv, [&] { return run(options); });
 }

@@ -111,12 +111,17 @@ std::vector<AttentionProblem> read_problems(const std::string& path, const Atten
     const std::string content = line.substr(0, line.find('#'));
     if (content.find_first_not_of(" \r") != std::string::npos) problems.push_back(parse_problem(content, defaults));
   }
+  if (problems.empty()) throw ValueError(fmt::format("{}: has no shapes", path));
   return problems;
 }
 
-AttentionProblem problem_of_model(const std::string& path, const AttentionProblem& defaults) {
+std::string config_file(const std::string& path) {
   namespace fs = std::filesystem;
-  const std::string text = read_file(fs::is_directory(path) ? (fs::path(path) / "config.json").string() : path);
+  return fs::is_directory(path) ? (fs::path(path) / "config.json").string() : path;
+}
+
+AttentionProblem problem_of_model(const std::string& path, const AttentionProblem& defaults) {
+  const std::string text = read_file(config_file(path));
   const auto json = nlohmann::json::parse(text, nullptr, false);
   AttentionProblem p = defaults;
   p.g = p.g_gamma = p.gk = p.gv = false;

@@ -15,9 +15,11 @@ std::string describe(const glade::AttentionProblem& problem);
 glade::AttentionProblem parse_problem(const std::string& line, const glade::AttentionProblem& defaults);
 /// "none", or gates with + between them: "g+gk".
 void set_gates(glade::AttentionProblem& problem, const std::string& gates);
-/// A problem a line; '#' starts a comment.
+/// A problem a line; '#' starts a comment. ValueError where there is none.
 std::vector<glade::AttentionProblem> read_problems(const std::string& path, const glade::AttentionProblem& defaults);
-/// The recurrence of a model's layers, from its JSON config (a file, or a folder with config.json); the rest as in `defaults`.
+/// The file that `path` means as a model: itself, or the config.json in a folder.
+std::string config_file(const std::string& path);
+/// The recurrence of a model's layers, from its JSON config_file(); the rest as in `defaults`.
 glade::AttentionProblem problem_of_model(const std::string& path, const glade::AttentionProblem& defaults);
 
 }  // namespace tune

@@ -1,11 +1,8 @@
 #include "lm/options.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include "lm/step_profile.h"
 
 namespace lm {
 
@@ -55,21 +52,25 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--profile", o.profile,
                  "Chrome trace of steps 6 to 15 of this run, without graphs, of which a table is printed at the end")
       ->type_name("FILE.json");
-  app.add_option("--seed", o.seed, "Of the weights and the order of the data")->capture_default_str();
+  app.add_option("--seed", o.seed, "Of the weights and the order of the data")->check(seed())->capture_default_str();
 }
 
 void check_outputs(const Options& o) {
-  namespace fs = std::filesystem;
-  for (const auto& [option, path] : {std::pair("--save", o.save), std::pair("--log", o.log), std::pair("--profile", o.profile)}) {
+  const std::vector<std::pair<std::string, std::string>> outputs{{"--save", o.save}, {"--log", o.log}, {"--profile", o.profile}};
+  for (const auto& [option, path] : outputs) {
     if (path.empty()) continue;
-    const fs::path folder = fs::absolute(path).parent_path();
-    if (!fs::is_directory(folder)) throw UsageError(fmt::format("{} {}: there is no folder {}", option, path, folder.string()));
-    if (access(folder.c_str(), W_OK) != 0)
-      throw UsageError(fmt::format("{} {}: the folder cannot be written to: {}", option, path, std::strerror(errno)));
+    check_folder(option, path);
     check_no_input(option, path, o.data);
+    if (option != "--save") check_no_input(option, path, {o.resume});
   }
+  check_distinct(outputs);
   if (o.resume == "auto" && o.save.empty()) throw UsageError("--resume auto needs --save");
   if (o.save_every > 0 && o.save.empty()) throw UsageError("--save-every needs --save");
+  if (o.keep > 0 && o.save.empty()) throw UsageError("--keep needs --save");
+  if (o.profile.empty()) return;
+  for (const auto& [option, steps] : {std::pair("--steps", o.steps.value_or(0)), {"--stop-at", o.stop_at}})
+    if (steps > 0 && steps <= StepProfile::kBefore)
+      throw UsageError(fmt::format("--profile begins after {} steps: {} {} is too few", StepProfile::kBefore, option, steps));
 }
 
 }  // namespace lm

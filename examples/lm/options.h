@@ -33,7 +33,8 @@ inline constexpr Defaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 128, 16
 inline constexpr Defaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 256, 64, 2000};
 
 void add_options(CLI::App& app, Options& options);
-/// UsageError for files to write that lie in no folder or would destroy the data.
+/// UsageError for files to write that lie in no folder, or would destroy the data or one another, and for options about files
+/// that are not written.
 void check_outputs(const Options& options);
 
 }  // namespace lm

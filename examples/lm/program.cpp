@@ -1,14 +1,21 @@
 #include "lm/program.h"
 
+#include <fmt/format.h>
 #include <glade/core/error.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 
 namespace lm {
 namespace {
+
+namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t received_signal = 0;
 
@@ -20,6 +27,21 @@ CLI::Validator number_check(bool (*is_right)(double), const char* expected, cons
     return passes ? std::string() : text + ", expected " + expected;
   };
   return {check, shown_in_help};
+}
+
+/// UsageError where an option for a file, which its help says, is given an empty name.
+void check_file_names(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_type_name().starts_with("FILE"))
+      for (const std::string& name : option->results())
+        if (name.empty()) throw UsageError(option->get_name() + ": an empty file name");
+}
+
+/// Both may be there or not.
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  std::error_code missing;
+  const auto full_name = [&](const fs::path& path) { return fs::weakly_canonical(fs::absolute(path, missing), missing); };
+  return fs::equivalent(a, b, missing) || full_name(a) == full_name(b);
 }
 
 int report(const CLI::App& app, const char* message, int exit_code) {
@@ -38,13 +60,28 @@ CLI::Validator non_negative_number() {
   return number_check([](double x) { return x >= 0; }, "a number of at least 0", "NONNEGATIVE");
 }
 
+CLI::Validator seed() {
+  const auto check = [](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool passes = error == std::errc() && end == text.data() + text.size();
+    return passes ? std::string() : text + ", expected a whole number from 0 to 2^64 - 1";
+  };
+  return {check, ""};
+}
+
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
   try {
-    app.parse(argc, argv);
-    return body();
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
+    int exit_code = 0;
+    try {
+      app.parse(argc, argv);
+      check_file_names(app);
+      exit_code = body();
+    } catch (const CLI::CallForHelp&) {
+      std::fputs(app.help().c_str(), stdout);
+    }
+    flush_output();
+    return exit_code;
   } catch (const CLI::ParseError& error) {
     return report(app, error.what(), 2);
   } catch (const UsageError& error) {
@@ -56,10 +93,28 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
   }
 }
 
+void flush_output() {
+  if (std::fflush(stdout) != 0) throw std::runtime_error(fmt::format("the output cannot be written: {}", std::strerror(errno)));
+  if (std::ferror(stdout) != 0) throw std::runtime_error("the output cannot be written");
+}
+
+void check_folder(const std::string& option, const std::string& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  if (!fs::is_directory(folder)) throw UsageError(fmt::format("{} {}: there is no folder {}", option, path, folder.string()));
+  if (access(folder.c_str(), W_OK) != 0)
+    throw UsageError(fmt::format("{} {}: the folder cannot be written to: {}", option, path, std::strerror(errno)));
+}
+
 void check_no_input(const std::string& option, const std::string& path, const std::vector<std::string>& inputs) {
-  std::error_code missing;
   for (const std::string& input : inputs)
-    if (std::filesystem::equivalent(path, input, missing)) throw UsageError(option + ' ' + path + ": that is a file to read");
+    if (is_same_file(path, input)) throw UsageError(fmt::format("{} {}: that is a file to read", option, path));
+}
+
+void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs) {
+  for (auto a = outputs.begin(); a != outputs.end(); ++a)
+    for (auto b = outputs.begin(); b != a; ++b)
+      if (!a->second.empty() && !b->second.empty() && is_same_file(a->second, b->second))
+        throw UsageError(fmt::format("{} {}: that is the file of {}", a->first, a->second, b->first));
 }
 
 void catch_interrupts() {

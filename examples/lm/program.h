@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lm {
@@ -16,13 +17,23 @@ struct UsageError : std::runtime_error {
 /// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
+/// Of an option for a std::uint64_t: CLI11 makes some other number of those that are no such one.
+CLI::Validator seed();
 
 /// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade
-/// refuses and UsageErrors give exit code 2, every other exception 1, each with one message on the standard error.
+/// refuses and UsageErrors give exit code 2, every other exception, and an output that cannot be written, 1, each with one
+/// message on the standard error. An empty name for an option whose type begins with FILE is a UsageError.
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 
+/// Brings what was printed to where the standard output leads. std::runtime_error where that fails, or did before.
+void flush_output();
+
+/// UsageError where `path`, which `option` names for a file to write, lies in no folder or in one that cannot be written to.
+void check_folder(const std::string& option, const std::string& path);
 /// UsageError where `path`, which `option` names for a file to write, is one of `inputs`.
 void check_no_input(const std::string& option, const std::string& path, const std::vector<std::string>& inputs);
+/// UsageError where two of `outputs`, options and the paths they name for files to write, mean the same file. Empty: none.
+void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs);
 
 /// From here on SIGINT (Ctrl-C) and SIGTERM only set what interrupted() returns. A second one ends the program at once.
 void catch_interrupts();

@@ -11,7 +11,6 @@
 namespace lm {
 
 void StepProfile::next_step() {
-  constexpr std::int64_t kBefore = 5, kSteps = 10;
   if (recording_ && ++recorded_ == kSteps) stop();
   if (steps_++ != kBefore) return;
   glade::start_profile(device_);
@@ -21,7 +20,7 @@ void StepProfile::next_step() {
 void StepProfile::finish() {
   if (recording_ && ++recorded_ > 0) stop();
   if (table_) fmt::print("where the time of {} steps went\n{}the trace is in {}\n", recorded_, *table_, path_);
-  else fmt::print("the run was too short for a profile\n");
+  else fmt::print("the run was too short for a profile: {} is not written\n", path_);
 }
 
 void StepProfile::stop() {

@@ -11,6 +11,8 @@ namespace lm {
 /// Records ten steps, after five that are not like the others, and writes them as a Chrome trace.
 class StepProfile {
  public:
+  static constexpr std::int64_t kBefore = 5, kSteps = 10;
+
   StepProfile(const std::string& path, glade::Device device) : path_(path), device_(device) {}
   /// To be called before every step. std::runtime_error where the trace cannot be written.
   void next_step();

@@ -130,6 +130,14 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   expect_refused(kConvert + " missing out", 2, "missing");
   expect_refused(kConvert + " text.txt out", 1, "text.txt: ");
   expect_refused(kConvert + " lightning.h5 out", 1, "lightning.h5: model config: model_type is \"lightning\", expected \"gla\"");
+  nn::Checkpoint conversation;
+  conversation.config = nn::models::GLAConfig().to_json();
+  nn::save_checkpoint("conversation.h5", conversation);
+  expect_refused(kConvert + " conversation.h5 out", 1, "conversation.h5: holds no model: missing model.embeddings.weight");
+  for (const char* size : {"1e30", "1e-10", "nan", "0"})
+    expect_refused(kConvert + " conversation.h5 out --shard-size " + size, 2, "--shard-size: ");
+  expect_refused(kConvert + " '' out", 2, "input");
+  expect_refused(kConvert + " " + kData + "gla_base ''", 2, "output: an empty file name");
   expect_refused(kConvert + " . out.h5", 1, "config.json: cannot be read");
   expect_refused(kConvert + " " + kData + "gla_base nowhere/out.h5", 1, "nowhere/out.h5");
   expect_refused(kConvert + " " + kData + "gla_base out.h5 --dtype bfloat16", 2, "--dtype is for folders");

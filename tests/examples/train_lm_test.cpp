@@ -238,9 +238,13 @@ TEST_F(LanguageModel, ProfileIsAChromeTrace) {
       "python3 -c 'import json; t = json.load(open(\"trace.json\"))[\"traceEvents\"]; "
       "print(*(sum(e[\"name\"] == n for e in t) for n in (\"data\", \"forward\", \"layers.0\", \"process_name\")))'");
   EXPECT_EQ(read.output, "10 20 20 1\n");
-  EXPECT_NE(run_shell(run + "--steps 4").output.find("too short for a profile"), std::string::npos);
   EXPECT_NE(run_shell(run + "--steps 8").output.find("time of 3 steps"), std::string::npos);
+  expect_refused({run + "--steps 5", 2, "--profile begins after 5 steps: --steps 5 is too few"});
+  expect_refused({run + "--steps 20 --stop-at 3", 2, "--stop-at 3 is too few"});
   expect_refused({kTrain + "--device cpu --data text.txt --profile nowhere/trace.json", 2, "there is no folder"});
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 3 --save model.h5").exit_code, 0);
+  const ProcessResult rest = run_shell(kTrain + "--device cpu --data text.txt --steps 8 --resume model.h5 --profile rest.json");
+  EXPECT_NE(rest.output.find("too short for a profile: rest.json is not written"), std::string::npos) << rest.output;
 }
 
 TEST_F(LanguageModel, InterruptSavesAndResumes) {
@@ -256,7 +260,7 @@ TEST_F(LanguageModel, InterruptSavesAndResumes) {
 }
 
 TEST_F(LanguageModel, RefusesBadInput) {
-  ASSERT_EQ(run_shell(": >empty.txt; head -c 200 text.txt >short.txt; mkdir folder").exit_code, 0);
+  ASSERT_EQ(run_shell(": >empty.txt; head -c 200 text.txt >short.txt; mkdir folder; mkfifo fifo").exit_code, 0);
   const std::string run = kTrain + "--device cpu --steps 3 --data text.txt ";
   for (const BadCommand& bad : std::vector<BadCommand>{
            {kTrain + "--device cpu --data missing.txt", 1, "missing.txt: cannot be opened: No such file or directory"},
@@ -275,6 +279,15 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {kTrain + "--data text.txt --device banana", 2, "banana"},
            {run + "--save-every 5", 2, "--save-every needs --save"},
            {run + "--resume auto", 2, "--resume auto needs --save"},
+           {run + "--keep 2", 2, "--keep needs --save"},
+           {run + "--seed -1", 2, "--seed: -1, expected a whole number from 0 to 2^64 - 1"},
+           {run + "--seed 18446744073709551616", 2, "--seed: 18446744073709551616, expected a whole number"},
+           {run + "--save ''", 2, "--save: an empty file name"},
+           {run + "--save m.h5 --log ./m.h5", 2, "--log ./m.h5: that is the file of --save"},
+           {run + "--log new --profile new --save m.h5", 2, "--profile new: that is the file of --log"},
+           {run + "--log short.txt --resume short.txt", 2, "--log short.txt: that is a file to read"},
+           {run + "--save fifo", 1, "fifo: cannot be written: Is not a regular file"},
+           {run + ">/dev/full", 1, "No space left on device"},
            {run + "--save nowhere/model.h5", 2, "there is no folder"},
            {run + "--save text.txt", 2, "--save text.txt: that is a file to read"},
            {run + "--log ./text.txt", 2, "--log ./text.txt: that is a file to read"},
@@ -290,6 +303,7 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {kTokenize + "--output a.bin missing.txt", 1, "missing.txt: is no file"},
            {kTokenize + "--output a.bin empty.txt", 2, "no tokens"},
            {kTokenize + "--output nowhere/a.bin text.txt", 1, "nowhere/a.bin"},
+           {kTokenize + "--output fifo text.txt", 1, "fifo: cannot be written: Is not a regular file"},
            {kTokenize + "--output text.txt text.txt", 2, "--output text.txt: that is a file to read"},
            {kInspect, 2, "give a file"},
            {kInspect + "text.txt", 1, "text.txt: not an HDF5 file"},
@@ -310,6 +324,15 @@ TEST_F(LanguageModel, RefusesACheckpointOfAnotherModel) {
   expect_refused({run + "--resume text.txt", 1, "text.txt"});
   expect_refused({kGenerate + "--checkpoint model.h5 --top-p 0", 2, "--top-p"});
   expect_refused({kGenerate + "--checkpoint model.h5 --prompt ''", 2, "--prompt"});
+  expect_refused({kGenerate + "--checkpoint model.h5 --top-p nan", 2, "--top-p: nan, expected a number above 0"});
+  expect_refused({kGenerate + "--checkpoint model.h5 --seed -1", 2, "--seed: -1, expected a whole number"});
+  expect_refused({kGenerate + "--checkpoint model.h5 >/dev/full", 1, "the output cannot be written: No space left on device"});
+  expect_refused({kGenerate + "--checkpoint model.h5 --conversation nowhere/c.h5", 2, "generate: --conversation nowhere/c.h5"});
+  for (const char* file : {"text.txt", "model.h5"}) {
+    const ProcessResult result = run_shell(kGenerate + "--checkpoint model.h5 --prompt Line --conversation " + file);
+    EXPECT_EQ(result.exit_code, 1) << file;
+    EXPECT_EQ(result.output.substr(0, 10), "generate: ") << "something was generated before:\n" << result.output;
+  }
 }
 
 TEST_F(LanguageModel, ALossThatIsNoNumberLeavesTheOldCheckpoint) {

@@ -86,6 +86,8 @@ TEST_F(GladeTune, ExportsAndImports) {
 
 TEST_F(GladeTune, SaysWhatIsWrong) {
   std::ofstream("number.json") << R"({"model_type": 5})";
+  std::ofstream("shapes.txt") << "B1_T4_H1_K8_V8\n";
+  std::ofstream("comment.txt") << "# B1_T4_H1_K8_V8\n";
   for (const auto& [arguments, words] :
        {std::pair("", "one of --shape"),
         {"--shape B1_Q4", "'Q4' is not one of"},
@@ -95,19 +97,32 @@ TEST_F(GladeTune, SaysWhatIsWrong) {
         {"--shape B0_T4", "'B0' is not one of"},
         {"--shape B1_T4_H4_G3", "H is no multiple of G"},
         {"--shape B1_T4 --gates gz", "gates 'gz'"},
+        {"--shapes comment.txt", "comment.txt: has no shapes"},
+        {"--shapes ''", "--shapes: an empty file name"},
+        {"--shapes shapes.txt --csv ./shapes.txt", "--csv ./shapes.txt: that is a file to read"},
+        {"--shapes shapes.txt --export shapes.txt", "--export shapes.txt: that is a file to read"},
+        {"--model number.json --csv number.json", "--csv number.json: that is a file to read"},
+        {"--import number.json --csv number.json", "--csv number.json: that is a file to read"},
+        {"--shapes shapes.txt --csv new --export ./new", "--export ./new: that is the file of --csv"},
+        {"--shapes shapes.txt --export no/all.json", "--export no/all.json: there is no folder"},
         {"--shapes absent.txt", "absent.txt: cannot be opened"},
         {"--import absent.json", "there is no such file"},
         {"--import .", ".: it is not JSON"},
         {"--model absent.json", "cannot be opened"},
         {"--model number.json", "model_type is 5"},
         {"--shape B1_T4 --operation conv", "--operation"},
-        {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "no/rows.csv: cannot be written"}}) {
+        {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "--csv no/rows.csv: there is no folder"}}) {
     const ProcessResult result = run(arguments);
-    EXPECT_TRUE(result.exit_code != 0 && result.exit_code < 128) << arguments << ": " << result.exit_code;
+    EXPECT_TRUE(result.exit_code == 1 || result.exit_code == 2) << arguments << ": " << result.exit_code;
+    EXPECT_EQ(result.output.substr(0, 12), "glade-tune: ") << arguments;
     EXPECT_EQ(result.output.find("candidate"), std::string::npos) << arguments << " tuned first";
     EXPECT_NE(result.output.find(words), std::string::npos) << arguments << "\n" << result.output;
   }
+  EXPECT_EQ(read_file("shapes.txt"), "B1_T4_H1_K8_V8\n");
   EXPECT_EQ(run("--help").exit_code, 0);
+  const ProcessResult full = run("--shapes shapes.txt --export all.json >/dev/full");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_NE(full.output.find("No space left on device"), std::string::npos) << full.output;
 }
 
 }  // namespace
