@@ -29,6 +29,10 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.conversation and len(arguments.prompt) > 1:
         parser.error("--conversation goes with one prompt")
+    if arguments.conversation and not arguments.conversation.parent.is_dir():
+        parser.error(f"--conversation {arguments.conversation}: there is no folder {arguments.conversation.parent}")
+    if not 0 <= arguments.seed < 2**64:
+        parser.error(f"--seed {arguments.seed}: expected a whole number from 0 to 2^64 - 1")
     return arguments
 
 
@@ -70,11 +74,11 @@ def main():
     def show(tokens):  # as soon as they make whole characters
         print(stream.step(tokenizer, tokens[0]) or "", end="", flush=True)
 
-    print(tokenizer.decode(prompts[0]), end="", flush=True)
     conversations = None
     if o.conversation:
         goes_on = o.conversation.exists()
         conversations = [models.Conversation.load(o.conversation, model) if goes_on else models.Conversation()]
+    print(tokenizer.decode(prompts[0]), end="", flush=True)
     model.generate(prompts, o.tokens, **options, on_tokens=show, conversations=conversations)
     if conversations:
         conversations[0].save(o.conversation, model)

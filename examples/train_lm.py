@@ -19,57 +19,75 @@ from glade.data import Loader, TokenData, make_batch
 from tqdm import tqdm
 
 
+AUTO = Path("auto")  # of --resume
 LOSS_SCALE = "loss_scale."  # of its state in a checkpoint's data
 
 
-def at_least(least, kind=int):
+def at_least(least, kind=int, most=math.inf):
     """The type of an option."""
 
     def parse(text):
         value = kind(text)
-        if not value >= least:
-            raise argparse.ArgumentTypeError(f"{text}, expected at least {least}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}, expected at {f'most {most}' if value > most else f'least {least}'}")
         return value
 
     parse.__name__ = kind.__name__
     return parse
 
 
+def file_name(text):
+    """The type of an option."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty file name")
+    return Path(text)
+
+
+def is_same_file(a, b):
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
 def check_outputs(parser, options):
-    """An error for files that could not be written after the training, or would destroy the data."""
-    for name in ("save", "log", "profile", "plot"):
-        path = getattr(options, name)
-        if path and not path.parent.is_dir():
+    """An error for files that could not be written after the training, or would destroy the data or one another."""
+    inputs = [("data", path) for path in options.data]
+    resumed = [("resume", options.resume)] if options.resume and options.resume != AUTO else []
+    outputs = [(name, getattr(options, name)) for name in ("save", "log", "profile", "plot") if getattr(options, name)]
+    for i, (name, path) in enumerate(outputs):
+        if not path.parent.is_dir():
             parser.error(f"--{name} {path}: there is no folder {path.parent}")
-        if path and path.exists() and any(file.exists() and file.samefile(path) for file in options.data):
-            parser.error(f"--{name} {path}: that is a file of --data")
+        for other, file in inputs + outputs[:i] + (resumed if name != "save" else []):
+            if is_same_file(path, file):
+                parser.error(f"--{name} {path}: that is a file of --{other}")
+    if not options.save and (options.save_every > 0 or options.keep > 0 or options.resume == AUTO):
+        parser.error("--save-every, --keep and --resume auto need --save")
+    steps = min(options.steps, options.stop_at or options.steps)
+    if options.profile and steps <= StepProfile.BEFORE:
+        parser.error(f"--profile begins after {StepProfile.BEFORE} steps: {steps} of them are too few")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", type=Path, required=True, help="text or token files; the last twentieth is kept for validation")
+    parser.add_argument("--data", nargs="+", type=file_name, required=True, help="text or token files; the last twentieth is kept for validation")
     parser.add_argument("--packed", action="store_true", help="keep documents apart: a state begins and ends with its document")
     parser.add_argument("--model", choices=["gla", "lightning"], default="gla")
     for name, default in dict(layers=2, hidden=128, heads=2, seq_len=128, batch=16, accumulate=1, steps=1500).items():
         parser.add_argument("--" + name.replace("_", "-"), type=at_least(1), default=default, help=f"[{default}]")
-    for name, default in dict(warmup=50, seed=0).items():
-        parser.add_argument("--" + name, type=at_least(0), default=default, help=f"[{default}]")
+    parser.add_argument("--warmup", type=at_least(0), default=50, help="[50]")
+    parser.add_argument("--seed", type=at_least(0, most=2**64 - 1), default=0, help="[0]")
     for name, default in dict(lr=3e-3, weight_decay=0.1, grad_clip=1.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=at_least(0, float), default=default, help=f"[{default}]")
     parser.add_argument("--eval-every", type=at_least(0), default=250, metavar="N", help="steps between validations; 0: only at the end [250]")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of activations; float16 with a loss scale")
-    parser.add_argument("--save", type=Path, help="checkpoint to write at the end and on Ctrl-C")
+    parser.add_argument("--save", type=file_name, help="checkpoint to write at the end and on Ctrl-C")
     parser.add_argument("--save-every", type=at_least(0), default=0, metavar="N", help="steps between checkpoints; 0: only at the end [0]")
     parser.add_argument("--keep", type=at_least(0), default=0, metavar="N", help="checkpoints to keep, with their step in the name; 0: one, under its own name [0]")
-    parser.add_argument("--resume", metavar="FILE|auto", help="checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
+    parser.add_argument("--resume", metavar="FILE|auto", type=file_name, help="checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
     parser.add_argument("--stop-at", type=at_least(0), default=0, metavar="N", help="step to stop after, as on Ctrl-C; 0: none [0]")
-    parser.add_argument("--log", type=Path, help="CSV file for the loss of every step; --resume appends to it")
-    parser.add_argument("--profile", metavar="FILE.json", type=Path, help="Chrome trace of steps 6 to 15 of this run, of which a table is printed at the end")
-    parser.add_argument("--plot", type=Path, help="image of losses, learning rate and speed")
+    parser.add_argument("--log", type=file_name, help="CSV file for the loss of every step; --resume appends to it")
+    parser.add_argument("--profile", metavar="FILE.json", type=file_name, help="Chrome trace of steps 6 to 15 of this run, of which a table is printed at the end")
+    parser.add_argument("--plot", type=file_name, help="image of losses, learning rate and speed")
     options = parser.parse_args()
-    if not options.save and (options.save_every > 0 or options.resume == "auto"):
-        parser.error("--save-every and --resume auto need --save")
     check_outputs(parser, options)
     return options
 
@@ -134,17 +152,19 @@ def plot(history, validation, unit, file):
 class StepProfile:
     """Records ten steps, after five that are not like the others, and writes them as a Chrome trace."""
 
+    BEFORE, STEPS = 5, 10
+
     def __init__(self, path, device):
         self.path, self.device = path, device
         self.steps, self.profile = 0, None
 
     def begin_step(self):
-        if self.steps == 5:
+        if self.steps == self.BEFORE:
             glade.profiler.start(self.device)
         self.steps += 1
 
     def end_step(self, last):
-        if self.steps == 15 or (last and 5 < self.steps < 15):
+        if self.steps == self.BEFORE + self.STEPS or (last and self.BEFORE < self.steps < self.BEFORE + self.STEPS):
             self.stop()
 
     def stop(self):
@@ -153,18 +173,18 @@ class StepProfile:
 
     def finish(self):
         """Prints where the time of the recorded steps went."""
-        if self.steps > 5 and self.profile is None:  # after an interrupt
+        if self.steps > self.BEFORE and self.profile is None:  # after an interrupt
             self.stop()
         if self.profile is None:
-            print("the run was too short for a profile")
+            print(f"the run was too short for a profile: {self.path} is not written")
         else:
-            recorded = min(self.steps - 5, 10)
+            recorded = min(self.steps - self.BEFORE, self.STEPS)
             print(f"where the time of {recorded} steps went\n{self.profile.table(recorded)}the trace is in {self.path}")
 
 
 def open_resumed(options):
     """The checkpoint that --resume asks for, or None."""
-    if options.resume == "auto":
+    if options.resume == AUTO:
         return glade.open_newest_checkpoint(options.save)
     return glade.CheckpointFile(options.resume) if options.resume else None
 

@@ -84,7 +84,16 @@ def test_conversations_go_on(folder, tmp_path):
     assert len(models.Conversation.load(talk, model)) > before
 
 
+def test_conversations_are_checked_first(folder, tmp_path):
+    """Before anything is generated, or even printed."""
+    (tmp_path / "text.txt").write_text("text")
+    for path, code, message in (("nowhere/talk.h5", 2, "there is no folder"), ("text.txt", 1, "text.txt: ")):
+        result = run(folder, "--prompt", PROMPT, "--tokens", "5", "--conversation", tmp_path / path)
+        assert (result.returncode, result.stdout) == (code, "") and message in result.stderr
+
+
 def test_bad_input_is_named(folder):
+    assert "--seed -1: expected a whole number" in run(folder, "--prompt", "x", "--seed", "-1").stderr
     assert "give --tokenizer" in run(ROOT / "tests/data/gla_base", "--prompt", "x").stderr
     assert "one prompt" in run(folder, "--prompt", "x", "y", "--conversation", "talk.h5").stderr
     missing = run(folder / "nothing", "--prompt", "x")
