@@ -1,5 +1,5 @@
 #pragma once
-// What the example programs' main functions share: one message for an error, exit codes, Ctrl-C.
+// What the main functions of the example programs and of glade-tune share: one message for an error, exit codes, Ctrl-C.
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
