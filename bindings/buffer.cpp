@@ -58,8 +58,10 @@ std::shared_ptr<Py_buffer> acquire(py::handle array) {
           }};
 }
 
-/// Whether a tensor can lie over the memory: strides in elements, none negative, and elements at addresses of their size.
+/// Whether a tensor can lie over the memory: writable, strides in elements, none negative, and elements at addresses of their
+/// size.
 bool can_be_shared(const Py_buffer& view) {
+  if (view.readonly != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::size_t>(view.itemsize) != 0) return false;
   for (int d = 0; d < view.ndim; ++d)
     if (view.strides[d] < 0 || view.strides[d] % view.itemsize != 0) return false;

@@ -118,7 +118,7 @@ void bind_creation(py::module_& module) {
   module.def(
       "as_tensor", as_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
       "Like glade.tensor, but nothing is copied where dtype and device allow: the tensor shares the array's memory, and a tensor "
-      "is itself. What is read-only must not be written. DTypeError for an element type that glade lacks.");
+      "is itself. A read-only array is copied. DTypeError for an element type that glade lacks.");
   def_factory(
       module, "empty", [](const Shape& s, TensorOptions o) { return empty(s, o); },
       "An uninitialised tensor: empty(2, 3) or empty((2, 3)). ShapeError for negative sizes.");

@@ -48,6 +48,12 @@ Device from_dlpack_device(int type, int index) {
   return {DeviceType::cuda, index};
 }
 
+Tensor duplicate(const Tensor& x) {
+  const Tensor result = empty_like(x);
+  copy_data(result, x);
+  return result;
+}
+
 // ---- out -----------------------------------------------------------------------------------------------------------
 
 /// A tensor lent to another library, with the stream it is used on there.
@@ -114,12 +120,7 @@ py::object to_capsule(const Tensor& x, const std::optional<std::int64_t>& stream
                       const std::optional<std::pair<int, int>>& max_version, const std::optional<std::pair<int, int>>& dl_device,
                       const std::optional<bool>& copy) {
   if (x.requires_grad()) throw py::buffer_error("__dlpack__: the tensor requires a gradient: take x.detach() first");
-  Tensor source = copy.value_or(false) ? [&] {
-    const Tensor duplicate = empty_like(x);
-    copy_data(duplicate, x);
-    return duplicate;
-  }()
-                                       : x;
+  Tensor source = copy.value_or(false) ? duplicate(x) : x;
   if (dl_device) {
     const Device wanted = from_dlpack_device(dl_device->first, dl_device->second);
     if (!(wanted == x.device())) {
@@ -172,9 +173,11 @@ template <class Managed>
 Tensor borrow_from(const py::object& capsule, const char* name, const char* used_name) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
   if (managed == nullptr) throw py::error_already_set();
-  Tensor x = borrow(managed);  // throws before it takes the memory over
+  bool is_read_only = false;
+  if constexpr (std::is_same_v<Managed, ManagedTensorVersioned>) is_read_only = (managed->flags & dlpack::kReadOnly) != 0;
+  const Tensor x = borrow(managed);  // throws before it takes the memory over
   PyCapsule_SetName(capsule.ptr(), used_name);
-  return x;
+  return is_read_only ? duplicate(x) : x;
 }
 
 }  // namespace
@@ -205,11 +208,13 @@ void bind_dlpack(py::module_& module) {
   module.def(
       "from_dlpack", [](const py::object& array) { return is_tensor(array.ptr()) ? tensor_of(array.ptr()) : from_dlpack(array); },
       py::arg("array"),
-      "A tensor over the memory of any array with DLPack (NumPy, PyTorch, CuPy, JAX, ...), on the CPU or a CUDA device; nothing "
-      "is copied.\n\nOn CUDA, work on the array that is already queued comes before work on the tensor. DTypeError for an "
+      "A tensor over the memory of any array with DLPack (NumPy, PyTorch, CuPy, JAX, ...), on the CPU or a CUDA device; only "
+      "what "
+      "its owner calls read-only is copied, there.\n\nOn CUDA, work on the array that is already queued comes before work on the "
+      "tensor. DTypeError for an "
       "element "
       "type that glade lacks, DeviceError for another kind of device, ValueError for negative strides and for "
-      "elements at addresses that are no multiples of their size. Memory that its owner calls read-only must not be written.");
+      "elements at addresses that are no multiples of their size.");
   def_method("__dlpack__", to_capsule, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
              py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
              "A DLPack capsule over the tensor's memory. `stream` is the consumer's CUDA stream by the array API standard: its "

@@ -31,6 +31,8 @@ struct ManagedTensor {
   void (*deleter)(ManagedTensor*);
 };
 
+constexpr std::uint64_t kReadOnly = 1;  // of the flags
+
 /// In a capsule named "dltensor_versioned".
 struct ManagedTensorVersioned {
   std::uint32_t major = 1;

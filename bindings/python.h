@@ -74,11 +74,12 @@ void def_both(py::module_& module, const char* name, F f, const py::arg& self, c
 
 // ---- arguments -----------------------------------------------------------------------------------------------------
 
-/// A tensor, or an array that becomes one without copying: NumPy's, or any with DLPack.
+/// A tensor, or an array that becomes one, without copying where it is writable: NumPy's, or any with DLPack.
 struct TensorLike {
   Tensor tensor;
 };
-/// The tensor over an array's memory; undefined where the object is no array. ml_dtypes' bfloat16 is understood.
+/// The tensor over an array's memory, or over a copy where it is read-only; undefined where the object is no array. ml_dtypes'
+/// bfloat16 is understood.
 Tensor tensor_from_array(py::handle object);
 
 inline Tensor or_undefined(const std::optional<Tensor>& x) { return x.value_or(Tensor{}); }

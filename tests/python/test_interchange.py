@@ -34,8 +34,8 @@ def test_numpy_there_and_back(dtype):
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_numpy_views(dtype):
     array = np.ones((4, 6)).astype(dtype)
-    for view in [array[1:, ::2], array.T, array[:, None, 1], array[0, 0], np.broadcast_to(array[0], (3, 6))]:
-        view = np.asarray(view)
+    wide = np.lib.stride_tricks.as_strided(array[0], (3, 6), (0, array.itemsize))
+    for view in [array[1:, ::2], array.T, array[:, None, 1], array[:1, 0], array[0, 0, ...], wide]:
         x = glade.as_tensor(view)
         assert x.shape == view.shape and x.data_ptr() == view.ctypes.data and x.tolist() == view.tolist()
     shifted = np.frombuffer(b"x" + array.tobytes(), "uint8")[1:].view(dtype)
@@ -47,6 +47,24 @@ def test_numpy_views(dtype):
     assert glade.as_tensor(reversed_rows).tolist() == reversed_rows.tolist()  # copied: no negative strides
     assert glade.as_tensor(array[:0]).shape == (0, 6) and glade.zeros(0, 3).numpy().shape == (0, 3)
     assert glade.tensor(np.array(5, dtype)).shape == ()
+
+
+def test_read_only_memory_is_copied(tmp_path):
+    np.arange(4, dtype="float32").tofile(tmp_path / "x.bin")
+    frozen = np.arange(4, dtype="float32")
+    frozen.flags.writeable = False
+    for array in [np.memmap(tmp_path / "x.bin", "float32", "r"), frozen, frozen[::2], np.broadcast_to(frozen, (2, 4))]:
+        before = array.tolist()
+        for share in [glade.as_tensor, glade.from_dlpack]:
+            x = share(array)
+            assert x.tolist() == before
+            x += 1
+            assert array.tolist() == before and x.tolist() == (np.asarray(array) + 1).tolist()
+    data = bytes([97, 98, 99])
+    glade.as_tensor(np.frombuffer(data, "uint8")).zero_()
+    glade.from_dlpack(np.frombuffer(data, "uint8")).zero_()
+    assert data == b"abc"
+    assert glade.from_dlpack(frozen[:0]).shape == (0,)
 
 
 def test_memory_lives_as_long_as_either_side():
