@@ -114,7 +114,8 @@ void bind_data(py::module_& module) {
           "__iter__", [](const py::object& self) { return self; }, "The loader itself.")
       .def("__next__", &Loader::next, Unlocked(), "The next batch, on the device. Throws what went wrong on the thread.")
       .def_property_readonly("position", &Loader::position, "The number of sequences given; those only prepared do not count.")
-      .def("seek", &Loader::seek, arg("position"), Unlocked(), "Goes on from there. ValueError for a negative position.")
+      .def("seek", &Loader::seek, arg("position"), Unlocked(),
+           "Goes on from there. ValueError for a position outside 0 to 2**62.")
       .def_property_readonly("sequences_per_epoch", &Loader::sequences_per_epoch, "The number of sequences of an epoch.")
       .def("state_dict", &Loader::state_dict, "The seed and the position, for the `data` of a checkpoint.")
       .def("load_state_dict", &Loader::load_state_dict, arg("state"), Unlocked(),

@@ -15,7 +15,9 @@
 namespace glade::nn::data {
 namespace {
 
-constexpr std::int64_t kIgnored = -100;  // of cross_entropy
+constexpr std::int64_t kIgnored = -100;                          // of cross_entropy
+constexpr std::int64_t kMaxPosition = std::int64_t{1} << 62;     // from which counting on does not overflow
+constexpr std::int64_t kMaxBatchTokens = std::int64_t{1} << 32;  // 32 GiB
 
 /// Fills inputs and targets, which have their shapes.
 void fill_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed, Batch& batch) {
@@ -150,6 +152,9 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const LoaderOptions& optio
   const std::int64_t size = data_->size(), begin = options.begin, end = options.end.value_or(size), seq_len = options.seq_len;
   if (options.batch_size <= 0 || seq_len <= 0)
     fail<ValueError>("Loader: batch_size is {} and seq_len {}, expected positive numbers", options.batch_size, seq_len);
+  if (options.batch_size > kMaxBatchTokens / seq_len)
+    fail<ValueError>("Loader: batch_size is {} and seq_len {}, expected at most {} tokens in a batch", options.batch_size,
+                     seq_len, kMaxBatchTokens);
   if (begin < 0 || end > size || begin > end) fail<ValueError>("Loader: from token {} to {} of {}", begin, end, size);
   if (end - begin - 1 < seq_len)
     fail<ValueError>("Loader: {} tokens are too few for sequences of {} and the token after each", end - begin, seq_len);
@@ -187,7 +192,8 @@ void Loader::seek(std::int64_t position) {
 }
 
 void Loader::restart(std::int64_t position, std::uint64_t seed) {
-  if (position < 0) fail<ValueError>("Loader: position is {}, expected at least 0", position);
+  if (position < 0 || position > kMaxPosition)
+    fail<ValueError>("Loader: position is {}, expected 0 to {}", position, kMaxPosition);
   worker_.reset();  // which reads the seed
   position_ = position;
   options_.seed = seed;

@@ -51,7 +51,7 @@ class Loader {
 
   /// The number of sequences that next() has given: what was only prepared does not count.
   std::int64_t position() const;
-  /// Goes on from there. ValueError for a negative position.
+  /// Goes on from there. ValueError for a position outside 0 to 2^62.
   void seek(std::int64_t position);
   std::int64_t sequences_per_epoch() const { return sequences_; }
 

@@ -327,6 +327,16 @@ TEST_P(LoaderTest, RefusesBadOptions) {
   refused([](auto& o) { o.begin = -1; }, "from token -1");
   Loader loader(data_, options());
   EXPECT_TRUE(throws_with<ValueError>([&] { loader.seek(-1); }, "position is -1"));
+  constexpr std::int64_t kMax = std::int64_t{1} << 62;
+  EXPECT_TRUE(throws_with<ValueError>([&] { loader.seek(kMax + 1); }, "position is 4611686018427387905, expected 0 to"));
+  const StateDict forged{{"seed", Tensor::from_vector<std::int64_t>({0})},
+                         {"position", Tensor::from_vector<std::int64_t>({kMax + 1})}};
+  EXPECT_TRUE(throws_with<ValueError>([&] { loader.load_state_dict(forged); }, "position is 4611686018427387905"));
+  EXPECT_EQ(loader.position(), 0);
+  loader.seek(kMax);
+  loader.next();
+  EXPECT_EQ(loader.position(), kMax + options().batch_size);
+  EXPECT_TRUE(throws_with<ValueError>([&] { Loader(data_, {.batch_size = kMax, .seq_len = 5}); }, "at most 4294967296 tokens"));
   EXPECT_TRUE(throws_with<ValueError>([&] { loader.load_state_dict({}); }, "no seed"));
   EXPECT_TRUE(throws_with<ValueError>(
       [&] { loader.load_state_dict({{"seed", zeros({}, {DType::int64, kCPU})}, {"position", zeros({})}}); },
