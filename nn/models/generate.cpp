@@ -30,9 +30,19 @@ void check_options(const GenerateOptions& options) {
     fail<ValueError>("generate: repetition_penalty is {}, expected a positive finite number", options.repetition_penalty);
 }
 
+[[noreturn]] void refuse_logits() { fail<ValueError>("sample: the logits hold NaN, infinity, or nothing but -infinity"); }
+
+/// The likeliest token of each row. Whether there is one is read with the token itself, which is -1 then: one wait for the GPU.
+Tokens greedy(const Tensor& logits) {
+  const Tensor largest = max(logits, {-1});
+  const Tensor none = full({}, -1, {DType::int64, logits.device()});
+  Tokens tokens = where(equal(largest - largest, 0), argmax(logits, -1), none).to_vector<std::int64_t>();
+  if (std::ranges::count(tokens, -1) > 0) refuse_logits();
+  return tokens;
+}
+
 /// The token at which the summed probabilities of the candidates, likeliest first, pass `fraction` of their total.
 std::int64_t draw(std::span<const double> logits, const GenerateOptions& options, double fraction) {
-  if (options.temperature == 0) return std::ranges::max_element(logits) - logits.begin();
   Tokens order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
@@ -42,7 +52,7 @@ std::int64_t draw(std::span<const double> logits, const GenerateOptions& options
   double total = 0;
   for (const std::int64_t token : order)
     total += weights.emplace_back(std::exp((logits[token] - logits[order[0]]) / options.temperature));
-  if (!std::isfinite(total)) fail<ValueError>("sample: the logits hold NaN, infinity, or nothing but -infinity");
+  if (!std::isfinite(total)) refuse_logits();
   double kept = 0;
   std::size_t count = 0;
   while (count < order.size() && kept < options.top_p * total) kept += weights[count++];
@@ -94,7 +104,7 @@ class Batch {
 
   /// A token for each of rows(). `fractions` are for all conversations, so that no draw depends on who has ended.
   Tokens draw_tokens(const GenerateOptions& options, const std::vector<double>& fractions) const {
-    if (options.temperature == 0 && options.repetition_penalty == 1) return argmax(batch_.logits, -1).to_vector<std::int64_t>();
+    if (options.temperature == 0 && options.repetition_penalty == 1) return greedy(batch_.logits);
     std::vector<double> values = batch_.logits.to_vector<double>();
     const std::size_t classes = values.size() / rows_.size();
     Tokens tokens;
@@ -103,9 +113,9 @@ class Batch {
       const bool* seen = all_[rows_[i]].seen.data<bool>();
       for (std::size_t j = 0; j < classes; ++j)
         if (seen[j]) logits[j] *= logits[j] > 0 ? 1 / options.repetition_penalty : options.repetition_penalty;
-      tokens.push_back(draw(logits, options, fractions[rows_[i]]));
+      if (options.temperature > 0) tokens.push_back(draw(logits, options, fractions[rows_[i]]));
     }
-    return tokens;
+    return options.temperature > 0 ? tokens : greedy(Tensor::from_vector(values, batch_.logits.shape()));
   }
 
   /// Reads a token for each of rows().
@@ -211,7 +221,7 @@ std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& op
   check_options(options);
   if (logits.ndim() != 2 || logits.numel() == 0)
     fail<ShapeError>("sample: logits is {}, expected [batch, vocabulary]", logits.shape());
-  if (options.temperature == 0) return argmax(logits, -1).to_vector<std::int64_t>();
+  if (options.temperature == 0) return greedy(logits);
   const auto classes = static_cast<std::size_t>(logits.size(1));
   const std::vector<double> values = logits.to_vector<double>(), fractions = draw_fractions(logits.size(0), generator);
   Tokens tokens;

@@ -31,8 +31,8 @@ struct GenerateOptions {
 };
 
 /// One token a row of logits [B, vocab], drawn as `options` say with random numbers from `generator`; without the penalty,
-/// which needs to know what occurred. ShapeError for other logits; ValueError for options out of range, and at a temperature
-/// above 0 for logits that hold NaN, infinity, or nothing but -infinity.
+/// which needs to know what occurred. ShapeError for other logits; ValueError for options out of range and
+/// for logits that hold NaN, infinity, or nothing but -infinity.
 std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& options, Generator& generator);
 
 /// Where a sequence stands: all that a model needs to go on with it, of a size that does not depend on its length.

@@ -174,12 +174,24 @@ TEST_P(Generation, RefusesBadInput) {
 TEST_P(Generation, DrawsOnlyFromLogitsThatGiveProbabilities) {
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
   Generator generator(1);
-  const auto draw = [&](const std::vector<double>& logits) {
-    return sample(Tensor::from_vector(logits, {1, static_cast<std::int64_t>(logits.size())}, device()), {}, generator)[0];
-  };
-  EXPECT_EQ(draw({-kInf, 3, -kInf}), 1);
-  for (const std::vector<double>& logits : {std::vector{0.0, kNaN, 1.0}, {kNaN, kNaN, kNaN}, {0.0, kInf, 1.0}, {-kInf, -kInf}})
-    EXPECT_TRUE(throws_with<ValueError>([&] { draw(logits); }, "sample: the logits hold NaN"));
+  for (const double temperature : {0.0, 1.0}) {
+    const auto draw = [&](const std::vector<double>& logits) {
+      const Tensor row = Tensor::from_vector(logits, {1, static_cast<std::int64_t>(logits.size())}, device());
+      return sample(row, {.temperature = temperature}, generator)[0];
+    };
+    EXPECT_EQ(draw({-kInf, 3, -kInf}), 1);
+    for (const std::vector<double>& logits : {std::vector{0.0, kNaN, 1.0}, {kNaN, kNaN, kNaN}, {0.0, kInf, 1.0}, {-kInf, -kInf}})
+      EXPECT_TRUE(throws_with<ValueError>([&] { draw(logits); }, "sample: the logits hold NaN"));
+  }
+  for (const auto& model : models()) {
+    const Tensor& weight = model->lm_head.weight;
+    copy_data(weight, full(weight.shape(), kNaN, weight.options()));
+    for (const double temperature : {0.0, 1.0})
+      for (const double repetition_penalty : {1.0, 1.3}) {
+        const GenerateOptions options{.temperature = temperature, .repetition_penalty = repetition_penalty};
+        EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{3, 8}}, options); }, "sample: the logits hold NaN"));
+      }
+  }
 }
 GLADE_DEVICE_TESTS(Generation);
 
