@@ -33,6 +33,13 @@ PyObject* getter(PyObject* self, void*) {
   return guarded([&] { return py::cast(get(tensor_of(self))).release().ptr(); });
 }
 
+PyObject* nbytes(PyObject* self, void*) {  // with Python's integers, which an expanded tensor does not overflow
+  return guarded([&] {
+    const Tensor& x = tensor_of(self);
+    return (py::int_(x.numel()) * py::int_(dtype_size(x.dtype()))).release().ptr();
+  });
+}
+
 int set_requires_grad(PyObject* self, PyObject* value, void*) {
   return guarded(
       [&] {
@@ -64,8 +71,7 @@ PyGetSetDef properties[] = {
     {"ndim", getter<[](const Tensor& x) { return x.ndim(); }>, nullptr, "The number of dimensions.", nullptr},
     {"size", getter<[](const Tensor& x) { return x.numel(); }>, nullptr, "The number of elements.", nullptr},
     {"itemsize", getter<[](const Tensor& x) { return dtype_size(x.dtype()); }>, nullptr, "Bytes of one element.", nullptr},
-    {"nbytes", getter<[](const Tensor& x) { return static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype()); }>, nullptr,
-     "Bytes of all elements.", nullptr},
+    {"nbytes", nbytes, nullptr, "Bytes of all elements; of an expanded tensor more than memory may hold.", nullptr},
     {"requires_grad", getter<[](const Tensor& x) { return x.requires_grad(); }>, set_requires_grad,
      "Whether operations on this tensor are recorded for backward(). Can be set on leaves of floating-point dtype.", nullptr},
     {"is_leaf", getter<[](const Tensor& x) { return x.is_leaf(); }>, nullptr, "Whether no recorded operation made this tensor.",

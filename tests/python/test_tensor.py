@@ -80,6 +80,7 @@ def test_random_numbers_follow_the_seed(device):
 def test_properties(device):
     x = glade.zeros(2, 3, 4, device=device)
     assert (x.shape, x.strides, x.ndim, x.size, x.itemsize, x.nbytes) == ((2, 3, 4), (12, 4, 1), 3, 24, 4, 96)
+    assert glade.ones(1).expand(2**62).nbytes == 2**64
     assert x.device == device and x.device.type == device and x.device.index == 0
     assert x.T.shape == (4, 3, 2) and x.mT.shape == (2, 4, 3)
     assert x.is_contiguous() and not x.T.is_contiguous()
