@@ -24,6 +24,13 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 def documents(path: Path, separator: str | None, field: str | None, advance: Callable[[int], Any]) -> Iterator[str]:
     """The texts in a file, one at a time. Calls `advance` with the number of bytes read."""
+    try:
+        yield from _documents(path, separator, field, advance)
+    except UnicodeDecodeError as error:
+        raise SystemExit(f"{path}: is no text in UTF-8: {error}") from None
+
+
+def _documents(path: Path, separator: str | None, field: str | None, advance: Callable[[int], Any]) -> Iterator[str]:
     with open(path, encoding="utf-8", errors="strict", newline="") as file:
         if field is not None:
             for number, line in enumerate(file, 1):
@@ -125,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
         count, tokens = tokenize(options.files, options.output, encoder, options.separator, options.field)
-    except (Error, OSError, UnicodeDecodeError) as error:
+    except (Error, OSError) as error:
         print(f"tokenize: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
