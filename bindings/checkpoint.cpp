@@ -218,13 +218,14 @@ void bind_checkpoint(py::module_& module) {
   bind_checkpoints(module);
 
   for (const char* name : {"save_checkpoint", "save"})
-    module.def(name, save, arg("model"), arg("path"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
-               arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{}, arg("compression") = 0,
-               arg("checksums") = true,
-               "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimiser and the schedule, with the "
-               "random generator's state.\n\n`config` is JSON, by default that of a language model; `data` are tensors of the "
-               "training program's own; compression is a gzip level from 1 to 9, or 0. At any instant the file is the old one or "
-               "the new one, whole. CheckpointError naming the file, the entry and the cause.");
+    module.def(
+        name, save, arg("model"), arg("path"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
+        arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{}, arg("compression") = 0, arg("checksums") = true,
+        "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimiser and the schedule, with the "
+        "random generator's state.\n\n`config` is a JSON object, by default that of a language model; `data` are tensors of the "
+        "training program's own; compression is a gzip level from 1 to 9, or 0. At any instant the file is the old one or "
+        "the new one, whole. CheckpointError naming the file, the entry and the cause; ValueError for a config that is no JSON "
+        "object.");
   module.def(
       "load_checkpoint", [](const Path& path) { return load_checkpoint(path.string()); }, arg("path"), Unlocked(),
       "Reads a file that save_checkpoint or train_lm wrote: a Checkpoint. CheckpointError naming the file, the entry and the "

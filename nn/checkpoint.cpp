@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <mutex>
+#include <ranges>
 #include <set>
 
 #include <glade/core/format.h>
@@ -41,7 +42,18 @@ std::string dataset_name(const hdf5::Writer& file, const std::string& group, con
   return path;
 }
 
+/// A dot in a name makes a group, which can be no tensor besides.
+void check_groups(const hdf5::Writer& file, const std::string& group, const std::set<std::string>& names) {
+  for (const std::string& name : names)
+    for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      if (names.contains(name.substr(0, dot)))
+        fail<CheckpointError>("{}: {}: '{}' cannot be stored beside '{}', of which it is the group", file.path(), group,
+                              name.substr(0, dot), name);
+}
+
 void write_group(hdf5::Writer& file, const std::string& group, const StateDict& state, const CheckpointOptions& options) {
+  const auto names = std::views::keys(state);
+  check_groups(file, group, {names.begin(), names.end()});
   file.create_group(group);
   std::map<const void*, std::pair<Tensor, std::string>> written;  // by address
   for (const auto& [name, x] : state) {
@@ -100,6 +112,9 @@ void save(const std::string& path, const Checkpoint& checkpoint, const Checkpoin
   // The limit of HDF5 for what is stored with the object.
   if (checkpoint.config.size() > 60000)
     fail<ValueError>("save_checkpoint: config has {} bytes, more than 60000", checkpoint.config.size());
+  // At which both the attribute and the parser would end.
+  if (checkpoint.config.find('\0') != std::string::npos) fail<ValueError>("save_checkpoint: config has a zero byte");
+  if (!checkpoint.config.empty()) parse_json_object<ValueError>("save_checkpoint: config", checkpoint.config);
   std::lock_guard lock(hdf5_mutex());
   const hdf5::QuietErrors quiet;
   OutputFile output(path);
@@ -128,6 +143,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
                      const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options) {
   save(path, checkpoint, options, [&](hdf5::Writer& file) {
+    check_groups(file, "/model", {model.begin(), model.end()});
     file.create_group("/model");
     for (const std::string& name : model)
       file.write(dataset_name(file, "/model", name), read(name), options.compression, options.checksums);

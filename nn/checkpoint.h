@@ -16,7 +16,7 @@ namespace glade::nn {
 
 struct Checkpoint {
   std::int64_t step = 0;
-  std::string config;  ///< the model's configuration as JSON
+  std::string config;  ///< the model's configuration, a JSON object, or ""
   StateDict model, optimizer, scheduler;
   StateDict data;  ///< the position in the data, as the training program sees it
   std::map<std::string, Generator::State> random;
@@ -31,8 +31,8 @@ struct CheckpointOptions {
 
 /// Writes the file anew: to a temporary file in the same folder, which is synced and then renamed, so that at any instant
 /// `path` is the old file or the new one, whole. Tensors that are the same are stored once. CheckpointError that names
-/// the file, the entry and the cause; the previous file stays, and nothing else. See CheckpointSaver for saving in the
-/// background and keeping several files.
+/// the file, the entry and the cause, or ValueError for a config that is none; the previous file stays, and nothing else. See
+/// CheckpointSaver for saving in the background and keeping several files.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options = {});
 /// The same with a model of which `read` gives the tensors of these names, one at a time, so that it can be larger than the
 /// memory; checkpoint.model is left out.

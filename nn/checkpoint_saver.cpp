@@ -81,6 +81,7 @@ CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOpt
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
+  if (checkpoint.step < 0) fail<ValueError>("CheckpointSaver: step is {}, expected 0 or more", checkpoint.step);
   const std::lock_guard lock(mutex_);
   finish();
   Checkpoint copy = checkpoint;

@@ -339,9 +339,18 @@ TEST_F(CheckpointFile, ASymbolicLinkStaysOne) {
 TEST_F(CheckpointFile, NamesThatCollideAreErrors) {
   Checkpoint checkpoint;
   checkpoint.model = {{"a", zeros({1})}, {"a.b", zeros({1})}};
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path(), checkpoint); }, "/model/a/b"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path(), checkpoint); },
+                                           path() + ": /model: 'a' cannot be stored beside 'a.b'"));
   EXPECT_EQ(files(), 0u);
   EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), {}, {.compression = 10}); }, "compression is 10"));
+  checkpoint.model.clear();
+  for (const char* config : {"not json", "[1]"}) {
+    checkpoint.config = config;
+    EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), checkpoint); }, "config is no JSON object"));
+  }
+  checkpoint.config = std::string("{}\0", 3);
+  EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), checkpoint); }, "config has a zero byte"));
+  EXPECT_EQ(files(), 0u);
 }
 
 }  // namespace

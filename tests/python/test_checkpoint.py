@@ -189,3 +189,17 @@ def test_errors(tmp_path):
         glade.load(tmp_path / "l.h5").restore(nn.Linear(2, 2, bias=False))
     with pytest.raises(TypeError):
         glade.save(3, tmp_path / "x.h5")
+
+
+def test_refuses_what_could_not_be_read_again(tmp_path):
+    x = glade.ones(1)
+    for config in ["not json", "a\0b", "{}\0", "3"]:
+        with pytest.raises(ValueError, match="config (is no JSON object|has a zero byte)"):
+            glade.save({"a": x}, tmp_path / "a.h5", config=config)
+    with pytest.raises(glade.CheckpointError, match="a.h5: /model: 'a' cannot be stored beside 'a.b'"):
+        glade.save({"a.b": x, "a": x}, tmp_path / "a.h5")
+    saver = glade.CheckpointSaver(tmp_path / "a.h5", keep=2)
+    with pytest.raises(ValueError, match="step is -5, expected 0 or more"):
+        saver.save({"a": x}, step=-5)
+    saver.wait()
+    assert not list(tmp_path.iterdir())
