@@ -45,6 +45,18 @@ void set_error(const Error& error) {
                   error.what());
 }
 
+/// pybind11 calls a value of a wrong type inside of a list or returned by a callback a RuntimeError.
+void set_error(const py::cast_error& error) {
+  const std::string_view text = error.what();
+  constexpr std::string_view kGiven = "Unable to cast Python instance of type ", kWanted = " to C++ type ";
+  const std::size_t wanted = text.find(kWanted);
+  if (text.starts_with(kGiven) && wanted != text.npos)
+    PyErr_Format(PyExc_TypeError, "a value is of %s, expected what becomes C++'s %s",
+                 std::string(text.substr(kGiven.size(), wanted - kGiven.size())).c_str(),
+                 std::string(text.substr(wanted + kWanted.size())).c_str());
+  else PyErr_SetString(PyExc_TypeError, error.what());
+}
+
 }  // namespace
 
 void set_error_from_exception() {
@@ -52,6 +64,8 @@ void set_error_from_exception() {
     throw;
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const py::cast_error& error) {
+    set_error(error);
   } catch (const py::builtin_exception& error) {
     error.set_error();
   } catch (const Error& error) {
@@ -91,6 +105,8 @@ void bind_errors(py::module_& module) {
     try {
       std::rethrow_exception(exception);
     } catch (const Error& error) {
+      set_error(error);
+    } catch (const py::cast_error& error) {
       set_error(error);
     }
   });

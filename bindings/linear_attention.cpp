@@ -119,7 +119,7 @@ void bind_linear_attention(py::module_& module) {
              arg("device") = kCPU, arg("dtype") = DType::float32,
              "Lightning attention's log decay for every head, [num_heads]: -(8 / num_heads) * (1 - layer_idx / num_layers) * "
              "head. ValueError for "
-             "layer_idx outside [0, num_layers).");
+             "layer_idx outside [0, num_layers), DTypeError for a dtype that is not floating-point.");
 }
 
 }  // namespace glade::python

@@ -3,6 +3,7 @@
 
 #include <pybind11/stl/filesystem.h>
 
+#include <cmath>
 #include <variant>
 
 #include "algorithm.h"
@@ -24,6 +25,9 @@ std::string to_json(const char* model_type, const py::kwargs& fields) {
   plain["model_type"] = model_type;
   for (const auto& [name, value] : fields) {
     const bool is_dtype = name.cast<std::string>() == "dtype" && !py::isinstance<py::str>(value);
+    if (py::isinstance<py::float_>(value) && !std::isfinite(value.cast<double>()))
+      throw ValueError("model config: " + name.cast<std::string>() + " is " + std::string(py::str(value)) +
+                       ", expected a finite number");  // JSON has no other
     plain[name] = is_dtype ? py::object(value.attr("name")) : py::reinterpret_borrow<py::object>(value);
   }
   return py::str(py::module_::import("json").attr("dumps")(plain));
@@ -57,7 +61,8 @@ py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector
     return py::cast(run());
   }
   std::vector<Conversation> states;
-  if (conversations) states = conversations->cast<std::vector<Conversation>>();
+  if (conversations)
+    for (const py::handle conversation : *conversations) states.push_back(conversation.cast<Conversation>());
   const auto run = [&] {
     const py::gil_scoped_release unlocked;
     return self.generate(std::get<1>(prompt), options, conversations ? &states : nullptr);

@@ -22,7 +22,12 @@ NamedTensors named_tensors(const py::handle& parameters, std::size_t first = 0) 
   NamedTensors result;
   for (const py::handle item : parameters) {
     if (is_tensor(item.ptr())) result.emplace_back(std::to_string(first + result.size()), tensor_of(item.ptr()));
-    else result.push_back(item.cast<NamedTensors::value_type>());
+    else if (py::detail::make_caster<NamedTensors::value_type> pair; pair.load(item, true))
+      result.push_back(py::detail::cast_op<NamedTensors::value_type>(pair));
+    else
+      throw py::type_error("optimizer: parameter " + std::to_string(first + result.size()) + " is a " +
+                           std::string(py::str(py::type::of(item).attr("__name__"))) +
+                           ", expected a tensor or a pair of a name and a tensor");
   }
   return result;
 }
@@ -107,7 +112,7 @@ void bind_optim(py::module_& module) {
           py::return_value_policy::reference_internal, "The groups, whose lr and weight_decay can be set.")
       .def_property(
           "lr", [](Optimizer& self) { return self.groups().front().lr; }, &Optimizer::set_lr,
-          "The learning rate of the first group; setting it sets that of all.")
+          "The learning rate of the first group; setting it sets that of all. ValueError for one that is negative or not finite.")
       .def("state_dict", &Optimizer::state_dict,
            "What the optimiser remembers between steps, by name; not the settings of the groups.")
       .def("load_state_dict", &Optimizer::load_state_dict, arg("state"),
@@ -140,10 +145,12 @@ void bind_optim(py::module_& module) {
                  "A schedule that rises in equal steps to 1 over `warmup` steps, then falls to final_factor along half a cosine "
                  "until step `total`, and "
                  "stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].");
-  py::class_<LRScheduler>(optimizers, "LRScheduler",
-                          "Sets an optimiser's learning rates to their initial ones times schedule(step): at once for step 0, "
-                          "and after every optimiser "
-                          "step by step(). A schedule is any function from the step, counted from 0, to a factor.")
+  py::class_<LRScheduler>(
+      optimizers, "LRScheduler",
+      "Sets an optimiser's learning rates to their initial ones times schedule(step): at once for step 0, "
+      "and after every optimiser "
+      "step by step(). A schedule is any function from the step, counted from 0, to a factor. ValueError for a factor that "
+      "is negative or not finite.")
       .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())
       .def("step", &LRScheduler::step, "Goes on to the next step.")
       .def_property_readonly("factor", &LRScheduler::factor, "The factor in use.")

@@ -42,6 +42,11 @@ std::int64_t heads_size(const char* layer, const char* what, std::int64_t hidden
   return size;
 }
 
+void check_input(const char* layer, const Tensor& x, const Linear& projection) {
+  if (x.ndim() != 3 || x.size(2) != projection.weight.size(1))
+    fail<ShapeError>("{}: x is {}, expected [batch, tokens, {}]", layer, x.shape(), projection.weight.size(1));
+}
+
 /// [B, T, heads * d] -> [B, T, heads, d]
 Tensor split_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
@@ -91,6 +96,9 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
       gate_logit_normalizer_(options.gate_logit_normalizer),
       clamp_min_(options.clamp_min),
       feature_map_(find_feature_map(options.feature_map)) {
+  if (!(gate_logit_normalizer_ > 0) || !std::isfinite(gate_logit_normalizer_))
+    fail<ValueError>("GatedLinearAttention: gate_logit_normalizer is {}, expected a positive finite number",
+                     gate_logit_normalizer_);
   gk_down_ = &gk_proj.add<Linear>(hidden_size, options.gate_low_rank_dim, false);
   gk_up_ = &gk_proj.add<Linear>(options.gate_low_rank_dim, sizes.shared_key, true);
 
@@ -111,6 +119,7 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
 Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens,
                                      const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "GatedLinearAttention");
+  check_input("GatedLinearAttention", x, q_proj);
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight, gk_down_->weight};
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);
@@ -161,6 +170,7 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
 Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens,
                                    const Tensor& residual) const {
   const ProfileRange range(RangeKind::layer, "LightningAttention");
+  check_input("LightningAttention", x, q_proj);
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight};
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);

@@ -1,11 +1,23 @@
 #include <glade/nn/norm.h>
 
+#include <cmath>
+
+#include <glade/core/format.h>
 #include <glade/ops/norm/norm.h>
 
 namespace glade::nn {
 
+namespace {
+
+double checked_eps(const char* layer, double eps) {
+  if (!(eps >= 0) || !std::isfinite(eps)) fail<ValueError>("{}: eps is {}, expected a finite number of at least 0", layer, eps);
+  return eps;
+}
+
+}  // namespace
+
 RMSNorm::RMSNorm(std::int64_t dim, double eps, bool elementwise_affine)
-    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()), eps_(eps) {}
+    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()), eps_(checked_eps("RMSNorm", eps)) {}
 
 Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
 
@@ -22,7 +34,7 @@ Tensor RMSNorm::forward_gated_linear(const Tensor& x, const Tensor& gate, const 
 LayerNorm::LayerNorm(std::int64_t dim, double eps, bool elementwise_affine, bool with_bias)
     : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()),
       bias(elementwise_affine && with_bias ? register_parameter("bias", zeros({dim})) : Tensor()),
-      eps_(eps) {}
+      eps_(checked_eps("LayerNorm", eps)) {}
 
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }
 

@@ -13,16 +13,19 @@ namespace {
 
 DType state_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
+void check_setting(const char* optimizer, const char* setting, double value) {
+  if (!(value >= 0) || !std::isfinite(value))
+    fail<ValueError>("{}: {} is {}, expected a finite number of at least 0", optimizer, setting, value);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups) : name_(name), groups_(std::move(groups)) {
   std::set<std::string> names;
   std::set<const TensorImpl*> seen;
   for (const ParameterGroup& group : groups_) {
-    if (!(group.lr >= 0) || !std::isfinite(group.lr))
-      fail<ValueError>("{}: lr is {}, expected a finite number of at least 0", name_, group.lr);
-    if (!(group.weight_decay >= 0) || !std::isfinite(group.weight_decay))
-      fail<ValueError>("{}: weight_decay is {}, expected a finite number of at least 0", name_, group.weight_decay);
+    check_setting(name_, "lr", group.lr);
+    check_setting(name_, "weight_decay", group.weight_decay);
     for (const auto& [parameter, x] : group.parameters) {
       if (!is_floating(x.dtype()))
         fail<DTypeError>("{}: parameter {} is {}, expected a floating-point type", name_, parameter, x.dtype());
@@ -44,6 +47,7 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::set_lr(double lr) {
+  check_setting(name_, "lr", lr);
   for (ParameterGroup& group : groups_) group.lr = lr;
 }
 
@@ -70,13 +74,16 @@ Tensor Optimizer::make_counter(const std::string& name) {
 
 void Optimizer::check_parameters(const Tensors& state) const {
   std::size_t i = 0;
-  for (const ParameterGroup& group : groups_)
+  for (const ParameterGroup& group : groups_) {
+    check_setting(name_, "lr", group.lr);
+    check_setting(name_, "weight_decay", group.weight_decay);
     for (const auto& [name, x] : group.parameters) {
       const Tensor& s = state[i++];
       if (!(x.device() == device_) || state_dtype(x.dtype()) != s.dtype())
         fail<ValueError>("{}: parameter {} is now {} on {}, but the optimizer was made with its state {} on {}", name_, name,
                          x.dtype(), x.device(), s.dtype(), device_);
     }
+  }
 }
 
 Optimizer::Measured Optimizer::measure_gradients(const StepOptions& options) const {

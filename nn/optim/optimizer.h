@@ -36,7 +36,7 @@ class Optimizer {
   void zero_grad();
 
   std::vector<ParameterGroup>& groups() { return groups_; }
-  /// Sets the learning rate of every group.
+  /// Sets the learning rate of every group. ValueError for one that is negative or not finite.
   void set_lr(double lr);
 
   /// What the optimiser remembers between steps ("exp_avg.<parameter>", "step", ...); not the settings of the groups.

@@ -27,13 +27,10 @@ LRSchedule warmup_cosine_lr(std::int64_t warmup, std::int64_t total, double fina
 LRScheduler::LRScheduler(Optimizer& optimizer, LRSchedule schedule)
     : optimizer_(optimizer), schedule_(std::move(schedule)), step_(zeros({}, {DType::int64, kCPU})) {
   for (const ParameterGroup& group : optimizer_.groups()) initial_.push_back(group.lr);
-  apply();
+  apply(0);
 }
 
-void LRScheduler::step() {
-  ++*step_.data<std::int64_t>();
-  apply();
-}
+void LRScheduler::step() { apply(step_.item<std::int64_t>() + 1); }
 
 double LRScheduler::factor() const { return schedule_(step_.item<std::int64_t>()); }
 
@@ -41,14 +38,16 @@ StateDict LRScheduler::state_dict() const { return {{"step", step_}}; }
 
 void LRScheduler::load_state_dict(const StateDict& state) {
   check_state("LRScheduler: load_state_dict", named_state(), infos_of(state));
-  copy_state(named_state(), state);
-  apply();
+  apply(state.at("step").item<std::int64_t>());
 }
 
 NamedTensors LRScheduler::named_state() const { return {{"step", step_}}; }
 
-void LRScheduler::apply() {
-  const double f = factor();
+void LRScheduler::apply(std::int64_t step) {
+  const double f = schedule_(step);
+  if (!(f >= 0) || !std::isfinite(f))
+    fail<ValueError>("LRScheduler: the factor of step {} is {}, expected a finite number of at least 0", step, f);
+  *step_.data<std::int64_t>() = step;
   for (std::size_t i = 0; i < initial_.size(); ++i) optimizer_.groups()[i].lr = initial_[i] * f;
 }
 

@@ -17,7 +17,7 @@ LRSchedule constant_lr();
 LRSchedule warmup_cosine_lr(std::int64_t warmup, std::int64_t total, double final_factor = 0.1);
 
 /// Sets the learning rates of an optimiser's groups to their initial ones times the schedule's factor: at once for step 0,
-/// and after every optimiser step by step().
+/// and after every optimiser step by step(). ValueError, changing nothing, for a factor that is negative or not finite.
 class LRScheduler {
  public:
   LRScheduler(Optimizer& optimizer, LRSchedule schedule);
@@ -31,7 +31,8 @@ class LRScheduler {
   NamedTensors named_state() const;
 
  private:
-  void apply();
+  /// Goes to that step.
+  void apply(std::int64_t step);
 
   Optimizer& optimizer_;
   LRSchedule schedule_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include <glade/autograd/aside.h>
@@ -35,8 +36,8 @@ void check_shape(const char* name, const Tensor& x, const Shape& expected, const
 
 void check_gate_dtype(const char* name, const Tensor& x, const Tensor& query) {
   if (x.dtype() != query.dtype() && x.dtype() != state_dtype(query))
-    fail<DTypeError>("recurrent: {} is {}: expected {} or {} with query {}", name, x.dtype(), query.dtype(), state_dtype(query),
-                     query.dtype());
+    fail<DTypeError>("recurrent: {} is {}: expected {} with query {}", name, x.dtype(),
+                     fmt::join(std::set{query.dtype(), state_dtype(query)}, " or "), query.dtype());
 }
 
 /// Query, key and value against each other.
@@ -346,6 +347,7 @@ Tensor lightning_g_gamma(std::int64_t num_heads, std::int64_t layer_idx, std::in
   if (layer_idx < 0 || layer_idx >= num_layers)
     fail<ValueError>("lightning_g_gamma: layer_idx is {}: expected 0 <= layer_idx < num_layers, which is {}", layer_idx,
                      num_layers);
+  if (!is_floating(dtype)) fail<DTypeError>("lightning_g_gamma: dtype is {}: expected a floating-point type", dtype);
   const double slope =
       -8.0 / static_cast<double>(num_heads) * (1 - static_cast<double>(layer_idx) / static_cast<double>(num_layers));
   return arange(0, num_heads, 1, {dtype, device}) * slope;  // computed there: a copy would make the host wait

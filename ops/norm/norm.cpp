@@ -1,5 +1,7 @@
 #include <glade/ops/norm/norm.h>
 
+#include <set>
+
 #include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
@@ -25,8 +27,8 @@ void check_parameter(const char* name, const char* argument, const Tensor& param
   if (!(parameter.shape() == Shape{x.shape().back()}))
     fail<ShapeError>("{}: {} is {}, expected [{}] for x of {}", name, argument, parameter.shape(), x.shape().back(), x.shape());
   if (parameter.dtype() != x.dtype() && parameter.dtype() != compute_dtype(x.dtype()))
-    fail<DTypeError>("{}: {} is {}, expected {} or {} for x of {}", name, argument, parameter.dtype(), x.dtype(),
-                     compute_dtype(x.dtype()), x.dtype());
+    fail<DTypeError>("{}: {} is {}, expected {} for x of {}", name, argument, parameter.dtype(),
+                     fmt::join(std::set{x.dtype(), compute_dtype(x.dtype())}, " or "), x.dtype());
 }
 
 void check(const char* name, const NormInputs& in) {

@@ -24,7 +24,7 @@ CALLS = {
     "DTypeError": [
         "tensor('text')", "as_tensor('text')", "rand(2, dtype='int64')", "randn(2, dtype='int64')", "uniform((2,), dtype='int64')",
         "normal((2,), dtype='int64')", "linspace(0, 1, 2, dtype='int64')", "where(x, x, x)", "negative(x > 0)", "abs(x > 0)", "square(x > 0)", "relu(x > 0)",
-        "matmul(x.int(), x.int().T)", "linear(x.int(), x.int())",
+        "matmul(x.int(), x.int().T)", "linear(x.int(), x.int())", "lightning_g_gamma(2, 0, 2, dtype='int64')",
     ],
     "ValueError": [
         "arange(0, 1, 0)", "linspace(0, 1, -1)", "uniform((2,), 2, 1)", "normal((2,), 0, -1)", "bernoulli((2,), 2)", "clamp(x, 1, 0)",

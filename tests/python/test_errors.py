@@ -6,7 +6,9 @@ import pickle
 import pytest
 
 import glade
+from glade import nn, optim
 
+ROWS = glade.ones(1, 2, 1, 4)
 BUILTINS = {
     "ShapeError": ValueError, "DTypeError": TypeError, "DeviceError": RuntimeError, "IndexError": IndexError, "ValueError": ValueError,
     "AutogradError": RuntimeError, "OutOfMemoryError": MemoryError, "CudaError": RuntimeError, "CheckpointError": OSError,
@@ -38,6 +40,15 @@ def test_classes(name):
         ("AutogradError", "backward", lambda: glade.ones(1).backward()),
         ("OutOfMemoryError", "bytes", lambda: glade.empty(1 << 60)),
         ("ValueError", "layer_idx", lambda: glade.lightning_g_gamma(4, 3, 3)),
+        ("DTypeError", "weight is int64, expected float32 for x of float32", lambda: glade.rms_norm(glade.ones(2), glade.ones(2, dtype="int64"))),
+        ("DTypeError", "g is int64: expected float32 with query float32", lambda: glade.recurrent(*[ROWS] * 3, g=glade.ones(1, 2, 1, dtype="int64"))),
+        ("ShapeError", r"GatedLinearAttention: x is \[3, 32\], expected \[batch, tokens, 32\]", lambda: nn.GatedLinearAttention(32, num_heads=2)(glade.ones(3, 32))),
+        ("ShapeError", r"LightningAttention: x is .*3.* 32\]", lambda: nn.LightningAttention(32, 0, 1, num_heads=2)(glade.ones(1, 2, 3))),
+        ("ValueError", "norm_eps is nan, expected a finite number", lambda: nn.models.GLAForCausalLM(norm_eps=float("nan"))),
+        ("ValueError", "RMSNorm: eps is -1", lambda: nn.models.GLAForCausalLM(norm_eps=-1)),
+        ("ValueError", "RMSNorm: eps is -1", lambda: nn.RMSNorm(4, eps=-1)),
+        ("ValueError", "LayerNorm: eps is inf", lambda: nn.LayerNorm(4, eps=float("inf"))),
+        ("ValueError", "gate_logit_normalizer is 0", lambda: nn.GatedLinearAttention(32, num_heads=2, gate_logit_normalizer=0)),
     ],
 )
 def test_messages(error, words, call):
@@ -52,3 +63,31 @@ def test_wrong_types_are_type_errors():
             call()
     with pytest.raises(builtins.TypeError, match="reshape"):
         glade.ones(2).reshape("ab")
+    optimizer = optim.AdamW([glade.ones(2, requires_grad=True)])
+    model = nn.models.GLAForCausalLM(hidden_size=32, num_hidden_layers=1, num_heads=2)
+    for call, words in [
+        (lambda: optim.AdamW([3]), "parameter 0 is a int, expected a tensor or a pair"),
+        (lambda: optim.LRScheduler(optimizer, lambda step: "x"), "of <class 'str'>, expected what becomes C.* 'double'"),
+        (lambda: model.generate([[1]], 3, conversations=[3]), "of <class 'int'>, expected what becomes .*Conversation'"),
+        (lambda: glade.cuda.GraphedFunction("cpu", lambda x: 3)([ROWS]), "of <class 'int'>, expected what becomes .*Tensor"),
+    ]:
+        with pytest.raises(builtins.TypeError, match=words):
+            call()
+
+
+def test_learning_rates_below_zero():
+    optimizer = optim.AdamW([glade.ones(2, requires_grad=True)], lr=0.5)
+    for lr in [-1.0, float("nan")]:
+        with pytest.raises(glade.ValueError, match="AdamW: lr is"):
+            optimizer.lr = lr
+        assert optimizer.lr == 0.5
+    factors = [1.0, -1.0, 0.5]
+    scheduler = optim.LRScheduler(optimizer, lambda step: factors[step])
+    with pytest.raises(glade.ValueError, match="LRScheduler: the factor of step 1 is -1, expected"):
+        scheduler.step()
+    assert scheduler.state_dict()["step"].item() == 0 and optimizer.lr == 0.5
+    scheduler.load_state_dict({"step": glade.tensor(2)})
+    assert scheduler.factor == 0.5 and optimizer.lr == 0.25
+    optimizer.groups[0].lr = -1
+    with pytest.raises(glade.ValueError, match="lr is -1"):
+        optimizer.step()
