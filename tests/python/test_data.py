@@ -146,7 +146,7 @@ def test_converter_refuses_and_leaves_the_old_file(tokenizer, tmp_path, capsys):
         assert re.search(message, capsys.readouterr().err)
     for arguments, message in [
         ([tmp_path / "zero.txt"], "zero byte"),
-        ([tmp_path / "good.txt", tmp_path / "latin.txt"], "latin.txt: is no text in UTF-8: .*(invalid continuation byte|unexpected end of data)"),
+        ([tmp_path / "good.txt", tmp_path / "latin.txt"], "latin.txt: is no text in UTF-8: .*unexpected end of data"),
         (["--field", "text", tmp_path / "good.txt"], "line 1 is no JSON object"),
         (["--tokenizer", tmp_path / "good.txt", tmp_path / "good.txt"], "is no tokenizer"),
         (["--tokenizer", tokenizer, "--end-token", "cat", tmp_path / "good.txt"], "has none of the tokens cat"),

@@ -9,6 +9,7 @@ import glade
 from glade import nn, optim
 
 ROWS = glade.ones(1, 2, 1, 4)
+INTEGERS = glade.ones(1, 2, 1, dtype="int64")
 BUILTINS = {
     "ShapeError": ValueError, "DTypeError": TypeError, "DeviceError": RuntimeError, "IndexError": IndexError, "ValueError": ValueError,
     "AutogradError": RuntimeError, "OutOfMemoryError": MemoryError, "CudaError": RuntimeError, "CheckpointError": OSError,
@@ -40,10 +41,10 @@ def test_classes(name):
         ("AutogradError", "backward", lambda: glade.ones(1).backward()),
         ("OutOfMemoryError", "bytes", lambda: glade.empty(1 << 60)),
         ("ValueError", "layer_idx", lambda: glade.lightning_g_gamma(4, 3, 3)),
-        ("DTypeError", "weight is int64, expected float32 for x of float32", lambda: glade.rms_norm(glade.ones(2), glade.ones(2, dtype="int64"))),
-        ("DTypeError", "g is int64: expected float32 with query float32", lambda: glade.recurrent(*[ROWS] * 3, g=glade.ones(1, 2, 1, dtype="int64"))),
-        ("ShapeError", r"GatedLinearAttention: x is \[3, 32\], expected \[batch, tokens, 32\]", lambda: nn.GatedLinearAttention(32, num_heads=2)(glade.ones(3, 32))),
-        ("ShapeError", r"LightningAttention: x is .*3.* 32\]", lambda: nn.LightningAttention(32, 0, 1, num_heads=2)(glade.ones(1, 2, 3))),
+        ("DTypeError", "weight is int64, expected float32 for x", lambda: glade.rms_norm(glade.ones(1), INTEGERS[0, 0])),
+        ("DTypeError", "g is int64: expected float32 with query float32", lambda: glade.recurrent(ROWS, ROWS, ROWS, g=INTEGERS)),
+        ("ShapeError", r"GatedLinear.* x is \[1, 4\], .* 4\]", lambda: nn.GatedLinearAttention(4, num_heads=2)(ROWS[0, 0])),
+        ("ShapeError", r"Lightning.* x is \[2, 1, 4\], .* 8\]", lambda: nn.LightningAttention(8, 0, 1, num_heads=2)(ROWS[0])),
         ("ValueError", "norm_eps is nan, expected a finite number", lambda: nn.models.GLAForCausalLM(norm_eps=float("nan"))),
         ("ValueError", "RMSNorm: eps is -1", lambda: nn.models.GLAForCausalLM(norm_eps=-1)),
         ("ValueError", "RMSNorm: eps is -1", lambda: nn.RMSNorm(4, eps=-1)),
