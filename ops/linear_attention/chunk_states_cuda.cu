@@ -68,10 +68,10 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
       else factor.x = factor.y = (kBackward ? decays.from_start : decays.to_end)[t];
       return kBackward ? make_float2(a.scale * factor.x, a.scale * factor.y) : factor;
     });
-    __syncthreads();
-    if (i + 1 < end) fetch(position(i + 1));
     state.each([&](float& value, int row, int) { value *= decays.decay(row); });
     for (int j = 0; j < 2; ++j) part_decay[j] *= decays.decay(state.row(2 * j));
+    __syncthreads();  // also before the next chunk's gates take the place of these
+    if (i + 1 < end) fetch(position(i + 1));
     multiply<Layout::transposed, Layout::plain>(state, shared.x[c % 2], shared.y[c % 2]);
   }
   float* last = s.adds ? s.between + (row + a.heads) * size : nullptr;
