@@ -72,6 +72,7 @@ class Reader {
 
 void folder_to_checkpoint(const Options& o) {
   if (o.dtype) throw lm::UsageError("--dtype is for folders: a checkpoint keeps the types of the folder it is made of");
+  for (const auto& file : std::filesystem::directory_iterator(o.input)) lm::check_no_input("output", o.output, {file.path()});
   const PretrainedFolder folder(o.input);
   nn::Checkpoint checkpoint;
   checkpoint.config = folder.config().to_json();

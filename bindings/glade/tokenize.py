@@ -127,7 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
     between.add_argument("--separator", help="text between the documents of a file")
     between.add_argument("--field", help="files are JSON Lines; the field that holds a document")
     options = parser.parse_args(arguments)
-    if options.output.exists() and any(file.exists() and file.samefile(options.output) for file in options.files):
+    inputs = [*options.files, *([options.tokenizer] if options.tokenizer else [])]
+    if options.output.exists() and any(file.exists() and file.samefile(options.output) for file in inputs):
         parser.error(f"--output {options.output}: that is a file to read")
     try:
         encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()

@@ -59,7 +59,8 @@ std::optional<Stored> find_stored(const Key& key);
 /// Returns whether it could.
 bool store(const Key& key, const Stored& stored);
 
-/// Writes the entries of all operations to one file; returns their number. Error where that cannot be done.
+/// Writes the entries of all operations to one file; returns their number. Error where that cannot be done, ValueError for a file
+/// of the cache itself.
 std::size_t export_cache(const std::string& path);
 /// Adds the entries of such a file to the caches, in place of older ones, from the next call on; returns their number. ValueError
 /// where it is not such a file, Error where the caches cannot be written.

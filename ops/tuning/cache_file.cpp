@@ -163,9 +163,15 @@ bool store(const Key& key, const Stored& stored) {
 std::size_t export_cache(const std::string& path) {
   Json entries = Json::array();
   std::error_code no_folder;
-  for (const fs::directory_entry& file : fs::directory_iterator(cache_folder(), no_folder))
-    if (file.path().extension() == ".json" && !fs::equivalent(file.path(), path, no_folder))
-      for (const Json& entry : read_with_warning(file.path().string()).entries) entries.push_back(entry);
+  for (const fs::directory_entry& file : fs::directory_iterator(cache_folder(), no_folder)) {
+    if (file.path().extension() != ".json") continue;
+    const bool is_target = fs::equivalent(file.path(), path, no_folder);
+    for (const Json& entry : read_with_warning(file.path().string()).entries) {
+      if (!is_target) entries.push_back(entry);
+      else if (entry["key"]["operation"].get<std::string>() == file.path().stem())
+        fail<ValueError>("{}: is a file of the cache that is to be exported", path);
+    }
+  }
   replace_file(path, file_text(entries));
   return entries.size();
 }

@@ -140,6 +140,9 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   expect_refused(kConvert + " " + kData + "gla_base ''", 2, "output: an empty file name");
   expect_refused(kConvert + " . out.h5", 1, "config.json: cannot be read");
   expect_refused(kConvert + " " + kData + "gla_base nowhere/out.h5", 1, "nowhere/out.h5");
+  fs::copy(kData + "gla_base", "folder");
+  expect_refused(kConvert + " folder folder/config.json", 2, "folder/config.json: that is a file to read");
+  fs::remove_all("folder");
   expect_refused(kConvert + " " + kData + "gla_base out.h5 --dtype bfloat16", 2, "--dtype is for folders");
   expect_refused(kConvert + " " + kData + "gla_base", 2, "output");
   EXPECT_FALSE(fs::exists("out.h5"));

@@ -526,6 +526,11 @@ TEST_F(Tuning, CachesTravel) {
   EXPECT_TRUE(throws_with<ValueError>([] { import_cache("bad.json"); }, "not JSON"));
   EXPECT_TRUE(throws_with<ValueError>([] { import_cache("absent.json"); }, "no such file"));
   EXPECT_TRUE(throws_with<Error>([] { export_cache("nowhere/all.json"); }, "cannot be written"));
+  const std::string own = cache_folder() + "/other_toy.json", inside = cache_folder() + "/all.json";
+  EXPECT_TRUE(throws_with<ValueError>([&] { export_cache(own); }, "is a file of the cache"));
+  EXPECT_EQ(export_cache(inside), 3u);
+  EXPECT_EQ(export_cache(inside), 3u);
+  fs::remove(inside);
   ASSERT_EQ(mkfifo("fifo", 0600), 0);
   EXPECT_TRUE(throws_with<Error>([] { export_cache("fifo"); }, "fifo: cannot be written: Is not a regular file"));
   EXPECT_TRUE(fs::is_fifo("fifo"));

@@ -156,6 +156,9 @@ def test_converter_refuses_and_leaves_the_old_file(tokenizer, tmp_path, capsys):
     with pytest.raises(SystemExit):
         run("--output", tmp_path / "good.txt", tmp_path / "missing.txt", tmp_path / "good.txt")
     assert "good.txt: that is a file to read" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("--output", tokenizer, "--tokenizer", tokenizer, tmp_path / "good.txt")
+    assert "that is a file to read" in capsys.readouterr().err
     assert (tmp_path / "good.txt").read_text() == "the fox"
     assert output.read_bytes() == before
     assert not list(tmp_path.glob("*.tmp"))
