@@ -131,7 +131,7 @@ bool is_per_channel(const Tensor& g, const Tensor& query) { return g.defined() &
 /// Row-major and, on CUDA, from a multiple of 16 bytes on, as the chunk form's copies are.
 Tensor row_major(const Tensor& x) {
   constexpr std::uintptr_t kAlignment = 16;
-  const Tensor rows = contiguous_data(x);
+  Tensor rows = contiguous_data(x);
   const bool aligned = rows.device().is_cpu() || reinterpret_cast<std::uintptr_t>(rows.raw_data()) % kAlignment == 0;
   if (aligned) return rows;
   const Tensor copy = empty_like(rows);
