@@ -160,7 +160,7 @@ class Fla:
             with torch.cuda.graph(graph):
                 for i in range(steps):
                     self.step(x, states[i % count])
-        return 1e3 * self.seconds(graph.replay, calls=1) / steps
+        return 1e3 * self.seconds(graph.replay) / steps
 
     def ceilings(self):
         """Bytes a second of a copy, read and written, and operations a second of a matrix product, in bfloat16."""
@@ -169,8 +169,8 @@ class Fla:
         square = a[: 1 << 13, : 1 << 13].contiguous()
         return (2 * a.nbytes / self.seconds(lambda: b.copy_(a)), 2 * (1 << 13) ** 3 / self.seconds(lambda: square @ square.T))
 
-    def seconds(self, call, calls=None):
-        """The median of five measurements of so many calls in a row, or else of as many as SECONDS allow."""
+    def seconds(self, call):
+        """The median of five measurements of as many calls in a row as SECONDS allow."""
         def measure(calls):
             start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
@@ -180,8 +180,7 @@ class Fla:
             stop.synchronize()
             return start.elapsed_time(stop) * 1e-3 / calls
 
-        first = measure(calls or 3)
-        calls = calls or max(round(SECONDS / first), 1)
+        calls = max(round(SECONDS / measure(3)), 1)
         return statistics.median(measure(calls) for _ in range(5))
 
     def attempt(self, name, function, *arguments):

@@ -3,6 +3,7 @@
 
 #include <glade/core/graph.h>
 #include <glade/core/stream.h>
+#include <glade/ops/elementwise/elementwise.h>
 
 #include "dlpack.h"
 #include "python.h"
@@ -46,12 +47,6 @@ Device from_dlpack_device(int type, int index) {
   if (type != dlpack::kCUDA)
     throw DeviceError("from_dlpack: DLPack device type " + std::to_string(type) + " is neither cpu nor cuda");
   return {DeviceType::cuda, index};
-}
-
-Tensor duplicate(const Tensor& x) {
-  const Tensor result = empty_like(x);
-  copy_data(result, x);
-  return result;
 }
 
 // ---- out -----------------------------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ py::object to_capsule(const Tensor& x, const std::optional<std::int64_t>& stream
                       const std::optional<std::pair<int, int>>& max_version, const std::optional<std::pair<int, int>>& dl_device,
                       const std::optional<bool>& copy) {
   if (x.requires_grad()) throw py::buffer_error("__dlpack__: the tensor requires a gradient: take x.detach() first");
-  Tensor source = copy.value_or(false) ? duplicate(x) : x;
+  Tensor source = copy.value_or(false) ? clone(x) : x;
   if (dl_device) {
     const Device wanted = from_dlpack_device(dl_device->first, dl_device->second);
     if (!(wanted == x.device())) {
@@ -177,7 +172,7 @@ Tensor borrow_from(const py::object& capsule, const char* name, const char* used
   if constexpr (std::is_same_v<Managed, ManagedTensorVersioned>) is_read_only = (managed->flags & dlpack::kReadOnly) != 0;
   const Tensor x = borrow(managed);  // throws before it takes the memory over
   PyCapsule_SetName(capsule.ptr(), used_name);
-  return is_read_only ? duplicate(x) : x;
+  return is_read_only ? clone(x) : x;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/core/scalar_range.h>
+#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/elementwise_kernels.h>
 
 namespace glade {
@@ -41,10 +42,7 @@ Tensor apart_from(const Tensor& x, const Tensor& source) {
     return source;
   const auto [x_begin, x_end] = extent(x);
   const auto [begin, end] = extent(source);
-  if (end <= x_begin || x_end <= begin) return source;
-  const Tensor copy = empty_like(source);
-  copy_data(copy, source);
-  return copy;
+  return end <= x_begin || x_end <= begin ? source : clone(source);
 }
 
 /// Checks both operands and brings the source to the target's dtype, apart from it.

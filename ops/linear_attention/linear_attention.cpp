@@ -131,12 +131,9 @@ bool is_per_channel(const Tensor& g, const Tensor& query) { return g.defined() &
 /// Row-major and, on CUDA, from a multiple of 16 bytes on, as the chunk form's copies are.
 Tensor row_major(const Tensor& x) {
   constexpr std::uintptr_t kAlignment = 16;
-  Tensor rows = contiguous_data(x);
+  const Tensor rows = contiguous_data(x);
   const bool aligned = rows.device().is_cpu() || reinterpret_cast<std::uintptr_t>(rows.raw_data()) % kAlignment == 0;
-  if (aligned) return rows;
-  const Tensor copy = empty_like(rows);
-  copy_data(copy, rows);
-  return copy;
+  return aligned ? rows : clone(rows.detach());
 }
 Tensor row_major(const Tensor& x, DType dtype) { return x.defined() ? row_major(to_data(x, dtype)) : x; }
 
@@ -182,8 +179,8 @@ bool use_chunk(Algorithm algorithm, bool backward, const KernelSizes& sizes, con
   // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
   constexpr double kLeastScale = 1e-30;
   const bool vanishes = backward && std::abs(r.scale) < kLeastScale && chunk_in_passes(shape);
-  const Algorithm picked = vanishes ? Algorithm::recurrent : pick_algorithm(shape, backward);
-  const bool chunk = (algorithm == Algorithm::automatic ? picked : algorithm) == Algorithm::chunk;
+  if (algorithm == Algorithm::automatic) algorithm = vanishes ? Algorithm::recurrent : pick_algorithm(shape, backward);
+  const bool chunk = algorithm == Algorithm::chunk;
   const char* obstacle = !chunk ? nullptr : vanishes ? "a softmax_scale of 0 on this GPU" : chunk_obstacle(shape);
   if (!obstacle) obstacle = sizes_obstacle(shape, chunk, sizes);
   if (obstacle) fail<ValueError>("recurrent: algorithm {} does not take {}", chunk ? "chunk" : "recurrent", obstacle);
