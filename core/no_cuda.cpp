@@ -47,7 +47,7 @@ void Graph::abandon_capture() noexcept {}
 bool Graph::is_captured() const { return false; }
 void Graph::replay() {}
 bool is_capturing() { return false; }
-void before_replay(std::function<void()>) {}
+void before_replay(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param): with CUDA it is kept
 void check_not_capturing(std::string_view, std::string_view) {}
 
 }  // namespace cuda

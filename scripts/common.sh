@@ -32,6 +32,28 @@ step() {
   return "$status"
 }
 
+# check "what is done" command...: a step after whose failure the next ones still run. `finish` tells which failed.
+failures=()
+check() { step "$@" || failures+=("$1"); }
+
+# finish [FOLDER...]: says what failed and, of the build folders' test results, how many tests passed. Its status is the script's.
+finish() {
+  local folder results=()
+  for folder; do results+=("$folder/test-results"); done
+  say "All of it took $SECONDS s"
+  [ ${#failures[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
+  [ $# -eq 0 ] || python3 scripts/count_tests.py "${results[@]}"
+  [ ${#failures[@]} -eq 0 ]
+}
+
+# run_tests PRESET FOLDER [ctest options]: the preset's tests; their results are left in FOLDER/test-results.
+run_tests() {
+  local preset=$1 results=$root/$2/test-results
+  shift 2
+  mkdir -p "$results"
+  GTEST_OUTPUT=json:$results/ ctest --preset "$preset" --output-junit "$results/ctest.xml" "$@"
+}
+
 # C++ and CUDA sources of the project.
 sources() {
   find core autograd ops nn bindings examples tools benchmarks tests -type f \

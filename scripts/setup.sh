@@ -1,54 +1,80 @@
 #!/usr/bin/env bash
-# scripts/setup.sh: installs what glade needs, on Debian 12 and Ubuntu 24.04. It can be run again at any time.
+# scripts/setup.sh [train | test | check]: installs what scripts/train.sh needs, or besides that what the tests need (so
+# without an argument), or besides that what scripts/check.sh and the benchmarks need. It can be run again at any time.
 #
 # System packages come from apt (as root, or through sudo) and only those that are missing. Python packages go to .venv at
 # the project's root; the library, the examples and their tests do without them.
 source "$(dirname "$0")/common.sh"
+group=${1:-test}
 
 packages=(
-  cmake ninja-build g++ ccache pkg-config                  # build
-  libopenblas-openmp-dev libhdf5-dev zlib1g-dev                       # matrix products, checkpoint files
+  cmake ninja-build g++ ccache                             # build
+  libopenblas-openmp-dev libhdf5-dev zlib1g-dev            # matrix products, checkpoint files
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
-  libsentencepiece-dev                                     # tokenizers of published models, for examples/generate
-  libgtest-dev libbenchmark-dev                            # tests, benchmarks
-  python3 python3-venv python3-dev                         # the Python package, the formatter, the linter
   bible-kjv                                                # the example's training text
 )
+test_packages=(
+  make pkg-config                                          # a build of one's own, without Ninja
+  libsentencepiece-dev                                     # tokenizers of published models, for examples/generate
+  libgtest-dev                                             # tests
+  python3 python3-venv python3-dev                         # the Python package
+)
+requirements=()
+case $group in
+  train) ;;
+  test) packages+=("${test_packages[@]}") requirements=(test) ;;
+  check) packages+=("${test_packages[@]}" libbenchmark-dev) requirements=(test check) ;;
+  *) echo "setup.sh: there is no group '$group': train, test, check" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+as_root=()
+if [ ${#missing[@]} -gt 0 ]; then
+  if ! command -v apt-get >/dev/null; then
+    echo "setup.sh: there is no apt-get here (it knows Debian and Ubuntu); install by hand: ${missing[*]}" >&2
+    exit 1
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    as_root=(sudo)
+    if ! command -v sudo >/dev/null || ! { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+      echo "setup.sh: this needs root, run: apt-get install --no-install-recommends ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+fi
 
 install_packages() {
-  local missing=() package as_root=()
-  for package in "${packages[@]}"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-  done
   if [ ${#missing[@]} -eq 0 ]; then
     echo "all ${#packages[@]} packages are installed"
     return
   fi
   echo "missing: ${missing[*]}"
-  if [ "$(id -u)" -ne 0 ]; then
-    if ! command -v sudo >/dev/null; then
-      echo "setup.sh: run it as root, or install sudo: apt-get must install ${missing[*]}" >&2
-      return 1
-    fi
-    as_root=(sudo)
-  fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
-  "${apt[@]}" update
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+  "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
+# install_python NAME...: what scripts/requirements-NAME.txt lists.
 install_python() {
-  if cmp -s scripts/requirements.txt .venv/requirements.txt; then
+  local name options=()
+  for name; do
+    cmp -s "scripts/requirements-$name.txt" ".venv/requirements-$name.txt" || options+=(-r "scripts/requirements-$name.txt")
+  done
+  if [ ${#options[@]} -eq 0 ]; then
     echo ".venv is up to date"
-    return
-  fi
-  if python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 2 -r scripts/requirements.txt; then
-    cp scripts/requirements.txt .venv/requirements.txt
+  elif python3 -m venv .venv &&
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 2 "${options[@]}"; then
+    for name; do cp "scripts/requirements-$name.txt" .venv/; done
     .venv/bin/python -m pip --disable-pip-version-check list
     # "import glade" finds the package in the build tree, over the one compiled library (CMake's option GLADE_PYTHON).
     echo "$root/build/python" >"$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/glade.pth"
+  elif [ "$*" = test ]; then
+    echo "setup.sh: PyPI cannot be reached: going on without the tests in Python" >&2
   else
-    echo "setup.sh: PyPI cannot be reached: going on without the formatter, the linter and the tests in Python" >&2
+    echo "setup.sh: PyPI cannot be reached: the formatter and the linter are missing" >&2
+    return 1
   fi
 }
 
@@ -60,10 +86,6 @@ check_cuda() {
   fi
 }
 
-if ! command -v apt-get >/dev/null; then
-  echo "setup.sh: there is no apt-get here; it knows Debian 12 and Ubuntu 24.04. Install by hand: ${packages[*]}" >&2
-  exit 1
-fi
 step "System packages" install_packages
-step "Python packages" install_python
+[ ${#requirements[@]} -eq 0 ] || step "Python packages" install_python "${requirements[@]}"
 step "CUDA" check_cuda

@@ -42,7 +42,7 @@ data=$(option data '' "$@")
 checkpoint=$(option save "$root/data/model.h5" "$@")
 [ -n "$(option save '' "$@")" ] || arguments+=(--save "$checkpoint")
 
-scripts/setup.sh
+scripts/setup.sh train
 step "Configure" cmake --preset release
 step "Build" cmake --build --preset release --target train_lm generate
 mkdir -p data
