@@ -1,9 +1,13 @@
 #pragma once
 // Running programs as a person would, from a shell.
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -14,6 +18,8 @@ namespace glade::testing_support {
 struct ProcessResult {
   int exit_code = -1;  ///< 128 + n for death by signal n
   std::string output;  ///< of both streams
+
+  void set_status(int status) { exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 };
 
 inline ProcessResult run_shell(const std::string& command) {
@@ -21,8 +27,37 @@ inline ProcessResult run_shell(const std::string& command) {
   FILE* pipe = popen(("( " + command + " ) 2>&1").c_str(), "r");
   char buffer[4096];
   for (std::size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) result.output.append(buffer, n);
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.set_status(pclose(pipe));
+  return result;
+}
+
+/// Why no pseudo-terminal can be made here: what a test that needs one is skipped with. Empty where one can be made.
+inline std::string terminal_obstacle() {
+  int terminal = -1, program_side = -1;
+  if (openpty(&terminal, &program_side, nullptr, nullptr, nullptr) != 0)
+    return std::string("no pseudo-terminal can be made: ") + std::strerror(errno);
+  close(terminal);
+  close(program_side);
+  return "";
+}
+
+/// run_shell for a program that finds itself in a terminal.
+inline ProcessResult run_in_terminal(const std::string& command) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  ProcessResult result;
+  if (child < 0) return result;
+  char buffer[4096];
+  // After the last output, read fails with EIO.
+  for (ssize_t n; (n = read(terminal, buffer, sizeof buffer)) > 0;) result.output.append(buffer, static_cast<std::size_t>(n));
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  result.set_status(status);
   return result;
 }
 

@@ -59,9 +59,9 @@ TEST_F(GladeTune, TunesTheLayersOfAModel) {
 }
 
 TEST_F(GladeTune, ShowsItsProgressInATerminal) {
-  if (run_shell("script --version").exit_code != 0) GTEST_SKIP() << "script, which makes a terminal, is not installed";
-  const ProcessResult result = run_shell("GLADE_CACHE_DIR=cache script -qec '" GLADE_TUNE
-                                         " --device cpu --warmup 1 --repeats 2 --shape B1_T4_H1_K8_V8' /dev/null");
+  if (const std::string why = terminal_obstacle(); !why.empty()) GTEST_SKIP() << why;
+  const ProcessResult result =
+      run_in_terminal("GLADE_CACHE_DIR=cache " GLADE_TUNE " --device cpu --warmup 1 --repeats 2 --shape B1_T4_H1_K8_V8");
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* part : {"[........................] 0 of 2", "[############............] 1 of 2", "gk float32 backward"})
     EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
