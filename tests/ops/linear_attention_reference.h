@@ -103,21 +103,30 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
       const std::size_t gamma_at = gamma.size() == static_cast<std::size_t>(H) ? h : n * H + h;
       const std::size_t final_at = static_cast<std::size_t>(n * H + h) * size;
       auto token = [&](std::size_t p) { return static_cast<std::size_t>(starts[n]) + (x.options.reverse ? L - 1 - p : p); };
-      auto decay = [&](std::size_t row, std::int64_t i, std::int64_t j) {
-        double log = gamma.empty() ? 0 : gamma[gamma_at];
-        if (!g.empty()) log += channel_g ? g[row * K + i] : g[row];
-        if (!gk.empty()) log += gk[row * K + i];
-        if (!gv.empty()) log += gv[row * V + j];
-        return std::exp(log);
+      // The decays of a step, [K, V]: an exponential for each row, and where there is gv for each element.
+      Values decays(size);
+      auto set_decays = [&](std::size_t row) {
+        for (std::int64_t i = 0; i < K; ++i) {
+          double log = gamma.empty() ? 0 : gamma[gamma_at];
+          if (!g.empty()) log += channel_g ? g[row * K + i] : g[row];
+          if (!gk.empty()) log += gk[row * K + i];
+          double* D = decays.data() + i * V;
+          if (gv.empty()) {
+            std::fill_n(D, V, std::exp(log));
+          } else {
+            std::transform(&gv[row * V], &gv[row * V] + V, D, [&](double value_log) { return std::exp(log + value_log); });
+          }
+        }
       };
       std::vector<Values> states(L + 1, Values(size, 0.0));  // states[p]: before step p
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) states[0][e] = initial[state_at + e];
       for (std::size_t p = 0; p < L; ++p) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
+        set_decays(row);
         for (std::int64_t i = 0; i < K; ++i)
           for (std::int64_t j = 0; j < V; ++j) {
-            const double s = decay(row, i, j) * states[p][i * V + j] + k[kv * K + i] * v[kv * V + j];
+            const double s = decays[i * V + j] * states[p][i * V + j] + k[kv * K + i] * v[kv * V + j];
             states[p + 1][i * V + j] = s;
             y.o[row * V + j] += scale * q[row * K + i] * s;
           }
@@ -130,10 +139,11 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
       for (std::size_t p = L; p-- > 0;) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
         RecurrenceReference::GateSum step;
+        set_decays(row);
         for (std::int64_t i = 0; i < K; ++i) {
           RecurrenceReference::GateSum channel;
           for (std::int64_t j = 0; j < V; ++j) {
-            const double D = decay(row, i, j), out = grad_o.empty() ? 0 : grad_o[row * V + j];
+            const double D = decays[i * V + j], out = grad_o.empty() ? 0 : grad_o[row * V + j];
             double& d = dS[i * V + j];
             y.query[row * K + i] += scale * states[p + 1][i * V + j] * out;
             d += scale * q[row * K + i] * out;
