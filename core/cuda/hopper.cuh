@@ -93,10 +93,17 @@ __device__ inline std::uint32_t address_in(int rank, const void* p) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-/// At another block's barrier. It orders no memory accesses: enough where what was read has come.
+/// At another block's barrier. It orders no memory accesses: enough where what was read has come. Before CUDA 12.8 there is no
+/// arrival that orders none.
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
+#define GLADE_ARRIVE "mbarrier.arrive.relaxed"
+#else
+#define GLADE_ARRIVE "mbarrier.arrive.release"
+#endif
 __device__ inline void barrier_arrive_in(int rank, std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
+  asm volatile(GLADE_ARRIVE ".cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, barrier)) : "memory");
 }
+#undef GLADE_ARRIVE
 /// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
 template <class E>
 __device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
