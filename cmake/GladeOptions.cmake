@@ -59,3 +59,10 @@ function(glade_target_options target)
     target_link_options(${target} PRIVATE -fsanitize=${GLADE_SANITIZE})
   endif()
 endfunction()
+
+# Makes `target` export only the symbols that the version script cmake/`script` names.
+function(glade_export_only target script)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/${script})
+  target_link_options(${target} PRIVATE LINKER:--version-script=${script})
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()

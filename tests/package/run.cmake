@@ -1,4 +1,4 @@
-# cmake -DBUILD=build folder -DWORK=folder to work in -DGENERATOR=... -DCXX=compiler -P run.cmake
+# cmake -DBUILD=build folder -DWORK=folder to work in -DCXX=compiler -P run.cmake
 # Installs glade under WORK, checks what was installed, and builds and runs the project beside this file against it.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
@@ -20,9 +20,10 @@ foreach(header ${headers})
   endforeach()
 endforeach()
 
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK}/build -DCMAKE_CXX_COMPILER=${CXX}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Debug)
-run(${CMAKE_COMMAND} --build ${WORK}/build)
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+run(${CMAKE_COMMAND} --build ${WORK}/build --parallel ${cores})
 run(${WORK}/build/user)
 
 file(GLOB commands ${WORK}/prefix/bin/*)

@@ -1,0 +1,16 @@
+# cmake -DNM=nm -DLIBRARY=file -DALLOWED=regular expression -P symbols.cmake
+# Fails where the library defines a symbol for others whose name is not allowed.
+execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\n" ";" symbols "${symbols}")
+set(count 0)
+foreach(symbol ${symbols})
+  string(REGEX REPLACE " .*" "" name "${symbol}")
+  if(NOT name MATCHES "^${ALLOWED}$")
+    message(SEND_ERROR "${LIBRARY} exports ${symbol}")
+  endif()
+  math(EXPR count "${count} + 1")
+endforeach()
+if(count EQUAL 0)
+  message(FATAL_ERROR "${LIBRARY} exports nothing")
+endif()
+message(STATUS "${LIBRARY} exports ${count} symbols")
