@@ -8,6 +8,11 @@ macro(glade_find_package package debian_package)
   endif()
 endmacro()
 
+if(SKBUILD)  # a wheel's library holds these: cmake/GladeWheel.cmake
+  set(BLA_STATIC ON)
+  set(HDF5_USE_STATIC_LIBRARIES ON)
+  set(ZLIB_USE_STATIC_LIBS ON)
+endif()
 if(NOT BLA_VENDOR)
   set(BLA_VENDOR OpenBLAS)
 endif()
