@@ -1,6 +1,6 @@
 // Products with swiglu where their results are made: gate and up are not read again to compute it, and its gradient is never in
 // memory.
-#include <glade/core/cuda/hopper.cuh>
+#include <glade/core/cuda/hopper/copy.cuh>
 #include <glade/ops/activation/activation_kernels.h>
 #include <glade/ops/matmul/multiply_into.h>
 #include <glade/ops/matmul/tile_product.cuh>

@@ -6,7 +6,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/linear_attention/kernels.h>
 #include <glade/ops/random/random.h>
 
 namespace glade {

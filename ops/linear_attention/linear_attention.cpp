@@ -13,7 +13,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/linear_attention/kernels.h>
 #include <glade/ops/packed/packed.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
@@ -224,10 +224,10 @@ Tensors backward(const Node& node, const Tensors& gradients, const Tensor& query
   if (node.needs_grad(5) || (per_channel && node.needs_grad(3))) grads.gk = empty_like(r.gk);
   grads.gv = wanted(6, r.gv);
   // The value's gradient comes last where it can: its memory then serves for what the others leave for each other.
-  bool apart = false;
-  if (chunk && query.device().is_cuda()) GLADE_DISPATCH_CUDA(chunk_values_apart, r, apart);
-  if (apart) compute(grads);
-  RecurrenceGradients rest = apart ? RecurrenceGradients() : grads;
+  bool separately = false;
+  if (chunk && query.device().is_cuda()) GLADE_DISPATCH_CUDA(chunk_computes_values_separately, r, separately);
+  if (separately) compute(grads);
+  RecurrenceGradients rest = separately ? RecurrenceGradients() : grads;
   rest.v = grads.v = wanted_rows(2, value);
   if (node.needs_grad(7))
     rest.initial_state = grads.initial_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});

@@ -8,7 +8,8 @@
 #include <algorithm>
 
 #include <glade/core/cuda/cuda.h>
-#include <glade/core/cuda/hopper.cuh>
+#include <glade/core/cuda/hopper/copy.cuh>
+#include <glade/core/cuda/hopper/wgmma.cuh>
 #include <glade/core/cuda/tensor_map.h>
 
 namespace glade::cuda::products {
@@ -125,67 +126,6 @@ struct Place {
   }
 };
 
-/// A box of a matrix, from column x and row y on,
-__device__ inline void copy_box(void* target, const CUtensorMap& map, int x, int y, std::uint64_t* barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                   shared_address(target)),
-               "l"(&map), "r"(x), "r"(y), "r"(shared_address(barrier))
-               : "memory");
-}
-/// and to the same place in all blocks of the cluster, whose barriers learn of it.
-__device__ inline void copy_box_to_all(void* target, const CUtensorMap& map, int x, int y, std::uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
-      "[%4], %5;" ::"r"(shared_address(target)),
-      "l"(&map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
-      : "memory");
-}
-
-#define GLADE_OUTPUTS_16(d, i)                                                                                                \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7]), \
-      "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]),    \
-      "+f"(d[i + 15])
-#define GLADE_OUTPUTS_64(d, i) \
-  GLADE_OUTPUTS_16(d, i), GLADE_OUTPUTS_16(d, i + 16), GLADE_OUTPUTS_16(d, i + 32), GLADE_OUTPUTS_16(d, i + 48)
-#define GLADE_REGISTERS_64                                                                                                   \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"   \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61," \
-  "%62,%63"
-#define GLADE_REGISTERS_128                                                                                                   \
-  GLADE_REGISTERS_64                                                                                                          \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93," \
-  "%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,"   \
-  "%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define GLADE_WGMMA_128(type)                                                                                         \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-               " {" GLADE_REGISTERS_64 "}, %64, %65, p, 1, 1, 0, %67;\n}"                                             \
-               : GLADE_OUTPUTS_64(d, 0)                                                                               \
-               : "l"(a), "l"(b), "r"(add), "n"(RowsAreInner))
-#define GLADE_WGMMA_256(type)                                                                                          \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type \
-               " {" GLADE_REGISTERS_128 "}, %128, %129, p, 1, 1, 0, %131;\n}"                                          \
-               : GLADE_OUTPUTS_64(d, 0), GLADE_OUTPUTS_64(d, 64)                                                       \
-               : "l"(a), "l"(b), "r"(add), "n"(RowsAreInner))
-
-/// d (+)= a b^T for 16 columns of a and b, or, where b's rows are summed over, a b for 16 of its rows; 64 rows of a and 128
-template <class E, int RowsAreInner>
-__device__ void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b, int add) {
-  if constexpr (kIsBfloat16<E>) GLADE_WGMMA_128("bf16");
-  else GLADE_WGMMA_128("f16");
-}
-/// or 256 columns of the product.
-template <class E, int RowsAreInner>
-__device__ void multiply(float (&d)[128], std::uint64_t a, std::uint64_t b, int add) {
-  if constexpr (kIsBfloat16<E>) GLADE_WGMMA_256("bf16");
-  else GLADE_WGMMA_256("f16");
-}
-#undef GLADE_OUTPUTS_16
-#undef GLADE_OUTPUTS_64
-#undef GLADE_REGISTERS_64
-#undef GLADE_REGISTERS_128
-#undef GLADE_WGMMA_128
-#undef GLADE_WGMMA_256
-
 template <class E, class Use>
 __device__ void fetch(const Operands& p, Shared<E, Use>& shared) {
   const int rank = cluster_rank();
@@ -201,9 +141,10 @@ __device__ void fetch(const Operands& p, Shared<E, Use>& shared) {
       if constexpr (Use::kRowsAreInner) {
 #pragma unroll
         for (int i = 0; i < kShare; i += kTile)
-          copy_box_to_all(share + i * kDepth, p.b[rank], tiles.column * kColumns + rank * kShare + i, step * kDepth, full);
+          copy_box_to_cluster<kBlocks>(share + i * kDepth, p.b[rank], tiles.column * kColumns + rank * kShare + i, step * kDepth,
+                                       full);
       } else {
-        copy_box_to_all(share, p.b[rank], step * kDepth, tiles.column * kShare, full);
+        copy_box_to_cluster<kBlocks>(share, p.b[rank], step * kDepth, tiles.column * kShare, full);
       }
     }
 }
@@ -231,7 +172,7 @@ __device__ void multiply_tiles(const Operands& p, Shared<E, Use>& shared, int gr
       for (int i = 0; i < kDepth / 16; ++i)
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
-          multiply<E, Use::kRowsAreInner>(
+          wgmma<E, Use::kRowsAreInner>(
               d[half], descriptor(first_a, stage + i * kColumnStep),
               descriptor(first_b, stage + half * 2 * kTileStep + i * (Use::kRowsAreInner ? kRowStep : kColumnStep)),
               step + i > 0);
@@ -301,7 +242,7 @@ __global__ void __launch_bounds__(Plan<Use>::kThreads, 1)
       barrier_init(&shared.made[i], kGroupThreads);
       barrier_init(&shared.used[i], P::kStrips * Use::kParts);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barrier_init();
   }
   sync_cluster();
   if (group < kGroups) {

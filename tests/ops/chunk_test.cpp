@@ -4,7 +4,7 @@
 #include <glade/core/graph.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention.h>
-#include <glade/ops/linear_attention/linear_attention_kernels.h>
+#include <glade/ops/linear_attention/kernels.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 

@@ -1,0 +1,82 @@
+#pragma once
+// Asynchronous copies: cp.async by threads, bulk copies and TMA boxes by the hardware.
+#include <cuda.h>
+
+#include <glade/core/cuda/hopper/tile.cuh>
+
+namespace glade::cuda {
+
+// cp.async: 16 bytes from global to shared memory past the registers.
+/// 16 bytes of zeros where `inside` is false.
+__device__ inline void copy_async(void* target, const void* source, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Arrives at a barrier when this thread's copies so far have completed (one of the arrivals that the barrier counts).
+__device__ inline void arrive_with_copies(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+template <int Pending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// Bulk copies of contiguous bytes (multiples of 16), which report to an mbarrier (see barrier_expect).
+__device__ inline void copy_bulk(void* target, const void* source, int bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(target)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+/// To the L2 cache.
+__device__ inline void prefetch_bulk(const void* source, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
+}
+/// From shared to global memory.
+__device__ inline void store_bytes(void* target, const void* source, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(source)),
+               "r"(bytes)
+               : "memory");
+}
+
+// TMA copies of boxes of a tensor that a tensor map describes (core/cuda/tensor_map.h).
+/// A box of a matrix, from column x and row y on.
+__device__ inline void copy_box(void* target, const CUtensorMap& map, int x, int y, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                   shared_address(target)),
+               "l"(&map), "r"(x), "r"(y), "r"(shared_address(barrier))
+               : "memory");
+}
+/// The same to the same place in the first `kBlocks` blocks of the cluster, each of whose barriers counts the bytes.
+template <int kBlocks>
+__device__ void copy_box_to_cluster(void* target, const CUtensorMap& map, int x, int y, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
+      "[%4], %5;" ::"r"(shared_address(target)),
+      "l"(&map), "r"(x), "r"(y), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
+      : "memory");
+}
+/// A tile of 64 tokens x 64 channels of a [tokens, heads, channels] tensor, with zeros outside of it.
+template <class E>
+__device__ void copy_tile(SwizzledTile<E>& target, const CUtensorMap& map, int channel, int head, int token,
+                          std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          shared_address(&target)),
+      "l"(&map), "r"(channel), "r"(head), "r"(token), "r"(shared_address(barrier))
+      : "memory");
+}
+/// A tile back to such a tensor.
+template <class E>
+__device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map, int channel, int head, int token) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(channel),
+               "r"(head), "r"(token), "r"(shared_address(&source))
+               : "memory");
+}
+/// Closes the group of this thread's stores so far.
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until what the committed stores read may be overwritten.
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+}  // namespace glade::cuda

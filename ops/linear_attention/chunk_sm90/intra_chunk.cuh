@@ -1,0 +1,283 @@
+#pragma once
+// The chunk-parallel backward pass of a recurrence with per-channel gates, on Hopper. The chunk boundary states are known
+// (chunk_sm90/state_scan.cuh), so every block computes one chunk of one head, independent of the others. Let c_t be the log decay
+// since the chunk's start, C that of the whole chunk, S the state before the chunk, and D the gradient of the state after it:
+//     A_ij = sum over channels of q_i k_j e^{c_i - c_j},   B_ij = do_i . v_j                                  (j <= i)
+//     dq_i = e^{c_i} S do_i + sum_j B_ij e^{c_i - c_j} k_j,   dk_j = e^{C - c_j} D v_j + sum_i B_ij e^{c_i - c_j} q_i
+//     dv_j = D^T (e^{C - c_j} k_j) + sum_i A_ij do_i
+// The gradient of a gate is the sum of all that passes its token: e^C S D, k_j times the D v_j term
+// of dk_j for the earlier tokens j of the chunk, and q dq - k dk of this token and of the later ones.
+//
+// Exponents are relative to a reference r, about half of the chunk's decay. The operands are q e^{c - r} and k e^{r - c}, each
+// with a low part ("Rounding" in docs/linear_attention.md). C - r is an integer, base 2, so D e^{C - r} only changes the
+// exponents of D and is exact. Chunks with large decay, for which these factors are outside the safe range, take another path in
+// the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
+//
+// Two blocks share a multiprocessor, so that the products of one hide the waits of the other.
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk_large_decay.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// The work of a block. This class has the path for chunks with factors in the safe range; its base has the path for large decay.
+template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
+struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResults> {
+  using Base = LargeDecayChunk<E, kTiles, kFloatGates, kFloatResults>;
+  using Base::a, Base::shared, Base::thread, Base::group, Base::kLowParts;
+  using Tile = typename Base::Tile;
+  using Scaled = typename Base::Scaled;
+  using Base::Base;
+
+  /// The reference of one channel. The constructor replaces the gates by their exponents c - r.
+  struct Frame {
+    float before, after;  ///< log decay from the chunk's start to the reference, and from there to the chunk's end
+    __device__ Frame(const IntraChunkGradients& chunk, typename Base::Row& gates) {
+      typename Base::Row sums;
+      chunk.template sum_others<false>(sums, gates);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) gates[i] += sums[i];
+      const float total = chunk.last(gates);
+      after = rintf(total / 2);
+      before = total - after;
+#pragma unroll
+      for (float& x : gates) x -= before;
+    }
+  };
+
+  /// Applies the factors to the keys and queries. Returns false, and leaves the tiles as they are, if factors are outside the
+  /// safe range.
+  __device__ bool prepare() {
+    if (threadIdx.x == 0) Base::start_states();
+    Base::copy_gates(shared.k_low);
+    Base::copy(shared.queries(), kQueries, 0);
+    Base::copy(shared.k, kKeys, 0);
+    commit_copies();
+    Base::copy_values(0);
+    commit_copies();
+    Base::load_head_gates();
+    wait_copies<1>();
+    __syncthreads();
+    typename Base::Row c[2];
+    bool safe = true;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Base::load_gates(c[half], shared.k_low[group], half);
+      const Frame frame(*this, c[half]);
+      float largest = fmaxf(fabsf(frame.before), fabsf(frame.after));
+#pragma unroll
+      for (float& x : c[half]) largest = at_least(largest, fabsf(x));
+      safe = safe && largest <= kSafeRange<E>;  // false for NaN
+      if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
+    }
+    if (__syncthreads_or(!safe)) return false;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      std::uint32_t q[4], k[4], low_part[4];
+      load_transposed(q, shared.queries()[group], s, thread);
+      load_transposed(k, shared.k[group], s, thread);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* exponent = &c[j % 2][4 * s + j / 2 * 2];
+        const Scaled x(q[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
+        q[j] = x.rounded;
+        low_part[j] = x.low_part;
+      }
+      store_transposed(shared.queries()[group], s, q, thread);
+      if constexpr (kLowParts) store_transposed(shared.queries_low()[group], s, low_part, thread);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* exponent = &c[j % 2][4 * s + j / 2 * 2];
+        const Scaled x(k[j], exp2_approx(-exponent[0]), exp2_approx(-exponent[1]));
+        k[j] = x.rounded;
+        low_part[j] = x.low_part;
+      }
+      store_transposed(shared.k[group], s, k, thread);
+      if constexpr (kLowParts) store_transposed(shared.k_low[group], s, low_part, thread);
+    }
+    fence_for_wgmma();
+    __syncthreads();
+    return true;
+  }
+
+  __device__ void run() {
+    if (!prepare()) return Base::run_large_decay();
+    {
+      typename Base::Columns sums;
+      Base::multiply_scores(sums, shared.queries()[0], shared.queries_low()[0]);
+      Base::forget_addresses();
+      __syncthreads();  // all threads have read the tiles whose memory the scores and the values reuse
+      Base::store_scores(sums, [](int key_token, int query_token) { return query_token >= key_token; });
+    }
+    Base::forget_addresses();
+    typename Base::Sums sums;
+    Base::loop_over_values(sums, [&] {
+      Base::copy_gates(shared.before);
+      Base::copy(shared.after, kQueries, 0);
+      commit_copies();
+    });
+    Base::forget_addresses();
+    Base::store_scores(sums.scores, [](int grad_o_token, int v_token) { return v_token <= grad_o_token; });
+    fence_for_wgmma();
+    wait_copies<0>();
+    __syncthreads();
+    Base::forget_addresses();
+    finish(sums.q, sums.k, sums.states);
+  }
+
+  static constexpr int kBatch = 2;  ///< products of 16 tokens that run at once; there are no registers for more
+
+  /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states).
+  __device__ void finish(float (&q)[32], float (&k)[32], const float (&states)[2]) {
+    float across_end[2];
+    unsigned dead[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      typename Base::Row c;
+      Base::load_gates(c, shared.before[group], half);
+      dead[half] = Base::dead_gates(c);
+      const Frame frame(*this, c);
+      const float to_end = exp2_approx(frame.after), from_start = exp2_approx(frame.before);
+      across_end[half] = states[half] * from_start * to_end;
+#pragma unroll
+      for (int m = 0; m < 8; ++m) {
+        *Base::saved(m, half) = make_float2(c[2 * m], c[2 * m + 1]);
+        q[4 * m + 2 * half] *= from_start;
+        q[4 * m + 2 * half + 1] *= from_start;
+        k[4 * m + 2 * half] *= to_end;
+        k[4 * m + 2 * half + 1] *= to_end;
+      }
+    }
+    const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
+#pragma unroll
+    for (int first = 0; first < 4; first += kBatch) {
+      std::uint32_t keys[kBatch][4], keys_low[kBatch][4];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        load_keys(keys[i], keys_low[i], first + i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 x = Base::sum_of(keys[i][j], keys_low[i][j]);
+          const float* gradient = &k[8 * (first + i) + 2 * j];
+          across_end[j % 2] += x.x * gradient[0];
+          across_end[j % 2] += x.y * gradient[1];
+        }
+      }
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        Base::template add_scores<0>(q, keys[i], keys_low[i], scores, scores_low, (first + i) * kColumnStep);
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+    pin(q);
+    Base::forget_addresses();
+#pragma unroll
+    for (float& x : across_end) x = Base::sum_quad(x) * a.scale;
+
+    // From here on q holds q dq.
+    typename Base::Store store_q(*this, kGradQ, a.dq.is_float, group * kTile, 0);
+#pragma unroll
+    for (int first = 0; first < 4; first += kBatch) {
+      std::uint32_t queries[kBatch][4], queries_low[kBatch][4];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int s = first + i;
+        load_transposed(queries[i], shared.after[group], s, thread);
+        float out[8];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float* gradient = &q[8 * s + 2 * j];
+          const float2 exponent = *Base::saved(2 * s + j / 2, j % 2),
+                       factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));
+          const Scaled scaled(queries[i][j], factor.x, factor.y);
+          queries[i][j] = scaled.rounded;
+          queries_low[i][j] = scaled.low_part;
+          out[2 * j] = gradient[0] * (factor.x * a.scale);
+          out[2 * j + 1] = gradient[1] * (factor.y * a.scale);
+          const float2 x = Base::sum_of(scaled.rounded, scaled.low_part);
+          gradient[0] *= x.x;
+          gradient[1] *= x.y;
+        }
+        if (a.dq.data) store_q(out);
+      }
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        Base::template add_scores<1>(k, queries[i], queries_low[i], scores, scores_low, (first + i) * kRowStep);
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+    pin(k);
+    Base::forget_addresses();
+    typename Base::Store store_k(*this, kGradK, a.dk.is_float, group * kTile, 0);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      std::uint32_t keys[4], keys_low[4];
+      load_keys(keys, keys_low, s);
+      float out[8];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 8 * s + 2 * j;
+        const float2 x = Base::sum_of(keys[j], keys_low[j]), exponent = *Base::saved(2 * s + j / 2, j % 2);
+        q[i] -= x.x * k[i];
+        q[i + 1] -= x.y * k[i + 1];
+        out[2 * j] = k[i] * (exp2_approx(-exponent.x) * a.scale);
+        out[2 * j + 1] = k[i + 1] * (exp2_approx(-exponent.y) * a.scale);
+      }
+      if (a.dk.data) store_k(out);
+    }
+    if (!a.dgk && !a.dg) return;
+    Base::forget_addresses();
+    Base::add_later(q);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, across_end[i / 2 % 2]);
+    Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
+  }
+  __device__ void load_keys(std::uint32_t (&keys)[4], std::uint32_t (&keys_low)[4], int s) {
+    load_transposed(keys, shared.k[group], s, thread);
+    if constexpr (kLowParts) load_transposed(keys_low, shared.k_low[group], s, thread);
+  }
+};
+
+/// The grid is [heads, chunks of the longest sequence, sequences].
+template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
+__global__ void __launch_bounds__(kTiles* kGroup, kTiles == 1 ? 3 : 2)
+    intra_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  IntraChunkGradients<E, kTiles, kFloatGates, kFloatResults> chunk(a, *reinterpret_cast<IntraChunkShared<E, kTiles>*>(memory),
+                                                                   blockIdx.z, static_cast<int>(blockIdx.x),
+                                                                   static_cast<int>(blockIdx.y));
+  if (chunk.count() > 0) chunk.run();
+#else
+  __trap();
+#endif
+}
+
+template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
+void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
+  using Shared = IntraChunkShared<E, kTiles>;
+  constexpr int most_bytes = sizeof(Shared);
+  static_assert(most_bytes <= 113 * 1024);
+  const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
+  const auto kernel = intra_chunk_kernel<E, kTiles, kFloatGates, kFloatResults>;
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
+  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.length, kTile), static_cast<unsigned>(a.sequences));
+  kernel<<<grid, kTiles * kGroup, bytes, stream>>>(IntraChunkArguments(a, sizeof(E)));
+  GLADE_CUDA_LAUNCHED();
+}
+
+template <class E, int kTiles>
+void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
+  if (a.float_gates) launch_intra_chunk<E, kTiles, true, true>(a, stream);
+  else if (a.dq.is_float || a.dk.is_float || a.dv.is_float) launch_intra_chunk<E, kTiles, false, true>(a, stream);
+  else launch_intra_chunk<E, kTiles, false, false>(a, stream);
+}
+
+template <class E>
+void run_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
+  if (a.sequences == 0 || a.length == 0) return;
+  a.q.size > kTile ? launch_intra_chunk<E, 2>(a, stream) : launch_intra_chunk<E, 1>(a, stream);
+}
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,478 @@
+#pragma once
+// What both paths of the chunk-parallel backward pass (chunk_sm90/intra_chunk.cuh) share: the loads and stores of a block, and
+// the products with the values.
+//
+// A warp group has a tile of 64 keys, and each of its warps 16 of them. The gradients of queries and keys are accumulated
+// transposed, [keys] x [tokens]. So sums along the tokens (of gates, and of their gradients) stay within the four threads that
+// share a row, and a warp applies the gates of its own channels only. ldmatrix loads the [token][channel] tiles in the layout of
+// accumulators and of wgmma's left operand. The rows of the tiles hold the tokens in an order that gives each thread 16
+// successive tokens (token_of_row).
+#include <glade/core/cuda/instructions.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk_shared.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// Which sub-chunk of 16 tokens each of the four threads that share a row has. `own` is the natural order. `queries` and `keys`
+/// are the slots of chunk_sm90/intra_chunk_large_decay.cuh.
+enum class Slots { own, queries, keys };
+/// Returns the sub-chunk of a slot, see chunk_sm90/intra_chunk_large_decay.cuh.
+template <Slots kSlots>
+__device__ int sub_chunk_of_slot(int slot) {
+  if constexpr (kSlots == Slots::queries) return slot == 0 ? 3 : slot;
+  if constexpr (kSlots == Slots::keys) return slot == 3 ? 0 : slot;
+  return slot;
+}
+
+template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
+struct IntraChunkBlock {
+  static_assert(kFloatResults || !kFloatGates);
+  using Shared = IntraChunkShared<E, kTiles>;
+  using Tile = typename Shared::Tile;
+  static constexpr int kThreads = kTiles * kGroup;
+  static constexpr int kColumns = kTile / kTiles;  ///< tokens of a warp group in products whose columns the groups divide
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< see Variant::kLowParts
+  using Columns = float[kColumns / 2];
+
+  const IntraChunkArguments& a;
+  Shared& shared;
+  const std::int64_t n;
+  const int head;
+  int thread, group;       ///< thread: within its warp group
+  std::uint32_t operands;  ///< the address of the first tile, as operand() returns it
+
+  /// Describes the chunk in `shared`, and ends with a barrier.
+  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head_index,
+                             int chunk)
+      : a(arguments),
+        shared(memory),
+        n(sequence),
+        head(head_index),
+        thread(static_cast<int>(threadIdx.x) % kGroup),
+        group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
+        operands(cuda::operand(memory.k[0])) {
+    if (const int i = static_cast<int>(threadIdx.x); i < kPlaces) {
+      const Segment segment(a, n);
+      const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
+      const IntraChunkArguments::Tensor& tensor = a.tensors[i];
+      shared.places[i] = {
+          tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
+          static_cast<int>(a.reverse ? -tensor.step : tensor.step), tensor.size};
+      if (i == 0) {
+        const std::int64_t states = (segment.slot(chunk) * a.heads + head) * kTiles * value_tiles();
+        shared.first_token = first;
+        shared.count = segment.chunk_tokens(chunk);
+        shared.state_before = static_cast<const Tile*>(a.boundary_states.before) + states;
+        shared.state_after = static_cast<const Tile*>(a.boundary_states.after) + states;
+      }
+    }
+    __syncthreads();
+    forget_addresses();
+  }
+
+  /// Keeps the compiler from holding addresses in registers beyond this point. Registers are few, and computing the addresses
+  /// again is cheap.
+  __device__ void forget_addresses() { forget_index(thread, kGroup); }
+  /// Keeps the compiler from holding values computed from x in registers. x is an index below `end`.
+  __device__ static void forget_index(int& x, int end) {
+    forget(x);
+    __builtin_assume(x >= 0 && x < end);  // otherwise divisions need more instructions
+  }
+  __device__ int lane() const { return thread % 32; }
+  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two rows
+  __device__ int first_row() const { return group * kColumns; }
+  /// The token of the i-th element of an accumulator with all columns.
+  __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }
+  /// The token of the i-th element of an accumulator with this group's columns only.
+  __device__ int own_token(int i) const { return token(i) + first_row() / 4; }
+  __device__ int channels() const { return a.q.size; }
+  __device__ int value_tiles() const { return (a.v.size + kTile - 1) / kTile; }
+  __device__ int count() const { return shared.count; }
+  __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.reverse ? -t : t); }
+  /// A tile of `shared` as an operand of wgmma.
+  __device__ std::uint32_t operand(const Tile& tile, int row = 0) const {
+    return operands + ((shared_address(&tile) - shared_address(shared.k)) >> 4) + row * (kTile * sizeof(E) >> 4);
+  }
+
+  /// Starts to copy a tensor's rows to adjacent tiles, beginning with column first_column.
+  template <int N>
+  __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column) const {
+    constexpr int kRows = kThreads / 8, kTokens = kRows / 4;
+    int index = static_cast<int>(threadIdx.x);
+    forget_index(index, kThreads);  // otherwise the addresses for all tensors would occupy registers at once
+    const Place place = shared.places[tensor];
+    const int column = first_column + index % 8 * 8, token = token_of_row(index / 8), tokens = count() - token;
+    const E* at = place.template row<const E>(token) + column;
+#pragma unroll
+    for (int row = 0; row < kTile; row += kRows) {
+#pragma unroll
+      for (int tile = 0; tile < N; ++tile)
+        copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
+                   column + tile * kTile < place.size && row / kRows * kTokens < tokens);
+      at += kTokens * place.step;
+    }
+  }
+  __device__ void copy_gates(Tile (&tiles)[kTiles]) const {
+    if constexpr (!kFloatGates) copy(tiles, kGateRows, 0);
+  }
+  __device__ void copy_values(int tile) const {
+    Tile(&to)[2] = shared.values[tile % 2];
+    copy(reinterpret_cast<Tile(&)[1]>(to[0]), kValues, tile * kTile);
+    copy(reinterpret_cast<Tile(&)[1]>(to[1]), kGradO, tile * kTile);
+  }
+  /// Starts to copy a tile of values of both boundary states. One thread calls it.
+  __device__ void copy_states(int value_tile) const {
+    barrier_expect(&shared.states_full, 2 * kTiles * sizeof(Tile));
+    for (int i = 0; i < kTiles; ++i) {
+      const int at = i * value_tiles() + value_tile;
+      copy_bulk(&shared.before[i], shared.state_before + at, sizeof(Tile), &shared.states_full);
+      copy_bulk(&shared.after[i], shared.state_after + at, sizeof(Tile), &shared.states_full);
+    }
+  }
+  /// Initialises the barrier of the states and starts the first copies. One thread calls it, before any other thread uses the
+  /// barrier.
+  __device__ void start_states() const {
+    barrier_init(&shared.states_full, 1);
+    fence_barrier_init();
+    copy_states(0);
+    if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
+      for (int i = 0; i < kTiles; ++i) {
+        prefetch_bulk(shared.state_before + i * value_tiles() + 1, more);
+        prefetch_bulk(shared.state_after + i * value_tiles() + 1, more);
+      }
+  }
+
+  /// Loads the per-head gates to shared.b, one token for each of the first threads.
+  __device__ void load_head_gates() const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= kTile) return;
+    const int t = token_of_row(row);
+    float gate = a.g_gamma ? __ldg(a.g_gamma + n * a.gamma_step + head) : 0.f;
+    if (t < count() && a.g) {
+      const std::int64_t at = position_token(t) * a.heads + head;
+      gate += a.float_gates ? __ldg(static_cast<const float*>(a.g) + at)
+                            : unpack<E>(__ldg(static_cast<const std::uint16_t*>(a.g) + at)).x;
+    }
+    shared.b[row] = t < count() ? gate * kLog2e : 0.f;
+  }
+  /// The address_row for load_transposed if each thread is to have the tokens of its slot.
+  template <Slots kSlots>
+  __device__ int address_row() const {
+    return sub_chunk_of_slot<kSlots>(thread % 8 / 2) * 2 + thread % 2;
+  }
+  /// A thread's elements of one row of an accumulator, by token.
+  using Row = float[16];
+  /// Loads the log decays, base 2, of the first or second channel of this thread (`half`).
+  template <Slots kSlots = Slots::own>
+  __device__ void load_gates(Row& gates, Tile& tile, int half) const {
+    const int channel = group * kTile + row() + 8 * half, sub_chunk = sub_chunk_of_slot<kSlots>(lane() % 4);
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int m = 0; m < 8; ++m) {
+      const int t = sub_chunk * 16 + 2 * m;
+      float2 gate{};
+      if constexpr (kFloatGates) {
+        const Place place = shared.places[kGateRows];
+        if (channel < channels() && t < count()) gate.x = __ldg(place.row<const float>(t) + channel);
+        if (channel < channels() && t + 1 < count()) gate.y = __ldg(place.row<const float>(t + 1) + channel);
+      } else {
+        if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread, address_row<kSlots>());
+        gate = unpack<E>(half == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
+      }
+      const float2 head_gate = *reinterpret_cast<const float2*>(&shared.b[8 * m + sub_chunk * 2]);
+      gates[2 * m] = at_least(fmaf(gate.x, kLog2e, head_gate.x), kLeastGate);
+      gates[2 * m + 1] = at_least(fmaf(gate.y, kLog2e, head_gate.y), kLeastGate);
+    }
+  }
+  /// Returns a bit for every gate whose decay is 0, so that it has no gradient.
+  __device__ static unsigned dead_gates(const Row& gates) {
+    unsigned dead = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
+    asm volatile("" : "+r"(dead));  // otherwise the compiler would keep its terms in registers
+    return dead;
+  }
+  /// Computes sums along the tokens within groups of `size` tokens: over the tokens before each one, or after it if kAfter.
+  template <bool kAfter>
+  __device__ void sum_others(Row& sums, const Row& x, int size = kTile) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum += x[i];
+    const float neighbour = __shfl_xor_sync(~0u, sum, 1), other_pair = __shfl_xor_sync(~0u, sum + neighbour, 2);
+    sum = lane() % 2 != kAfter && size > 16 ? neighbour : 0.f;
+    if (lane() / 2 % 2 != kAfter && size > 32) sum += other_pair;
+#pragma unroll
+    for (int step = 0; step < 16; ++step) {
+      const int i = kAfter ? 15 - step : step;
+      if (step > 0 && step % size == 0) sum = 0;
+      sums[i] = sum;
+      sum += x[i];
+    }
+  }
+  /// The index of an accumulator's element: the i-th of this thread's row `half`.
+  __device__ static int element(int i, int half) { return 2 * i - i % 2 + 2 * half; }
+  __device__ static void get_row(Row& to, const float (&x)[32], int half) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) to[i] = x[element(i, half)];
+  }
+  /// Memory for two numbers of this thread's row `half`, by pair of tokens. It reuses the memory of the values.
+  __device__ float2* saved(int m, int half) const {
+    return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * kThreads + group * kGroup + thread;
+  }
+  /// Returns the last element of the last of the four threads that share a row.
+  __device__ float last(const Row& x) const { return __shfl_sync(~0u, x[15], lane() | 3); }
+  __device__ static float sum_quad(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+  }
+
+  /// Two neighbouring values times their factors, as rounded values and low parts.
+  struct Scaled {
+    std::uint32_t rounded, low_part;
+    __device__ Scaled(std::uint32_t pair, float first, float second) {
+      const float2 values = unpack<E>(pair);
+      const float x = values.x * first, y = values.y * second;
+      rounded = pack<E>(x, y);
+      low_part = kLowParts ? pack_low<E>(x, y, rounded) : 0;
+    }
+  };
+  __device__ static float2 sum_of(std::uint32_t rounded, std::uint32_t low_part) {
+    float2 x = unpack<E>(rounded);
+    if constexpr (kLowParts) {
+      const float2 y = unpack<E>(low_part);
+      x.x += y.x, x.y += y.y;
+    }
+    return x;
+  }
+
+  /// Multiplies the keys by the queries of this group's tokens: [token of k][token of q].
+  __device__ void multiply_scores(Columns& sums, const Tile& q, const Tile& q_low) const {
+    const std::uint32_t k = operand(shared.k[0]), rows = operand(q, first_row());
+    auto add = [&](std::uint32_t left, std::uint32_t right, int added) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 4; ++i) {
+        const int columns = i / 4 * kTileStep + i % 4 * kColumnStep;
+        wgmma<E>(sums, descriptor(left, columns), descriptor(right, columns), added + i);
+      }
+    };
+    wgmma_begin();
+    add(k, rows, 0);
+    if constexpr (kLowParts) {
+      add(k, operand(q_low, first_row()), 1);
+      add(operand(shared.k_low[0]), rows, 1);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(sums);
+  }
+  /// Stores those scores to shared.scores for which keep(row, column) is true, and zeros for the others.
+  template <class F>
+  __device__ void store_scores(const Columns& sums, F&& keep) const {
+#pragma unroll
+    for (int s = 0; s < kColumns / 16; ++s) {
+      std::uint32_t rounded[4], low_part[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 8 * s + 2 * j, t = token_of_row(row()) + j % 2 * 2, column = own_token(i);
+        const float first = keep(t, column) ? sums[i] : 0.f, second = keep(t, column + 1) ? sums[i + 1] : 0.f;
+        rounded[j] = pack<E>(first, second);
+        low_part[j] = pack_low<E>(first, second, rounded[j]);
+      }
+      store_straight(shared.scores[0], first_row() / 8 + 2 * s, rounded, thread);
+      if constexpr (kLowParts) store_straight(shared.scores[1], first_row() / 8 + 2 * s, low_part, thread);
+    }
+  }
+  /// Adds x times the scores to sums, for 16 tokens of x.
+  template <int kTransposeB>
+  __device__ static void add_scores(float (&sums)[32], const std::uint32_t (&x)[4], const std::uint32_t (&x_low)[4],
+                                    std::uint32_t scores, std::uint32_t scores_low, int at) {
+    wgmma<E, kTransposeB>(sums, x, descriptor(scores, at), 1);
+    if constexpr (kLowParts) {
+      wgmma<E, kTransposeB>(sums, x_low, descriptor(scores, at), 1);
+      wgmma<E, kTransposeB>(sums, x, descriptor(scores_low, at), 1);
+    }
+  }
+
+  /// What the loop over the values computes.
+  struct Sums {
+    float q[32], k[32];  ///< S do and D v, [key][token]
+    Columns scores;      ///< do v^T, [token of do][token of v]
+    float states[2];     ///< S D summed over the values, this thread's terms, by row
+  };
+  /// Loops over the tiles of values: stores the gradients of the values, and computes `sums`. It calls last() when the states of
+  /// the last tile have been read.
+  template <class F>
+  __device__ void loop_over_values(Sums& sums, F&& last) {
+    sums.states[0] = sums.states[1] = 0;
+    const int tiles = value_tiles();
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      forget_addresses();
+      wait_copies<0>();
+      fence_for_wgmma();
+      __syncthreads();
+      const bool more = tile + 1 < tiles;
+      if (more) copy_values(tile + 1);
+      commit_copies();
+      barrier_wait(&shared.states_full, static_cast<unsigned>(tile) & 1);
+      Tile &v_tile = shared.values[tile % 2][0], &do_tile = shared.values[tile % 2][1];
+      const std::uint32_t v = operand(v_tile), grad_o = operand(do_tile), v_rows = operand(v_tile, first_row()),
+                          before = operand(shared.before[group]), after = operand(shared.after[group]);
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < 4 * kColumnStep; i += kColumnStep) {
+        const int added = i > 0 ? 1 : tile;
+        wgmma<E>(sums.q, descriptor(before, i), descriptor(grad_o, i), added);
+        wgmma<E>(sums.k, descriptor(after, i), descriptor(v, i), added);
+        wgmma<E>(sums.scores, descriptor(grad_o, i), descriptor(v_rows, i), added);
+      }
+      wgmma_commit();
+      forget_addresses();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t state[4], gradient[4];
+        load_straight(state, shared.before[group], i, thread);
+        load_straight(gradient, shared.after[group], i, thread);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 x = unpack<E>(state[j]), y = unpack<E>(gradient[j]);
+          sums.states[j % 2] += x.x * y.x;
+          sums.states[j % 2] += x.y * y.y;
+        }
+      }
+      wgmma_wait<0>();
+      pin(sums.q);
+      pin(sums.k);
+      pin(sums.scores);
+      forget_addresses();
+      Columns grad_v;
+      multiply_values(grad_v, do_tile);
+      wgmma_wait<0>();
+      pin(sums.q);
+      pin(sums.k);
+      pin(sums.scores);
+      pin(grad_v);
+      __syncthreads();
+      if (more && threadIdx.x == 0) copy_states(tile + 1);
+      if (!more) last();
+      forget_addresses();
+      if (!a.dv.data) continue;
+      Store store(*this, kGradV, a.dv.is_float, tile * kTile, first_row());
+#pragma unroll
+      for (int i = 0; i < kColumns / 16; ++i) {
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
+        store(x);
+      }
+    }
+  }
+  /// Computes D^T k + do^T scores for this group's tokens.
+  __device__ void multiply_values(Columns& sums, Tile& grad_o) {
+    const std::uint32_t k = operand(shared.k[0], first_row()), k_low = operand(shared.k_low[0], first_row()),
+                        scores = operand(shared.scores[0], first_row()), scores_low = operand(shared.scores[1], first_row());
+    std::uint32_t left[2][4];
+#pragma unroll
+    for (int i = 0; i < 4 * kTiles + 4; ++i) {  // first 16 keys at a time, then 16 tokens
+      const bool with_state = i < 4 * kTiles;
+      wgmma_wait<0>();
+      load_transposed(left[i % 2], with_state ? shared.after[i / 4] : grad_o, i % 4, thread);
+      if (with_state)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          left[i % 2][j] = multiply_pairs(
+              left[i % 2][j], *reinterpret_cast<const std::uint32_t*>(&shared.scale[16 * i + j / 2 * 8 + lane() % 4 * 2]));
+      const int at = i % 4 * kColumnStep + (with_state ? i / 4 * kTileStep : 0);
+      wgmma_begin();
+      wgmma<E>(sums, left[i % 2], descriptor(with_state ? k : scores, at), i);
+      if constexpr (kLowParts) wgmma<E>(sums, left[i % 2], descriptor(with_state ? k_low : scores_low, at), 1);
+      wgmma_commit();
+    }
+  }
+  __device__ static std::uint32_t multiply_pairs(std::uint32_t x, std::uint32_t y) {
+    using Pair = std::conditional_t<std::is_same_v<E, __nv_bfloat16>, __nv_bfloat162, __half2>;
+    const Pair product = __hmul2(*reinterpret_cast<const Pair*>(&x), *reinterpret_cast<const Pair*>(&y));
+    return *reinterpret_cast<const std::uint32_t*>(&product);
+  }
+
+  /// Stores results from accumulators: this warp's 16 channels of the tile that begins with channel first_channel. Each call
+  /// stores the next 16 tokens in the order of the tiles' rows, beginning with row `first`.
+  class Store {
+   public:
+    __device__ Store(const IntraChunkBlock& block, Tensors tensor, bool is_float, int first_channel, int first)
+        : is_float_(kFloatResults && is_float) {
+      int index = block.thread;
+      forget_index(index, kGroup);  // otherwise the addresses of all results would occupy registers at once
+      const Place place = block.shared.places[tensor];
+      const int t = first / 4 + (is_float_ ? index % 4 * 16 : token_of_row(index % 32 / 4)),
+                channel = first_channel + index / 32 * 16 + (is_float_ ? index % 32 / 4 : index % 4 * 2 + (index % 2 ? 6 : 0));
+      step_ = place.step;
+      channels_ = place.size - channel;
+      tokens_ = (channels_ > 0 ? block.count() : 0) - t;
+      at_ = place.first + (std::int64_t{t} * step_ + channel) * (is_float_ ? sizeof(float) : sizeof(E));
+    }
+    __device__ void operator()(const float (&x)[8]) {
+      if (is_float_) {
+        float* const at = reinterpret_cast<float*>(at_);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int later = i / 4 * 2 + i % 2, channel = i / 2 % 2 * 8;
+          if (later < tokens_ && channel < channels_) at[std::int64_t{later} * step_ + channel] = x[i];
+        }
+        at_ += std::int64_t{step_} * (4 * sizeof(float));
+        tokens_ -= 4;
+        return;
+      }
+      // Transpose 8 x 8 blocks. Then neighbouring threads exchange values, so that each has four channels of a token.
+      const bool odd = threadIdx.x % 2;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::uint32_t low = transposed(pack<E>(x[4 * i], x[4 * i + 1])),
+                            high = transposed(pack<E>(x[4 * i + 2], x[4 * i + 3])),
+                            other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+        if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = odd ? make_uint2(other, high) : make_uint2(low, other);
+        at_ += std::int64_t{step_} * (2 * sizeof(E));
+        tokens_ -= 2;
+      }
+    }
+
+   private:
+    const bool is_float_;
+    char* at_;
+    int step_, tokens_, channels_;
+  };
+  /// Replaces x by its sums over each token and the later ones.
+  __device__ void add_later(float (&x)[32]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Row own, later;
+      get_row(own, x, half);
+      sum_others<true>(later, own);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) x[element(i, half)] = own[i] + later[i];
+    }
+  }
+  /// Stores the gradients of the gates. `sums` is memory of this warp group for [4][kTile] numbers.
+  __device__ void store_gate_gradients(float (&x)[32], const unsigned (&dead)[2], float* sums) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (dead[half])
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+          if (dead[half] >> i & 1) x[element(i, half)] = 0;
+    if (a.dgk) {
+      Store store(*this, kGradGates, kFloatGates, group * kTile, 0);
+#pragma unroll
+      for (int s = 0; s < 4; ++s) store(reinterpret_cast<float(&)[8]>(x[8 * s]));
+    }
+    if (!a.dg) return;
+    __syncwarp();
+    sum_rows(x, lane(), [&](int i, float sum) { sums[thread / 32 * kTile + token(i)] = sum; });
+    sync_group<kGroup>(1 + group);
+    if (thread < count())
+      a.dg[(group * a.tokens + position_token(thread)) * a.heads + head] =
+          sums[thread] + sums[kTile + thread] + sums[2 * kTile + thread] + sums[3 * kTile + thread];
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,5 @@
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+template void run_intra_chunk<__half>(const IntraChunk& a, cudaStream_t stream);
+}  // namespace glade::cuda::chunk_sm90

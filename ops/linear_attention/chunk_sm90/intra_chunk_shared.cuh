@@ -1,0 +1,80 @@
+#pragma once
+// The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh.
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
+#include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// The tensors whose rows a block reads or writes.
+enum Tensors { kQueries, kKeys, kValues, kGradO, kGateRows, kGradQ, kGradK, kGradV, kGradGates, kPlaces };
+/// The rows of a block's chunk and head in one of these tensors. They are in shared memory because registers are few.
+struct Place {
+  char* first;  ///< the row of the chunk's first token
+  int step;     ///< elements to the next token
+  int size;     ///< of a row
+  template <class T>
+  __device__ T* row(int t) const {
+    return reinterpret_cast<T*>(first) + std::int64_t{t} * step;
+  }
+};
+/// IntraChunk, with the layout of all tensors.
+struct IntraChunkArguments : IntraChunk {
+  struct Tensor {
+    char* data;
+    std::int64_t step;  ///< elements to the next token
+    int group, size, element_size;
+  };
+  Tensor tensors[kPlaces];
+
+  IntraChunkArguments(const IntraChunk& a, int element_size) : IntraChunk(a) {
+    auto set = [&](Tensors tensor, const void* data, std::int64_t step, int group, int size, bool is_float) {
+      const int bytes = is_float ? static_cast<int>(sizeof(float)) : element_size;
+      tensors[tensor] = {static_cast<char*>(const_cast<void*>(data)), step, group, size, bytes};
+    };
+    auto rows = [&](Tensors tensor, const Rows& r) {
+      set(tensor, r.data, std::int64_t{r.heads} * r.size, r.group, r.size, false);
+    };
+    rows(kQueries, q);
+    rows(kKeys, k);
+    rows(kValues, v);
+    rows(kGradO, grad_o);
+    set(kGateRows, gk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
+    set(kGradQ, dq.data, dq.step, 1, q.size, dq.is_float);
+    set(kGradK, dk.data, dk.step, 1, q.size, dk.is_float);
+    set(kGradV, dv.data, dv.step, 1, v.size, dv.is_float);
+    set(kGradGates, dgk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
+  }
+};
+
+template <class E, int kTiles>
+struct IntraChunkShared {
+  using Tile = SwizzledTile<E>;
+  std::uint64_t states_full;
+  Place places[kPlaces];
+  const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory
+  std::int64_t first_token;
+  int count;                   ///< tokens of the chunk
+  alignas(16) float b[kTile];  ///< per-head gates, base 2, in the order of the tiles' rows
+  /// The factor 2^{C - r} of each channel, which takes keys with their factors to the chunk's end. It is a power of 2.
+  alignas(16) E scale[kTiles * kTile];
+
+  Tile k[kTiles];       ///< keys, [token][channel], without and then with their factors
+  Tile k_low[kTiles];   ///< first the gates, then the low parts of the keys
+  Tile before[kTiles];  ///< a tile of values of S; in the end the gates
+  Tile after[kTiles];   ///< a tile of values of D; in the end the queries
+  /// The scores, transposed, and their low parts: first those of q and k, later those of do and v. Before that, the low parts of
+  /// the queries, and with one tile of keys also the queries.
+  Tile scores[2];
+  /// Two buffers, each for a tile of v and one of do. In the end they hold what IntraChunkBlock::saved refers to. With two tiles
+  /// of keys the second buffer holds the queries at first. With one tile of keys and one of values it is not used, and the launch
+  /// leaves it out.
+  Tile values[2][2];
+
+  __device__ Tile (&queries())[kTiles] {
+    if constexpr (kTiles == 1) return reinterpret_cast<Tile(&)[1]>(scores[1]);
+    else return values[1];
+  }
+  __device__ Tile (&queries_low())[kTiles] { return reinterpret_cast<Tile(&)[kTiles]>(scores); }
+};
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,103 @@
+#pragma once
+// Applies the per-channel gates of a pass (chunk_sm90/pass_kernel.cuh) to its tiles, in place.
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+template <class C>
+struct Factors {
+  using E = typename C::Element;
+  const Pass& p;
+  const Segment& segment;
+  const int head, first_gate;  ///< first_gate: the first channel of the gated tiles
+  __device__ int channels() const { return C::kGates == Gates::outer ? p.outer : p.inner; }
+
+  /// Returns the log decays, base 2, of one token in two channels of a tile, 2 * pair and 2 * pair + 1.
+  template <bool kFloatGates>
+  __device__ float2 gate(int token, int tile, int pair, const Stage<C>& stage, const Step& step) const {
+    float2 gate{};
+    if constexpr (kFloatGates) {
+      const int channel = first_gate + tile * kTile + 2 * pair;
+      const std::int64_t at = (segment.token(step.position() + token) * p.heads + head) * channels() + channel;
+      if (token < step.count && channel < channels())
+        gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
+    } else {
+      gate = unpack<E>(*stage.tiles.gates[tile].pair(token, pair));
+    }
+    const float head_gate = stage.vectors.b[token];
+    return make_float2(at_least(fmaf(gate.x, kLog2e, head_gate), kLeastGate),
+                       at_least(fmaf(gate.y, kLog2e, head_gate), kLeastGate));
+  }
+
+  /// Applies the factors to kCount tokens, beginning with `first`. gate(i) returns the gates of the i-th of them, and `exponent`
+  /// is c - r before the first. Without results (kResults is false), only y gets factors.
+  template <int kCount, int kBatch, bool kResults, bool kLowPartOfY, class F>
+  __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
+    Tiles<C>& tiles = stage.tiles;
+    Vectors<C>& vectors = stage.vectors;
+    static_assert(C::kGates == Gates::inner || kBatch == 8);
+    const float sign = p.backward ? -1.f : 1.f;
+#pragma unroll(C::kRegisterGates > 0 ? kCount / kBatch : 1)
+    for (int i = 0; i < kCount; i += kBatch) {
+      const int t = first + i;
+      float2 gates[kBatch];
+      std::uint32_t xs[kBatch], ys[kBatch], ws[kBatch];
+      unsigned dead[2] = {};
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {  // read all values before the first write
+        gates[j] = gate(i + j);
+        if constexpr (C::kGates == Gates::inner) {
+          if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t + j, pair);
+          ys[j] = *tiles.y[tile].pair(t + j, pair);
+        } else {
+          ws[j] = *tiles.w[tile].pair(t + j, pair);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        exponent.x = fmaf(sign, gates[j].x, exponent.x);
+        exponent.y = fmaf(sign, gates[j].y, exponent.y);
+        const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
+        const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
+        if constexpr (C::kGates == Gates::inner) {
+          const auto y = scaled(ys[j], inverse);
+          *tiles.y[tile].pair(t + j, pair) = y.rounded;
+          if constexpr (kResults) {
+            const auto x = scaled(xs[j], factor);
+            *tiles.x[tile].pair(t + j, pair) = x.rounded;
+            if constexpr (C::kInnerLowParts) *stage.x_low(tile).pair(t + j, pair) = x.low_part;
+          }
+          if constexpr (kLowPartOfY) *stage.y_low(tile).pair(t + j, pair) = y.low_part;
+        } else {
+          const auto w = scaled(ws[j], inverse);
+          *tiles.w[tile].pair(t + j, pair) = w.rounded;
+          if constexpr (C::kLowParts) *stage.w_low().pair(t + j, pair) = w.low_part;
+          *reinterpret_cast<float2*>(vectors.factor(t, j, 2 * pair)) = factor;
+          dead[0] |= gates[j].x < kDeadGate ? 1u << j : 0u;
+          dead[1] |= gates[j].y < kDeadGate ? 1u << j : 0u;
+        }
+      }
+      if (C::kGates == Gates::outer && (dead[0] | dead[1]) != 0)
+        for (int half = 0; half < 2; ++half)
+          atomicOr(&vectors.dead[2 * pair + half], static_cast<unsigned long long>(dead[half]) << t);
+    }
+  }
+
+  /// The place where the producers leave c - r for a consumer: its value before the first token that this consumer applies gates
+  /// to (C::kConsumerTokens). It reuses rows of gates that the producers have already read.
+  __device__ static float& exponent(Tiles<C>& tiles, int tile, int pair, int consumer, int half) {
+    return *reinterpret_cast<float*>(tiles.gates[tile].pair(C::kConsumerTokens + 2 * consumer + half, pair));
+  }
+
+ private:
+  struct Scaled {
+    std::uint32_t rounded, low_part;
+  };
+  __device__ static Scaled scaled(std::uint32_t pair, float2 by) {
+    const float2 values = unpack<E>(pair), products = make_float2(values.x * by.x, values.y * by.y);
+    const std::uint32_t rounded = pack<E>(products.x, products.y);
+    return {rounded, C::kLowParts ? pack_low<E>(products.x, products.y, rounded) : 0};
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,99 @@
+#pragma once
+// The chunk form as one fused pass over a sequence, on Hopper. The output and all gradients are the same computation,
+//     out_t = sum over j <= t of (x_t . y_j) w_j,     weighted with the decays between j and t,
+// with different tensors in the roles of x, y and w. A fourth tensor, u, is multiplied by out for the gradients of the gates:
+//
+//     out   x    y    w    u    scan      per-channel gates act on
+//     o     q    k    v         forward   y (Gates::inner)
+//     dq    do   v    k    q    forward   w (Gates::outer)
+//     dv    k    q    do        reverse   y (Gates::inner)
+//     dk    v    do   q    k    reverse   w (Gates::outer)
+//
+// The reverse scan runs against the order of the recurrence, so its sum is over j >= t. "Inner" channels are those of x and y,
+// which the scores sum over. "Outer" channels are those of w and out.
+//
+// A block processes one sequence (or one segment of it), one head and 64 or 128 channels of w, chunk by chunk. It keeps the state
+// R = sum y_j w_j^T in registers, transposed ([channels of w][channels of y]):
+//     out = e^{c_t} (R x^T) + w^T mask(x y^T)^T,     R = e^{c_C} R + (w e^{c_C - c_j})^T y
+// Here c_t is the log decay from the chunk's start to token t (in the reverse scan: from token t to the chunk's end), and c_C
+// that of the whole chunk. One warp group, the consumer, computes these products. The other warp groups, the producers, copy
+// tiles into shared memory, apply the gates and compute the scores x y^T, one or more chunks ahead. Wide blocks have two
+// consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
+// gates of y the producers have enough to do, so the consumers compute the scores.
+//
+// Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
+// half of the chunk's decay, and R is kept multiplied by e^r. The factors are safe as long as e^{c - r} stays within
+// 2^{+-kSafeRange}. A chunk with larger decay is split into sub-chunks of 32, 16, .. or finally 1 token. A single token is always
+// in range.
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+template <class C>
+__global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_constant__ Pass p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  using S = Shared<C>;
+  S& shared = *reinterpret_cast<S*>(memory);
+  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
+  const int first_outer = static_cast<int>(blockIdx.x) * C::kConsumers * kTile;
+  const std::int64_t n = blockIdx.z / p.run_segments;
+  const Segment segment(p, n, p.first_segment + static_cast<int>(blockIdx.z % p.run_segments));
+  if (thread == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(&shared.full[i], C::kProducers);
+      barrier_init(&shared.empty[i], C::kConsumers * kGroup);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (thread < C::kConsumers * kGroup) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::kConsumerRegisters));
+    const int index = thread / kGroup;
+    Consumer<C>{{thread % kGroup}, p, shared, segment, n, head, first_outer + index * kTile, index}.run();
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(C::kProducerRegisters));
+    Producer<C>{p, shared, segment, n, head, first_outer, thread - C::kConsumers * kGroup}.run();
+  }
+#else
+  __trap();
+#endif
+}
+
+template <class C>
+void launch_pass(const Pass& p, cudaStream_t stream) {
+  constexpr int bytes = sizeof(Shared<C>);
+  static_assert(bytes <= 227 * 1024);
+  const auto kernel = pass_kernel<C>;
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const dim3 grid(blocks_for(p.outer, C::kConsumers * kTile), static_cast<unsigned>(p.heads),
+                  static_cast<unsigned>(p.sequences * p.run_segments));
+  kernel<<<grid, 3 * kGroup, bytes, stream>>>(p);
+  GLADE_CUDA_LAUNCHED();
+}
+
+template <class E, Gates kGates, bool kGateGradients, int kConsumers>
+void launch_pass(const Pass& p, cudaStream_t stream) {
+  switch (pass_channels(p.inner)) {
+    case 64: return launch_pass<Variant<E, kGates, 64, kGateGradients, kConsumers>>(p, stream);
+    case 128: return launch_pass<Variant<E, kGates, 128, kGateGradients, kConsumers>>(p, stream);
+    // Only gates of y get wide blocks here: the other passes would run out of registers.
+    default: return launch_pass<Variant<E, kGates, 256, kGateGradients, kGates == Gates::inner ? kConsumers : 1>>(p, stream);
+  }
+}
+/// Launches a pass without u.
+template <class E, Gates kGates>
+void launch_plain(const Pass& p, cudaStream_t stream) {
+  p.wide_blocks ? launch_pass<E, kGates, false, 2>(p, stream) : launch_pass<E, kGates, false, 1>(p, stream);
+}
+
+template <class E>
+void run_pass(const Pass& p, cudaStream_t stream) {
+  if (!p.gk) return p.u.data ? launch_pass<E, Gates::none, true, 1>(p, stream) : launch_plain<E, Gates::none>(p, stream);
+  if (p.gates_are_inner) launch_plain<E, Gates::inner>(p, stream);
+  else launch_pass<E, Gates::outer, true, 1>(p, stream);
+}
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,252 @@
+#pragma once
+// What the warp groups of a pass (chunk_sm90/pass_kernel.cuh) share: the order of the steps, the kernel's variants, and the
+// stages in shared memory that the producers hand to the consumers.
+#include <glade/ops/linear_attention/chunk_sm90/pass.h>
+#include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// Which channels have per-channel gates: none, those of y (inner) or those of w (outer).
+enum class Gates { none, inner, outer };
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kLeastGate = -200 * kLog2e;  ///< smaller log decays are clamped to this, so that sums stay finite
+inline constexpr float kDeadGate = -104 * kLog2e;   ///< below this a token's decay is 0 in float32, and its gate has no gradient
+
+/// The largest safe exponent of a factor, base 2. R and the sums over it reach the same magnitude. Half precision has fewer
+/// exponents.
+template <class E>
+inline constexpr float kSafeRange = std::is_same_v<E, __half> ? 10.f : 96.f;
+
+inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves nothing that a sum in 16 bits would show
+
+inline constexpr int kGroup = 128;  ///< threads of a warp group
+
+/// One segment of a sequence. Positions and chunks are counted in the order of the recurrence.
+struct Segment {
+  std::int64_t begin;  ///< the sequence's first token in memory
+  int count;
+  std::int64_t first_slot;  ///< see slot()
+  int first_chunk, end_chunk;
+  bool reverse;
+  int index;
+
+  /// The whole sequence n, for the arguments of a pass or of IntraChunk.
+  template <class P>
+  __device__ Segment(const P& p, std::int64_t n)
+      : begin(p.cu_seqlens ? p.cu_seqlens[n] : n * p.length),
+        count(static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - begin : p.length)),
+        first_slot(begin / kTile + n),
+        first_chunk(0),
+        end_chunk((count + kTile - 1) / kTile),
+        reverse(p.reverse),
+        index(0) {}
+  __device__ Segment(const Pass& p, std::int64_t n, int segment_index) : Segment(p, n) {
+    index = segment_index;
+    first_chunk = min(index * p.segment_chunks, end_chunk);
+    end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
+  }
+  __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
+  __device__ int chunk_tokens(int chunk) const { return min(count - chunk * kTile, kTile); }
+  /// A number for each chunk of all sequences, which indexes arrays by chunk. It is below tokens / 64 + sequences.
+  __device__ std::int64_t slot(int chunk) const { return first_slot + chunk; }
+
+  // Segments in the order of the pass, and pointers to the states of all heads, [heads, ..]. Null means zeros for the state
+  // before the segment, and "not wanted" for the state after it.
+  __device__ int order(const Pass& p) const { return p.backward ? p.segments - 1 - index : index; }
+  __device__ std::int64_t segment_row(const Pass& p, std::int64_t n) const { return n * p.segments + order(p); }
+  __device__ const float* state_before(const Pass& p, std::int64_t n) const {
+    const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
+    if (order(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
+    return p.from_zeros ? nullptr : p.segment_states + segment_row(p, n) * heads;
+  }
+  __device__ float* state_after(const Pass& p, std::int64_t n) const {
+    const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
+    if (order(p) == p.segments - 1) return p.last ? p.last + n * heads : nullptr;
+    return p.keeps_states ? p.segment_states + (segment_row(p, n) + 1) * heads : nullptr;
+  }
+};
+
+/// One step of a pass: `count` tokens of a chunk, beginning with token `offset`. A step is a whole chunk or a sub-chunk of `size`
+/// tokens.
+struct Step {
+  int chunk, offset, size, count;
+  bool ends_chunk;  ///< contains the chunk's last token, in the order of the recurrence
+
+  /// A set of (sub-)chunks whose decay is outside the safe range, as bits in heap order: the whole chunk is bit 1, its halves are
+  /// bits 2 and 3, and so on down to pairs of tokens. Steps are the largest sub-chunks that are not in the set, in both passes of
+  /// a gradient.
+  using LargeDecay = unsigned long long;
+  __device__ static int bit(int offset, int size) { return (kTile + offset) / size; }
+
+  __device__ bool valid(const Segment& s) const { return chunk >= s.first_chunk && chunk < s.end_chunk; }
+  __device__ int position() const { return chunk * kTile + offset; }
+
+  /// Returns the first step of a chunk, in the order of the pass.
+  __device__ static Step first(const Segment& s, int chunk, bool backward, LargeDecay large_decay) {
+    return from(s, chunk, backward ? kTile : 0, backward, large_decay);
+  }
+  __device__ Step next(const Segment& s, bool backward, LargeDecay large_decay) const {
+    const int edge = backward ? offset : offset + size;
+    if (backward ? edge > 0 : edge < s.chunk_tokens(chunk)) return from(s, chunk, edge, backward, large_decay);
+    return first(s, backward ? chunk - 1 : chunk + 1, backward, 0);
+  }
+
+ private:
+  /// Returns the largest step that begins at `edge`, a boundary between sub-chunks, or that ends there in the reverse scan.
+  __device__ static Step from(const Segment& s, int chunk, int edge, bool backward, LargeDecay large_decay) {
+    const int tokens = s.chunk_tokens(chunk);
+    for (;;) {
+      int size = edge == 0 ? kTile : edge & -edge, offset = backward ? edge - size : edge;
+      while (size > 1 && large_decay >> bit(offset, size) & 1) {
+        size /= 2;
+        if (backward) offset += size;
+      }
+      if (offset < tokens) return {chunk, offset, size, min(size, tokens - offset), offset + size >= tokens};
+      if (tokens <= 0) return {chunk, 0, kTile, 0, true};
+      edge = offset;
+    }
+  }
+};
+
+/// The template parameters of a pass, and what follows from them. A block has three warp groups: one consumer and two producers,
+/// or two consumers and one producer, so that the gates of y are applied once for twice as many channels of w.
+template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_>
+struct Variant {
+  using Element = E;
+  static constexpr Gates kGates = kGates_;
+  static constexpr bool kGateGradients = kGateGradients_;
+  static constexpr int kTiles = kInner / kTile;                 ///< of x and y
+  static constexpr int kConsumers = kConsumers_;                ///< each has one tile of w
+  static constexpr int kProducers = (3 - kConsumers) * kGroup;  ///< in threads
+  /// The three warp groups share 504 registers per thread index, 168 each at launch. setmaxnreg moves them to the consumers.
+  static constexpr int kWideRegisters = kTiles > 2              ? 216
+                                        : kGates == Gates::none ? 200
+                                                                : 184,
+                       kConsumerRegisters = kConsumers == 1 ? 240 : kWideRegisters,
+                       kProducerRegisters = kConsumers == 1 ? 128 : 504 - 2 * kConsumerRegisters;
+  static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
+  static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the gates keep the producers busy
+  /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
+  /// products are accurate to 16 bits. Half precision is accurate enough without; with more channels there is no room in shared
+  /// memory.
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16> && kTiles <= 2;
+  /// Whether x has low parts. y has them in the steps for which has_low_part_of_y() is true.
+  static constexpr bool kInnerLowParts = kLowParts && kGates == Gates::inner;
+  /// Whether the scores have memory of their own, instead of reusing that of the low parts of y.
+  static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
+  static constexpr int kLowTiles = !kLowParts               ? 0
+                                   : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
+                                   : kGates == Gates::outer ? 2
+                                                            : 1;
+  /// Tokens at each end of a chunk to which the consumers apply the gates. Where y has many channels, one group of producers
+  /// would not keep up.
+  static constexpr int kConsumerTokens = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
+  /// Each producer warp applies the gates to kGroupTokens tokens of one gated tile; a lane has two channels.
+  static constexpr int kTokenGroups = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles,
+                       kGroupTokens = kTile / kTokenGroups;
+  /// Gates that a producer thread keeps in registers from their sum to their application.
+  static constexpr int kRegisterGates = kGates != Gates::none && kTiles <= 2 && kGroupTokens <= 16 ? kGroupTokens : 0;
+};
+
+/// Whether gated y has low parts in this step. Without them, the output of a whole chunk is as accurate as that of fla's kernels.
+/// But the output of a sequence's first token is one score times one value. A norm after it divides by the score, and the
+/// gradient of the value is multiplied by the score that another pass computed. If the score is small, both must agree on it.
+template <class C>
+__device__ bool has_low_part_of_y(const Pass& p, const Step& step) {
+  return C::kInnerLowParts && (C::kSeparateScores || p.backward || step.size < kTile || step.chunk == 0);
+}
+
+/// The tiles of a stage.
+template <class C>
+struct Tiles {
+  using Tile = SwizzledTile<typename C::Element>;
+  Tile x[C::kTiles], y[C::kTiles];
+  Tile w[C::kConsumers];                                 ///< later out
+  Tile gates[C::kGatedTiles == 0 ? 1 : C::kGatedTiles];  ///< gk as it lies in memory, if it has 16 bits
+};
+/// The vectors of a stage.
+template <class C>
+struct Vectors {
+  static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
+  alignas(16) float factors[kOuter ? kTile * kTile : 0];  ///< Gates::outer: of out, see factor()
+  /// The square root of the factor that R gets at the step's start; the factor itself may be too small for a float. Gates::none:
+  /// the factor of out, by token.
+  alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
+  alignas(16) float after[kInner || kOuter ? 0 : kTile];  ///< Gates::none: factor of w, by token
+  alignas(16) float b[kTile];                             ///< per-head gates by token, base 2; Gates::none: their prefix sums
+  float decay[kInner ? 0 : kTile];                        ///< of the step, by channel; Gates::none: only the first entry is used
+  /// Tokens with a decay of 0, as bits. Gates::outer: by channel; Gates::none: the even tokens, then the odd ones.
+  unsigned long long dead[kInner ? 0 : kTile];
+  Step step;  ///< count 0 means that the segment has ended
+
+  /// The factor of token base + i in a channel; base is a multiple of 8. Channels are swizzled, so that threads that access the
+  /// same channel of different pairs of tokens use different banks.
+  __device__ float* factor(int base, int i, int channel) { return factors + (base + i) * kTile + (channel ^ i / 2 * 8); }
+};
+
+/// Memory in which the producers, or the threads of a consumer, exchange values among themselves.
+template <class C>
+struct Exchange {
+  static constexpr bool kHasSums = C::kTokenGroups > 1 && C::kGates == Gates::inner;
+  alignas(16) float sums[kHasSums ? C::kTokenGroups * C::kGatedTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
+  float carry[C::kGateGradients ? 4 : 0];                                           ///< of the consumer, by warp
+  Step::LargeDecay large_decay;  ///< of the producers: sub-chunks with large decay in the current chunk
+};
+
+/// All buffers of one step.
+template <class C>
+struct Stage {
+  using Tile = typename Tiles<C>::Tile;
+  Tiles<C>& tiles;
+  Tile *low_parts, *u;
+  Vectors<C>& vectors;
+  Exchange<C>& exchange;
+
+  /// The sums of the gates of each token group, [token group][channel]. With Gates::outer they use the memory of the factors,
+  /// which are written later.
+  __device__ float* group_sums(int token_group) const {
+    return (C::kGates == Gates::outer ? vectors.factors : exchange.sums) + token_group * C::kGatedTiles * kTile;
+  }
+  /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
+  __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
+
+  // The low parts of gated tiles. Those of y (or w) reuse the memory of the gates.
+  __device__ Tile& x_low(int tile) const { return low_parts[tile]; }
+  __device__ Tile& y_low(int tile) const { return tiles.gates[tile]; }
+  __device__ Tile& w_low() const { return tiles.gates[0]; }
+  // The scores reuse memory that is no longer needed.
+  static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kGates == Gates::outer;
+  __device__ Tile& scores() const {
+    return C::kSeparateScores ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
+  }
+  __device__ Tile& scores_low() const {
+    if constexpr (C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
+    else return low_parts[kGatesHoldLowPart ? 1 : 0];
+  }
+};
+
+template <class C>
+struct Shared {
+  using Tile = typename Tiles<C>::Tile;
+  static constexpr int kPrepared = 2;  ///< steps that have buffers for what the producers add to the copied tiles
+  static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
+  static constexpr int kAvailable =
+                           227 * 1024 - sizeof(Exchange<C>) - kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
+                       kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 2 * sizeof(std::uint64_t);
+  static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
+  static_assert(kStages >= kPrepared);
+
+  Tiles<C> tiles[kStages];
+  Tile low_parts[kPrepared][C::kLowTiles];
+  Tile u[kPrepared][C::kGateGradients];  ///< later dgk
+  Vectors<C> vectors[kPrepared];
+  Exchange<C> exchange;
+  std::uint64_t full[kStages], empty[kStages];
+
+  __device__ Stage<C> stage(int i) {
+    return {tiles[i % kStages], low_parts[i % kPrepared], u[i % kPrepared], vectors[i % kPrepared], exchange};
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,71 @@
+#pragma once
+// The scores x y^T of one step of a pass (chunk_sm90/pass_kernel.cuh), masked and stored as an operand of the next product.
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// Computes the scores with kThreads threads, which are one or two whole warp groups. `thread` is the index among them.
+template <class C, int kThreads>
+struct Scores {
+  using E = typename C::Element;
+  static constexpr int kColumns = kTile * kGroup / kThreads;  ///< score columns per warp group
+  float sums[kColumns / 2];
+
+  __device__ void start(const Stage<C>& stage, int thread, bool low_part_of_y) {
+    const int first = thread / kGroup * kColumns;
+    const std::uint32_t x = operand(stage.tiles.x[0]), y = operand(stage.tiles.y[0], first);
+    auto add = [&](std::uint32_t left, std::uint32_t right, int added) {
+#pragma unroll
+      for (int i = 0; i < C::kTiles * 4; ++i) {
+        const int columns = i / 4 * kTileStep + i % 4 * kColumnStep;
+        wgmma<E>(sums, descriptor(left, columns), descriptor(right, columns), added + i);
+      }
+    };
+    wgmma_begin();
+    add(x, y, 0);
+    if constexpr (C::kInnerLowParts) add(operand(stage.x_low(0)), y, 1);
+    wgmma_commit();
+    if (low_part_of_y) {
+      wgmma_begin();
+      add(x, operand(stage.y_low(0), first), 1);
+      wgmma_commit();
+    }
+  }
+  /// Stores the scores to stage.scores(), [token of out][token of w]. If they reuse the memory of the low parts of y, the threads
+  /// meet at a barrier first. The last kPending groups of products may still be in flight.
+  template <int kPending = 0>
+  __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier, bool low_part_of_y) {
+    const int lane = thread % 32, row = thread % kGroup / 32 * 16 + lane / 4;
+    const float* b = stage.vectors.b;
+    const float sign = backward ? -1.f : 1.f;
+    float own[2];
+    if constexpr (C::kGates == Gates::none) own[0] = sign * b[row], own[1] = sign * b[row + 8];
+    wgmma_wait<kPending>();
+    pin(sums);
+    // All threads have read the low parts of y, whose memory the scores reuse.
+    if (!C::kSeparateScores && low_part_of_y) sync_group<kThreads>(barrier);
+#pragma unroll
+    for (int m = 0; m < kColumns / 8; ++m) {
+      const int column = thread / kGroup * kColumns + m * 8 + lane % 4 * 2;
+      float2 other;
+      if constexpr (C::kGates == Gates::none) other = *reinterpret_cast<const float2*>(&b[column]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int t = row + half * 8;
+        float value[2] = {sums[m * 4 + half * 2], sums[m * 4 + half * 2 + 1]};
+        if constexpr (C::kGates == Gates::none) {
+          value[0] *= exp2_approx(fmaf(-sign, other.x, own[half]));
+          value[1] *= exp2_approx(fmaf(-sign, other.y, own[half]));
+        }
+        if (backward ? column < t : column > t) value[0] = 0;
+        if (backward ? column + 1 < t : column + 1 > t) value[1] = 0;
+        const std::uint32_t rounded = pack<E>(value[0], value[1]);
+        *stage.scores().pair(t, column / 2) = rounded;
+        if constexpr (C::kLowParts) *stage.scores_low().pair(t, column / 2) = pack_low<E>(value[0], value[1], rounded);
+      }
+    }
+    fence_for_wgmma();
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,147 @@
+#pragma once
+// The state R in the registers of a consumer of a pass (chunk_sm90/pass_kernel.cuh), and the products with it.
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+template <class C>
+struct State {
+  using E = typename C::Element;
+  static constexpr Gates kGates = C::kGates;
+  static constexpr int kTiles = C::kTiles;
+  static constexpr bool kLarge = kTiles > 2;  ///< leaves few registers for anything else
+
+  int thread;
+  float state[kTiles][32];  ///< accumulators of wgmma: rows are channels of w, columns are channels of y
+  __device__ int lane() const { return thread % 32; }
+  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two rows
+
+  /// Calls f(element, offset in memory) for every element of the state that lies within the matrix.
+  template <class F>
+  __device__ void for_each_element(const Pass& p, int first_outer, F&& f) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int outer = first_outer + row() + i / 2 % 2 * 8, inner = tile * kTile + i / 4 * 8 + lane() % 4 * 2 + i % 2;
+        if (outer < p.outer && inner < p.inner)
+          f(state[tile][i], std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
+      }
+      pin(state[tile]);  // otherwise the addresses of all tiles would occupy registers at once
+    }
+  }
+  __device__ void scale_rows(float first, float second) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 32; ++i) state[tile][i] *= i / 2 % 2 ? second : first;
+  }
+  /// Multiplies R by the factor from the previous step's reference to this step's, so that R holds the state times e^r. The
+  /// factor is applied as two square roots, because it may be too small for a float.
+  __device__ void scale_state(const Vectors<C>& vectors) {
+    if constexpr (kGates == Gates::inner) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int m = 0; m < 8; ++m) {
+          const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + m * 8 + lane() % 4 * 2]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float by = i % 2 ? factor.y : factor.x;
+            state[tile][4 * m + i] = state[tile][4 * m + i] * by * by;
+          }
+        }
+    } else if constexpr (kGates == Gates::outer) {
+      const float first = vectors.before[row()], second = vectors.before[row() + 8];
+      scale_rows(first, second);
+      scale_rows(first, second);
+    }
+  }
+
+  static constexpr int kRounded = kLarge ? 1 : kTiles;  ///< state tiles that are rounded at a time
+  using Rounded = std::uint32_t[kRounded][4][4];
+  __device__ void round_state(Rounded& rounded, int first) const {
+#pragma unroll
+    for (int tile = 0; tile < kRounded; ++tile)
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        rounded[tile][i / 4][i % 4] = pack<E>(state[first + tile][2 * i], state[first + tile][2 * i + 1]);
+  }
+  /// Adds the rounded state times x^T to out. It rounds the state again, because keeping the rounded values would take registers.
+  __device__ void add_rounded_state(float (&out)[32], std::uint32_t x) {
+    add_state_as(out, x, [](const float* pair) { return pack<E>(pair[0], pair[1]); });
+  }
+  /// Adds the low part of the state times x^T to out.
+  __device__ void add_low_part_of_state(float (&out)[32], std::uint32_t x) {
+    add_state_as(out, x, [](const float* pair) { return pack_low<E>(pair[0], pair[1], pack<E>(pair[0], pair[1])); });
+  }
+
+  using Left = std::uint32_t[4][4];  ///< a tile as the left operand of wgmma
+  __device__ void load(Left& to, SwizzledTile<E>& tile) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) load_transposed(to[k], tile, k, thread);
+  }
+  /// out (+)= left tile^T; add = 0 overwrites out.
+  __device__ static void add_product(float (&out)[32], const Left& left, std::uint32_t tile, int add) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) wgmma<E>(out, left[k], descriptor(tile, k * kColumnStep), add + k);
+  }
+  __device__ void add_to_state(const Left& left, std::uint32_t y) {
+    wgmma_begin();
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(y, tile * kTileStep + k * kRowStep), 1);
+    wgmma_commit();
+  }
+  /// Does the same with few registers, and waits for the products.
+  __device__ void add_to_state(SwizzledTile<E>& w, std::uint32_t y) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      std::uint32_t left[4];
+      load_transposed(left, w, k, thread);
+      wgmma_begin();
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) wgmma<E, 1>(state[tile], left, descriptor(y, tile * kTileStep + k * kRowStep), 1);
+      wgmma_commit();
+      wait_for_state();
+    }
+  }
+  __device__ void wait_for_state() {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) pin(state[tile]);
+  }
+  /// Gates::none: multiplies w by the decays from its tokens to the end of the step.
+  __device__ void apply_decays(Left& to, const Left& w, const Vectors<C>& vectors) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 by = *reinterpret_cast<const float2*>(&vectors.after[16 * k + j / 2 * 8 + lane() % 4 * 2]);
+        const float2 values = unpack<E>(w[k][j]);
+        to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
+      }
+  }
+
+ private:
+  /// Adds convert(pairs of the state) times x^T to out. It needs few registers, and waits for the products.
+  template <class F>
+  __device__ void add_state_as(float (&out)[32], std::uint32_t x, F&& convert) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        std::uint32_t left[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) left[j] = convert(&state[tile][8 * k + 2 * j]);
+        wgmma_begin();
+        wgmma<E>(out, left, descriptor(x, tile * kTileStep + k * kColumnStep), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin(out);
+      }
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

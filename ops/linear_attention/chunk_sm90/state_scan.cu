@@ -1,0 +1,83 @@
+// Launches of the walks to the borders of chunks (chunk_sm90/state_scan.cuh).
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/state_scan.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+namespace {
+
+struct StateScans {
+  Pass up, down;
+};
+
+/// Blocks of so many tiles for all channels.
+template <int kTiles>
+__host__ __device__ int blocks_of(int channels) {
+  return (channels + kTiles * kTile - 1) / (kTiles * kTile);
+}
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(const __grid_constant__ StateScans scans) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  B& shared = *reinterpret_cast<B*>(memory);
+  const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
+  const int key_blocks = blocks_of<B::kKeys>(scans.up.inner), value_blocks = blocks_of<B::kValues>(scans.up.outer);
+  const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
+  const bool backward = turn < scans.down.run_segments;
+  const Pass& p = backward ? scans.down : scans.up;
+  const StateScan scan{p,
+                       Segment(p, n, p.first_segment + (backward ? turn : turn - scans.down.run_segments)),
+                       n,
+                       static_cast<int>(blockIdx.y),
+                       block % key_blocks * B::kKeys * kTile,
+                       tile % value_blocks * B::kValues * kTile};
+  if (thread == 0) {
+    for (int i = 0; i < B::kStages; ++i) {
+      barrier_init(&shared.full[i], 2 * kGroup);  // a thread's copies, and itself
+      barrier_init(&shared.empty[i], B::kKeys * kGroup);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (thread >= B::kKeys * kGroup) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(B::kProducerRegisters));
+    produce_state_scan(shared, scan, thread - B::kKeys * kGroup);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(B::kConsumerRegisters));
+    StateScanConsumer<B> consumer{shared, scan, thread / kGroup, thread % kGroup};
+    backward ? consumer.template run<true>() : consumer.template run<false>();
+  }
+#else
+  __trap();
+#endif
+}
+
+template <class B>
+void launch(const StateScans& scans, cudaStream_t stream) {
+  constexpr int bytes = sizeof(B);
+  static_assert(B::kBlocks * (bytes + 1024) <= 228 * 1024);
+  const auto kernel = state_scan_kernel<B>;
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const Pass& p = scans.up;
+  const int blocks = blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.down.run_segments);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences));
+  kernel<<<grid, B::kThreads, bytes, stream>>>(scans);
+  GLADE_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+template <class E>
+void run_state_scan(const Pass& up, const Pass& down, cudaStream_t stream) {
+  const StateScans scans{up, down};
+  const bool wide = up.outer > kTile;
+  if (up.wide_blocks && up.inner > kTile)
+    wide ? launch<StateScanBlock<E, 2, 2>>(scans, stream) : launch<StateScanBlock<E, 2, 1>>(scans, stream);
+  else wide ? launch<StateScanBlock<E, 1, 2>>(scans, stream) : launch<StateScanBlock<E, 1, 1>>(scans, stream);
+}
+
+template void run_state_scan<__nv_bfloat16>(const Pass&, const Pass&, cudaStream_t);
+template void run_state_scan<__half>(const Pass&, const Pass&, cudaStream_t);
+
+}  // namespace glade::cuda::chunk_sm90

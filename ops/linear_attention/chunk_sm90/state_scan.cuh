@@ -1,0 +1,301 @@
+#pragma once
+// Computes the chunk boundary states and their gradients for the chunk-parallel backward pass (chunk_sm90/intra_chunk.cuh), on
+// Hopper. Without Pass::boundary_states it only computes what each segment adds to the state.
+//     S' = e^{c_C} S + sum_j (k_j e^{c_C - c_j}) v_j^T        D = e^{c_C} D' + sum_t (q_t e^{c_t}) do_t^T
+// Here c_t is the log decay since the chunk's start. The forward scan computes S, the reverse scan D. Where gates decay no
+// exponent is positive, so large decay needs no special treatment.
+//
+// A block processes one sequence (or segment), one head, one scan direction, one or two tiles of keys and one or two tiles of
+// values. Each tile of keys has a warp group, its consumer, which keeps these rows of the state in registers. One more warp
+// group, the producer, copies the rows of the next chunks. A consumer loads y (k or q) and its gates transposed, in the register
+// layout of wgmma's left operand. There a thread has two channels. The producer orders the tokens in the tiles so that each
+// thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without shared
+// memory.
+#include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// The template parameters of a state scan, and the shared memory of its block.
+template <class E, int kKeys_, int kValues_>
+struct StateScanBlock {
+  using Element = E;
+  using Tile = SwizzledTile<E>;
+  static constexpr int kKeys = kKeys_, kValues = kValues_;  ///< in tiles
+  static constexpr int kThreads = (kKeys + 1) * kGroup;     ///< the consumers first, then the producer
+  static constexpr int kStages = kKeys == 2 && kValues == 2 ? 4 : 3;
+  /// Two blocks with one tile of keys fit on a multiprocessor.
+  static constexpr int kBlocks = kKeys == 1 ? 2 : 1, kConsumerRegisters = kKeys == 1 ? 200 : 224, kProducerRegisters = 56;
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
+
+  struct Stage {
+    Tile y[kKeys], gates[kKeys], w[kValues];
+  };
+  Stage stages[kStages];
+  Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
+  alignas(16) float head_gates[kStages][kTile];  ///< per-head gates by token, base 2
+  std::uint64_t full[kStages], empty[kStages];
+};
+
+/// What a block scans.
+struct StateScan {
+  const Pass& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
+  const Segment segment;
+  const std::int64_t n;
+  const int head, first_key, first_value;
+
+  __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
+  __device__ Step step(int i) const {
+    const int chunk = p.backward ? segment.end_chunk - 1 - i : segment.first_chunk + i;
+    return {chunk, 0, kTile, segment.chunk_tokens(chunk), true};
+  }
+  __device__ std::int64_t gate_at(const Step& step, int position) const {
+    return segment.token(step.position() + position) * p.heads + head;
+  }
+};
+
+template <class B>
+__device__ void produce_state_scan(B& shared, const StateScan& scan, int thread) {
+  using E = typename B::Element;
+  const Pass& p = scan.p;
+  auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
+  const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
+                  gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
+  const float gamma = p.g_gamma ? p.g_gamma[scan.n * p.gamma_step + scan.head] : 0.f;
+  auto head_gate = [&](int i) {
+    if (i >= scan.chunks() || thread >= kTile) return 0.f;
+    const Step step = scan.step(i);
+    if (thread >= step.count) return 0.f;
+    float g = 0;
+    if (p.g && p.float_gates) g = __ldg(static_cast<const float*>(p.g) + scan.gate_at(step, thread));
+    else if (p.g) g = unpack<E>(__ldg(static_cast<const std::uint16_t*>(p.g) + scan.gate_at(step, thread))).x;
+    return (g + gamma) * kLog2e;
+  };
+  float gate = head_gate(0);
+  for (int i = 0; i < scan.chunks(); ++i) {
+    const int s = i % B::kStages;
+    if (i >= B::kStages) barrier_wait(&shared.empty[s], (i / B::kStages - 1) & 1);
+    typename B::Stage& stage = shared.stages[s];
+    const Step step = scan.step(i);
+    const int first = token_of_row(thread / 8);
+    constexpr int kNext = token_of_row(kGroup / 8);
+    if (!p.float_gates) gates.template copy<kGroup>(stage.gates, step, thread, first, kNext);
+    y.template copy<kGroup>(stage.y, step, thread, first, kNext);
+    w.template copy<kGroup>(stage.w, step, thread, first, kNext);
+    if (thread < kTile) shared.head_gates[s][thread] = gate;
+    arrive_with_copies(&shared.full[s]);
+    barrier_arrive(&shared.full[s]);
+    gate = head_gate(i + 1);
+  }
+}
+
+template <class B>
+struct StateScanConsumer {
+  using E = typename B::Element;
+  using Tile = typename B::Tile;
+  static constexpr int kOwn = 16;  ///< tokens of a thread in each chunk
+
+  B& shared;
+  const StateScan& scan;
+  const int index, thread;
+  const Pass& p = scan.p;
+  const int first_key = scan.first_key + index * kTile;
+  float state[B::kValues * 32]{};  ///< accumulators of wgmma: rows are keys, columns are values
+  float decay[2]{};                ///< log decay, base 2, of this thread's two rows since the start
+
+  __device__ int quad_lane() const { return thread % 4; }
+  /// The first of this thread's two keys. The second is 8 further on.
+  __device__ int key() const { return first_key + thread / 32 * 16 + thread % 32 / 4; }
+  __device__ void sync() const { sync_group<kGroup>(1 + index); }
+
+  template <class F>
+  __device__ void for_each_element(F&& f) {
+#pragma unroll
+    for (int i = 0; i < B::kValues * 32; ++i) {
+      const int row = key() + i / 2 % 2 * 8, column = scan.first_value + i / 4 * 8 + quad_lane() * 2 + i % 2;
+      if (row < p.inner && column < p.outer)
+        f(state[i], std::int64_t{row} * p.inner_stride + std::int64_t{column} * p.outer_stride);
+    }
+  }
+  __device__ void scale_state(float first, float second) {
+#pragma unroll
+    for (int i = 0; i < B::kValues * 32; ++i) state[i] *= i / 2 % 2 ? second : first;
+  }
+
+  /// Rounds the state before a chunk, in the scan's order, into shared memory.
+  __device__ void round_state() {
+    if (thread == 0) wait_stores();
+    sync();
+#pragma unroll
+    for (int i = 0; i < B::kValues * 4; ++i) {
+      const float* x = &state[8 * i];
+      const std::uint32_t r[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
+      store_straight(shared.states[index][i / 4], i % 4 * 2, r, thread);
+    }
+  }
+  /// Starts to store the rounded state as a chunk boundary state.
+  __device__ void store_state(int chunk) {
+    fence_for_wgmma();
+    sync();
+    if (thread != 0) return;
+    const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile;
+    const int first_tile = scan.first_value / kTile, bytes = min(B::kValues, value_tiles - first_tile) * int{sizeof(Tile)};
+    const std::int64_t row = (scan.segment.slot(chunk) * p.heads + scan.head) * key_tiles + first_key / kTile;
+    store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
+    commit_stores();
+  }
+
+  /// Loads the log decays, base 2, of this thread's tokens in its two channels.
+  template <bool kFloatGates>
+  __device__ void load_gates(float (&gates)[2][kOwn], int s, const Step& step) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][quad_lane() * kOwn + 4 * k]);
+      const float all[4] = {by_token.x, by_token.y, by_token.z, by_token.w};
+      if constexpr (kFloatGates) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int row = key() + i / 4 * 8, token = quad_lane() * kOwn + 4 * k + i % 4;
+          const bool inside = token < step.count && row < p.inner;
+          gates[i / 4][4 * k + i % 4] =
+              inside ? __ldg(static_cast<const float*>(p.gk) + scan.gate_at(step, token) * p.inner + row) : 0.f;
+        }
+      } else {
+        std::uint32_t pairs[4];
+        load_transposed(pairs, shared.stages[s].gates[index], k, thread);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = unpack<E>(pairs[i]);
+          gates[i % 2][4 * k + i / 2 * 2] = pair.x;
+          gates[i % 2][4 * k + i / 2 * 2 + 1] = pair.y;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& gate = gates[i / 4][4 * k + i % 4];
+        gate = at_least(fmaf(gate, kLog2e, all[i % 4]), kLeastGate);
+      }
+    }
+  }
+
+  /// Replaces the gates of one channel by the exponents of y. In the forward scan these are the sums over the later tokens of the
+  /// chunk. In the reverse scan they are the sums over the earlier tokens and the token itself, but without the chunk's first
+  /// gate: that decay is applied to the state last, because half precision might not hold values that include it. Returns the sum
+  /// of all these gates, and the first gate if it was left out.
+  struct Sums {
+    float all, last;
+  };
+  template <bool kBackward>
+  __device__ Sums sum(float (&gates)[kOwn]) const {
+    Sums sums{};
+    if constexpr (kBackward) {
+      sums.last = __shfl_sync(~0u, gates[0], thread % 32 / 4 * 4);
+      if (quad_lane() == 0) gates[0] = 0;
+    }
+    float fours[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) fours[k] = (gates[4 * k] + gates[4 * k + 1]) + (gates[4 * k + 2] + gates[4 * k + 3]);
+    const float own = (fours[0] + fours[1]) + (fours[2] + fours[3]);
+    const float neighbour = __shfl_xor_sync(~0u, own, 1), pair = own + neighbour, others = __shfl_xor_sync(~0u, pair, 2);
+    sums.all = pair + others;
+    const bool odd = quad_lane() % 2, upper = quad_lane() / 2;
+    float sum = (odd == kBackward ? neighbour : 0.f) + (upper == kBackward ? others : 0.f);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      float& gate = gates[kBackward ? i : kOwn - 1 - i];
+      const float next = sum + gate;
+      gate = kBackward ? next : sum;
+      sum = next;
+    }
+    return sums;
+  }
+
+  /// What a chunk adds to the state, as the left operand of wgmma.
+  struct Operand {
+    std::uint32_t y[4][4], low_part[4][4];
+    Sums sums[2];
+  };
+  template <bool kBackward>
+  __device__ void prepare(Operand& to, int i) {
+    const int s = i % B::kStages;
+    const Step step = scan.step(i);
+    barrier_wait(&shared.full[s], i / B::kStages & 1);
+    fence_for_wgmma();  // other threads wrote the copies
+    float exponents[2][kOwn];
+    p.float_gates ? load_gates<true>(exponents, s, step) : load_gates<false>(exponents, s, step);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      to.sums[row] = sum<kBackward>(exponents[row]);
+      decay[row] += to.sums[row].all + to.sums[row].last;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      load_transposed(to.y[k], shared.stages[s].y[index], k, thread);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* exponent = &exponents[j % 2][4 * k + j / 2 * 2];
+        const float2 y = unpack<E>(to.y[k][j]);
+        const float x[2] = {y.x * exp2_approx(exponent[0]), y.y * exp2_approx(exponent[1])};
+        to.y[k][j] = pack<E>(x[0], x[1]);
+        if constexpr (B::kLowParts) to.low_part[k][j] = pack_low<E>(x[0], x[1], to.y[k][j]);
+      }
+    }
+  }
+  /// Adds chunk i to the state, and prepares the operand of the next chunk while the products run.
+  template <bool kBackward>
+  __device__ void add_chunk(int i, Operand& operand) {
+    const int chunk = scan.step(i).chunk;
+    Operand own = operand;
+    if (p.boundary_states) round_state();
+    scale_state(exp2_approx(own.sums[0].all), exp2_approx(own.sums[1].all));
+    const std::uint32_t w = cuda::operand(shared.stages[i % B::kStages].w[0]);
+    wgmma_begin();
+    add(own.y, w);
+    if constexpr (B::kLowParts) add(own.low_part, w);
+    wgmma_commit();
+    if (p.boundary_states) store_state(chunk);
+    if (i + 1 < scan.chunks()) prepare<kBackward>(operand, i + 1);
+    wgmma_wait<0>();
+    pin(state);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      pin(own.y[k]);
+      if constexpr (B::kLowParts) pin(own.low_part[k]);
+    }
+    barrier_arrive(&shared.empty[i % B::kStages]);
+    if constexpr (kBackward) scale_state(exp2_approx(own.sums[0].last), exp2_approx(own.sums[1].last));
+  }
+  __device__ void add(const std::uint32_t (&left)[4][4], std::uint32_t w) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (B::kValues == 2) wgmma<E, 1>(state, left[k], descriptor_128(w, k * kRowStep), 1);
+      else wgmma<E, 1>(state, left[k], descriptor(w, k * kRowStep), 1);
+    }
+  }
+
+  template <bool kBackward>
+  __device__ void run() {
+    const std::int64_t size = std::int64_t{p.inner} * p.outer;
+    if (const float* first = scan.segment.state_before(p, scan.n)) {
+      first += scan.head * size;
+      const float by = kBackward ? 1 / p.scale : 1.f;
+      for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
+    }
+    Operand operand;
+    if (scan.chunks() > 0) prepare<kBackward>(operand, 0);
+    for (int i = 0; i < scan.chunks(); ++i) add_chunk<kBackward>(i, operand);
+    if (float* last = scan.segment.state_after(p, scan.n)) {
+      last += scan.head * size;
+      const float by = kBackward ? p.scale : 1.f;
+      for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
+    }
+    if (p.decay && scan.first_value == 0 && quad_lane() == 0) {
+      float* to = p.decay + (scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * p.inner;
+      for (int row = 0; row < 2; ++row)
+        if (key() + 8 * row < p.inner) to[key() + 8 * row] = exp2f(decay[row]);
+    }
+    if (thread == 0) wait_stores();
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90

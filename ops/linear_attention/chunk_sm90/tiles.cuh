@@ -1,0 +1,37 @@
+#pragma once
+// Helpers of the chunk form's Hopper kernels for values in registers. The wrappers for wgmma, TMA and mbarrier are in
+// core/cuda/hopper/.
+#include <glade/core/cuda/hopper/copy.cuh>
+#include <glade/core/cuda/hopper/wgmma.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// The low parts of a pair of values (x = hi + lo): the differences that rounding to `packed` left, rounded in turn.
+template <class E>
+__device__ std::uint32_t pack_low(float first, float second, std::uint32_t packed) {
+  const float2 rounded = unpack<E>(packed);
+  return pack<E>(first - rounded.x, second - rounded.y);
+}
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Sums an accumulator over the warp's 16 rows. The first four lanes call store(i, sum), where i is the element that has the
+/// sum's column.
+template <class F>
+__device__ void sum_rows(const float (&x)[32], int lane, F&& store) {
+#pragma unroll
+  for (int m = 0; m < 8; ++m)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float sum = x[4 * m + j] + x[4 * m + 2 + j];
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+      if (lane < 4) store(4 * m + j, sum);
+    }
+}
+
+}  // namespace glade::cuda::chunk_sm90

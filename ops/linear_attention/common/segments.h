@@ -1,0 +1,20 @@
+#pragma once
+// Sequences in segments that are computed at the same time, where there are too few heads to fill a GPU.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace glade::cuda::linear_attention {
+
+/// What a first pass leaves of every segment, in the order of the pass.
+struct Segments {
+  float* states;       ///< [sequences, count, heads, K, V]: for the second segment the state before it, for later ones what the
+                       ///< segment before each adds to zeros; the first entry is unused
+  const float* decay;  ///< [sequences, count, heads, channels]: decays of the segments
+  std::int64_t sequences;
+  int count, heads, channels, K, V;  ///< channels: K, or 1 where all share a gate
+};
+/// Replaces `states` by the states before each segment.
+void join_segments(const Segments& p, cudaStream_t stream);
+
+}  // namespace glade::cuda::linear_attention

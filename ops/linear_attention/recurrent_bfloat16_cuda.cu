@@ -1,7 +1,0 @@
-#include <glade/ops/linear_attention/recurrent_kernel.cuh>
-
-namespace glade::cuda::recurrent {
-
-template void run<float, bfloat16>(Pass<float>, Device);
-
-}  // namespace glade::cuda::recurrent

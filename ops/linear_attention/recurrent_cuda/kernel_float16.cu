@@ -1,0 +1,7 @@
+#include <glade/ops/linear_attention/recurrent_cuda/kernel.cuh>
+
+namespace glade::cuda::recurrent {
+
+template void run<float, float16>(Pass<float>, Device);
+
+}  // namespace glade::cuda::recurrent

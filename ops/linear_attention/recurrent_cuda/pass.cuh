@@ -1,0 +1,79 @@
+#pragma once
+// One pass of the gated linear recurrence over a sequence, in the general form that the forward pass and every gradient
+// of the recurrence have. With a state X [I, J] (an "inner" and an "outer" dimension) of each sequence and head:
+//     X    = a_p b_p^T * X                decay
+//     past = sum_i c_pi X_i               the part of the result that stems from other positions
+//     X    = X + d_p e_p^T                update
+//     out  = past + (c_p . d_p) e_p
+//
+//     result     I  J   c         d         e         order, and whose decay
+//     o          K  V   scale q   k         v         positions up, the position's own
+//     dq         V  K   scale do  v         k         positions up, the position's own
+//     dk         V  K   v         do        scale q   positions down, that of the position above
+//     dv         K  V   k         scale q   do        positions down, that of the position above
+//
+// In the passes downwards X is the gradient of the state.
+#include <glade/ops/linear_attention/recurrent_cuda/rows.cuh>
+
+namespace glade::cuda::recurrent {
+
+/// The rows of a pass. The gates are logarithms of a and b.
+enum Operand { kC, kD, kInnerGate, kE, kOuterGate, kOperands };
+
+/// Where a pass finds or leaves the states of sequences and heads: [I, J] or, by the pass's strides, [J, I] each.
+template <class F>
+struct States {
+  F* data;                         ///< null: zeros, or not wanted
+  std::int64_t sequence, segment;  ///< from one sequence, one segment of a sequence to the next; 0: shared by all
+};
+
+template <class F>
+struct Pass {
+  Rows rows[kOperands];
+  Rows head_gate;  ///< [tokens, heads, 1]: part of a's or b's logarithm
+  int gamma_step;  ///< from a sequence's elements of gamma to the next one's
+  const F* gamma;  ///< of the heads of every sequence, or null: the same
+  int heads;
+  Sequences sequences;
+  bool reverse_scan;  ///< from the last position to the first, decays of the position above
+
+  __host__ __device__ int inner() const { return rows[kC].size; }
+  __host__ __device__ int outer() const { return rows[kE].size; }
+  __host__ __device__ std::int64_t state_size() const { return static_cast<std::int64_t>(inner()) * outer(); }
+
+  States<const F> initial;
+  States<F> final;
+  std::int64_t inner_stride, outer_stride;  ///< of their elements
+
+  void* out;  ///< [tokens, heads, J] or null
+  DType out_dtype;
+  F* past;  ///< [tokens, heads, J] or null
+
+  // At a checkpoint a pass upwards leaves the decayed state, before the update; one downwards multiplies with it:
+  // product = sum_i X_i state_i, also before its update.
+  F* states;    ///< of checkpoint_size(pass) values a checkpoint and head; null: none
+  F* products;  ///< [checkpoints, heads, J]; not null in a pass downwards with states
+
+  int warps;          ///< that compute, of a block; 0: as run() chooses
+  int most_segments;  ///< of a sequence; 0: as run() chooses
+
+  // For run() itself: a sequence's positions in segments that run at once (recurrent_cuda/segments.cuh).
+  int segments;          ///< of the longest sequence
+  std::int64_t segment;  ///< positions of one
+  F* segment_decays;     ///< [segments, sequences, heads, I + J]: not null: every segment leaves its final state and decay
+};
+
+/// Queues the pass on the device's current stream. F is float or double; c, d and e are of type T, and so are the gates, or
+/// of type F.
+template <class F, class T>
+void run(Pass<F> pass, Device device);
+
+/// The same for sequences of one token, without past and checkpoints: as fast as the state can be read and written.
+template <class F, class T>
+void run_step(const Pass<F>& pass, Device device);
+
+/// Values of `states` for each checkpoint and head. The layout is the kernel's own, the same up and down.
+template <class F>
+std::int64_t checkpoint_size(const Pass<F>& pass);
+
+}  // namespace glade::cuda::recurrent
