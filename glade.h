@@ -55,6 +55,7 @@
 #include <glade/ops/index/index.h>
 #include <glade/ops/linear_attention/attention_module.h>
 #include <glade/ops/linear_attention/linear_attention.h>
+#include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/loss/loss.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/norm/norm.h>

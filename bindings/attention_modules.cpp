@@ -168,16 +168,12 @@ void bind_attention_modules(py::module_& module) {
         fields["algorithm"] = algorithm;
         self = config_from(fields);
       },
-      "'automatic', 'recurrent' or 'chunk'.");
+      "'auto', 'recurrent' or 'chunk'.");
   config.def_readwrite("checkpoint_interval", &AttentionConfig::checkpoint_interval,
                        "Tokens between the states that the recurrent backward pass keeps.");
-  config.def_readwrite("chunk_size", &AttentionConfig::chunk_size, "Tokens of a chunk.");
-  config.def_readwrite("sub_chunk_size", &AttentionConfig::sub_chunk_size, "Tokens of a sub-chunk.");
-  config.def_readwrite("value_block", &AttentionConfig::value_block, "Value channels of a block.");
-  config.def_readwrite("warps", &AttentionConfig::warps, "Warps of a block.");
-  config.def_readwrite("stages", &AttentionConfig::stages, "Stages of the pipeline that loads tokens.");
+  config.def_readwrite("warps", &AttentionConfig::warps, "Compute warps of a block of the recurrent kernels: 2 or 4.");
   config.def_readwrite("sequence_split", &AttentionConfig::sequence_split,
-                       "Segments of a sequence that are computed side by side.");
+                       "Segments of a sequence that are computed at the same time, at most.");
 
   def_attention<RecurrentAttention, OptionalTensor, OptionalTensor>(module, "RecurrentAttention",
                                                                     "The operation recurrent_attention, with its configurations.",

@@ -1,4 +1,6 @@
 // The gated linear recurrence, with ejkernel's argument names, order and defaults.
+#include <glade/ops/linear_attention/plan.h>
+
 #include "algorithm.h"
 #include "python.h"
 
@@ -36,10 +38,11 @@ Pair recurrent_of(const TensorLike& query, const TensorLike& key, const TensorLi
 
 Pair recurrent_gla_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
                       const OptionalTensor& g_gamma, std::optional<double> softmax_scale, const OptionalTensor& initial_state,
-                      bool reverse, const OptionalTensor& cu_seqlens, const std::string& algorithm) {
+                      bool reverse, const OptionalTensor& cu_seqlens, const OptionalTensor& gk, const std::string& algorithm) {
   RecurrentOptions options = options_of("recurrent_gla", softmax_scale, initial_state, reverse, cu_seqlens, algorithm);
   options.g = or_undefined(g);
   options.g_gamma = or_undefined(g_gamma);
+  options.gk = or_undefined(gk);
   return recurrent_gla(query.tensor, key.tensor, value.tensor, options);
 }
 
@@ -48,6 +51,18 @@ Pair lightning_attn_of(const TensorLike& query, const TensorLike& key, const Ten
                        bool reverse, const OptionalTensor& cu_seqlens, const std::string& algorithm) {
   return lightning_attn(query.tensor, key.tensor, value.tensor, layer_idx, num_layers,
                         options_of("lightning_attn", softmax_scale, initial_state, reverse, cu_seqlens, algorithm));
+}
+
+AttentionPlan plan_of(const TensorLike& query, const TensorLike& key, const TensorLike& value, const OptionalTensor& g,
+                      const OptionalTensor& g_gamma, const OptionalTensor& gk, const OptionalTensor& gv,
+                      const OptionalTensor& initial_state, bool reverse, const OptionalTensor& cu_seqlens,
+                      const std::string& algorithm) {
+  RecurrentOptions options = options_of("plan", std::nullopt, initial_state, reverse, cu_seqlens, algorithm);
+  options.g = or_undefined(g);
+  options.g_gamma = or_undefined(g_gamma);
+  options.gk = or_undefined(gk);
+  options.gv = or_undefined(gv);
+  return plan(query.tensor, key.tensor, value.tensor, options);
 }
 
 Tensor recurrent_step_of(const Tensor& state, const TensorLike& query, const TensorLike& key, const TensorLike& value,
@@ -92,13 +107,14 @@ void bind_linear_attention(py::module_& module) {
              arg("initial_state") = py::none(), arg("reverse") = false, arg("cu_seqlens") = py::none(), py::kw_only(),
              arg("algorithm") = "auto", Unlocked(), recurrent_doc.c_str());
   const std::string gla_doc =
-      "Gated linear attention (arXiv 2312.06635): recurrent with the gates g [B, T, H] or [B, T, H, K] and g_gamma [H] or [B, H] "
-      "alone." +
+      "Gated linear attention (arXiv 2312.06635): recurrent with the gates g [B, T, H] or [B, T, H, K], g_gamma [H] or [B, H], "
+      "and "
+      "gk [B, T, H, K]." +
       shared;
   module.def("recurrent_gla", recurrent_gla_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(),
              arg("g_gamma") = py::none(), arg("softmax_scale") = py::none(), arg("initial_state") = py::none(),
-             arg("reverse") = false, arg("cu_seqlens") = py::none(), py::kw_only(), arg("algorithm") = "auto", Unlocked(),
-             gla_doc.c_str());
+             arg("reverse") = false, arg("cu_seqlens") = py::none(), py::kw_only(), arg("gk") = py::none(),
+             arg("algorithm") = "auto", Unlocked(), gla_doc.c_str());
   const std::string lightning_doc =
       "Lightning attention (arXiv 2401.04658): recurrent with g_gamma = lightning_g_gamma(H, layer_idx, num_layers). ValueError "
       "for layer_idx outside "
@@ -120,6 +136,21 @@ void bind_linear_attention(py::module_& module) {
              "Lightning attention's log decay for every head, [num_heads]: -(8 / num_heads) * (1 - layer_idx / num_layers) * "
              "head. ValueError for "
              "layer_idx outside [0, num_layers), DTypeError for a dtype that is not floating-point.");
+
+  py::module_ plans = public_submodule(module, "_linear_attention", "glade.linear_attention");
+  py::class_<AttentionPlan>(plans, "Plan", "The kernels of a call of recurrent, and what was decided for them; str() shows it.")
+      .def("__str__", &AttentionPlan::to_string)
+      .def("__repr__", [](const AttentionPlan& self) { return "Plan(" + self.to_json() + ")"; })
+      .def(
+          "asdict", [](const AttentionPlan& self) { return py::module_::import("json").attr("loads")(self.to_json()); },
+          "{'problem': {...}, 'forward': {'kernels': ...}, 'backward': {...}}, without 'backward' where nothing is "
+          "differentiated.");
+  plans.def(
+      "plan", plan_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(), arg("g_gamma") = py::none(),
+      arg("gk") = py::none(), arg("gv") = py::none(), py::kw_only(), arg("initial_state") = py::none(), arg("reverse") = false,
+      arg("cu_seqlens") = py::none(), arg("algorithm") = "auto", Unlocked(),
+      "Which kernels recurrent would run for these arguments: its plan. Nothing is computed. The plan has a backward pass where "
+      "an argument requires a gradient. Errors are those of recurrent.");
 }
 
 }  // namespace glade::python

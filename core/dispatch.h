@@ -8,7 +8,11 @@
 
 namespace glade::detail {
 [[noreturn]] void throw_no_cuda();
+template <class Result>
+Result no_cuda() {
+  throw_no_cuda();
 }
+}  // namespace glade::detail
 
 #if defined(GLADE_WITH_CUDA)
 #define GLADE_DISPATCH(device, kernel, ...)                       \
@@ -19,6 +23,6 @@ namespace glade::detail {
 #else
 #define GLADE_DISPATCH(device, kernel, ...)                       \
   (::glade::ProfileRange(::glade::RangeKind::operation, #kernel), \
-   (device).is_cpu() ? cpu::kernel(__VA_ARGS__) : ::glade::detail::throw_no_cuda())
-#define GLADE_DISPATCH_CUDA(kernel, ...) ::glade::detail::throw_no_cuda()
+   (device).is_cpu() ? cpu::kernel(__VA_ARGS__) : ::glade::detail::no_cuda<decltype(cpu::kernel(__VA_ARGS__))>())
+#define GLADE_DISPATCH_CUDA(kernel, ...) ::glade::detail::no_cuda<decltype(cuda::kernel(__VA_ARGS__))>()
 #endif

@@ -7,7 +7,6 @@
 #include <glade/core/profile.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/attention_module.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/shape/shape.h>
 
@@ -141,8 +140,8 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
 
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.gk = gk;
-  const auto [o, final_state] = RecurrentAttention().apply(split_heads(q, num_heads_), split_heads(k, num_kv_heads_),
-                                                           split_heads(v, num_kv_heads_), options);
+  const auto [o, final_state] =
+      recurrent(split_heads(q, num_heads_), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[4] : Tensor(), g_norm, o_proj, residual);
 }
@@ -179,7 +178,7 @@ Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const
   options.g_gamma = lightning_g_gamma(num_heads_, layer_idx_, num_layers_, x.device(),
                                       q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   const auto [o, final_state] =
-      RecurrentAttention().apply(q, split_heads(silu(projected[1]), num_heads_), split_heads(projected[2], num_heads_), options);
+      recurrent(q, split_heads(silu(projected[1]), num_heads_), split_heads(projected[2], num_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[3] : Tensor(), g_norm, o_proj, residual);
 }

@@ -19,7 +19,7 @@ using tuning::Pass;
 namespace {
 
 struct Options {
-  std::vector<std::string> shapes, gates, operations{"recurrent_attention"};
+  std::vector<std::string> shapes, gates;
   std::string shapes_file, model, device = "auto", pass = "both", csv, export_path, import_path;
   std::optional<std::string> dtype;
   std::vector<std::int64_t> batches{8}, seq_lens{2048};
@@ -42,9 +42,6 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--dtype", o.dtype, "[float32 on the CPU, bfloat16 on CUDA; a model's own]")
       ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}));
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--operation", o.operations, "Operations to tune; models use recurrent_attention")
-      ->check(CLI::IsMember({"recurrent_attention", "gla_attention"}))
-      ->capture_default_str();
   app.add_option("--pass", o.pass, "Passes to tune")
       ->check(CLI::IsMember({"forward", "backward", "both"}))
       ->capture_default_str();
@@ -98,29 +95,32 @@ std::vector<Pass> passes_of(const Options& o) {
   return {o.pass == "forward" ? Pass::forward : Pass::backward};
 }
 
-struct Job {
-  const AttentionModule* module;
-  AttentionProblem problem;
-};
-
-std::vector<Job> jobs_of(const Options& o, const std::vector<const AttentionModule*>& modules) {
-  std::vector<Job> jobs;
-  for (const AttentionModule* module : modules)
-    for (AttentionProblem problem : problems_of(o))
-      for (const Pass pass : passes_of(o)) {
-        problem.pass = pass;
-        if (!o.missing || module->choose(problem).source == tuning::Source::heuristic) jobs.push_back({module, problem});
-      }
+/// The passes to tune.
+std::vector<AttentionProblem> jobs_of(const Options& o) {
+  std::vector<AttentionProblem> jobs;
+  for (AttentionProblem problem : problems_of(o))
+    for (const Pass pass : passes_of(o)) {
+      problem.pass = pass;
+      if (!o.missing || RecurrentAttention().choose(problem).source == tuning::Source::heuristic) jobs.push_back(problem);
+    }
   return jobs;
 }
 
-tune::Tuned tune_one(const Job& job, const Options& o, const std::function<void(double)>& on_progress) {
-  const double candidates = static_cast<double>(job.module->candidate_cfgs(job.problem).size());
+/// What the rules of the plan choose where nothing is tuned.
+std::string plan_text(AttentionProblem problem) {
+  problem.gpu = AttentionProblem::gpu_of(problem.device);
+  problem.gradients = {.q = true, .k = true, .v = true, .g = problem.g, .gk = problem.gk, .gv = problem.gv};
+  return plan(problem).to_string();
+}
+
+tune::Tuned tune_one(const AttentionProblem& problem, const Options& o, const std::function<void(double)>& on_progress) {
+  const RecurrentAttention module;
+  const double candidates = static_cast<double>(module.candidate_cfgs(problem).size());
   double done = 0;
   const auto count = [&](const tuning::Trial&) { on_progress(std::min(1.0, ++done / candidates)); };
   const tuning::TuningOptions options{.warmup = o.warmup, .repeats = o.repeats, .on_trial = count};
-  return {job.module->name(), tune::describe(job.problem) + ' ' + tuning::pass_name(job.problem.pass),
-          tuning::to_json(job.module->heuristic_cfg(job.problem)), job.module->tune(job.problem, options)};
+  return {module.name(), tune::describe(problem) + ' ' + tuning::pass_name(problem.pass), plan_text(problem),
+          tuning::to_json(module.heuristic_cfg(problem)), module.tune(problem, options)};
 }
 
 /// Before anything is tuned or written.
@@ -142,20 +142,14 @@ int run(const Options& o) {
   check(o);
   if (!o.import_path.empty())
     fmt::print("{} choices from {} to {}\n", tuning::import_cache(o.import_path), o.import_path, tuning::cache_folder());
-  const RecurrentAttention recurrent_attention;
-  const GLAttention gla_attention;
-  std::vector<const AttentionModule*> modules;
-  for (const std::string& name : o.operations)
-    if (name == gla_attention.name()) modules.push_back(&gla_attention);
-    else modules.push_back(&recurrent_attention);
 
   tuning::set_autotune_policy(tuning::AutotunePolicy::heuristic);
-  const std::vector<Job> jobs = jobs_of(o, modules);
+  const std::vector<AttentionProblem> jobs = jobs_of(o);
   if (!o.csv.empty()) tune::write_csv(o.csv, {});  // what cannot be written shows before the tuning
   std::vector<tune::Tuned> all;
   tune::Progress progress(jobs.size());
-  for (const Job& job : jobs) {
-    const std::string what = tune::describe(job.problem) + ' ' + tuning::pass_name(job.problem.pass);
+  for (const AttentionProblem& job : jobs) {
+    const std::string what = tune::describe(job) + ' ' + tuning::pass_name(job.pass);
     progress.show(all.size(), 0, what);
     all.push_back(tune_one(job, o, [&](double share) { progress.show(all.size(), share, what); }));
     progress.clear();

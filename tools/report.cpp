@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace tune {
 
@@ -21,6 +22,13 @@ constexpr double kClose = 1.1, kCloseAlgorithm = 1.05;
 double fraction_of_floor(const Tuned& tuned, const Trial& trial) { return tuned.result.floor_milliseconds / trial.milliseconds; }
 
 std::string algorithm_of(const std::string& cfg) { return nlohmann::json::parse(cfg).value("algorithm", ""); }
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 bool is_best(const Tuned& tuned, const Trial& trial) { return &trial == &tuned.result.trials[tuned.result.best]; }
 
@@ -40,7 +48,7 @@ double Tuned::algorithm_ratio() const {
 }
 
 void print_table(const Tuned& tuned) {
-  fmt::print("{} {}\n", tuned.operation, tuned.problem);
+  fmt::print("{} {}\n  {}\n", tuned.operation, tuned.problem, fmt::join(lines_of(tuned.plan), "\n  "));
   std::size_t width = 0;
   for (const Trial& trial : tuned.result.trials) width = std::max(width, trial.cfg.size());
   fmt::print("  {:<{}}  {:>10}  {:>8}\n", "candidate", width, "ms", "of floor");

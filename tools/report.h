@@ -12,7 +12,8 @@ namespace tune {
 /// A tuned pass of a problem.
 struct Tuned {
   std::string operation, problem;  ///< the pass is part of the problem
-  std::string heuristic;           ///< its configuration, as JSON
+  std::string plan;                ///< the kernels of both passes where nothing is tuned, as text
+  std::string heuristic;           ///< the configuration of the pass there, as JSON
   glade::tuning::TuningResult result;
 
   /// The time of the heuristic's choice over the best; infinite where it was refused.
@@ -21,7 +22,8 @@ struct Tuned {
   double algorithm_ratio() const;
 };
 
-/// A row for each candidate: configuration, time, fraction of the floor, and whether it is the best, the heuristic's or refused.
+/// The plan, and a row for each candidate: configuration, time, fraction of the floor, and whether it is the best, the
+/// heuristic's or refused.
 void print_table(const Tuned& tuned);
 /// How good the heuristic's choices are.
 void print_summary(const std::vector<Tuned>& all);

@@ -7,7 +7,16 @@
 [2.0, 4.0, 6.0]
 """
 
-from glade import autograd as autograd, cuda as cuda, data as data, nn as nn, optim as optim, profiler as profiler, tuning as tuning
+from glade import (
+    autograd as autograd,
+    cuda as cuda,
+    data as data,
+    linear_attention as linear_attention,
+    nn as nn,
+    optim as optim,
+    profiler as profiler,
+    tuning as tuning,
+)
 from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
 from glade._glade import __version__ as __version__

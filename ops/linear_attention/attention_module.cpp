@@ -6,7 +6,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/kernels.h>
+#include <glade/ops/linear_attention/arguments.h>
 #include <glade/ops/random/random.h>
 
 namespace glade {
@@ -15,25 +15,16 @@ using tuning::Pass;
 
 namespace {
 
-constexpr std::int64_t kChunkSize = 64, kShortestSegment = 256;
+constexpr std::int64_t kShortestSegment = 256;
 constexpr std::int64_t kLong = 1024;  // tokens from which the chunk form is many times as fast as the recurrent
 
-RecurrenceShape shape_of(const AttentionProblem& p) {
-  return {p.device, p.dtype, p.sequences, p.length, p.heads, p.K, p.V, p.gk, p.gv};
-}
+/// Of all sequences, on average: what tunings are stored by.
+std::int64_t mean_length(const AttentionProblem& p) { return p.all_tokens() / std::max<std::int64_t>(p.sequences, 1); }
 
-Algorithm algorithm_of(const AttentionConfig& cfg, const AttentionProblem& problem) {
-  return cfg.algorithm == Algorithm::automatic ? pick_algorithm(shape_of(problem), problem.pass == Pass::backward)
-                                               : cfg.algorithm;
-}
-
-/// Puts a configuration for each pass into the arguments.
-void set_configurations(RecurrentOptions& arguments, const AttentionConfig& forward, const AttentionConfig& backward) {
-  arguments.algorithm = forward.algorithm;
-  arguments.backward_algorithm = backward.algorithm;
-  arguments.sizes = {forward.warps, forward.sequence_split};
-  arguments.backward_sizes = {backward.warps, backward.sequence_split};
-  if (backward.checkpoint_interval != 0) arguments.checkpoint_interval = backward.checkpoint_interval;
+/// With the facts of its GPU, which a problem made by hand may lack.
+AttentionProblem with_gpu(AttentionProblem p) {
+  if (p.device.is_cuda() && p.gpu.multiprocessors == 0) p.gpu = AttentionProblem::gpu_of(p.device);
+  return p;
 }
 
 void check_platform(const char* name, Platform platform, Device device) {
@@ -51,69 +42,56 @@ const char* gate_names(const AttentionProblem& p) {
 
 }  // namespace
 
-void AttentionConfig::visit(tuning::Fields& f) {
-  f.choice("algorithm", algorithm, {"automatic", "recurrent", "chunk"});
-  f.number("checkpoint_interval", checkpoint_interval);
-  f.number("chunk_size", chunk_size);
-  f.number("sub_chunk_size", sub_chunk_size);
-  f.number("value_block", value_block);
-  f.number("warps", warps);
-  f.number("stages", stages);
-  f.number("sequence_split", sequence_split);
-}
+AttentionPlan linear_attention::plan_call(AttentionProblem problem, const RecurrentOptions& options) {
+  AttentionConfig forward{options.algorithm, 0, options.sizes.warps, options.sizes.sequence_split};
+  AttentionConfig backward{options.backward_algorithm.value_or(options.algorithm), options.checkpoint_interval,
+                           options.backward_sizes.warps, options.backward_sizes.sequence_split};
+  const AttentionConfig open{.checkpoint_interval = options.checkpoint_interval};
+  if (forward != AttentionConfig() || backward != open) return plan(problem, forward, backward, "recurrent");
 
-AttentionProblem AttentionProblem::of(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const RecurrentOptions& options, Pass pass) {
-  AttentionProblem p;
-  p.device = query.device();
-  p.dtype = query.dtype();
-  p.pass = pass;
-  p.packed = options.cu_seqlens.defined();
-  const std::int64_t batch = query.ndim() == 4 ? query.size(0) : 1;
-  p.sequences = p.packed ? options.cu_seqlens.numel() - 1 : batch;
-  p.length = batch * query.size(-3) / std::max<std::int64_t>(p.sequences, 1);
-  p.heads = query.size(-2);
-  p.kv_heads = key.size(-2);
-  p.K = query.size(-1);
-  p.V = value.size(-1);
-  const bool per_channel = options.g.defined() && options.g.ndim() == query.ndim();
-  p.g = options.g.defined() && !per_channel;
-  p.g_gamma = options.g_gamma.defined();
-  p.gk = options.gk.defined() || per_channel;
-  p.gv = options.gv.defined();
-  return p;
+  const RecurrentAttention module;
+  const auto tuned = [&](Pass pass, AttentionConfig& config) {
+    problem.pass = pass;
+    const auto choice = module.choose(problem);
+    if (choice.source == tuning::Source::heuristic) return;  // which is the plan's own choice
+    const std::int64_t interval =
+        choice.cfg.checkpoint_interval != 0 ? choice.cfg.checkpoint_interval : config.checkpoint_interval;
+    config = choice.cfg;
+    config.checkpoint_interval = interval;
+  };
+  tuned(Pass::forward, forward);
+  if (problem.gradients.any()) tuned(Pass::backward, backward);
+  problem.pass = Pass::forward;
+  return plan(problem, forward, backward, "recurrent");
 }
 
 void AttentionModule::describe(const AttentionProblem& p, tuning::Key& key) const {
-  key.add("length", tuning::bucket(p.length)).add("sequences", tuning::bucket(p.sequences)).add("heads", tuning::bucket(p.heads));
+  key.add("length", tuning::bucket(mean_length(p)))
+      .add("sequences", tuning::bucket(p.sequences))
+      .add("heads", tuning::bucket(p.heads));
   key.add("K", tuning::bucket(p.K)).add("V", tuning::bucket(p.V)).add("gates", gate_names(p));
-  key.add("shared_heads", p.kv_heads < p.heads).add("packed", p.packed).add("chunk", chunk_obstacle(shape_of(p)) == nullptr);
+  key.add("shared_heads", p.kv_heads < p.heads).add("packed", p.packed).add("chunk", chunk_obstacle(p) == nullptr);
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
-  AttentionConfig cfg{.algorithm = pick_algorithm(shape_of(problem), problem.pass == Pass::backward)};
-  // Measured: few heads fill the GPU better in smaller blocks, as long as the kernel does not split their sequences.
-  const bool few = problem.sequences * problem.heads <= 64 && problem.length > 1 && problem.length < 3 * kShortestSegment;
-  if (problem.device.is_cuda() && cfg.algorithm == Algorithm::recurrent && few) cfg.warps = 4;
-  return cfg;
+  return {.algorithm = pick_algorithm(with_gpu(problem), problem.pass == Pass::backward)};
 }
 
 AttentionConfig AttentionModule::reference_cfg(const AttentionProblem&) const { return {.algorithm = Algorithm::recurrent}; }
 
-std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProblem& problem) const {
+std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProblem& given) const {
+  const AttentionProblem problem = with_gpu(given);
   std::vector<AttentionConfig> candidates{{.algorithm = Algorithm::recurrent}};
   const bool cuda = problem.device.is_cuda(), backward = problem.pass == Pass::backward;
-  const bool chunk = chunk_obstacle(shape_of(problem)) == nullptr;
+  const bool chunk = chunk_obstacle(problem) == nullptr;
   const auto add = [&](const AttentionConfig& cfg) {
-    if (!sizes_obstacle(shape_of(problem), cfg.algorithm == Algorithm::chunk, {cfg.warps, cfg.sequence_split}))
-      candidates.push_back(cfg);
+    if (!sizes_obstacle(problem, cfg.algorithm == Algorithm::chunk, cfg)) candidates.push_back(cfg);
   };
-  const bool passes = chunk && (!cuda || chunk_in_passes(shape_of(problem)));
-  if (!passes || problem.length < kLong) {  // else chunk wins by far
+  const bool fast = chunk && (!cuda || supports_chunk_sm90(problem));
+  if (!fast || problem.length < kLong) {  // else chunk wins by far
     for (const std::int64_t interval : {64, 256})
       if (backward && interval < 2 * problem.length) add({.algorithm = Algorithm::recurrent, .checkpoint_interval = interval});
-    if (cuda && problem.length > 1)
-      for (const std::int64_t warps : {2, 4}) add({.algorithm = Algorithm::recurrent, .warps = warps});
+    if (cuda && problem.length > 1) add({.algorithm = Algorithm::recurrent, .warps = 2});
     for (const std::int64_t split : {1, 4, 16})
       if (cuda && split * kShortestSegment <= problem.length && problem.length >= kLong)
         add({.algorithm = Algorithm::recurrent, .sequence_split = split});
@@ -121,30 +99,23 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
   if (!chunk) return candidates;
   add({.algorithm = Algorithm::chunk});
   for (const std::int64_t split : {1, 2, 4, 8, 16})
-    if (cuda && 2 * split * kChunkSize <= problem.length) add({.algorithm = Algorithm::chunk, .sequence_split = split});
+    if (cuda && 2 * split * kChunkTokens <= problem.length) add({.algorithm = Algorithm::chunk, .sequence_split = split});
   return candidates;
 }
 
-void AttentionModule::check_cfg(const AttentionProblem& problem, const AttentionConfig& cfg) const {
-  const bool chunk = algorithm_of(cfg, problem) == Algorithm::chunk;
-  const char* obstacle = chunk ? chunk_obstacle(shape_of(problem)) : nullptr;
-  if (obstacle) fail<ValueError>("{}: cfg: algorithm chunk does not take {}", name(), obstacle);
+void AttentionModule::check_cfg(const AttentionProblem& given, const AttentionConfig& cfg) const {
+  const AttentionProblem problem = with_gpu(given);
+  const bool backward = problem.pass == Pass::backward;
+  const Algorithm algorithm = cfg.algorithm == Algorithm::automatic ? pick_algorithm(problem, backward) : cfg.algorithm;
+  const bool chunk = algorithm == Algorithm::chunk;
+  const char* obstacle = chunk ? chunk_obstacle(problem) : nullptr;
+  if (!obstacle) obstacle = sizes_obstacle(problem, chunk, cfg);
+  if (obstacle) fail<ValueError>("{}: cfg: algorithm {} does not take {}", name(), algorithm_name(algorithm), obstacle);
   if (cfg.checkpoint_interval < 0)
     fail<ValueError>("{}: cfg: checkpoint_interval is {}: expected at least 0", name(), cfg.checkpoint_interval);
-  const auto fixed = [&](const char* field, std::int64_t value, std::int64_t only, const char* why) {
-    if (value != 0 && value != only) fail<ValueError>("{}: cfg: {} is {}: {}", name(), field, value, why);
-  };
-  if (chunk && problem.device.is_cuda())
-    fixed("checkpoint_interval", cfg.checkpoint_interval, kChunkSize, "the chunk kernels keep the state before every 64 tokens");
-  else if (chunk)
-    fixed("checkpoint_interval", cfg.checkpoint_interval, 0, "on the CPU it follows from the head sizes in the chunk form");
-  fixed("chunk_size", cfg.chunk_size, chunk ? kChunkSize : 0,
-        chunk ? "the chunk kernels are compiled for 64" : "the recurrent algorithm has no chunks");
-  fixed("sub_chunk_size", cfg.sub_chunk_size, 0, "the chunk kernels have no sub-chunks");
-  fixed("value_block", cfg.value_block, 0, "it follows from the number of warps");
-  fixed("stages", cfg.stages, 0, "the kernels are compiled for one number of stages");
-  obstacle = sizes_obstacle(shape_of(problem), chunk, {cfg.warps, cfg.sequence_split});
-  if (obstacle) fail<ValueError>("{}: cfg: algorithm {} does not take {}", name(), chunk ? "chunk" : "recurrent", obstacle);
+  if (chunk && cfg.checkpoint_interval != 0)
+    fail<ValueError>("{}: cfg: checkpoint_interval is {}: the chunk kernels keep the states at intervals of their own", name(),
+                     cfg.checkpoint_interval);
   if (problem.length == 1 && !problem.packed && !chunk && (cfg.warps != 0 || cfg.sequence_split != 0))
     fail<ValueError>("{}: cfg: warps is {} and sequence_split {}: single tokens have a kernel of their own, without them", name(),
                      cfg.warps, cfg.sequence_split);
@@ -170,6 +141,18 @@ Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator)
   return inputs;
 }
 
+namespace {
+
+/// Both passes by `cfg`.
+void set_config(RecurrentOptions& arguments, const AttentionConfig& cfg, Algorithm forward, Algorithm backward) {
+  arguments.algorithm = forward;
+  arguments.backward_algorithm = backward;
+  arguments.sizes = arguments.backward_sizes = {cfg.warps, cfg.sequence_split};
+  if (cfg.checkpoint_interval != 0) arguments.checkpoint_interval = cfg.checkpoint_interval;
+}
+
+}  // namespace
+
 Tensors AttentionModule::run(const AttentionProblem& problem, const AttentionConfig& cfg, const Tensors& inputs) const {
   RecurrentOptions arguments;
   arguments.g = inputs[3];
@@ -177,7 +160,7 @@ Tensors AttentionModule::run(const AttentionProblem& problem, const AttentionCon
   arguments.gv = inputs[5];
   arguments.g_gamma = inputs[6];
   arguments.cu_seqlens = inputs[7];
-  set_configurations(arguments, cfg, cfg);
+  set_config(arguments, cfg, cfg.algorithm, cfg.algorithm);
   const auto [o, state] = recurrent(inputs[0], inputs[1], inputs[2], arguments);
   return problem.pass == Pass::backward ? Tensors{o} : Tensors{o, state};
 }
@@ -188,16 +171,17 @@ std::pair<Tensor, Tensor> AttentionModule::apply(const Tensor& query, const Tens
   const auto is_rows = [](const Tensor& x) { return x.defined() && (x.ndim() == 3 || x.ndim() == 4); };
   if (is_rows(query) && is_rows(key) && is_rows(value)) {  // else recurrent says what is wrong
     check_platform(name(), platform, query.device());
-    AttentionProblem problem = AttentionProblem::of(query, key, value, arguments, Pass::forward);
-    if (cfg || arguments.algorithm == Algorithm::automatic) {
-      const AttentionConfig forward = choose(problem, cfg).cfg;
-      AttentionConfig backward = forward;
-      if (autograd::any_requires_grad(
-              {&query, &key, &value, &arguments.g, &arguments.g_gamma, &arguments.gk, &arguments.gv, &arguments.initial_state})) {
-        problem.pass = Pass::backward;
-        backward = choose(problem, cfg).cfg;
-      }
-      set_configurations(arguments, forward, backward);
+    if (cfg) {
+      AttentionProblem problem = AttentionProblem::of(query, key, value, arguments, Pass::forward);
+      const auto algorithm = [&](Pass pass) {
+        problem.pass = pass;
+        check_cfg(problem, *cfg);
+        return cfg->algorithm != Algorithm::automatic ? cfg->algorithm : pick_algorithm(problem, pass == Pass::backward);
+      };
+      const Algorithm forward = algorithm(Pass::forward);
+      const bool differentiable = autograd::any_requires_grad(
+          {&query, &key, &value, &arguments.g, &arguments.g_gamma, &arguments.gk, &arguments.gv, &arguments.initial_state});
+      set_config(arguments, *cfg, forward, differentiable ? algorithm(Pass::backward) : forward);
     }
   }
   return recurrent(query, key, value, arguments);

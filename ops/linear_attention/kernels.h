@@ -1,9 +1,10 @@
 #pragma once
-// Kernels of the gated linear recurrence.
+// What the backends offer: kernels of the gated linear recurrence, launched as a plan says (plan.h).
 #include <cstdint>
+#include <functional>
 
 #include <glade/core/tensor.h>
-#include <glade/ops/linear_attention/linear_attention.h>
+#include <glade/ops/linear_attention/plan.h>
 
 namespace glade {
 
@@ -19,9 +20,8 @@ struct Recurrence {
   std::int64_t tokens, heads, kv_heads, K, V;
   double scale;
   bool reverse;
-  std::int64_t checkpoint_interval;
-  KernelSizes sizes;
-  Tensor states;  ///< that chunk_forward keeps for chunk_backward, from reserve_chunk_states; or undefined
+  std::int64_t checkpoint_interval = 0;  ///< of the recurrent backward pass, as planned
+  Tensor states;  ///< that the forward pass keeps for the backward pass (plan.forward.keeps_states), or undefined
 
   std::int64_t group() const { return heads / kv_heads; }
   /// From a sequence's elements of g_gamma to the next one's.
@@ -29,64 +29,40 @@ struct Recurrence {
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
 };
 
-/// Gradients to be filled in; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state
-/// is always [sequences, heads, K, V]; if chunk_in_passes and group() is 1 there may be gaps between the tokens of q, k and v.
+/// Gradients; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state is always
+/// [sequences, heads, K, V] and g_gamma [sequences, heads].
 struct RecurrenceGradients {
   Tensor q, k, v, g, gk, gv, g_gamma, initial_state;
 };
 
-inline constexpr std::int64_t kMostBlocks = 65535;  ///< along a grid's second and third dimension, on CUDA
-
-/// What decides which kernels can compute a recurrence, and which do it fastest.
-struct RecurrenceShape {
-  Device device;
-  DType dtype;                     ///< of query, key and value
-  std::int64_t sequences, length;  ///< length: of the longest sequence
-  std::int64_t heads, K, V;
-  bool key_gate, value_gate;  ///< a gate a key channel, a gate a value channel
-
-  static RecurrenceShape of(const Recurrence& r) {
-    return {r.q.device(), r.q.dtype(), r.sequences, r.length, r.heads, r.K, r.V, r.gk.defined(), r.gv.defined()};
-  }
+/// Memory for gradients. Kernels ask for it when they are about to fill it, so that a family can free what it no longer needs
+/// before it asks for more.
+struct GradientMemory {
+  enum class Rows { query, key, value };
+  /// For the gradient of query, key or value; `gaps`: there may be gaps between its tokens.
+  std::function<Tensor(Rows rows, bool gaps)> rows;
+  /// Memory for all gradients that a problem wants, row-major.
+  RecurrenceGradients all(const Recurrence& r, const AttentionProblem::Gradients& wanted) const;
+  /// Memory for those of gates.
+  static RecurrenceGradients of_gates(const Recurrence& r, const AttentionProblem::Gradients& wanted);
+  static Tensor of_initial_state(const Recurrence& r);
 };
 
-/// Why the chunk form cannot compute such a recurrence; null where it can.
-const char* chunk_obstacle(const RecurrenceShape& shape);
-/// Whether the chunk form goes over the sequences in fused passes, on CUDA.
-bool chunk_in_passes(const RecurrenceShape& shape);
-/// Why the kernels of an algorithm cannot have such sizes; null where they can.
-const char* sizes_obstacle(const RecurrenceShape& shape, bool chunk, const KernelSizes& sizes);
-/// What Algorithm::automatic means for its forward or its backward pass.
-Algorithm pick_algorithm(const RecurrenceShape& shape, bool backward);
-
 namespace cpu {
-/// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state.
-void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
+/// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state where
+/// the plan is recurrent. Sets r.states where the plan keeps them.
+void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 /// From the gradients of o (q's dtype, may be undefined) and final_state (state dtype, may be undefined).
-void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
-                        const RecurrenceGradients& grads);
-/// The same by the chunk form, for a recurrence that chunk_obstacle (linear_attention.cpp) has nothing against. Its backward
-/// pass computes the states where the forward pass did not keep them: reserve_chunk_states makes room for those that it can.
-void reserve_chunk_states(Recurrence& r);
-void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
-void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
+RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o,
+                                       const Tensor& grad_final_state, const GradientMemory& memory);
 }  // namespace cpu
 
 namespace cuda {
-void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
-void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
-                        const RecurrenceGradients& grads);
-/// Sets `obstacle` where there is one.
-void chunk_obstacle(const RecurrenceShape& shape, const char*& obstacle);
-/// Sets `yes` to whether the chunk form goes over the sequences in fused passes, which can split them.
-void chunk_in_passes(const RecurrenceShape& shape, bool& yes);
-/// The same by the chunk form, for a recurrence that chunk_obstacle has nothing against; final_state is not initial_state.
-void reserve_chunk_states(Recurrence& r);
-void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);
-void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads);
-/// Sets `yes` to whether chunk_backward computes the gradients of v and initial_state from nothing that it needs for others, so
-/// that two calls take no longer than one.
-void chunk_computes_values_separately(const Recurrence& r, bool& yes);
+void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
+RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o,
+                                       const Tensor& grad_final_state, const GradientMemory& memory);
+/// The facts of a GPU that plans depend on.
+AttentionProblem::Gpu attention_gpu(Device device);
 }  // namespace cuda
 
 }  // namespace glade

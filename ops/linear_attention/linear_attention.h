@@ -18,24 +18,26 @@ enum class Algorithm { automatic, recurrent, chunk };
 
 /// Sizes of the kernels on CUDA; 0: as the kernel chooses.
 struct KernelSizes {
-  std::int64_t warps = 0;           ///< of a block of the recurrent form that compute: 2 or 4
-  std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed side by side, at most; with chunk and g_gamma
-                                    ///< or no gates, heads that hardly decay may have more
+  std::int64_t warps = 0;           ///< of a block of the recurrent kernels that compute: 2 or 4
+  std::int64_t sequence_split = 0;  ///< segments of a sequence that are computed at the same time, at most; with chunk and
+                                    ///< g_gamma or no gates, heads that hardly decay may have more
 };
 
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
-  Tensor g;                                          ///< [B, T, H], one a head, or [B, T, H, K]
-  Tensor g_gamma;                                    ///< [H] or [B, H] ([N, H] with cu_seqlens): the same at every step
-  Tensor gk;                                         ///< [B, T, H, K]
-  Tensor gv;                                         ///< [B, T, H, V]
-  std::optional<double> softmax_scale;               ///< K^-1/2 where not given
-  Tensor initial_state;                              ///< [N, H, K, V] or [H, K, V]; zeros where undefined
-  bool reverse = false;                              ///< every sequence from its last token to its first
-  Tensor cu_seqlens;                                 ///< int32 or int64 [N + 1], on either device: packed sequences
-  std::int64_t checkpoint_interval = 128;            ///< the recurrent backward keeps one state in so many tokens
-  Algorithm algorithm = Algorithm::automatic;        ///< ValueError for chunk where it cannot be used
+  Tensor g;                                ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g_gamma;                          ///< [H] or [B, H], with cu_seqlens also [N, H]: the same at every step
+  Tensor gk;                               ///< [B, T, H, K]
+  Tensor gv;                               ///< [B, T, H, V]
+  std::optional<double> softmax_scale;     ///< K^-1/2 where not given
+  Tensor initial_state;                    ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                    ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                       ///< int32 or int64 [N + 1], on either device: packed sequences
+  std::int64_t checkpoint_interval = 128;  ///< the recurrent backward keeps one state in so many tokens
+  /// How both passes are computed. `automatic`: by the configuration that tuning found (attention_module.h), else by the rules of
+  /// the plan (plan.h). ValueError for chunk where it cannot be used.
+  Algorithm algorithm = Algorithm::automatic;
   std::optional<Algorithm> backward_algorithm = {};  ///< of the backward pass; `algorithm` where not given
   KernelSizes sizes = {};           ///< of the forward pass. ValueError for sizes that the algorithm's kernels do not have
   KernelSizes backward_sizes = {};  ///< of the backward pass
@@ -50,7 +52,7 @@ struct RecurrentOptions {
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const RecurrentOptions& options = {});
 
-/// Gated linear attention: recurrent with the gates g and g_gamma alone. ValueError where gk or gv is given.
+/// Gated linear attention: recurrent with the gates g, g_gamma and gk (arXiv 2312.06635, eq. 4). ValueError where gv is given.
 std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value,
                                         const RecurrentOptions& options = {});
 

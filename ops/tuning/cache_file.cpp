@@ -1,5 +1,5 @@
 // The files of the persistent cache:
-//     {"format": "glade tuning cache 1", "entries": [{"key": {...}, "cfg": {...}, "milliseconds": 0.12, "losers": [...]}, ...]}
+//     {"format": "glade tuning cache 2", "entries": [{"key": {...}, "cfg": {...}, "milliseconds": 0.12, "losers": [...]}, ...]}
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "glade tuning cache 1";
+constexpr const char* kFormat = "glade tuning cache 2";
+constexpr const char* kFormerFormat = "glade tuning cache 1";  // whose configurations had other fields
 
 std::string path_of(const std::string& operation) { return (fs::path(cache_folder()) / (operation + ".json")).string(); }
 
@@ -63,6 +64,8 @@ Content read(const std::string& path) {
   const Json file = Json::parse(text.str(), nullptr, false);
   if (file.is_discarded()) {
     content.damage = "it is not JSON";
+  } else if (file.is_object() && file.contains("format") && file["format"] == kFormerFormat) {
+    content.damage = "it was written by an earlier version of glade: tune again";
   } else if (!file.is_object() || !file.contains("format") || file["format"] != kFormat) {
     content.damage = fmt::format("it is no file of the format '{}'", kFormat);
     content.protect = true;

@@ -32,8 +32,11 @@ class OperationModule {
 
   // ---- what an operation says of itself
 
-  /// Of lower-case letters, digits and underscores, like no other operation's; also the name of its cache file.
+  /// The operation's name, for messages.
   virtual const char* name() const = 0;
+  /// The name under which its tunings are stored: of lower-case letters, digits and underscores, also the name of the cache
+  /// file. Modules that share it share their tunings.
+  virtual const char* cache_name() const { return name(); }
   /// Adds to the key what the choice depends on, with sizes in buckets: all that check_cfg looks at.
   virtual void describe(const ProblemType& problem, Key& key) const = 0;
   /// A good configuration, in no time.
@@ -78,7 +81,7 @@ class OperationModule {
   }
 
   Key key_of(const ProblemType& problem) const {
-    Key key(name(), problem.pass, problem.dtype, problem.device);
+    Key key(cache_name(), problem.pass, problem.dtype, problem.device);
     describe(problem, key);
     return key;
   }

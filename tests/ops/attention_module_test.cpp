@@ -122,7 +122,7 @@ TEST_P(AttentionModules, EveryCandidateIsRight) {
       EXPECT_GE(result.trials.size(), pass == Pass::forward ? 1u : 2u);
       for (const tuning::Trial& trial : result.trials) EXPECT_EQ(trial.refused, "") << trial.cfg;
       EXPECT_EQ(RecurrentAttention().choose(p).source, Source::process_cache);
-      EXPECT_EQ(GLAttention().choose(p).source, Source::heuristic) << "each operation has a cache of its own";
+      EXPECT_EQ(GLAttention().choose(p).source, Source::process_cache) << "the modules share their tunings";
     }
   }
 }
@@ -208,13 +208,9 @@ TEST_P(AttentionModules, RefuseWhatCannotBe) {
     EXPECT_TRUE(throws_with<ValueError>([&] { gla_attention(q, q, q, {}, {}, {}, {}, {.cfg = interval}); },
                                         "checkpoint_interval is 256"));
   }
-  EXPECT_TRUE(throws_with<ValueError>(with({.chunk_size = 128}), "chunk_size is 128"));
-  EXPECT_TRUE(throws_with<ValueError>(with({.sub_chunk_size = 16}), "sub_chunk_size is 16"));
-  EXPECT_TRUE(throws_with<ValueError>(with({.value_block = 7}), "value_block is 7"));
   const std::string sizes = device().is_cpu() ? "sizes of kernels" : "a number of warps other than 2 and 4";
   EXPECT_TRUE(throws_with<ValueError>(with({.algorithm = Algorithm::recurrent, .warps = 3}),
                                       "algorithm recurrent does not take " + sizes));
-  EXPECT_TRUE(throws_with<ValueError>(with({.stages = 9}), "stages is 9"));
   EXPECT_TRUE(throws_with<ValueError>(with({.sequence_split = -1}), device().is_cpu() ? sizes : "a negative sequence_split"));
   const Platform other = device().is_cpu() ? Platform::cuda : Platform::cpu,
                  same = device().is_cpu() ? Platform::cpu : Platform::cuda;

@@ -3,8 +3,8 @@
 
 #include <glade/core/graph.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/linear_attention/kernels.h>
+#include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -249,14 +249,14 @@ TEST_F(Chunk, GradientsThatAreNotWanted) {
 
 TEST_F(Chunk, OtherPartsBackward) {
   // The states before the parts are those of the forward pass where it had as many, and computed again where not.
-  if (!chunk_in_passes({kCUDA, DType::bfloat16, 1, 1000, 2, 64, 64, true, false})) GTEST_SKIP() << "other kernels";
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
   for (const std::int64_t parts : {1, 3, 4})
     for (const bool gk : {false, true})
       check({.B = 1, .T = 1000, .g = !gk, .gk = gk, .cu_seqlens = {0, 300, 1000}, .parts = 3, .backward_parts = parts});
 }
 
 TEST_F(Chunk, TheValuesGradientTakesTheMemoryOfOthers) {
-  if (!chunk_in_passes({kCUDA, DType::bfloat16, 4, 512, 16, 128, 128, false, false})) GTEST_SKIP() << "other kernels";
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
   const Shape rows{4, 512, 16, 128};
   auto random = [](const Shape& shape) { return to_data(to_data(random_tensor(shape), DType::bfloat16), kCUDA); };
   const Tensor q = random(rows), k = random(rows), v = random(rows), grad = random(rows);
@@ -378,7 +378,7 @@ TEST_F(Chunk, StrongGates) {
 
 TEST_F(Chunk, RestsOfRounding) {
   // The result's own rounding is 1.66e-3. With operands rounded once, o and dv would have 3.3e-3 and the others 2.9e-3.
-  if (!chunk_in_passes({kCUDA, DType::bfloat16, 2, 512, 2, 128, 128, true, false})) GTEST_SKIP() << "other kernels";
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
   for (const std::int64_t size : {64, 128})
     for (const double strength : {0.06, 0.6, 6.0})
       check({.T = 512, .K = size, .V = size, .initial_state = false, .strength = strength}, 2.8e-3);
@@ -386,7 +386,7 @@ TEST_F(Chunk, RestsOfRounding) {
 
 TEST_F(Chunk, PartsOfChunksAreExact) {
   // The output of whole chunks has 2.34e-3, because keys are rounded.
-  if (!chunk_in_passes({kCUDA, DType::bfloat16, 2, 512, 2, 128, 128, true, false})) GTEST_SKIP() << "other kernels";
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
   for (const std::int64_t size : {64, 128}) {
     const Shape rows{2, 512, 2, size};
     const Twin q(random_tensor(rows), DType::bfloat16), k(random_tensor(rows), DType::bfloat16),
@@ -404,7 +404,7 @@ TEST_F(Chunk, PartsOfChunksAreExact) {
 // The first token's output is a score times its value. The norm after it divides by that score's size, and its gradient is
 // multiplied by the score again: where it is small, forward and backward must agree on it, or some gradients are far too large.
 TEST_F(Chunk, SmallScoresOfFirstTokens) {
-  if (!chunk_in_passes({kCUDA, DType::bfloat16, 2, 512, 2, 128, 128, true, false})) GTEST_SKIP() << "other kernels";
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
   for (const std::int64_t K : {32, 64, 128}) {
     const std::int64_t B = 64, T = 70, H = 4, V = 64;
     const auto random = [&](std::int64_t size) { return random_tensor({B, T, H, size}, kCUDA, DType::bfloat16); };

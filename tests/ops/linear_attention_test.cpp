@@ -381,10 +381,36 @@ TEST_P(LinearAttention, SameBitsEveryTime) {
   }
 }
 
+TEST_P(LinearAttention, OneDecayForAllPackedSequences) {
+  for (const Algorithm algorithm : {Algorithm::recurrent, Algorithm::chunk}) {
+    RecurrenceArguments x = make({.B = 1, .T = 40, .gates = "m", .starts = {0, 7, 7, 40}}, device(), DType::float32);
+    x.options.algorithm = algorithm;
+    const Tensor gamma = x.options.g_gamma;
+    const auto results = [&](const Tensor& g_gamma) {
+      RecurrentOptions options = x.options;
+      options.g_gamma = g_gamma.detach().set_requires_grad();
+      const Tensor o = recurrent(x.query, x.key, x.value, options).first;
+      Tensors all = autograd::grad({o}, {options.g_gamma}, {ones_like(o)});
+      all.push_back(o);
+      return all;
+    };
+    const Tensors expected = results(gamma), got = results(reshape(gamma, {1, gamma.size(0)}));
+    EXPECT_EQ(got[0].shape(), (Shape{1, gamma.size(0)}));
+    EXPECT_TRUE(all_close(reshape(got[0], gamma.shape()), expected[0], 0, 0));
+    EXPECT_TRUE(all_close(got[1], expected[1], 0, 0));
+    RecurrentOptions wrong = x.options;
+    wrong.g_gamma = zeros({2, gamma.size(0)}, gamma.options());
+    EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent(x.query, x.key, x.value, wrong); }, "g_gamma is"));
+  }
+}
+
 TEST_P(LinearAttention, GatedLinearAttentionAndLightning) {
-  RecurrenceArguments x = make({.gates = "gm"}, device());
-  EXPECT_TRUE(all_close(recurrent_gla(x.query, x.key, x.value, x.options).first,
-                        recurrent(x.query, x.key, x.value, x.options).first, 0, 0));
+  RecurrenceArguments x;
+  for (const char* gates : {"gm", "k"}) {
+    x = make({.gates = gates}, device());
+    EXPECT_TRUE(all_close(recurrent_gla(x.query, x.key, x.value, x.options).first,
+                          recurrent(x.query, x.key, x.value, x.options).first, 0, 0));
+  }
   EXPECT_TRUE(all_close(lightning_g_gamma(4, 1, 4, device(), DType::float64),
                         Tensor::from_vector(std::vector<double>{0, -1.5, -3, -4.5})));
   RecurrentOptions decay;
@@ -490,7 +516,7 @@ TEST_P(LinearAttention, Errors) {
   EXPECT_TRUE(throws_with<DTypeError>(call(packed), "cu_seqlens is float64"));
 
   x = make(s, device());
-  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_gla(x.query, x.key, x.value, x.options); }, "gk is given"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent_gla(x.query, x.key, x.value, x.options); }, "gv is given"));
   EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, 0, 1, x.options); }, "g is given"));
   EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, 3, 3); }, "layer_idx is 3"));
   EXPECT_TRUE(throws_with<ValueError>([&] { lightning_attn(x.query, x.key, x.value, -1, 3); }, "layer_idx is -1"));

@@ -413,8 +413,8 @@ TEST_F(Tuning, DamagedFilesArePassedOver) {
   toy.tune(problem_of(8), {.repeats = 2});
   const std::string whole = read_file(file());
   for (const std::string& text : {std::string(), std::string("{"), whole.substr(0, whole.size() / 2), std::string("[1, 2]"),
-                                  std::string(R"({"format": "glade tuning cache 1"})"),
-                                  std::string(R"({"format": "glade tuning cache 1", "entries": {"a": 1}})")}) {
+                                  std::string(R"({"format": "glade tuning cache 2"})"),
+                                  std::string(R"({"format": "glade tuning cache 2", "entries": {"a": 1}})")}) {
     write(file(), text);
     start_anew();
     EXPECT_EQ(toy.choose(problem_of(8)).source, Source::heuristic) << text;
@@ -423,6 +423,23 @@ TEST_F(Tuning, DamagedFilesArePassedOver) {
   toy.tune(problem_of(8), {.repeats = 2});
   start_anew();
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache) << "a damaged file is replaced";
+}
+
+TEST_F(Tuning, FilesOfAnEarlierGladeAreIgnoredWithOneLine) {
+  toy.tune(problem_of(8), {.repeats = 2});
+  std::string text = read_file(file());
+  const std::string format = "glade tuning cache 2";
+  write(file(), text.replace(text.find(format), format.size(), "glade tuning cache 1"));
+  start_anew();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::heuristic);
+  EXPECT_EQ(toy.choose(problem_of(64)).source, Source::heuristic);
+  const std::string warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("it was written by an earlier version of glade: tune again"), std::string::npos) << warning;
+  EXPECT_EQ(std::count(warning.begin(), warning.end(), '\n'), 1) << warning;
+  toy.tune(problem_of(8), {.repeats = 2});
+  start_anew();
+  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache) << "it is replaced";
 }
 
 TEST_F(Tuning, OneDamagedEntryDoesNotTakeTheOthersAlong) {
@@ -461,7 +478,7 @@ TEST_F(Tuning, ChoicesForOtherKernelsAndDevicesAreNotTaken) {
 }
 
 TEST_F(Tuning, FilesOfAnotherFormatAreLeftAlone) {
-  const std::string other = R"({"format": "glade tuning cache 2", "choices": {}})";
+  const std::string other = R"({"format": "glade tuning cache 9", "choices": {}})";
   write(file(), other);
   toy.tune(problem_of(8), {.repeats = 2});
   EXPECT_EQ(read_file(file()), other);

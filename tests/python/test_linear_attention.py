@@ -133,6 +133,19 @@ def test_operations_under_ejkernels_names(rng):
         glade.gla_attention(*positional[:3], platform="triton")
 
 
+def test_plans(rng):
+    arrays, _ = make_inputs(rng, ("gk",), "batch")
+    inference = glade.linear_attention.plan(arrays["query"], arrays["key"], arrays["value"], gk=arrays["gk"])
+    assert str(inference).startswith("forward:  cpu_") and "backward" not in str(inference)
+    query = glade.tensor(arrays["query"], requires_grad=True)
+    plan = glade.linear_attention.plan(query, arrays["key"], arrays["value"], gk=arrays["gk"], algorithm="recurrent")
+    assert "\nbackward: cpu_recurrent: checkpoint_interval 128" in str(plan)
+    fields = plan.asdict()
+    assert fields["problem"]["gates"] == ["gk"] and fields["backward"]["kernels"] == "cpu_recurrent"
+    with pytest.raises(ValueError, match="algorithm is 'automatic', expected auto, recurrent or chunk"):
+        glade.linear_attention.plan(query, query, query, algorithm="automatic")
+
+
 def test_signatures_are_ejkernels():
     attention = inspect.signature(glade.recurrent_attention)
     kinds = {name: p.kind for name, p in attention.parameters.items()}

@@ -22,7 +22,8 @@ TEST_F(GladeTune, TunesShapesAndPrintsATable) {
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* part :
        {"recurrent_attention B2_T8_H4_G2_K16_V8 gk float32 forward", "gk float32 backward", "none float32 forward", "candidate",
-        "of floor", "  best", "  heuristic", "is within 10% of the best in ", "is within 5% of the best in "})
+        "forward:  cpu_recurrent", "backward: cpu_recurrent: checkpoint_interval 128", "of floor", "  best", "  heuristic",
+        "is within 10% of the best in ", "is within 5% of the best in "})
     EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
   EXPECT_EQ(result.output.find("\x1b["), std::string::npos) << "a progress bar without a terminal";
   const std::string cache = read_file("cache/recurrent_attention.json"), rows = read_file("rows.csv");
@@ -34,13 +35,13 @@ TEST_F(GladeTune, TunesShapesAndPrintsATable) {
 
 TEST_F(GladeTune, TunesTheShapesOfAFile) {
   std::ofstream("shapes.txt") << "# a comment\nB1_T4_H1_K8_V8 g+g_gamma float64 packed  # another\n\nB1_T4_H1_K8_V8\n";
-  const ProcessResult result = run("--shapes shapes.txt --pass forward --operation gla_attention");
+  const ProcessResult result = run("--shapes shapes.txt --pass forward");
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_NE(result.output.find("gla_attention B1_T4_H1_K8_V8 g+g_gamma float64 packed forward"), std::string::npos)
+  EXPECT_NE(result.output.find("recurrent_attention B1_T4_H1_K8_V8 g+g_gamma float64 packed forward"), std::string::npos)
       << result.output;
-  EXPECT_NE(result.output.find("gla_attention B1_T4_H1_K8_V8 gk float32 forward"), std::string::npos) << result.output;
-  EXPECT_EQ(result.output.find("backward"), std::string::npos);
-  EXPECT_TRUE(fs::exists("cache/gla_attention.json"));
+  EXPECT_NE(result.output.find("recurrent_attention B1_T4_H1_K8_V8 gk float32 forward"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("float32 backward"), std::string::npos);
+  EXPECT_TRUE(fs::exists("cache/recurrent_attention.json"));
 }
 
 TEST_F(GladeTune, TunesTheLayersOfAModel) {
@@ -110,7 +111,6 @@ TEST_F(GladeTune, SaysWhatIsWrong) {
         {"--import .", ".: it is not JSON"},
         {"--model absent.json", "cannot be opened"},
         {"--model number.json", "model_type is 5"},
-        {"--shape B1_T4 --operation conv", "--operation"},
         {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "--csv no/rows.csv: there is no folder"}}) {
     const ProcessResult result = run(arguments);
     EXPECT_TRUE(result.exit_code == 1 || result.exit_code == 2) << arguments << ": " << result.exit_code;

@@ -69,8 +69,8 @@ __device__ inline std::uint32_t address_in(int rank, const void* p) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-/// Arrives at another block's barrier. It orders no memory accesses, which suffices where all reads have completed. Before CUDA 12.8
-/// the assembler knows no arrival without order.
+/// Arrives at another block's barrier. It orders no memory accesses, which suffices where all reads have completed. Before
+/// CUDA 12.8 the assembler knows no arrival without order.
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
 #define GLADE_ARRIVE "mbarrier.arrive.relaxed"
 #else

@@ -1,416 +1,348 @@
-// The chunk form on Hopper: a Recurrence as passes (chunk_sm90/pass.h).
+// The chunk algorithm on Hopper GPUs: which passes and kernels a plan consists of, and what they hand to each other.
+#include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
-#include <limits>
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
-#include <glade/ops/linear_attention/chunk_sm90/pass.h>
 #include <glade/ops/linear_attention/common/segments.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::chunk_sm90 {
 
-namespace {
+using linear_attention::ChunkGradients;
 
-constexpr std::int64_t kChunk = 64;
+namespace {
 
 template <class T = void>
 T* pointer(const Tensor& x) {
   return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
 }
 
-std::int64_t tiles(std::int64_t channels) { return (channels + kChunk - 1) / kChunk; }
+std::int64_t tiles(std::int64_t channels) { return (channels + kChunkTokens - 1) / kChunkTokens; }
 
-/// Whether the passes are those for heads whose decay is the same at every step (chunk_sm90/constant_decay.cuh).
-bool has_constant_decay(const Recurrence& r) {
-  constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
-  const bool sizes = std::min(r.K, r.V) > kChunk && std::max(r.K, r.V) <= 2 * kChunk && r.tokens > 0 && r.tokens <= kMostTokens;
-  return sizes && !r.g.defined() && !r.gk.defined() && !r.reverse;
+bool is_bfloat16(const Recurrence& r) { return r.q.dtype() == DType::bfloat16; }
+
+/// A number for every chunk of every sequence is below this.
+std::int64_t slots(const Recurrence& r) { return r.tokens / kChunkTokens + r.sequences; }
+
+SequenceArguments sequence_arguments(const Recurrence& r) {
+  SequenceArguments a{};
+  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
+  a.g = pointer(r.g);
+  a.gk = pointer(r.gk);
+  a.float_gates = gates.defined() && gates.dtype() == DType::float32;
+  a.g_gamma = pointer<const float>(r.g_gamma);
+  a.gamma_step = static_cast<int>(r.gamma_step());
+  a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
+  a.sequences = r.sequences;
+  a.length = r.length;
+  a.heads = static_cast<int>(r.heads);
+  a.reverse = r.reverse;
+  a.scale = static_cast<float>(r.scale);
+  return a;
 }
 
-void run_constant_decay(const Recurrence& r, std::span<const Pass> passes) {
-  const auto run = r.q.dtype() == DType::bfloat16 ? run_constant_decay_passes<__nv_bfloat16> : run_constant_decay_passes<__half>;
-  run(passes, r.tokens, r.sizes.sequence_split, r.q.device());
+Rows rows(const Recurrence& r, const Tensor& x) {
+  const std::int64_t heads = x.size(-2);
+  return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
 }
 
-/// Whether states are computed apart from the results, by walks (chunk_sm90/state_scan.cuh); after them the backward pass takes
-/// all chunks side by side (chunk_sm90/intra_chunk.cuh).
-bool uses_state_scan(const Recurrence& r) {
-  // There are blocks for as many chunks of every sequence as the longest has: most should find one.
-  constexpr std::int64_t kMostBlocks = 65535, kBlocksForOne = 4;
-  const std::int64_t chunks = tiles(r.length), slots = r.tokens / kChunk + r.sequences;
-  return r.gk.defined() && r.K <= 2 * kChunk && chunks <= kMostBlocks && r.sequences * chunks <= kBlocksForOne * slots;
+/// Elements from a token of x, for all heads, to the next.
+std::int64_t token_step(const Recurrence& r, const Tensor& x, std::int64_t size) {
+  return reshape(x, {r.tokens, r.heads, size}).strides()[0];
 }
 
-/// Blocks of one direction's walks through whole sequences, with one tile of keys each.
-std::int64_t state_scan_blocks(const Recurrence& r) { return tiles(r.K) * ((tiles(r.V) + 1) / 2) * r.heads * r.sequences; }
-
-void run_state_scans(const Recurrence& r, Pass up, const Pass& down) {
-  if (r.sequences == 0) return;
-  // Measured: with one tile of keys blocks are faster, and find room in pairs, but so many of them are not.
-  up.wide_blocks = 2 * state_scan_blocks(r) * (up.run_segments + down.run_segments) > 3 * multiprocessor_count(r.q.device());
-  (r.q.dtype() == DType::bfloat16 ? run_state_scan<__nv_bfloat16> : run_state_scan<__half>)(up, down, stream(r.q.device()));
+/// The states [.., K, V] from which a scan starts, and where it leaves those after it (or null).
+struct State {
+  const float* first;
+  bool is_shared;
+  float* last;
+  float* before_segments = nullptr;  ///< of all segments but the first
+};
+State initial_state(const Recurrence& r, const Tensor& last = {}) {
+  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
 }
 
-/// The passes of one recurrence, on its stream. Where there are too few heads to fill the GPU the sequences are taken in parts:
-/// first what each part adds to the state, then the parts side by side.
-class Passes {
+void set_state(StateArguments& a, const State& state) {
+  a.first = state.first;
+  a.first_is_shared = state.is_shared;
+  a.last = state.last;
+}
+
+/// Whose channels are the rows w of a scan: then the states' other ones are those of y.
+enum class Outer { values, keys };
+
+template <class Arguments>
+Arguments state_arguments(const Recurrence& r, Outer outer, const Tensor& y, const Tensor& w, bool backward, const State& state) {
+  Arguments a{};
+  static_cast<SequenceArguments&>(a) = sequence_arguments(r);
+  a.y = rows(r, y);
+  a.w = rows(r, w);
+  a.inner = a.y.size;
+  a.outer = a.w.size;
+  a.backward = backward;
+  a.outer_stride = outer == Outer::values ? 1 : static_cast<int>(r.V);
+  a.inner_stride = outer == Outer::values ? static_cast<int>(r.V) : 1;
+  set_state(a, state);
+  return a;
+}
+
+void set_out(auto& a, const Recurrence& r, const Tensor& out) {
+  if (!out.defined()) return;
+  a.out = out.raw_data();
+  a.float_out = out.dtype() == DType::float32;
+  a.out_step = token_step(r, out, a.outer);
+}
+
+void set_segments(ScanArguments& a, const ChunkSegments& plan, const State& state) {
+  a.segments = a.run_segments = plan.segments;
+  a.segment_chunks = plan.segment_chunks;
+  a.segment_states = state.before_segments;
+}
+
+/// Queues passes, and keeps the memory that they share until it is destroyed.
+class Launcher {
  public:
-  enum class Role { forward, values, keys };  ///< the latter two backward
-  /// For passes over rows of w and y of so many channels, in `least_segments` parts at least. Where `gate_gradients`, gates have
-  /// gradients.
-  Passes(const Recurrence& r, std::int64_t outer, std::int64_t inner, bool gate_gradients, Role role,
-         std::int64_t least_segments = 1)
-      : Passes(r) {
-    const bool narrow = role == Role::keys && gate_gradients;  // only passes over the states can be wide
-    const std::int64_t chunks = tiles(r.length), blocks = tiles(outer) * r.heads * r.sequences;
-    const std::int64_t fill = multiprocessor_count(r.q.device());
-    // Measured: more launches and the pass over the states pay in sequences from these lengths on, backward in shorter ones.
-    constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunk;
-    std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
-    if (role != Role::forward && chunks >= kShortestOfFour) most_segments = std::max<std::int64_t>(most_segments, 4);
-    const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : role == Role::forward ? 32 : 16;
-    // A multiprocessor has one block at a time. Measured: a wide one takes 1.3 times as long with gates a channel and 1.5
-    // without, so it pays where it saves turns. Where blocks fill no turn, but sequences are split in any case, wide ones do less
-    // in all.
-    const auto waves = [fill](std::int64_t n) { return (n + fill - 1) / fill; };
-    const bool saves_waves =
-        10 * waves(blocks) > (r.gk.defined() ? 13 : 15) * waves((tiles(outer) + 1) / 2 * r.heads * r.sequences);
-    base_.wide_blocks = outer > kChunk &&
-                 (inner > kTwoTiles ? r.gk.defined() : saves_waves || (2 * blocks <= fill && blocks * most_segments >= 2 * fill));
-    std::int64_t segments = std::min((base_.wide_blocks && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_segments);
-    if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
-    divide(std::max(segments, least_segments));
-  }
-  /// For other kernels, in so many parts.
-  Passes(const Recurrence& r, std::int64_t segments) : Passes(r) { divide(segments); }
+  explicit Launcher(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {}
 
-  Rows rows(const Tensor& x) const {
-    const std::int64_t heads = x.size(-2);
-    return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r_.heads / heads), static_cast<int>(x.size(-1))};
-  }
-  /// States from which passes start, in memory as [.., K, V], and where they are to be left after them (or null).
-  struct State {
-    const float* first;
-    bool is_shared;
-    float* last;
-    float* segment_states;  ///< before the other parts
-  };
-  /// For o and dv: rows of w are values.
-  Pass value_pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
-    Pass p = pass(x, y, w, backward);
-    p.gates_are_inner = true;
-    p.outer_stride = 1;
-    p.inner_stride = static_cast<int>(r_.V);
-    return p;
-  }
-  /// For dq and dk: rows of w are keys or queries.
-  Pass key_pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
-    Pass p = pass(x, y, w, backward);
-    p.outer_stride = static_cast<int>(r_.V);
-    p.inner_stride = 1;
-    return p;
-  }
-
-  /// Room for the states before each part; undefined where there is only one.
-  Tensor allocate_segment_states() const {
-    return segments() == 1 ? Tensor() : empty({r_.sequences, segments(), r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
-  }
-  /// Adds the states before each part, made from y and w, where there is more than one; in `room` if that is defined.
-  State find_segment_states(const Tensor& y, const Tensor& w, State state, bool backward, const Tensor& room = {}) {
-    if (segments() == 1) return state;
-    state.segment_states = pointer<float>(room.defined() ? room : keep(allocate_segment_states()));
-    Pass p = start_from(state, value_pass(y, y, w, backward));
-    p.x.data = nullptr;
-    p.last = nullptr;
-    p.keeps_states = p.from_zeros = true;
-    p.first_segment = backward ? 1 : 0;
-    p.run_segments = p.segments - 1;
-    const int channels = r_.gk.defined() ? static_cast<int>(r_.K) : 1;
-    if (segments() > 2)
-      p.decay = pointer<float>(keep(empty({r_.sequences * segments(), r_.heads, channels}, {DType::float32, r_.q.device()})));
-    launch(p);
-    if (segments() > 2)
-      linear_attention::join_segments({p.segment_states, p.decay, r_.sequences, p.segments, p.heads, channels,
-                                       static_cast<int>(r_.K), static_cast<int>(r_.V)},
-                                      stream_);
-    return state;
-  }
-  /// From `state`, to `out` [.., heads, outer], which may be undefined.
-  Pass complete(Pass p, const State& state, const Tensor& out) const {
-    p = start_from(state, p);
-    if (out.defined()) {
-      p.out = out.raw_data();
-      p.float_out = out.dtype() == DType::float32;
-      p.out_step = reshape(out, {r_.tokens, r_.heads, p.outer}).strides()[0];
-    }
-    return p;
-  }
-  void run(Pass p, const State& state, const Tensor& out) const { launch(complete(p, state, out)); }
-  /// A backward pass of another division over these parts, one after the other; returns the states that it finds before each.
-  State run_in_turn(Pass p, State state, const Tensor& out) {
-    state.segment_states = pointer<float>(keep(allocate_segment_states()));
-    p.segments = base_.segments;
-    p.segment_chunks = base_.segment_chunks;
-    p.run_segments = 1;
-    p.keeps_states = true;
-    for (p.first_segment = p.segments - 1; p.first_segment >= 0; --p.first_segment) run(p, state, out);
-    return state;
-  }
-  IntraChunk apart(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad_o) const {
-    IntraChunk a{};
-    a.q = rows(q);
-    a.k = rows(k);
-    a.v = rows(v);
-    a.grad_o = rows(grad_o);
-    a.g = base_.g;
-    a.gk = base_.gk;
-    a.float_gates = base_.float_gates;
-    a.g_gamma = base_.g_gamma;
-    a.gamma_step = base_.gamma_step;
-    a.cu_seqlens = base_.cu_seqlens;
-    a.sequences = r_.sequences;
-    a.length = r_.length;
-    a.tokens = r_.tokens;
-    a.heads = base_.heads;
-    a.reverse = base_.reverse;
-    a.scale = base_.scale;
-    return a;
-  }
-  /// From `state`, leaving the states at the borders of chunks made from y and w.
-  Pass scan(const Tensor& y, const Tensor& w, const State& state, bool backward, const Tensor& boundary_states) const {
-    Pass p = start_from(state, value_pass(y, y, w, backward));
-    p.boundary_states = boundary_states.raw_data();
-    return p;
-  }
-  std::int64_t segments() const { return base_.segments; }
-  std::int64_t slots() const { return r_.tokens / kChunk + r_.sequences; }
-  /// Memory that lives as long as this.
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
- private:
-  explicit Passes(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {
-    base_.g = pointer(r.g);
-    base_.gk = pointer(r.gk);
-    const Tensor& gates = r.gk.defined() ? r.gk : r.g;
-    base_.float_gates = gates.defined() && gates.dtype() == DType::float32;
-    base_.g_gamma = pointer<const float>(r.g_gamma);
-    base_.gamma_step = static_cast<int>(r.gamma_step());
-    base_.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
-    base_.sequences = r.sequences;
-    base_.length = r.length;
-    base_.heads = static_cast<int>(r.heads);
-    base_.reverse = r.reverse;
-    base_.scale = static_cast<float>(r.scale);
+  /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined.
+  State find_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
+                            const Tensor& room = {}) {
+    if (plan.segments == 1) return state;
+    state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
+    if (plan.scan_for_states) {
+      StateScanArguments scan = segments_from_zeros<StateScanArguments>(plan, y, w, state, backward), none = scan;
+      none.run_segments = 0;
+      run_scans(backward ? none : scan, backward ? scan : none, plan.scan_key_tiles);
+      join(scan);
+    } else {
+      Pass pass = segments_from_zeros<Pass>(plan, y, w, state, backward);
+      pass.gates_are_inner = true;
+      pass.wide_blocks = plan.wide_blocks;
+      run(pass);
+      join(pass);
+    }
+    return state;
   }
-  /// Into so many parts, if the caller of the operation wants no other number.
-  void divide(std::int64_t segments) {
-    const std::int64_t chunks = tiles(r_.length), split = r_.sizes.sequence_split,
-                       most = kMostBlocks / std::max<std::int64_t>(r_.sequences, 1);
-    segments = std::max<std::int64_t>(split != 0 ? std::min({split, chunks, most}) : segments, 1);
-    base_.segments = base_.run_segments = static_cast<int>(segments);
-    base_.segment_chunks = static_cast<int>((chunks + segments - 1) / segments);
+  /// Room for the states before all segments.
+  Tensor segment_states(const ChunkSegments& plan) const {
+    return empty({r_.sequences, plan.segments, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
+  }
+  Pass pass(const Sm90PassPlan& plan, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w, bool backward,
+            const State& state, const Tensor& out) const {
+    Pass p = state_arguments<Pass>(r_, outer, y, w, backward, state);
+    set_segments(p, plan, state);
+    p.x = rows(r_, x);
+    p.gates_are_inner = outer == Outer::values;
+    p.wide_blocks = plan.wide_blocks;
+    set_out(p, r_, out);
+    return p;
+  }
+  void run(const Pass& p) const {
+    if (p.sequences == 0) return;
+    is_bfloat16(r_) ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
+  }
+  void run_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles) const {
+    if (r_.sequences == 0) return;
+    (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles, stream_);
+  }
+  void run_constant_decay(std::span<const ConstantDecayPass> passes, const ConstantDecayPlan& plan) const {
+    const auto run = is_bfloat16(r_) ? run_constant_decay_passes<__nv_bfloat16> : run_constant_decay_passes<__half>;
+    run(passes, r_.tokens, plan, r_.q.device());
+  }
+  void run_intra_chunk(const IntraChunk& a) const {
+    (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
   }
 
-  static Pass start_from(const State& state, Pass p) {
-    p.first = state.first;
-    p.first_is_shared = state.is_shared;
-    p.last = state.last;
-    p.segment_states = state.segment_states;
-    return p;
+ private:
+  /// A scan of all segments but the last, each from zeros.
+  template <class Arguments>
+  Arguments segments_from_zeros(const ChunkSegments& plan, const Tensor& y, const Tensor& w, const State& state, bool backward) {
+    Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
+    set_segments(a, plan, state);
+    a.last = nullptr;
+    a.keeps_states = a.from_zeros = true;
+    a.first_segment = backward ? 1 : 0;
+    a.run_segments = plan.segments - 1;
+    if (plan.segments > 2)
+      a.decay = pointer<float>(
+          keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()})));
+    return a;
   }
-  Pass pass(const Tensor& x, const Tensor& y, const Tensor& w, bool backward) const {
-    Pass p = base_;
-    p.x = rows(x);
-    p.y = rows(y);
-    p.w = rows(w);
-    p.inner = p.y.size;
-    p.outer = p.w.size;
-    p.backward = backward;
-    return p;
-  }
-  void launch(const Pass& p) const {
-    if (p.sequences == 0) return;
-    constexpr int kShortestScan = 12;  // chunks; measured: in shorter parts the pass is faster
-    if (!p.out && uses_state_scan(r_) && p.segment_chunks >= kShortestScan) {
-      Pass none = p;
-      none.run_segments = 0;
-      return p.backward ? run_state_scans(r_, none, p) : run_state_scans(r_, p, none);
-    }
-    const bool bfloat16 = r_.q.dtype() == DType::bfloat16;
-    bfloat16 ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
+  int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
+  void join(const ScanArguments& a) const {
+    if (a.segments > 2)
+      linear_attention::join_segments({a.segment_states, a.decay, r_.sequences, a.segments, a.heads, gated_channels(),
+                                       static_cast<int>(r_.K), static_cast<int>(r_.V)},
+                                      stream_);
   }
 
   const Recurrence& r_;
   const cudaStream_t stream_;
-  Pass base_{};
   std::vector<Tensor> kept_;
 };
 
-Passes::State first_state(const Recurrence& r, const Tensor& last) {
-  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last),
-          nullptr};
+ConstantDecayPass constant_decay_pass(const Recurrence& r, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w,
+                                      bool backward, const State& state, const Tensor& out) {
+  auto p = state_arguments<ConstantDecayPass>(r, outer, y, w, backward, state);
+  p.x = rows(r, x);
+  set_out(p, r, out);
+  return p;
 }
 
 }  // namespace
 
-bool take(const RecurrenceShape& shape) {
-  constexpr std::int64_t kLargest = 256, kMultiple = 8;
-  return (shape.dtype == DType::bfloat16 || shape.dtype == DType::float16) && has_hopper_kernels(shape.device) &&
-         std::max(shape.K, shape.V) <= kLargest && shape.K % kMultiple == 0 && shape.V % kMultiple == 0;
+void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  Launcher launcher(r);
+  State state = initial_state(r, final_state);
+  if (plan.forward.kernels == AttentionKernels::sm90_constant_decay) {
+    const ConstantDecayPass pass = constant_decay_pass(r, Outer::values, r.q, r.k, r.v, false, state, o);
+    return launcher.run_constant_decay({&pass, 1}, plan.forward.constant_decay);
+  }
+  const Sm90PassPlan& pass = plan.forward.pass;
+  if (plan.forward.keeps_states) r.states = launcher.segment_states(pass);
+  state = launcher.find_segment_states(pass, r.k, r.v, state, false, r.states);
+  launcher.run(launcher.pass(pass, Outer::values, r.q, r.k, r.v, false, state, o));
 }
 
 namespace {
 
-/// For dv, and for dq and dk.
-struct BackwardPasses {
-  Passes values, keys;
-
-  BackwardPasses(const Recurrence& r, bool gate_gradients)
-      : values(r, r.V, r.K, gate_gradients, Passes::Role::values,
-               gate_gradients && few_heads(r) && r.length >= 8 * kChunk ? 4 : 1),
-        keys(r, r.K, r.V, gate_gradients, Passes::Role::keys, values.segments()) {}
-
- private:
-  /// Measured: with gates parts pay in shorter sequences than forward, where four of them find room.
-  static bool few_heads(const Recurrence& r) {
-    return 4 * tiles(r.K) * r.heads * r.sequences <= multiprocessor_count(r.q.device());
-  }
-};
-
-}  // namespace
-
-Tensor allocate_segment_states(const Recurrence& r) {
-  if (has_constant_decay(r)) return {};
-  // Measured: where the backward pass takes sequences in parts, results in as many cost little more than its states made again.
-  const std::int64_t segments = uses_state_scan(r) ? 1 : BackwardPasses(r, r.g.defined()).keys.segments();
-  return Passes(r, r.V, r.K, false, Passes::Role::forward, segments).allocate_segment_states();
+/// The states before the segments of the forward scan: those that the forward pass kept, or made again.
+State forward_states(Launcher& launcher, const AttentionPlan& plan, const Sm90PassPlan& segments, const Recurrence& r) {
+  State state = initial_state(r);
+  if (!plan.backward.reuses_states) return launcher.find_segment_states(segments, r.k, r.v, state, false);
+  state.before_segments = pointer<float>(r.states);
+  return state;
 }
 
-void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  const std::int64_t segments = r.states.defined() ? r.states.size(1) : 1;
-  Passes passes = has_constant_decay(r) ? Passes(r, 1) : Passes(r, r.V, r.K, false, Passes::Role::forward, segments);
-  Pass pass = passes.value_pass(r.q, r.k, r.v, false);
-  Passes::State state = first_state(r, final_state);
-  if (has_constant_decay(r)) {
-    pass = passes.complete(pass, state, o);
-    return run_constant_decay(r, {&pass, 1});
-  }
-  state = passes.find_segment_states(r.k, r.v, state, false, r.states);
-  passes.run(pass, state, o);
+State final_gradient(const Tensor& grad_final_state, const ChunkGradients& grads) {
+  return {pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
 }
 
-bool computes_values_separately(const Recurrence& r) {
-  if (uses_state_scan(r) || has_constant_decay(r)) return false;
-  const BackwardPasses passes(r, r.g.defined() || r.gk.defined());
-  return passes.values.segments() == 1 && passes.keys.segments() == 1;
-}
-
-namespace {
-
-/// How many parts sequences have for the walks to the chunks' borders.
-std::int64_t scan_segments(const Recurrence& r) {
-  const std::int64_t chunks = tiles(r.length), blocks = state_scan_blocks(r), fill = multiprocessor_count(r.q.device());
-  // Measured: both directions together take all that the memory has with fewer blocks than multiprocessors, and in shorter
-  // sequences finding out what parts add takes longer than they save.
-  constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
-  if (blocks == 0 || 5 * blocks >= 2 * fill || chunks < std::max(kShortest, 2 * blocks)) return 1;
-  return r.states.defined() ? r.states.size(1) : std::min(fill / blocks, chunks / kShortestSegment);
-}
-
-/// From the states at the borders of chunks.
-void backward_by_chunks(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
-  Passes passes(r, scan_segments(r));
-  Passes::State first = first_state(r, {}),
-                last{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
-  if (r.states.defined() && r.states.size(1) == passes.segments()) first.segment_states = pointer<float>(r.states);
-  else first = passes.find_segment_states(r.k, r.v, first, false);
-  last = passes.find_segment_states(r.q, grad_o, last, true);
-  const Shape shape{passes.slots(), r.heads, tiles(r.K), tiles(r.V), kChunk * kChunk};
+/// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time.
+void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const ChunkGradients& grads) {
+  const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
+  Launcher launcher(r);
+  const State first = forward_states(launcher, plan, segments, r);
+  const State last = launcher.find_segment_states(segments, r.q, grad_o, final_gradient(grad_final_state, grads), true);
+  const Shape shape{slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens};
   const Tensor before = empty(shape, r.q.options()), after = empty(shape, r.q.options());
-  run_state_scans(r, passes.scan(r.k, r.v, first, false, before), passes.scan(r.q, grad_o, last, true, after));
-
-  auto result = [&](const Tensor& out, std::int64_t size) {
-    if (!out.defined()) return IntraChunk::Result{};
-    return IntraChunk::Result{out.raw_data(), out.dtype() == DType::float32,
-                              reshape(out, {r.tokens, r.heads, size}).strides()[0]};
+  const auto scan = [&](const Tensor& y, const Tensor& w, const State& state, bool backward, const Tensor& boundary_states) {
+    auto a = state_arguments<StateScanArguments>(r, Outer::values, y, w, backward, state);
+    set_segments(a, segments, state);
+    a.boundary_states = boundary_states.raw_data();
+    return a;
   };
-  IntraChunk a = passes.apart(r.q, r.k, r.v, grad_o);
+  launcher.run_scans(scan(r.k, r.v, first, false, before), scan(r.q, grad_o, last, true, after), segments.boundary_key_tiles);
+
+  const auto result = [&](const Tensor& out, std::int64_t size) {
+    if (!out.defined()) return IntraChunk::Result{};
+    return IntraChunk::Result{out.raw_data(), out.dtype() == DType::float32, token_step(r, out, size)};
+  };
+  IntraChunk a{};
+  static_cast<SequenceArguments&>(a) = sequence_arguments(r);
+  a.q = rows(r, r.q);
+  a.k = rows(r, r.k);
+  a.v = rows(r, r.v);
+  a.grad_o = rows(r, grad_o);
+  a.tokens = r.tokens;
   a.boundary_states = {before.raw_data(), after.raw_data()};
   a.dq = result(grads.q, r.K);
   a.dk = result(grads.k, r.K);
   a.dv = result(grads.v, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
-  (r.q.dtype() == DType::bfloat16 ? run_intra_chunk<__nv_bfloat16> : run_intra_chunk<__half>)(a, stream(r.q.device()));
+  launcher.run_intra_chunk(a);
 }
 
-/// Where no gate has a gradient.
-void backward_constant_decay(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
-  const Passes passes(r, 1);
-  const Passes::State first = first_state(r, {}),
-                      last{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
-  Passes::State inner = last;
-  inner.last = nullptr;
-  std::vector<Pass> wanted;
-  if (grads.q.defined()) wanted.push_back(passes.complete(passes.key_pass(grad_o, r.v, r.k, false), first, grads.q));
+/// Where decay is constant and has no gradient.
+void backward_constant_decay(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                             const ChunkGradients& grads) {
+  const State first = initial_state(r), last = final_gradient(grad_final_state, grads);
+  State without_last = last;
+  without_last.last = nullptr;
+  std::vector<ConstantDecayPass> wanted;
+  if (grads.q.defined()) wanted.push_back(constant_decay_pass(r, Outer::keys, grad_o, r.v, r.k, false, first, grads.q));
   Tensor dv = grads.v;
   if (!dv.defined() && last.last) dv = empty({r.tokens, r.heads, r.V}, r.q.options());
-  if (dv.defined()) wanted.push_back(passes.complete(passes.value_pass(r.k, r.q, grad_o, true), last, dv));
-  if (grads.k.defined()) wanted.push_back(passes.complete(passes.key_pass(r.v, grad_o, r.q, true), inner, grads.k));
-  run_constant_decay(r, wanted);
+  if (dv.defined()) wanted.push_back(constant_decay_pass(r, Outer::values, r.k, r.q, grad_o, true, last, dv));
+  if (grads.k.defined()) wanted.push_back(constant_decay_pass(r, Outer::keys, r.v, grad_o, r.q, true, without_last, grads.k));
+  Launcher(r).run_constant_decay(wanted, plan.backward.constant_decay);
 }
 
-}  // namespace
+/// A reverse pass in one segment over the segments of other passes, one after the other; returns the states before each of them.
+State run_in_turn(Launcher& launcher, const ChunkSegments& segments, Pass pass, State state) {
+  state.before_segments = pointer<float>(launcher.keep(launcher.segment_states(segments)));
+  set_segments(pass, segments, state);
+  pass.run_segments = 1;
+  pass.keeps_states = true;
+  for (pass.first_segment = segments.segments - 1; pass.first_segment >= 0; --pass.first_segment) launcher.run(pass);
+  return state;
+}
 
-void backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const Gradients& grads) {
+/// What the pass for dq leaves for the pass for dk, where gates have gradients.
+void set_gate_gradients(Launcher& launcher, const Recurrence& r, const ChunkGradients& grads, Pass& dq, Pass& dk) {
+  const std::int64_t key_tiles = tiles(r.K);
+  const Tensor states = launcher.keep(empty({slots(r), r.heads, key_tiles, kChunkTokens * pass_channels(r.V)}, r.q.options()));
+  const Shape per_token{key_tiles, r.tokens, r.heads}, per_channel{slots(r), r.heads, key_tiles, kChunkTokens * kChunkTokens};
+  const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
+  dq.boundary_states = dk.boundary_states = states.raw_data();
+  dq.u_out = dk.u_out = pointer<float>(u_out);
+  dq.u = rows(r, r.q);
+  dk.u = rows(r, r.k);
+  dk.dgk = pointer(grads.dgk);
+  dk.dg = pointer<float>(grads.dg);
+}
+
+/// One fused pass for each of dv, dq and dk.
+void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const ChunkGradients& grads) {
+  const Sm90PassPlan &values = plan.backward.values, &keys = plan.backward.keys;
   const bool gates = grads.dgk.defined() || grads.dg.defined(), gate_gradients = gates || r.gk.defined();
   const bool with_q = gates || grads.q.defined(), with_k = gates || grads.k.defined();
-  if (uses_state_scan(r) && (with_q || with_k)) return backward_by_chunks(r, grad_o, grad_final_state, grads);
-  if (has_constant_decay(r) && !gate_gradients) return backward_constant_decay(r, grad_o, grad_final_state, grads);
-  auto [values, keys] = BackwardPasses(r, gate_gradients);
-  const Passes::State last_state{pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state), nullptr};
-  Passes::State state = last_state;  // for dk: as the pass for dv finds it, or leaves it
-  const Pass dv = values.value_pass(r.k, r.q, grad_o, true);
-  const bool with_v = grads.v.defined() || last_state.last;
-  if (with_v && with_k && values.segments() == 1 && keys.segments() > 1) {
-    state = keys.run_in_turn(dv, last_state, grads.v);
+  const State last = final_gradient(grad_final_state, grads);
+  const bool with_v = grads.v.defined() || last.last;
+  Launcher launcher(r);
+  State state = last;  // for dk: as the pass for dv finds it, or leaves it
+  const auto dv = [&] { return launcher.pass(values, Outer::values, r.k, r.q, grad_o, true, state, grads.v); };
+  if (with_v && with_k && values.segments == 1 && keys.segments > 1) {
+    state = run_in_turn(launcher, keys, dv(), last);
   } else {
-    if (with_v || (with_k && keys.segments() == values.segments()))
-      state = values.find_segment_states(r.q, grad_o, last_state, true);
-    if (with_v) values.run(dv, state, grads.v);
-    if (with_k && keys.segments() != values.segments()) state = keys.find_segment_states(r.q, grad_o, last_state, true);
+    if (with_v || (with_k && keys.segments == values.segments))
+      state = launcher.find_segment_states(values, r.q, grad_o, last, true);
+    if (with_v) launcher.run(dv());
+    if (with_k && keys.segments != values.segments) state = launcher.find_segment_states(keys, r.q, grad_o, last, true);
   }
   state.last = nullptr;
   if (!with_q && !with_k) return;
 
-  Pass dq = keys.key_pass(grad_o, r.v, r.k, false), dk = keys.key_pass(r.v, grad_o, r.q, true);
-  if (gate_gradients) {
-    const std::int64_t K_tiles = tiles(r.K), inner = pass_channels(r.V);
-    const Tensor boundary_states = keys.keep(empty({keys.slots(), r.heads, K_tiles, kChunk * inner}, r.q.options()));
-    const Shape per_token{K_tiles, r.tokens, r.heads}, per_channel{keys.slots(), r.heads, K_tiles, kChunk * kChunk};
-    const Tensor u_out = keys.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
-    dq.boundary_states = dk.boundary_states = boundary_states.raw_data();
-    dq.u_out = dk.u_out = pointer<float>(u_out);
-    dq.u = keys.rows(r.q);
-    dk.u = keys.rows(r.k);
-    dk.dgk = pointer(grads.dgk);
-    dk.dg = pointer<float>(grads.dg);
-  }
+  const Tensor grad_q = grads.q.defined() || !with_q ? grads.q : launcher.keep(empty_like(r.q));
+  const Tensor grad_k = grads.k.defined() || !with_k ? grads.k : launcher.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
+  Pass dq = launcher.pass(keys, Outer::keys, grad_o, r.v, r.k, false, initial_state(r), grad_q);
+  Pass dk = launcher.pass(keys, Outer::keys, r.v, grad_o, r.q, true, state, grad_k);
+  if (gate_gradients) set_gate_gradients(launcher, r, grads, dq, dk);
   if (with_q) {
-    const Tensor grad = grads.q.defined() ? grads.q : keys.keep(empty_like(r.q));
-    Passes::State before = first_state(r, {});
-    if (r.states.defined() && r.states.size(1) == keys.segments()) before.segment_states = pointer<float>(r.states);
-    else before = keys.find_segment_states(r.k, r.v, before, false);
-    keys.run(dq, before, grad);
+    dq.segment_states = forward_states(launcher, plan, keys, r).before_segments;
+    launcher.run(dq);
   }
-  if (with_k) {
-    const Tensor grad = grads.k.defined() ? grads.k : keys.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
-    keys.run(dk, state, grad);
+  if (with_k) launcher.run(dk);
+}
+
+}  // namespace
+
+void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const ChunkGradients& grads) {
+  switch (plan.backward.kernels) {
+    case AttentionKernels::sm90_intra_chunk: return backward_by_chunks(plan, r, grad_o, grad_final_state, grads);
+    case AttentionKernels::sm90_constant_decay: return backward_constant_decay(plan, r, grad_o, grad_final_state, grads);
+    default: return backward_by_passes(plan, r, grad_o, grad_final_state, grads);
   }
 }
 

@@ -36,7 +36,7 @@ struct ConstantDecayBlock {
   using S = ConstantDecayShared<E>;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores, as Variant::kLowParts
   static constexpr int kWarps = kGroup / 32, kConsumers = 2;
-  const Pass& p;
+  const ConstantDecayPass& p;
   S& shared;
   const BlockSegment& segment;
   const ChunkRange& range;
@@ -412,7 +412,7 @@ __device__ void run_constant_decay(const ConstantDecay& u, bool is_scan) {
   const int block = static_cast<int>(blockIdx.x), blocks = is_scan ? u.scan_blocks : u.blocks;
   const int forward = u.forward * blocks, others = max(u.count - u.forward, 1);
   const int number = block < forward ? block / blocks : u.forward + (block - forward) % others;
-  const Pass& p = u.passes[number];
+  const ConstantDecayPass& p = u.passes[number];
   BlockSegment segment(u, p, block < forward ? block % blocks : (block - forward) / others, is_scan, thread % 32);
   segment.pair = __shfl_sync(~0u, segment.pair, 0);
   if (segment.pair < 0) return;

@@ -27,7 +27,7 @@ struct Maps {
 /// that they share are read from memory once.
 struct ConstantDecay {
   static constexpr int kMaxPasses = 3;
-  Pass passes[kMaxPasses];  ///< first the passes with a forward scan, then those with a reverse scan
+  ConstantDecayPass passes[kMaxPasses];  ///< first the passes with a forward scan, then those with a reverse scan
   Maps maps[kMaxPasses];
   int count, forward;       ///< number of all passes, and of those with a forward scan
   int segments;             ///< per sequence of a head with short memory
@@ -36,14 +36,14 @@ struct ConstantDecay {
   float* added_states;
 };
 inline constexpr int kStateFloats = 4 * kTile * kTile;
-inline constexpr int kMostPairs = 256;  ///< largest sequences x heads that is divided into segments
+inline constexpr int kMostPairs = kMostSegmentedPairs;
 
 /// The decays of one head.
 struct Decays {
   float step;     ///< log decay of one token, base 2
   bool backward;  ///< in the reverse scan, states already include the decay of the token that follows in memory
 
-  __device__ Decays(const Pass& p, std::int64_t n, int head)
+  __device__ Decays(const ConstantDecayPass& p, std::int64_t n, int head)
       : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[n * p.gamma_step + head], kLeastGate) : 0.f), backward(p.backward) {}
   __device__ float over(int steps) const { return exp2_approx(step * static_cast<float>(steps)); }
   /// The decay from the state before a chunk of n tokens to token t of it.
@@ -67,7 +67,7 @@ struct BlockSegment {
 
   /// Finds the segment of block `index` of its pass, in the first launch (`is_scan`) or in the second. All lanes of a warp call
   /// it.
-  __device__ BlockSegment(const ConstantDecay& u, const Pass& p, int index, bool is_scan, int lane) {
+  __device__ BlockSegment(const ConstantDecay& u, const ConstantDecayPass& p, int index, bool is_scan, int lane) {
     const int pairs = static_cast<int>(p.sequences) * p.heads, chunks = static_cast<int>((p.length + kTile - 1) / kTile);
     if (u.segments == 1) {
       pair = index < pairs ? index : -1;
@@ -122,7 +122,8 @@ struct ChunkRange {
   int length;              ///< of the sequence
   bool backward;
 
-  __device__ ChunkRange(const Pass& p, const BlockSegment& segment, std::int64_t n, int chunks_before) : backward(p.backward) {
+  __device__ ChunkRange(const ConstantDecayPass& p, const BlockSegment& segment, std::int64_t n, int chunks_before)
+      : backward(p.backward) {
     const std::int64_t start = p.cu_seqlens ? p.cu_seqlens[n] : n * p.length;
     length = static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - start : p.length);
     const int all = (length + kTile - 1) / kTile;

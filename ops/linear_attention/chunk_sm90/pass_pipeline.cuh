@@ -1,7 +1,7 @@
 #pragma once
 // What the warp groups of a pass (chunk_sm90/pass_kernel.cuh) share: the order of the steps, the kernel's variants, and the
 // stages in shared memory that the producers hand to the consumers.
-#include <glade/ops/linear_attention/chunk_sm90/pass.h>
+#include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
 
 namespace glade::cuda::chunk_sm90 {
@@ -41,7 +41,7 @@ struct Segment {
         end_chunk((count + kTile - 1) / kTile),
         reverse(p.reverse),
         index(0) {}
-  __device__ Segment(const Pass& p, std::int64_t n, int segment_index) : Segment(p, n) {
+  __device__ Segment(const ScanArguments& p, std::int64_t n, int segment_index) : Segment(p, n) {
     index = segment_index;
     first_chunk = min(index * p.segment_chunks, end_chunk);
     end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
@@ -53,14 +53,14 @@ struct Segment {
 
   // Segments in the order of the pass, and pointers to the states of all heads, [heads, ..]. Null means zeros for the state
   // before the segment, and "not wanted" for the state after it.
-  __device__ int order(const Pass& p) const { return p.backward ? p.segments - 1 - index : index; }
-  __device__ std::int64_t segment_row(const Pass& p, std::int64_t n) const { return n * p.segments + order(p); }
-  __device__ const float* state_before(const Pass& p, std::int64_t n) const {
+  __device__ int order(const ScanArguments& p) const { return p.backward ? p.segments - 1 - index : index; }
+  __device__ std::int64_t segment_row(const ScanArguments& p, std::int64_t n) const { return n * p.segments + order(p); }
+  __device__ const float* state_before(const ScanArguments& p, std::int64_t n) const {
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
     if (order(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
     return p.from_zeros ? nullptr : p.segment_states + segment_row(p, n) * heads;
   }
-  __device__ float* state_after(const Pass& p, std::int64_t n) const {
+  __device__ float* state_after(const ScanArguments& p, std::int64_t n) const {
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
     if (order(p) == p.segments - 1) return p.last ? p.last + n * heads : nullptr;
     return p.keeps_states ? p.segment_states + (segment_row(p, n) + 1) * heads : nullptr;

@@ -18,7 +18,7 @@ struct State {
 
   /// Calls f(element, offset in memory) for every element of the state that lies within the matrix.
   template <class F>
-  __device__ void for_each_element(const Pass& p, int first_outer, F&& f) {
+  __device__ void for_each_element(const StateArguments& p, int first_outer, F&& f) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll

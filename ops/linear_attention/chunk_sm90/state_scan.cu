@@ -1,4 +1,4 @@
-// Launches of the walks to the borders of chunks (chunk_sm90/state_scan.cuh).
+// Launches of the state scans (state_scan.cuh).
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/state_scan.cuh>
 
@@ -6,8 +6,9 @@ namespace glade::cuda::chunk_sm90 {
 
 namespace {
 
+/// Both scans of a launch; their blocks differ by the segment that they take.
 struct StateScans {
-  Pass up, down;
+  StateScanArguments forward, reverse;
 };
 
 /// Blocks of so many tiles for all channels.
@@ -22,12 +23,12 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
-  const int key_blocks = blocks_of<B::kKeys>(scans.up.inner), value_blocks = blocks_of<B::kValues>(scans.up.outer);
+  const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
-  const bool backward = turn < scans.down.run_segments;
-  const Pass& p = backward ? scans.down : scans.up;
+  const bool backward = turn < scans.reverse.run_segments;
+  const StateScanArguments& p = backward ? scans.reverse : scans.forward;
   const StateScan scan{p,
-                       Segment(p, n, p.first_segment + (backward ? turn : turn - scans.down.run_segments)),
+                       Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
                        n,
                        static_cast<int>(blockIdx.y),
                        block % key_blocks * B::kKeys * kTile,
@@ -59,8 +60,9 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   static_assert(B::kBlocks * (bytes + 1024) <= 228 * 1024);
   const auto kernel = state_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const Pass& p = scans.up;
-  const int blocks = blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.down.run_segments);
+  const StateScanArguments& p = scans.forward;
+  const int blocks =
+      blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences));
   kernel<<<grid, B::kThreads, bytes, stream>>>(scans);
   GLADE_CUDA_LAUNCHED();
@@ -69,15 +71,15 @@ void launch(const StateScans& scans, cudaStream_t stream) {
 }  // namespace
 
 template <class E>
-void run_state_scan(const Pass& up, const Pass& down, cudaStream_t stream) {
-  const StateScans scans{up, down};
-  const bool wide = up.outer > kTile;
-  if (up.wide_blocks && up.inner > kTile)
-    wide ? launch<StateScanBlock<E, 2, 2>>(scans, stream) : launch<StateScanBlock<E, 2, 1>>(scans, stream);
-  else wide ? launch<StateScanBlock<E, 1, 2>>(scans, stream) : launch<StateScanBlock<E, 1, 1>>(scans, stream);
+void run_state_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles, cudaStream_t stream) {
+  const StateScans scans{forward, reverse};
+  const bool two_values = forward.outer > kTile;
+  if (key_tiles == 2 && forward.inner > kTile)
+    two_values ? launch<StateScanBlock<E, 2, 2>>(scans, stream) : launch<StateScanBlock<E, 2, 1>>(scans, stream);
+  else two_values ? launch<StateScanBlock<E, 1, 2>>(scans, stream) : launch<StateScanBlock<E, 1, 1>>(scans, stream);
 }
 
-template void run_state_scan<__nv_bfloat16>(const Pass&, const Pass&, cudaStream_t);
-template void run_state_scan<__half>(const Pass&, const Pass&, cudaStream_t);
+template void run_state_scans<__nv_bfloat16>(const StateScanArguments&, const StateScanArguments&, int, cudaStream_t);
+template void run_state_scans<__half>(const StateScanArguments&, const StateScanArguments&, int, cudaStream_t);
 
 }  // namespace glade::cuda::chunk_sm90

@@ -39,7 +39,7 @@ struct StateScanBlock {
 
 /// What a block scans.
 struct StateScan {
-  const Pass& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
+  const StateScanArguments& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
   const Segment segment;
   const std::int64_t n;
   const int head, first_key, first_value;
@@ -57,7 +57,7 @@ struct StateScan {
 template <class B>
 __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread) {
   using E = typename B::Element;
-  const Pass& p = scan.p;
+  const StateScanArguments& p = scan.p;
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
   const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
@@ -98,7 +98,7 @@ struct StateScanConsumer {
   B& shared;
   const StateScan& scan;
   const int index, thread;
-  const Pass& p = scan.p;
+  const StateScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile;
   float state[B::kValues * 32]{};  ///< accumulators of wgmma: rows are keys, columns are values
   float decay[2]{};                ///< log decay, base 2, of this thread's two rows since the start

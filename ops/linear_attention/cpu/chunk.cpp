@@ -4,6 +4,7 @@
 
 #include <glade/ops/linear_attention/cpu/backward.h>
 #include <glade/ops/linear_attention/cpu/chunk_staging.h>
+#include <glade/ops/linear_attention/cpu/kernels.h>
 
 namespace glade::cpu {
 
@@ -272,11 +273,12 @@ class BackwardChunks {
 
 }  // namespace
 
-void reserve_chunk_states(Recurrence& r) {
-  visit_floating(r.state_dtype(), [&]<class F>(TypeTag<F>) {
-    r.states = empty({(r.tokens / state_interval(r) + r.sequences) * r.heads, padded(r.V, kLine<F>), padded(r.K, kLine<F>)},
-                     {r.state_dtype(), kCPU});
-  });
+Tensor allocate_chunk_states(const Recurrence& r) {
+  const auto padded_size = [&](std::int64_t size) {
+    return r.state_dtype() == DType::float64 ? padded(size, kLine<double>) : padded(size, kLine<float>);
+  };
+  return empty({(r.tokens / state_interval(r) + r.sequences) * r.heads, padded_size(r.V), padded_size(r.K)},
+               {r.state_dtype(), kCPU});
 }
 
 void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
@@ -284,13 +286,6 @@ void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_sta
 }
 
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  if (!r.states.defined()) {
-    Recurrence with_states = r;
-    reserve_chunk_states(with_states);
-    chunk_forward(with_states, empty({r.tokens, r.heads, r.V}, {r.q.dtype(), kCPU}),
-                  empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
-    return chunk_backward(with_states, grad_o, grad_final_state, grads);
-  }
   visit_floating(r.q.dtype(),
                  [&]<class T>(TypeTag<T>) { run_backward<T, BackwardChunks<T>>(r, grad_o, grad_final_state, grads); });
 }

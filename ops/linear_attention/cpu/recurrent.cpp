@@ -4,6 +4,7 @@
 // backward pass puts the keys along the lanes, because three of its four sums run over values. It keeps one state per
 // checkpoint_interval tokens and recomputes those in between.
 #include <glade/ops/linear_attention/cpu/backward.h>
+#include <glade/ops/linear_attention/cpu/kernels.h>
 
 namespace glade::cpu {
 

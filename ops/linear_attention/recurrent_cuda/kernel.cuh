@@ -4,6 +4,7 @@
 // channels of kOuter columns, so that each 128-bit word that it reads from shared memory serves kOuter columns, and the sum over
 // the inner channels takes a few shuffles. The producer warps prepare the tiles (recurrent_cuda/tile.cuh). The two sides
 // synchronize once per tile.
+#include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/tile.cuh>
 
@@ -300,57 +301,36 @@ __global__ void __launch_bounds__((kComputeWarps + kProducerWarps) * 32, 1)
 
 // ---- launch --------------------------------------------------------------------------------------------------------
 
-/// Calls f(std::integral_constant<int, I>) with the smallest I that holds `inner` channels.
-template <class Function>
-decltype(auto) visit_inner(int inner, Function f) {
-  if (inner <= 32) return f(std::integral_constant<int, 32>{});
-  if (inner <= 64) return f(std::integral_constant<int, 64>{});
-  if (inner <= 128) return f(std::integral_constant<int, 128>{});
-  if (inner <= 256) return f(std::integral_constant<int, 256>{});
-  return f(std::integral_constant<int, 512>{});
-}
-
-/// Warps of a block that compute, and blocks of a head.
-struct Split {
-  int warps, blocks, columns;
-
-  template <class C>
-  static Split of(int outer, int most_warps) {
-    int warps = most_warps == 0 ? kComputeWarps : most_warps;
-    while (warps > 2 && warps / 2 * C::kWarpColumns >= outer) warps /= 2;
-    const int columns = warps * C::kWarpColumns;
-    return {warps, (outer + columns - 1) / columns, columns};
-  }
-};
-
 template <class F, int I, class T>
-void launch(const Pass<F>& pass, const Split& split, Device device) {
+void launch(const Pass<F>& pass, const RecurrentPassPlan& plan, Device device) {
   const bool sums = pass.out != nullptr || pass.past != nullptr;
   auto kernel = sums ? recurrent_kernel<F, I, T, true> : recurrent_kernel<F, I, T, false>;
   // At least what the kernel uses: what runs on Hopper GPUs is not always compiled for them alone.
   const int bytes =
       compute_capability(device) == 90 ? sizeof(SharedMemory<Config<F, I, true>>) : sizeof(SharedMemory<Config<F, I, false>>);
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const auto blocks = static_cast<unsigned>(pass.sequences.count * pass.heads * pass.segments * split.blocks);
-  kernel<<<blocks, (split.warps + kProducerWarps) * 32, bytes, stream(device)>>>(pass, split.blocks);
+  const auto blocks = static_cast<unsigned>(pass.sequences.count * pass.heads * pass.segments * plan.blocks);
+  kernel<<<blocks, (plan.warps + kProducerWarps) * 32, bytes, stream(device)>>>(pass, plan.blocks);
   GLADE_CUDA_LAUNCHED();
 }
 
-template <class F, class T>
-void run(Pass<F> pass, Device device) {
-  if (pass.sequences.count == 0) return;
-  visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) {
-    const Split split = Split::of<Config<F, I, false>>(pass.outer(), pass.warps);
-    run_in_segments(pass, split.blocks, device, [&](const Pass<F>& run_pass) { launch<F, I, T>(run_pass, split, device); });
-  });
+template <class F, int I, class T>
+void run_compiled(Pass<F>& pass, const RecurrentPassPlan& plan, Device device) {
+  if (plan.columns != plan.warps * Config<F, I, false>::kWarpColumns)  // plan.cpp and Config must agree
+    fail<Error>("recurrent: a plan of {} columns for {} warps", plan.columns, plan.warps);
+  run_in_segments(pass, plan, device, [&](const Pass<F>& segments) { launch<F, I, T>(segments, plan, device); });
 }
 
-template <class F>
-std::int64_t checkpoint_size(const Pass<F>& pass) {
-  return visit_inner(pass.inner(), [&]<int I>(std::integral_constant<int, I>) -> std::int64_t {
-    const Split split = Split::of<Config<F, I, false>>(pass.outer(), pass.warps);
-    return std::int64_t{split.blocks} * split.columns * I;
-  });
+template <class F, class T>
+void run(Pass<F> pass, const RecurrentPassPlan& plan, Device device) {
+  if (pass.sequences.count == 0) return;
+  switch (plan.inner) {
+    case 32: return run_compiled<F, 32, T>(pass, plan, device);
+    case 64: return run_compiled<F, 64, T>(pass, plan, device);
+    case 128: return run_compiled<F, 128, T>(pass, plan, device);
+    case 256: return run_compiled<F, 256, T>(pass, plan, device);
+    default: return run_compiled<F, 512, T>(pass, plan, device);
+  }
 }
 
 }  // namespace glade::cuda::recurrent

@@ -2,6 +2,6 @@
 
 namespace glade::cuda::recurrent {
 
-template void run<float, float16>(Pass<float>, Device);
+template void run<float, float16>(Pass<float>, const RecurrentPassPlan&, Device);
 
 }  // namespace glade::cuda::recurrent

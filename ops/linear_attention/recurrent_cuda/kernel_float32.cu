@@ -2,7 +2,6 @@
 
 namespace glade::cuda::recurrent {
 
-template void run<float, float>(Pass<float>, Device);
-template std::int64_t checkpoint_size(const Pass<float>&);
+template void run<float, float>(Pass<float>, const RecurrentPassPlan&, Device);
 
 }  // namespace glade::cuda::recurrent

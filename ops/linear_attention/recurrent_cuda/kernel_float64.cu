@@ -2,7 +2,6 @@
 
 namespace glade::cuda::recurrent {
 
-template void run<double, double>(Pass<double>, Device);
-template std::int64_t checkpoint_size(const Pass<double>&);
+template void run<double, double>(Pass<double>, const RecurrentPassPlan&, Device);
 
 }  // namespace glade::cuda::recurrent

@@ -7,12 +7,13 @@
 //     out  = past + (c_p . d_p) e_p
 //
 //     result     I  J   c         d         e         order, and whose decay
-//     o          K  V   scale q   k         v         positions up, the position's own
-//     dq         V  K   scale do  v         k         positions up, the position's own
-//     dk         V  K   v         do        scale q   positions down, that of the position above
-//     dv         K  V   k         scale q   do        positions down, that of the position above
+//     o          K  V   scale q   k         v         forward scan, the position's own
+//     dq         V  K   scale do  v         k         forward scan, the position's own
+//     dk         V  K   v         do        scale q   reverse scan, that of the next position
+//     dv         K  V   k         scale q   do        reverse scan, that of the next position
 //
-// In the passes downwards X is the gradient of the state.
+// In the reverse scans X is the gradient of the state.
+#include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/linear_attention/recurrent_cuda/rows.cuh>
 
 namespace glade::cuda::recurrent {
@@ -35,7 +36,7 @@ struct Pass {
   const F* gamma;  ///< of the heads of every sequence, or null: the same
   int heads;
   Sequences sequences;
-  bool reverse_scan;  ///< from the last position to the first, decays of the position above
+  bool reverse_scan;  ///< from the last position to the first, with the decays of the next position
 
   __host__ __device__ int inner() const { return rows[kC].size; }
   __host__ __device__ int outer() const { return rows[kE].size; }
@@ -49,31 +50,24 @@ struct Pass {
   DType out_dtype;
   F* past;  ///< [tokens, heads, J] or null
 
-  // At a checkpoint a pass upwards leaves the decayed state, before the update; one downwards multiplies with it:
-  // product = sum_i X_i state_i, also before its update.
-  F* states;    ///< of checkpoint_size(pass) values a checkpoint and head; null: none
-  F* products;  ///< [checkpoints, heads, J]; not null in a pass downwards with states
+  // At a checkpoint a forward scan leaves the decayed state, before the update. A reverse scan multiplies with it, also before
+  // its update: product = sum_i X_i state_i. The layout of the states is the kernel's own, the same in both scans.
+  F* states;    ///< of plan.checkpoint_size() values a checkpoint and head; null: none
+  F* products;  ///< [checkpoints, heads, J]; not null in a reverse scan with states
 
-  int warps;          ///< that compute, of a block; 0: as run() chooses
-  int most_segments;  ///< of a sequence; 0: as run() chooses
-
-  // For run() itself: a sequence's positions in segments that run at once (recurrent_cuda/segments.cuh).
+  // As run() sets it: a sequence's positions in segments that run at the same time (segments.cuh).
   int segments;          ///< of the longest sequence
   std::int64_t segment;  ///< positions of one
-  F* segment_decays;     ///< [segments, sequences, heads, I + J]: not null: every segment leaves its final state and decay
+  F* segment_decays;     ///< [segments, sequences, heads, I + J]: if not null, every segment leaves its final state and decay
 };
 
 /// Queues the pass on the device's current stream. F is float or double; c, d and e are of type T, and so are the gates, or
 /// of type F.
 template <class F, class T>
-void run(Pass<F> pass, Device device);
+void run(Pass<F> pass, const RecurrentPassPlan& plan, Device device);
 
 /// The same for sequences of one token, without past and checkpoints: as fast as the state can be read and written.
 template <class F, class T>
 void run_step(const Pass<F>& pass, Device device);
-
-/// Values of `states` for each checkpoint and head. The layout is the kernel's own, the same up and down.
-template <class F>
-std::int64_t checkpoint_size(const Pass<F>& pass);
 
 }  // namespace glade::cuda::recurrent

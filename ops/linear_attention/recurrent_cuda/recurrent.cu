@@ -1,13 +1,11 @@
-// The recurrent form on the GPU: which passes a forward and a backward call consist of.
-#include <glade/ops/linear_attention/kernels.h>
+#include <glade/ops/linear_attention/recurrent_cuda/recurrent.h>
+
 #include <glade/ops/linear_attention/recurrent_cuda/gate_gradients.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
-namespace glade::cuda {
-
-using namespace recurrent;
+namespace glade::cuda::recurrent {
 
 namespace {
 
@@ -29,15 +27,14 @@ T* pointer(const Tensor& x) {
   return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
 }
 
-recurrent::Sequences sequences(const Recurrence& r) {
-  constexpr std::int64_t tile = 32;  // a checkpoint is the last position of a kernel's tile, which has that many at most
-  const std::int64_t interval = (std::min(r.checkpoint_interval, std::max<std::int64_t>(r.length, 1)) + tile - 1) / tile * tile;
-  return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, interval, r.reverse};
+Sequences sequences(const Recurrence& r, std::int64_t checkpoint_interval) {
+  return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, checkpoint_interval, r.reverse};
 }
 
 /// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that.
 template <class F>
-Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool reverse_scan, const Rows& c, const Rows& d, const Rows& e) {
+Pass<F> make_pass(const Recurrence& r, std::int64_t checkpoint_interval, bool keys_inside, bool reverse_scan, const Rows& c,
+                  const Rows& d, const Rows& e) {
   const Rows gk = rows(r, r.gk, r.K), gv = rows(r, r.gv, r.V);
   Pass<F> pass{};
   pass.rows[kC] = c;
@@ -49,10 +46,8 @@ Pass<F> make_pass(const Recurrence& r, bool keys_inside, bool reverse_scan, cons
   pass.gamma = pointer<const F>(r.g_gamma);
   pass.gamma_step = static_cast<int>(r.gamma_step());
   pass.heads = static_cast<int>(r.heads);
-  pass.sequences = sequences(r);
+  pass.sequences = sequences(r, checkpoint_interval);
   pass.reverse_scan = reverse_scan;
-  pass.warps = static_cast<int>(r.sizes.warps);
-  pass.most_segments = static_cast<int>(std::min<std::int64_t>(r.sizes.sequence_split, r.length));
   pass.inner_stride = keys_inside ? r.V : 1;
   pass.outer_stride = keys_inside ? 1 : r.V;
   if (!reverse_scan) {
@@ -74,20 +69,22 @@ void visit_types(const Recurrence& r, Function f) {
 }
 
 template <class F, class T>
-void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const Rows q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()), v = rows(r, r.v, r.V, 1, r.group());
-  Pass<F> pass = make_pass<F>(r, true, false, q, k, v);
+  constexpr std::int64_t kNoCheckpoints = 1;
+  Pass<F> pass = make_pass<F>(r, kNoCheckpoints, true, false, q, k, v);
   pass.final = {pointer<F>(final_state), r.heads * r.K * r.V, 0};
   pass.out = o.raw_data();
   pass.out_dtype = o.dtype();
-  if (r.length == 1 && !r.cu_seqlens.defined() && r.heads <= kMostBlocks) run_step<F, T>(pass, r.q.device());
-  else run<F, T>(pass, r.q.device());
+  if (plan.forward.kernels == AttentionKernels::decode_step) run_step<F, T>(pass, r.q.device());
+  else run<F, T>(pass, plan.forward.recurrent, r.q.device());
 }
 
-/// Half of the backward pass: two passes with the same inner channels, upwards for the gradient of the query (or for the
-/// output again) and downwards for that of the key (or the value), and the gradients of the gates that follow from both.
-/// Undefined tensors are not wanted.
-struct Half {
+/// Two passes with the same inner channels: a forward scan for the gradient of the query (or for the output again) and a reverse
+/// scan for that of the key (or the value); and the gradients of the gates that follow from both. Undefined tensors are not
+/// wanted.
+struct ScanPair {
+  const RecurrentPassPlan& plan;
   bool keys_inside;
   Rows forward_scan[3], reverse_scan[3];  // c, d and e
   Rows x, y;                              // see GateGradients
@@ -98,83 +95,88 @@ struct Half {
   bool wants_gates() const { return channel.defined() || head.defined() || gamma.defined(); }
 };
 
-template <class F, class T>
-void run_half(const Recurrence& r, const Half& half, const Tensor& grad_final_state) {
-  const Device device = r.q.device();
-  auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), device}); };
-  Pass<F> forward_scan =
-      make_pass<F>(r, half.keys_inside, false, half.forward_scan[0], half.forward_scan[1], half.forward_scan[2]);
-  Pass<F> reverse_scan =
-      make_pass<F>(r, half.keys_inside, true, half.reverse_scan[0], half.reverse_scan[1], half.reverse_scan[2]);
+/// What both scans leave for the gradients of the gates.
+template <class F>
+struct GateBuffers {
   Tensor past_x, past_y, states, products;
-  if (half.wants_gates()) {
-    const std::int64_t rows = r.tokens * r.heads, checkpoints = forward_scan.sequences.checkpoints(r.tokens) * r.heads;
-    past_x = buffer(rows * half.x.size);
-    past_y = buffer(rows * half.x.size);
-    states = buffer(checkpoints * checkpoint_size(forward_scan));
-    products = buffer(checkpoints * half.x.size);
-    forward_scan.past = past_x.data<F>();
-    reverse_scan.past = past_y.data<F>();
-    forward_scan.states = reverse_scan.states = states.data<F>();
-    reverse_scan.products = products.data<F>();
-  }
-  if (half.forward_out.defined()) {
-    forward_scan.out = half.forward_out.raw_data();
-    forward_scan.out_dtype = half.forward_out.dtype();
-  }
-  if (forward_scan.out != nullptr || forward_scan.past != nullptr) run<F, T>(forward_scan, device);
 
-  Tensor of_heads = half.reverse_out;  // before the sum over the heads that share a key or value
-  if (half.reverse_out.defined()) {
-    if (r.group() > 1) of_heads = empty({r.tokens, r.kv_heads, r.group(), half.y.size}, {dtype_of<F>(), device});
-    reverse_scan.out = of_heads.raw_data();
-    reverse_scan.out_dtype = of_heads.dtype();
+  GateBuffers(const Recurrence& r, const ScanPair& pair, const Sequences& sequences) {
+    if (!pair.wants_gates()) return;
+    const auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), r.q.device()}); };
+    const std::int64_t rows = r.tokens * r.heads, checkpoints = sequences.checkpoints(r.tokens) * r.heads;
+    past_x = buffer(rows * pair.x.size);
+    past_y = buffer(rows * pair.x.size);
+    states = buffer(checkpoints * pair.plan.checkpoint_size());
+    products = buffer(checkpoints * pair.x.size);
   }
-  reverse_scan.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
-  reverse_scan.final = {pointer<F>(half.initial_state), r.heads * r.K * r.V, 0};
-  if (reverse_scan.out != nullptr || reverse_scan.past != nullptr || reverse_scan.final.data != nullptr)
-    run<F, T>(reverse_scan, device);
-  if (half.reverse_out.defined() && r.group() > 1)
-    copy_data(half.reverse_out, reshape(sum(of_heads, {2}), half.reverse_out.shape()));
+};
 
-  if (!half.wants_gates()) return;
-  GateGradients<F> gates{
-      half.x, half.y, forward_scan.past, reverse_scan.past, reverse_scan.products, forward_scan.sequences, forward_scan.heads};
-  auto set = [](const Tensor& x, void*& data, DType& dtype) {
+template <class F, class T>
+void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanPair& pair, const Tensor& grad_final_state) {
+  const Device device = r.q.device();
+  const auto scan = [&](bool reverse, const Rows(&rows)[3]) {
+    return make_pass<F>(r, checkpoint_interval, pair.keys_inside, reverse, rows[0], rows[1], rows[2]);
+  };
+  Pass<F> forward = scan(false, pair.forward_scan), reverse = scan(true, pair.reverse_scan);
+  const GateBuffers<F> buffers(r, pair, forward.sequences);
+  forward.past = pointer<F>(buffers.past_x);
+  reverse.past = pointer<F>(buffers.past_y);
+  forward.states = reverse.states = pointer<F>(buffers.states);
+  reverse.products = pointer<F>(buffers.products);
+  if (pair.forward_out.defined()) {
+    forward.out = pair.forward_out.raw_data();
+    forward.out_dtype = pair.forward_out.dtype();
+  }
+  if (forward.out != nullptr || forward.past != nullptr) run<F, T>(forward, pair.plan, device);
+
+  Tensor of_heads = pair.reverse_out;  // before the sum over the heads that share a key or value
+  if (pair.reverse_out.defined()) {
+    if (r.group() > 1) of_heads = empty({r.tokens, r.kv_heads, r.group(), pair.y.size}, {dtype_of<F>(), device});
+    reverse.out = of_heads.raw_data();
+    reverse.out_dtype = of_heads.dtype();
+  }
+  reverse.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
+  reverse.final = {pointer<F>(pair.initial_state), r.heads * r.K * r.V, 0};
+  if (reverse.out != nullptr || reverse.past != nullptr || reverse.final.data != nullptr) run<F, T>(reverse, pair.plan, device);
+  if (pair.reverse_out.defined() && r.group() > 1)
+    copy_data(pair.reverse_out, reshape(sum(of_heads, {2}), pair.reverse_out.shape()));
+
+  if (!pair.wants_gates()) return;
+  GateGradients<F> gates{pair.x, pair.y, forward.past, reverse.past, reverse.products, forward.sequences, forward.heads};
+  const auto set = [](const Tensor& x, void*& data, DType& dtype) {
     if (!x.defined()) return;
     data = x.raw_data();
     dtype = x.dtype();
   };
-  set(half.channel, gates.channel, gates.channel_dtype);
-  set(half.head, gates.head, gates.head_dtype);
-  gates.gamma = pointer<F>(half.gamma);
+  set(pair.channel, gates.channel, gates.channel_dtype);
+  set(pair.head, gates.head, gates.head_dtype);
+  gates.gamma = pointer<F>(pair.gamma);
   run(gates, device);
 }
 
 template <class F, class T>
-void backward(const Recurrence& r, const Tensor& grad, const Tensor& grad_final_state, const RecurrenceGradients& grads) {
-  const Tensor grad_o = grad.defined() ? grad : zeros({r.tokens, r.heads, r.V}, {r.q.dtype(), r.q.device()});
+void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const RecurrenceGradients& grads) {
   const Rows q = rows(r, r.q, r.K), scaled_q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()),
              v = rows(r, r.v, r.V, 1, r.group()), out = rows(r, grad_o, r.V), scaled_out = rows(r, grad_o, r.V, r.scale);
-  Half keys{false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g, grads.g_gamma, {}};
-  Half values{true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
+  ScanPair keys{plan.values_inner, false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g,
+                grads.g_gamma,     {}};
+  ScanPair values{plan.keys_inner, true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
   const bool values_run = values.reverse_out.defined() || values.wants_gates();
   (values_run ? values : keys).initial_state = grads.initial_state;
-  run_half<F, T>(r, keys, grad_final_state);
-  run_half<F, T>(r, values, grad_final_state);
+  run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state);
+  run_pair<F, T>(r, plan.checkpoint_interval, values, grad_final_state);
 }
 
 }  // namespace
 
-void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  const DeviceGuard guard(r.q.device());
-  visit_types(r, [&]<class F, class T>() { forward<F, T>(r, o, final_state); });
+void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  visit_types(r, [&]<class F, class T>() { forward<F, T>(plan, r, o, final_state); });
 }
 
-void recurrent_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
-                        const RecurrenceGradients& grads) {
-  const DeviceGuard guard(r.q.device());
-  visit_types(r, [&]<class F, class T>() { backward<F, T>(r, grad_o, grad_final_state, grads); });
+void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const RecurrenceGradients& grads) {
+  visit_types(r, [&]<class F, class T>() { backward<F, T>(plan.backward, r, grad_o, grad_final_state, grads); });
 }
 
-}  // namespace glade::cuda
+}  // namespace glade::cuda::recurrent

@@ -1,0 +1,133 @@
+// The chunk algorithm on GPUs from sm_80 on: states at the chunk boundaries, then all chunks at the same time.
+#include <glade/ops/linear_attention/chunk_mma/chunk_mma.h>
+
+#include <cuda_fp16.h>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/common/segments.h>
+
+namespace glade::cuda::chunk_mma {
+
+using linear_attention::ChunkGradients;
+
+namespace {
+
+template <class T>
+T* pointer(const Tensor& x) {
+  return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+
+template <class E>
+Arguments<E> arguments(const Recurrence& r) {
+  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
+  Arguments<E> a{};
+  a.q = pointer<const E>(r.q);
+  a.k = pointer<const E>(r.k);
+  a.v = pointer<const E>(r.v);
+  a.g = pointer<const void>(r.g);
+  a.gk = pointer<const void>(r.gk);
+  a.float_gates = gates.defined() && gates.dtype() == DType::float32;
+  a.g_gamma = pointer<const float>(r.g_gamma);
+  a.gamma_step = static_cast<int>(r.gamma_step());
+  a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
+  a.sequences = r.sequences;
+  a.length = r.length;
+  a.heads = static_cast<int>(r.heads);
+  a.kv_heads = static_cast<int>(r.kv_heads);
+  a.K = static_cast<int>(r.K);
+  a.V = static_cast<int>(r.V);
+  a.scale = static_cast<float>(r.scale);
+  a.reverse = r.reverse;
+  return a;
+}
+
+/// Calls f with a null pointer to the elements' type.
+template <class F>
+void visit_elements(const Recurrence& r, F&& f) {
+  switch (r.q.dtype()) {
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::bfloat16: return f(static_cast<bf16*>(nullptr));
+    default: return f(static_cast<__half*>(nullptr));
+  }
+}
+
+template <class E>
+Tensor allocate_boundary_states(const Recurrence& r, const Arguments<E>& a) {
+  return empty({r.tokens / kTile + r.sequences, r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
+}
+
+template <class E>
+StatesArguments<E> state_arguments(const Recurrence& r, const Tensor& boundary_states) {
+  StatesArguments<E> s{};
+  s.first = pointer<const float>(r.initial_state);
+  s.first_is_shared = r.initial_state.defined() && r.initial_state.ndim() == 3;
+  s.states = pointer<E>(boundary_states);
+  return s;
+}
+
+template <class E>
+void run_states(const ChunkSegments& plan, const Recurrence& r, const Arguments<E>& a, StatesArguments<E> s, bool backward) {
+  if (r.sequences == 0) return;
+  const cudaStream_t on = stream(r.q.device());
+  s.segments = plan.segments;
+  s.segment_chunks = plan.segment_chunks;
+  Tensor segment_states, decay;
+  if (s.segments > 1) {
+    const int channels = r.gk.defined() ? a.K : 1;
+    segment_states = empty({r.sequences, s.segments, r.heads, r.K, r.V}, {DType::float32, r.q.device()});
+    decay = empty({r.sequences, s.segments, r.heads, channels}, segment_states.options());
+    s.segment_states = pointer<float>(segment_states);
+    s.decay = pointer<float>(decay);
+    s.from_zeros = true;
+    states(a, s, backward, on);
+    s.from_zeros = false;
+    const linear_attention::Segments added{s.segment_states, s.decay, r.sequences, s.segments, a.heads, channels, a.K, a.V};
+    linear_attention::join_segments(added, on);
+  }
+  states(a, s, backward, on);
+}
+
+template <class E>
+void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const ChunkGradients& grads) {
+  const cudaStream_t on = stream(r.q.device());
+  const Arguments<E> a = arguments<E>(r);
+  const Tensor grad_states = allocate_boundary_states(r, a);
+  StatesArguments<E> s{};
+  s.grad_o = pointer<const E>(grad_o);
+  s.first = pointer<const float>(grad_final_state);
+  s.states = pointer<E>(grad_states);
+  s.last = pointer<float>(grads.initial_state);
+  run_states(plan.backward.mma, r, a, s, true);
+  const bool grouped = r.group() > 1;
+  if (grads.v.defined()) outputs<E>(a, {s.grad_o, s.states, grads.v.raw_data(), grouped}, on);
+  if (!grads.q.defined() && !grads.k.defined() && !grads.dgk.defined() && !grads.dg.defined()) return;
+  const Tensor boundary_states = allocate_boundary_states(r, a);
+  run_states(plan.backward.mma, r, a, state_arguments<E>(r, boundary_states), false);
+  const Tensor dq = grads.q.defined() ? grads.q : empty_like(r.q);
+  const Tensor dk = grads.k.defined() ? grads.k : empty({r.tokens, r.heads, r.K}, {DType::float32, r.q.device()});
+  gradients<E>(a,
+               {s.grad_o, pointer<const E>(boundary_states), s.states, pointer<E>(dq), dk.raw_data(),
+                dk.dtype() == DType::float32, pointer<void>(grads.dgk), pointer<float>(grads.dg)},
+               on);
+}
+
+}  // namespace
+
+void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  visit_elements(r, [&]<class E>(E*) {
+    const Arguments<E> a = arguments<E>(r);
+    const Tensor boundary_states = allocate_boundary_states(r, a);
+    StatesArguments<E> s = state_arguments<E>(r, boundary_states);
+    s.last = pointer<float>(final_state);
+    run_states(plan.forward.mma, r, a, s, false);
+    outputs<E>(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
+  });
+}
+
+void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const ChunkGradients& grads) {
+  visit_elements(r, [&]<class E>(E*) { backward<E>(plan, r, grad_o, grad_final_state, grads); });
+}
+
+}  // namespace glade::cuda::chunk_mma

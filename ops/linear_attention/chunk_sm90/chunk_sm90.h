@@ -1,0 +1,108 @@
+#pragma once
+// The kernels of the chunk algorithm on Hopper GPUs (sm_90a), and their arguments. chunk_sm90.cu puts them together as a plan
+// says.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <span>
+
+#include <glade/ops/linear_attention/common/chunk_gradients.h>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// Rows of a [tokens, heads, size] tensor; head h of a pass reads head h / group.
+struct Rows {
+  const void* data;
+  int heads, group, size;
+};
+
+/// What all kernels are told of a recurrence.
+struct SequenceArguments {
+  const void *g, *gk;  ///< per-head and per-channel gates, in the elements' type, or float where float_gates; may be null
+  bool float_gates;
+  const float* g_gamma;  ///< [heads] of every sequence, gamma_step elements from one sequence to the next; or null
+  int gamma_step;
+  const std::int64_t* cu_seqlens;  ///< or null
+  std::int64_t sequences, length;  ///< length: of the longest sequence
+  int heads;
+  bool reverse;  ///< the recurrence runs from the last token to the first
+  float scale;   ///< factor of outputs, and of the states' gradients
+};
+
+/// A scan over the states sum y_j w_j^T [inner, outer] of a recurrence.
+struct StateArguments : SequenceArguments {
+  Rows y, w;
+  int inner, outer;    ///< channels of y and of w
+  bool backward;       ///< a reverse scan: against the order of the recurrence
+  const float* first;  ///< the states before it, [sequences, heads, ..], or [heads, ..] where shared; null: zeros
+  bool first_is_shared;
+  float* last;                     ///< the states after it, or null
+  int outer_stride, inner_stride;  ///< from an element of a state to the next
+};
+
+/// A scan over sequences in segments.
+struct ScanArguments : StateArguments {
+  int segments, segment_chunks;     ///< of a sequence; chunks of a segment
+  int first_segment, run_segments;  ///< the segments that this launch takes
+  float* segment_states;            ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
+  bool keeps_states;                ///< writes segment_states: the state after each segment but the last,
+  bool from_zeros;                  ///< which starts from zeros
+  float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
+};
+
+/// A fused pass (pass_kernel.cuh).
+struct Pass : ScanArguments {
+  Rows x;
+  bool gates_are_inner;   ///< gk's channels are y's; otherwise they are w's, and u, u_out and boundary_states are needed
+  bool wide_blocks;       ///< blocks of 128 channels of w; not with u
+  void* out;              ///< [tokens, heads, outer]; null: states only
+  bool float_out;         ///< out has float32 elements
+  std::int64_t out_step;  ///< elements from a token of out to the next
+  // For gradients of gates, dg_t = sum over s >= t of (q dq - k dk)_s. The pass for dq leaves q dq and, for every chunk, the
+  // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow.
+  Rows u;        ///< q or k; null: no gate has a gradient
+  float* u_out;  ///< u times out: with per-channel gates [slots, heads, tiles of outer, 64 x 64], else [tiles of outer, tokens,
+                 ///< heads]
+  void* boundary_states;  ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
+  void* dgk;              ///< backward, per-channel gates: [tokens, heads, outer] as the gates, or null
+  float* dg;              ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
+};
+/// Channels that a pass is compiled for: the smallest of its sizes that holds `inner`.
+constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 64 : inner <= 128 ? 128 : 256; }
+/// For elements of type E: __nv_bfloat16 or __half.
+template <class E>
+void run_pass(const Pass& p, cudaStream_t stream);
+
+/// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
+struct ConstantDecayPass : StateArguments {
+  Rows x;
+  void* out;
+  bool float_out;
+  std::int64_t out_step;
+};
+/// Up to three such passes at the same time, forward ones first, without g, gk and reverse. x, y and w have `tokens` rows of 65
+/// to 128 channels each; outer_stride is 1 where there is a `last`.
+template <class E>
+void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::int64_t tokens, const ConstantDecayPlan& plan,
+                               Device device);
+
+/// A scan over the states of q and k with per-channel gates (state_scan.cuh): forward of k with v, reverse of q with the gradient
+/// of o.
+struct StateScanArguments : ScanArguments {
+  /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of y's channels, tiles of w's] of 64 x
+  /// 64, as SwizzledTile holds them; null: not wanted.
+  void* boundary_states;
+};
+/// Both scans in one launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
+template <class E>
+void run_state_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles, cudaStream_t stream);
+
+// The algorithm (chunk_sm90.cu).
+
+/// o and final_state; keeps the states before the segments in r.states where the plan says so.
+void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
+
+void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+              const linear_attention::ChunkGradients& grads);
+
+}  // namespace glade::cuda::chunk_sm90

@@ -1,0 +1,17 @@
+#pragma once
+// Gradients of the chunk algorithms on CUDA: what the kernels fill in for every query head, and what becomes of it.
+#include <glade/ops/linear_attention/kernels.h>
+
+namespace glade::cuda::linear_attention {
+
+/// Gradients that kernels fill in; undefined ones are not wanted. k and v are [tokens, heads, ..], for every query head, in the
+/// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [ceil(K / 64), tokens, heads], a
+/// sum over each tile's channels.
+struct ChunkGradients {
+  Tensor q, k, v, dgk, dg, initial_state;
+};
+
+/// Sums k, v and dg over the heads and tiles that share a result. The memory of dg and of per-head k and v is let go of.
+void sum_chunk_gradients(const Recurrence& r, ChunkGradients&& of_heads, const RecurrenceGradients& grads);
+
+}  // namespace glade::cuda::linear_attention

@@ -1,0 +1,355 @@
+#include <glade/ops/linear_attention/plan.h>
+
+#include <algorithm>
+#include <limits>
+
+#include <glade/core/format.h>
+
+namespace glade {
+
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t tiles(std::int64_t channels) { return ceil_div(channels, kChunkTokens); }
+
+bool is_16_bit(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
+
+std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.length, kChunkTokens); }
+std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
+
+// ---- recurrent, on CUDA --------------------------------------------------------------------------------------------
+
+/// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
+RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
+                                      std::int64_t outer) {
+  RecurrentPassPlan plan;
+  plan.inner = inner <= 32 ? 32 : inner <= 64 ? 64 : inner <= 128 ? 128 : inner <= 256 ? 256 : 512;
+  const int value_bytes = p.dtype == DType::float64 ? 8 : 4;
+  const int inner_lanes = plan.inner <= 128 ? 8 : plan.inner / 16;
+  const int warp_columns = 32 / inner_lanes * ((plan.inner <= 32 ? 8 : 4) * 4 / value_bytes);
+  constexpr int kWarps = 4;
+  plan.warps = config.warps == 0 ? kWarps : static_cast<int>(config.warps);
+  while (plan.warps > 2 && plan.warps / 2 * warp_columns >= outer) plan.warps /= 2;
+  plan.columns = plan.warps * warp_columns;
+  plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
+
+  // Few heads and a long sequence leave most of the GPU idle. A first pass over the segments costs half of the pass, so two
+  // segments do not pay, unless the caller asks for them.
+  constexpr std::int64_t kShortest = 256;  // tokens: a multiple of every tile of the kernel
+  const std::int64_t idle = p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks, 1);
+  const std::int64_t most = p.length / kShortest, own = std::min(idle, most) < 3 ? 1 : std::min(idle, most);
+  const std::int64_t asked = std::min(config.sequence_split, p.length);
+  plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
+  plan.segment_tokens = ceil_div(p.length / plan.segments, kShortest) * kShortest;
+  if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
+  return plan;
+}
+
+// ---- chunk, sm_80 and later ----------------------------------------------------------------------------------------
+
+/// Segments for the scan to the chunk boundaries.
+ChunkSegments plan_mma(const AttentionProblem& p) {
+  constexpr std::int64_t kShortestSegment = 8, kFewestSegments = 4;  // as a first scan over the segments does all the work twice
+  const std::int64_t chunks = chunks_of(p), blocks = tiles(p.K) * tiles(p.V) * all_heads(p);
+  const std::int64_t segments =
+      std::min(2 * p.gpu.multiprocessors / std::max<std::int64_t>(blocks, 1), chunks / kShortestSegment);
+  ChunkSegments plan;
+  plan.segments = segments < kFewestSegments ? 1 : static_cast<int>(segments);
+  plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
+  return plan;
+}
+
+// ---- chunk, sm_90a -------------------------------------------------------------------------------------------------
+
+/// Whether the constant-decay kernels can compute the problem.
+bool supports_constant_decay(const AttentionProblem& p) {
+  constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
+  const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= 2 * kChunkTokens;
+  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.reverse;
+}
+
+/// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
+bool supports_state_scan(const AttentionProblem& p) {
+  // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
+  constexpr std::int64_t kBlocksForOne = 4;
+  const std::int64_t chunks = chunks_of(p), slots = p.all_tokens() / kChunkTokens + p.sequences;
+  return p.gk && p.K <= 2 * kChunkTokens && chunks <= kMostBlocks && p.sequences * chunks <= kBlocksForOne * slots;
+}
+
+/// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
+std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
+
+/// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
+/// faster, and two of them share a multiprocessor; more than fit at one time are not faster.
+int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
+  return 2 * scan_blocks(p) * segments > 3 * p.gpu.multiprocessors ? 2 : 1;
+}
+
+/// Sequences in `segments` segments, unless the caller wants another number.
+void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments) {
+  const std::int64_t chunks = chunks_of(p), most = kMostBlocks / std::max<std::int64_t>(p.sequences, 1);
+  if (config.sequence_split != 0) segments = std::min({config.sequence_split, chunks, most});
+  plan.segments = static_cast<int>(std::max<std::int64_t>(segments, 1));
+  plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
+}
+
+/// How a pass finds the states before its segments.
+void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
+  constexpr int kShortestScan = 12;  // chunks; measured: in shorter segments a pass without outputs is faster
+  plan.scan_for_states = supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
+  plan.scan_key_tiles = plan_scan_key_tiles(p, plan.segments - 1);
+}
+
+enum class Sm90Role { forward, values, keys };  // the latter two backward
+
+/// A fused pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
+Sm90PassPlan plan_pass(const AttentionProblem& p, const AttentionConfig& config, Sm90Role role, bool gate_gradients,
+                       std::int64_t least_segments = 1) {
+  const std::int64_t outer = role == Sm90Role::keys ? p.K : p.V, inner = role == Sm90Role::keys ? p.V : p.K;
+  const bool narrow = role == Sm90Role::keys && gate_gradients;  // gradients of gates leave no registers for wide blocks
+  const std::int64_t chunks = chunks_of(p), blocks = tiles(outer) * all_heads(p), fill = p.gpu.multiprocessors;
+  // Measured: more launches and the pass over the states pay in sequences from these lengths on, backward in shorter ones.
+  constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunkTokens;
+  std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
+  if (role != Sm90Role::forward && chunks >= kShortestOfFour) most_segments = std::max<std::int64_t>(most_segments, 4);
+  const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : role == Sm90Role::forward ? 32 : 16;
+  // A multiprocessor has one block at a time. Measured: a wide block takes 1.3 times as long with per-channel gates and 1.5
+  // times without, so it pays where it saves waves. Where the blocks fill no wave, but sequences are split in any case, wide
+  // blocks do less work in all.
+  const auto waves = [&](std::int64_t n) { return ceil_div(n, std::max<std::int64_t>(fill, 1)); };
+  const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * all_heads(p));
+  Sm90PassPlan plan;
+  plan.wide_blocks = outer > kChunkTokens &&
+                     (inner > kTwoTiles ? p.gk : saves_waves || (2 * blocks <= fill && blocks * most_segments >= 2 * fill));
+  std::int64_t segments =
+      std::min((plan.wide_blocks && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_segments);
+  if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
+  set_segments(plan, p, config, std::max(segments, least_segments));
+  set_state_scan(plan, p);
+  return plan;
+}
+
+/// The passes for dv, and for dq and dk.
+void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
+                          Sm90PassPlan& keys) {
+  // Measured: with gates segments pay in shorter sequences than forward, if four of them find room.
+  const bool few_heads = 4 * tiles(p.K) * all_heads(p) <= p.gpu.multiprocessors;
+  constexpr std::int64_t kShortest = 8;
+  const std::int64_t least = gate_gradients && few_heads && p.length >= kShortest * kChunkTokens ? 4 : 1;
+  values = plan_pass(p, config, Sm90Role::values, gate_gradients, least);
+  keys = plan_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
+}
+
+/// The forward pass of the fused kernels. Where the backward pass will take sequences in segments, outputs in as many cost
+/// little more than its states made again (measured): then the states before them are kept.
+void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
+                            AttentionPlan::Forward& plan) {
+  plan.kernels = AttentionKernels::sm90_pass;
+  std::int64_t least = 1;
+  if (may_keep && !supports_state_scan(p)) {
+    Sm90PassPlan values, keys;
+    plan_backward_passes(p, config, p.g, values, keys);
+    least = keys.segments;
+  }
+  plan.pass = plan_pass(p, config, Sm90Role::forward, false, least);
+  plan.keeps_states = may_keep && plan.pass.segments > 1;
+}
+
+/// Segments of the state scans to the chunk boundaries.
+Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionConfig& config,
+                                    const AttentionPlan::Forward& forward) {
+  const std::int64_t chunks = chunks_of(p), blocks = scan_blocks(p), fill = p.gpu.multiprocessors;
+  // Measured: both directions together take all memory bandwidth with fewer blocks than multiprocessors, and in shorter
+  // sequences the extra scan over the segments takes longer than they save.
+  constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
+  std::int64_t segments = 1;
+  if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
+    segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
+  Sm90IntraChunkPlan plan;
+  set_segments(plan, p, config, segments);
+  set_state_scan(plan, p);
+  plan.boundary_key_tiles = plan_scan_key_tiles(p, 2 * plan.segments);
+  return plan;
+}
+
+/// Passes over sequences of constant decay, `count` of them at the same time (see chunk_sm90/constant_decay_segments.cuh).
+ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const AttentionConfig& config, std::int64_t count) {
+  const std::int64_t chunks = chunks_of(p), pairs = all_heads(p), fill = std::max(p.gpu.multiprocessors, 1);
+  std::int64_t segments = config.sequence_split;
+  if (segments == 0) {
+    // A multiprocessor has one block at a time. A block, and the first launch, cost about as much as some chunks.
+    constexpr std::int64_t kBlock = 4, kFirst = 5, kShortest = 4;
+    std::int64_t least = 0;
+    for (std::int64_t n = 1; n <= std::max<std::int64_t>(chunks / kShortest, 1); ++n) {
+      const std::int64_t cost = ceil_div(pairs * count * n, fill) * (ceil_div(chunks, n) + kBlock) + (n > 1 ? kFirst : 0);
+      if (n == 1 || cost < least) segments = n, least = cost;
+    }
+  }
+  segments = pairs > kMostSegmentedPairs ? 1 : std::max<std::int64_t>(std::min(segments, chunks), 1);
+  const std::int64_t waves = ceil_div(count * pairs * segments, fill);
+  ConstantDecayPlan plan;
+  plan.segments = static_cast<int>(segments);
+  plan.blocks = static_cast<int>(segments > 1 ? waves * fill / std::max<std::int64_t>(count, 1) : pairs);
+  plan.scan_blocks = plan.blocks - static_cast<int>(pairs);  // where all heads have a long memory; others have less to do
+  return plan;
+}
+
+void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Backward& b = plan.backward;
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  const bool gates = wanted.of_key_gates(), gate_gradients = gates || p.gk;
+  if (supports_state_scan(p) && (gates || wanted.q || wanted.k)) {
+    b.kernels = AttentionKernels::sm90_intra_chunk;
+    b.intra_chunk = plan_intra_chunk(p, config, plan.forward);
+    b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments;
+    return;
+  }
+  if (supports_constant_decay(p) && !gate_gradients) {
+    b.kernels = AttentionKernels::sm90_constant_decay;
+    b.constant_decay = plan_constant_decay(p, config, wanted.q + (wanted.v || wanted.initial_state) + wanted.k);
+    return;
+  }
+  b.kernels = AttentionKernels::sm90_pass;
+  plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
+  b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.keys.segments;
+  // With one segment the pass for dv shares nothing with the others, so that it can be the last.
+  b.values_last = !supports_state_scan(p) && !supports_constant_decay(p) && b.values.segments == 1 && b.keys.segments == 1;
+}
+
+// ---- which algorithm -----------------------------------------------------------------------------------------------
+
+/// The algorithm of a pass, once what the caller wants was checked.
+Algorithm choose(const AttentionProblem& p, const AttentionConfig& config, bool backward, const char* operation) {
+  // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
+  const bool vanishes = backward && p.zero_scale && supports_chunk_sm90(p);
+  Algorithm algorithm = config.algorithm;
+  if (algorithm == Algorithm::automatic) algorithm = vanishes ? Algorithm::recurrent : pick_algorithm(p, backward);
+  const bool chunk = algorithm == Algorithm::chunk;
+  const char* obstacle = !chunk ? nullptr : vanishes ? "a softmax_scale of 0 on this GPU" : chunk_obstacle(p);
+  if (!obstacle) obstacle = sizes_obstacle(p, chunk, config);
+  if (obstacle) fail<ValueError>("{}: algorithm {} does not take {}", operation, algorithm_name(algorithm), obstacle);
+  return algorithm;
+}
+
+void plan_recurrent_forward(AttentionPlan& plan, const AttentionConfig& config) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Forward& f = plan.forward;
+  if (p.device.is_cpu()) {
+    f.kernels = AttentionKernels::cpu_recurrent;
+  } else if (p.length == 1 && !p.packed && p.heads <= kMostBlocks) {
+    f.kernels = AttentionKernels::decode_step;
+  } else {
+    f.kernels = AttentionKernels::recurrent;
+    f.recurrent = plan_recurrent_pass(p, config, p.K, p.V);
+  }
+}
+
+void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool backward_is_chunk) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Forward& f = plan.forward;
+  const bool may_keep = plan.has_backward() && backward_is_chunk;
+  if (p.device.is_cpu()) {
+    f.kernels = AttentionKernels::cpu_chunk;
+    f.keeps_states = may_keep;
+  } else if (!supports_chunk_sm90(p)) {
+    f.kernels = AttentionKernels::chunk_mma;
+    f.mma = plan_mma(p);
+  } else if (supports_constant_decay(p)) {
+    f.kernels = AttentionKernels::sm90_constant_decay;
+    f.constant_decay = plan_constant_decay(p, config, 1);
+  } else {
+    plan_sm90_forward_pass(p, config, may_keep, f);
+  }
+}
+
+void plan_recurrent_backward(AttentionPlan& plan, const AttentionConfig& config) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Backward& b = plan.backward;
+  constexpr std::int64_t kDefaultInterval = 128;
+  b.checkpoint_interval = config.checkpoint_interval != 0 ? config.checkpoint_interval : kDefaultInterval;
+  b.kernels = p.device.is_cpu() ? AttentionKernels::cpu_recurrent : AttentionKernels::recurrent;
+  if (p.device.is_cpu()) return;
+  constexpr std::int64_t kTile = 32;  // a checkpoint is the last position of a kernel's tile, which has that many at most
+  b.checkpoint_interval = ceil_div(std::min(b.checkpoint_interval, std::max<std::int64_t>(p.length, 1)), kTile) * kTile;
+  b.keys_inner = plan_recurrent_pass(p, config, p.K, p.V);
+  b.values_inner = plan_recurrent_pass(p, config, p.V, p.K);
+}
+
+void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
+  if (plan.problem.device.is_cpu()) {
+    plan.backward.kernels = AttentionKernels::cpu_chunk;
+    plan.backward.reuses_states = plan.forward.keeps_states;
+  } else if (!supports_chunk_sm90(plan.problem)) {
+    plan.backward.kernels = AttentionKernels::chunk_mma;
+    plan.backward.mma = plan_mma(plan.problem);
+  } else {
+    plan_sm90_backward(plan, config);
+  }
+}
+
+}  // namespace
+
+const char* algorithm_name(Algorithm algorithm) {
+  return algorithm == Algorithm::automatic ? "auto" : algorithm == Algorithm::chunk ? "chunk" : "recurrent";
+}
+
+bool supports_chunk_sm90(const AttentionProblem& p) {
+  constexpr std::int64_t kLargest = 256, kMultiple = 8;
+  return is_16_bit(p.dtype) && p.gpu.sm90 && std::max(p.K, p.V) <= kLargest && p.K % kMultiple == 0 && p.V % kMultiple == 0;
+}
+
+const char* chunk_obstacle(const AttentionProblem& p) {
+  if (p.gv) return "gv";
+  if (p.device.is_cpu()) return nullptr;
+  if (p.dtype == DType::float64) return "float64 on CUDA";
+  if (p.heads > kMostBlocks) return "more than 65535 heads";
+  return p.sequences > kMostBlocks ? "more than 65535 sequences" : nullptr;
+}
+
+const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const AttentionConfig& config) {
+  if (config.warps == 0 && config.sequence_split == 0) return nullptr;
+  if (p.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
+  if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
+  if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
+  if (config.sequence_split < 0) return "a negative sequence_split";
+  return !chunk || config.sequence_split <= 1 || supports_chunk_sm90(p)
+             ? nullptr
+             : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
+}
+
+Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
+  if (chunk_obstacle(p)) return Algorithm::recurrent;
+  // Measured: on the CPU single steps are as fast while a head's state is small.
+  const std::int64_t size = p.K * p.V, heads = all_heads(p);
+  bool pays = p.length >= 64;
+  if (p.device.is_cpu()) {
+    pays = p.length >= 32 && size >= 2048;
+  } else if (supports_chunk_sm90(p)) {
+    // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
+    // of a state scan and an intra-chunk kernel, if heads are small.
+    pays = p.length >= (!backward || heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);
+  } else if (size < 65536 && p.gk) {
+    // Per-channel gates are expensive in the mma kernels, above all forward; the recurrent form spreads them over more of the
+    // GPU.
+    const bool few = tiles(p.K) * tiles(p.V) * heads < 64;
+    pays = pays && backward && (p.dtype == DType::float32 || !few);
+  }
+  return pays ? Algorithm::chunk : Algorithm::recurrent;
+}
+
+AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
+                   const char* operation) {
+  AttentionPlan plan;
+  plan.problem = problem;
+  const bool forward_chunk = choose(problem, forward, false, operation) == Algorithm::chunk,
+             backward_chunk = choose(problem, backward, true, operation) == Algorithm::chunk;
+  if (forward_chunk) plan_chunk_forward(plan, forward, backward_chunk);
+  else plan_recurrent_forward(plan, forward);
+  if (!plan.has_backward()) return plan;
+  if (backward_chunk) plan_chunk_backward(plan, backward);
+  else plan_recurrent_backward(plan, backward);
+  return plan;
+}
+
+}  // namespace glade

@@ -1,0 +1,165 @@
+#pragma once
+// Which kernels compute a gated recurrence, and how: AttentionProblem -> AttentionPlan.
+//
+// Every rule of choice stands in plan.cpp, and nowhere else. A plan is made once for a call; the tape keeps it for the backward
+// pass; launches follow it without asking anything again. It is pure: what it depends on of a GPU is in the problem.
+#include <cstdint>
+#include <string>
+
+#include <glade/ops/linear_attention/linear_attention.h>
+#include <glade/ops/tuning/operation_module.h>
+
+namespace glade {
+
+/// How one pass of the recurrence is to be computed, as far as a caller or tuning wants a say. 0: the plan decides.
+struct AttentionConfig {
+  Algorithm algorithm = Algorithm::automatic;  ///< recurrent or chunk
+  std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens between the states that the backward pass keeps
+  std::int64_t warps = 0;                      ///< recurrent on CUDA: compute warps of a block, 2 or 4
+  std::int64_t sequence_split = 0;             ///< on CUDA: segments of a sequence computed at the same time, at most
+
+  void visit(tuning::Fields& f);
+  bool operator==(const AttentionConfig&) const = default;
+};
+
+/// What a plan depends on: the shapes of a recurrence, its gates, what is wanted of it, and the device.
+struct AttentionProblem : tuning::Problem {
+  std::int64_t sequences = 1, length = 1;  ///< length: tokens of the longest sequence
+  std::int64_t tokens = 0;                 ///< of all sequences; 0: sequences * length
+  std::int64_t heads = 1, kv_heads = 1, K = 64, V = 64;
+  bool g = false, g_gamma = false, gk = false, gv = false;  ///< g: per-head gates; per-channel gates g count as gk
+  bool packed = false;                                      ///< with cu_seqlens
+  bool reverse = false;
+  bool zero_scale = false;  ///< |softmax_scale| is below 1e-30
+
+  /// Which gradients the backward pass computes. None: there is no backward pass, and nothing is kept for one.
+  struct Gradients {
+    bool q = false, k = false, v = false, g = false, g_gamma = false, gk = false, gv = false, initial_state = false;
+    bool any() const { return q || k || v || g || g_gamma || gk || gv || initial_state; }
+    bool of_key_gates() const { return g || g_gamma || gk; }
+  } gradients;
+
+  /// The GPU; all 0 on the CPU. `sm90`: the kernels for Hopper GPUs were compiled, and run on it.
+  struct Gpu {
+    int multiprocessors = 0, compute_capability = 0;
+    bool sm90 = false;
+  } gpu;
+
+  std::int64_t all_tokens() const { return tokens != 0 ? tokens : sequences * length; }
+  /// Of the arguments of recurrent(), with the facts of their device. query must be defined, with three dimensions or more.
+  /// With cu_seqlens the length is the mean.
+  static AttentionProblem of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                             tuning::Pass pass);
+  /// The facts of a device.
+  static Gpu gpu_of(Device device);
+};
+
+/// The kernels of a pass. Each is a folder of ops/linear_attention, or a file in one.
+enum class AttentionKernels {
+  cpu_recurrent,        ///< cpu/recurrent.cpp: step by step
+  cpu_chunk,            ///< cpu/chunk.cpp: chunks as matrix products
+  recurrent,            ///< recurrent_cuda/kernel.cuh: step by step, the state in registers
+  decode_step,          ///< recurrent_cuda/decode_step.cu: sequences of one token
+  chunk_mma,            ///< chunk_mma/: boundary states, then outputs or gradients of all chunks at the same time
+  sm90_pass,            ///< chunk_sm90/pass_kernel.cuh: one fused pass for each result
+  sm90_constant_decay,  ///< chunk_sm90/constant_decay.cuh: fused passes for data-independent decay
+  sm90_intra_chunk,     ///< chunk_sm90/state_scan.cuh, then the gradients of all chunks at the same time (intra_chunk.cuh)
+};
+
+/// A pass of the recurrent kernel over a state with so many inner channels.
+struct RecurrentPassPlan {
+  int inner = 0;    ///< channels that the kernel is compiled for: 32, 64, 128, 256 or 512
+  int warps = 0;    ///< of a block that compute
+  int blocks = 0;   ///< of a head
+  int columns = 0;  ///< outer channels of a block
+  int segments = 1;
+  std::int64_t segment_tokens = 0;
+
+  /// Values of the state that a checkpoint keeps for a head.
+  std::int64_t checkpoint_size() const { return std::int64_t{blocks} * columns * inner; }
+};
+
+/// Sequences in segments of whole chunks that are computed at the same time.
+struct ChunkSegments {
+  int segments = 1, segment_chunks = 0;
+};
+
+/// A fused pass of chunk_sm90.
+struct Sm90PassPlan : ChunkSegments {
+  bool wide_blocks = false;      ///< blocks of 128 output channels, with two consumers
+  bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs
+  int scan_key_tiles = 1;        ///< of a block of that scan
+};
+
+/// The backward pass by state scan and intra-chunk kernel.
+struct Sm90IntraChunkPlan : Sm90PassPlan {
+  int boundary_key_tiles = 1;  ///< of a block of the scan to the chunk boundaries
+};
+
+/// A launch of the constant-decay passes: of `passes` passes that it computes at the same time.
+struct ConstantDecayPlan {
+  int segments = 1;                 ///< of heads whose state decays to zero within few chunks
+  int blocks = 0, scan_blocks = 0;  ///< of each pass, in the launch for outputs and in that for states
+};
+
+struct AttentionPlan {
+  AttentionProblem problem;
+
+  struct Forward {
+    AttentionKernels kernels = AttentionKernels::cpu_recurrent;
+    RecurrentPassPlan recurrent;
+    ChunkSegments mma;
+    Sm90PassPlan pass;
+    ConstantDecayPlan constant_decay;
+    bool keeps_states = false;  ///< for the backward pass: on the CPU at intervals, on sm_90 those before the segments
+  } forward;
+
+  struct Backward {
+    AttentionKernels kernels = AttentionKernels::cpu_recurrent;
+    std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens
+    RecurrentPassPlan keys_inner, values_inner;  ///< recurrent: for dv and gv's gradient; for dq, dk and the other gates'
+    ChunkSegments mma;
+    Sm90PassPlan values, keys;  ///< sm90_pass: for dv; for dq and dk
+    bool values_last = false;   ///< sm90_pass: dv is computed when the memory of all else is free again
+    Sm90IntraChunkPlan intra_chunk;
+    ConstantDecayPlan constant_decay;
+    bool reuses_states = false;  ///< the states before the segments that the forward pass kept are these passes' too
+  } backward;
+
+  bool has_backward() const { return problem.gradients.any(); }
+  /// A line for each pass: its kernels, with what was decided for them.
+  std::string to_string() const;
+  /// {"problem": {...}, "forward": {"kernels": "sm90_pass", ...}, "backward": {...}}, without "backward" where there is none.
+  std::string to_json() const;
+};
+
+/// Tokens of a chunk, and channels of a tile.
+inline constexpr std::int64_t kChunkTokens = 64;
+/// The most blocks along a grid's second and third dimension, on CUDA.
+inline constexpr std::int64_t kMostBlocks = 65535;
+
+/// Sequences x heads of constant decay that are split into segments, at most.
+inline constexpr std::int64_t kMostSegmentedPairs = 256;
+
+const char* algorithm_name(Algorithm algorithm);  ///< auto, recurrent or chunk
+const char* kernels_name(AttentionKernels kernels);
+
+/// The plan of a call. `forward` and `backward` are what the caller or tuning decided. ValueError, naming the obstacle, where
+/// they ask for what no kernel offers; in its message the operation is called `operation`.
+AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forward = {}, const AttentionConfig& backward = {},
+                   const char* operation = "plan");
+
+/// The plan of a call of recurrent() with these arguments: with what tuning has found, if they leave the choice open. Nothing is
+/// computed. Errors as recurrent().
+AttentionPlan plan(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
+
+/// Why the chunk algorithm cannot compute a problem; null if it can.
+const char* chunk_obstacle(const AttentionProblem& problem);
+/// Why kernels cannot follow a config's sizes; null if they can.
+const char* sizes_obstacle(const AttentionProblem& problem, bool chunk, const AttentionConfig& config);
+/// What Algorithm::automatic means for a pass of the problem.
+Algorithm pick_algorithm(const AttentionProblem& problem, bool backward);
+/// Whether the kernels of chunk_sm90 can compute the problem.
+bool supports_chunk_sm90(const AttentionProblem& problem);
+
+}  // namespace glade

@@ -1,0 +1,196 @@
+// The plan of linear attention: which kernels run. Plans depend on no GPU of this machine, so these tests run everywhere.
+#include <glade/ops/linear_attention/plan.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/testing.h"
+
+using namespace glade;
+using namespace glade::testing_support;
+using Json = nlohmann::json;
+
+namespace {
+
+const AttentionProblem::Gpu kH200{132, 90, true}, kA100{108, 80, false};
+
+AttentionProblem problem(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t K, std::int64_t V, const std::string& gates,
+                         DType dtype = DType::bfloat16, const AttentionProblem::Gpu& gpu = kH200) {
+  AttentionProblem p;
+  p.device = kCUDA;
+  p.gpu = gpu;
+  p.dtype = dtype;
+  p.sequences = B;
+  p.length = T;
+  p.heads = p.kv_heads = H;
+  p.K = K;
+  p.V = V;
+  const auto has = [&](const char* gate) { return (" " + gates + " ").find(std::string(" ") + gate + " ") != std::string::npos; };
+  p.g = has("g");
+  p.g_gamma = has("g_gamma");
+  p.gk = has("gk");
+  p.gv = has("gv");
+  p.gradients = {.q = true, .k = true, .v = true, .g = p.g, .gk = p.gk, .gv = p.gv};
+  return p;
+}
+
+std::pair<std::string, std::string> kernels(const AttentionProblem& p, const AttentionConfig& config = {}) {
+  const AttentionPlan made = plan(p, config, config);
+  return {kernels_name(made.forward.kernels), kernels_name(made.backward.kernels)};
+}
+
+using Names = std::pair<std::string, std::string>;
+
+TEST(Plan, NamesTheKernelsOfCommonShapes) {
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_pass"));
+  EXPECT_EQ(kernels(problem(4, 4096, 8, 128, 128, "g")), Names("sm90_pass", "sm90_pass"));
+  EXPECT_EQ(kernels(problem(1, 8192, 64, 128, 128, "g_gamma")), Names("sm90_constant_decay", "sm90_constant_decay"));
+  EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "g_gamma")), Names("sm90_pass", "sm90_pass"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(32, 1, 16, 128, 128, "gk"), {.algorithm = Algorithm::recurrent}), Names("decode_step", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::bfloat16, kA100)), Names("chunk_mma", "chunk_mma"));
+  AttentionProblem cpu = problem(1, 64, 2, 64, 64, "gk");
+  cpu.device = kCPU;
+  cpu.gpu = {};
+  EXPECT_EQ(kernels(cpu), Names("cpu_chunk", "cpu_chunk"));
+  cpu.length = 8;
+  EXPECT_EQ(kernels(cpu), Names("cpu_recurrent", "cpu_recurrent"));
+}
+
+TEST(Plan, IsPrinted) {
+  const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
+  const std::string text = made.to_string();
+  EXPECT_NE(text.find("forward:  sm90_pass: block_channels 64, segments "), std::string::npos) << text;
+  EXPECT_NE(text.find("\nbackward: sm90_intra_chunk: segments "), std::string::npos) << text;
+  const Json json = Json::parse(made.to_json());
+  EXPECT_EQ(json["problem"]["gpu"]["multiprocessors"], 132);
+  EXPECT_EQ(json["forward"]["kernels"], "sm90_pass");
+  EXPECT_EQ(json["forward"]["segments"], made.forward.pass.segments);
+  AttentionProblem inference = problem(1, 4096, 2, 128, 128, "gk");
+  inference.gradients = {};
+  EXPECT_EQ(plan(inference).to_string().find("backward"), std::string::npos);
+  EXPECT_FALSE(Json::parse(plan(inference).to_json()).contains("backward"));
+}
+
+TEST(Plan, IsThatOfACall) {
+  const Tensor q = zeros({1, 64, 2, 64}), k = zeros({1, 64, 2, 64}).set_requires_grad();
+  const AttentionPlan made = plan(q, k, q);
+  EXPECT_EQ(made.problem.length, 64);
+  EXPECT_TRUE(made.problem.gradients.k);
+  EXPECT_FALSE(made.problem.gradients.q);
+  EXPECT_EQ(made.forward.kernels, AttentionKernels::cpu_chunk);
+  EXPECT_TRUE(made.forward.keeps_states && made.backward.reuses_states);
+  RecurrentOptions options;
+  options.algorithm = Algorithm::recurrent;
+  options.checkpoint_interval = 16;
+  const AttentionPlan steps = plan(q, k, q, options);
+  EXPECT_EQ(steps.backward.kernels, AttentionKernels::cpu_recurrent);
+  EXPECT_EQ(steps.backward.checkpoint_interval, 16);
+  EXPECT_TRUE(throws_with<ShapeError>([&] { plan(q, zeros({1, 64, 3, 64}), q); }, "recurrent: "));
+}
+
+TEST(Plan, RefusesWhatNoKernelOffers) {
+  const auto refuses = [](const AttentionProblem& p, const AttentionConfig& config, const char* words) {
+    return throws_with<ValueError>([&] { plan(p, config, config, "here"); }, words);
+  };
+  const AttentionConfig chunk{.algorithm = Algorithm::chunk};
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "gv"), chunk, "here: algorithm chunk does not take gv"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g", DType::float64), chunk, "float64 on CUDA"));
+  EXPECT_TRUE(refuses(problem(65536, 64, 1, 64, 64, "g"), chunk, "more than 65535 sequences"));
+  EXPECT_TRUE(refuses(problem(1, 64, 65536, 64, 64, "g"), chunk, "more than 65535 heads"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g"), {.algorithm = Algorithm::chunk, .warps = 2}, "a number of warps"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g"), {.algorithm = Algorithm::recurrent, .warps = 3}, "other than 2 and 4"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g", DType::float32), {.algorithm = Algorithm::chunk, .sequence_split = 2},
+                      "a sequence_split in the chunk form"));
+  AttentionProblem zero = problem(1, 64, 1, 64, 64, "g");
+  zero.zero_scale = true;
+  EXPECT_TRUE(refuses(zero, chunk, "a softmax_scale of 0"));
+  EXPECT_EQ(kernels(zero), Names("sm90_pass", "recurrent"));
+}
+
+// ---- the launches recorded at fd9b3ef, before there was a plan ------------------------------------------------------
+
+AttentionProblem read_problem(const Json& row) {
+  const auto has = [&](const char* list, const char* name) {
+    return std::ranges::any_of(row.at(list), [&](const Json& x) { return x == name; });
+  };
+  AttentionProblem p;
+  p.device = kCUDA;
+  p.gpu = row["gpu"] == "h200" ? kH200 : kA100;
+  p.dtype = dtype_from_name(row["dtype"].get<std::string>());
+  const auto shape = row["shape"].get<std::vector<std::int64_t>>();
+  p.sequences = shape[0], p.length = shape[1], p.tokens = shape[2], p.heads = shape[3], p.kv_heads = shape[4];
+  p.K = shape[5], p.V = shape[6];
+  p.g = has("gates", "g"), p.g_gamma = has("gates", "g_gamma"), p.gk = has("gates", "gk"), p.gv = has("gates", "gv");
+  p.packed = row.value("packed", false), p.reverse = row.value("reverse", false), p.zero_scale = row.value("zero_scale", false);
+  p.gradients = {.q = has("gradients", "q"),
+                 .k = has("gradients", "k"),
+                 .v = has("gradients", "v"),
+                 .g = has("gradients", "g"),
+                 .g_gamma = has("gradients", "g_gamma"),
+                 .gk = has("gradients", "gk"),
+                 .gv = has("gradients", "gv"),
+                 .initial_state = has("gradients", "initial_state")};
+  return p;
+}
+
+AttentionConfig read_config(const Json& row, std::size_t pass) {
+  AttentionConfig config;
+  const std::string algorithm = row["algorithm"][pass];
+  if (algorithm != "auto") config.algorithm = algorithm == "chunk" ? Algorithm::chunk : Algorithm::recurrent;
+  if (row.contains("sizes")) config.warps = row["sizes"][pass][0], config.sequence_split = row["sizes"][pass][1];
+  return config;
+}
+
+/// Of the last launch of a pass's kernels: the grid's dimension that segments change, and threads where they were a choice.
+std::vector<std::int64_t> launch_of(const RecurrentPassPlan& pass, const AttentionProblem& p) {
+  constexpr int kProducerWarps = 8;
+  return {p.sequences * p.heads * pass.segments * pass.blocks, 1, 1, (pass.warps + kProducerWarps) * 32};
+}
+
+TEST(Plan, ChoosesAsRecorded) {
+  std::ifstream file(GLADE_TEST_DATA "/attention_plans.jsonl");
+  int rows = 0;
+  for (std::string line; std::getline(file, line); ++rows) {
+    const Json row = Json::parse(line);
+    const AttentionProblem p = read_problem(row);
+    const AttentionPlan made = plan(p, read_config(row, 0), read_config(row, 1));
+    ASSERT_EQ(kernels_name(made.forward.kernels), row["forward"][0].get<std::string>()) << line << '\n' << made.to_string();
+    const auto launched = [&](const char* pass) { return std::vector<std::int64_t>(row[pass].begin() + 1, row[pass].end()); };
+    const auto expect = [&](const char* pass, std::int64_t at, std::int64_t value) {
+      EXPECT_EQ(launched(pass)[static_cast<std::size_t>(at)], value) << pass << ' ' << line << '\n' << made.to_string();
+    };
+    const std::int64_t N = p.sequences;
+    if (made.forward.kernels == AttentionKernels::recurrent)
+      EXPECT_EQ(launched("forward"), launch_of(made.forward.recurrent, p)) << line;
+    if (made.forward.kernels == AttentionKernels::chunk_mma) expect("forward", 2, N * made.forward.mma.segments);
+    if (made.forward.kernels == AttentionKernels::sm90_pass) expect("forward", 2, N * made.forward.pass.segments);
+    if (made.forward.kernels == AttentionKernels::sm90_constant_decay) expect("forward", 0, made.forward.constant_decay.blocks);
+    if (!row.contains("backward")) continue;
+
+    const AttentionPlan::Backward& b = made.backward;
+    ASSERT_EQ(kernels_name(b.kernels), row["backward"][0].get<std::string>()) << line << '\n' << made.to_string();
+    const bool values = p.gradients.v || p.gradients.gv, others = p.gradients.q || p.gradients.k || p.gradients.of_key_gates();
+    if (b.kernels == AttentionKernels::recurrent)
+      EXPECT_EQ(launched("backward"), launch_of(values ? b.keys_inner : b.values_inner, p)) << line;
+    if (b.kernels == AttentionKernels::chunk_mma) expect("backward", 2, N * b.mma.segments);
+    if (b.kernels == AttentionKernels::sm90_pass && !b.values_last)
+      expect("backward", 2, N * (others ? b.keys : b.values).segments);
+    if (b.kernels == AttentionKernels::sm90_intra_chunk) {
+      const std::int64_t key_blocks = p.K > 64 && b.intra_chunk.boundary_key_tiles == 1 ? 2 : 1;
+      const std::int64_t value_blocks = p.V > 64 ? (p.V + 127) / 128 : 1;
+      expect("backward", 0, key_blocks * value_blocks * 2 * b.intra_chunk.segments);
+    }
+    if (b.kernels == AttentionKernels::sm90_constant_decay) {
+      const int passes = p.gradients.q + (p.gradients.v || p.gradients.initial_state) + p.gradients.k;
+      expect("backward", 0, passes * b.constant_decay.blocks);
+    }
+  }
+  EXPECT_EQ(rows, 857);
+}
+
+}  // namespace
