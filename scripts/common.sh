@@ -46,12 +46,14 @@ finish() {
   [ ${#failures[@]} -eq 0 ]
 }
 
-# run_tests PRESET FOLDER [ctest options]: the preset's tests; their results are left in FOLDER/test-results.
+# run_tests PRESET FOLDER [ctest options]: the preset's tests, as many programs at a time as there are cores, each with two
+# threads; their results are left in FOLDER/test-results.
 run_tests() {
   local preset=$1 results=$root/$2/test-results
   shift 2
   mkdir -p "$results"
-  GTEST_OUTPUT=json:$results/ ctest --preset "$preset" --output-junit "$results/ctest.xml" "$@"
+  OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} GTEST_OUTPUT=json:$results/ \
+    ctest --preset "$preset" --parallel "$(nproc)" --output-junit "$results/ctest.xml" "$@"
 }
 
 # C++ and CUDA sources of the project.
