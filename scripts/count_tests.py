@@ -17,9 +17,9 @@ SLOWEST = 20
 def junit(report):
     """(name, outcome, seconds) of each <testcase> of a JUnit file, as ctest and pytest write them."""
     for case in xml.parse(report).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            outcome = "failed"
-        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "notrun":
+            outcome = "failed"  # "notrun": ctest did not find its program
+        elif case.find("skipped") is not None or case.get("status") == "disabled":
             outcome = "skipped"
         else:
             outcome = "passed"
