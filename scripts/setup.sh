@@ -14,7 +14,7 @@ packages=(
   bible-kjv                                                # the example's training text
 )
 test_packages=(
-  make pkg-config                                          # a build of one's own, without Ninja
+  make                                                     # a build of one's own, without Ninja
   libsentencepiece-dev                                     # tokenizers of published models, for examples/generate
   libgtest-dev                                             # tests
   python3 python3-venv python3-dev                         # the Python package
