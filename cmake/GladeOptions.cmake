@@ -5,11 +5,14 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# The same object files for every clone of the project, wherever it lies; and what ccache must be told of precompiled headers.
+# What a source includes is known from the compiler's dependency file: sources that are not in the cache are read once.
 find_program(CCACHE ccache)
 if(CCACHE)
   foreach(language C CXX CUDA)
     if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-      set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE})
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+          CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
     endif()
   endforeach()
 endif()
@@ -39,7 +42,7 @@ function(glade_instruction_sets sources)
   endif()
   foreach(source ${${sources}})
     if(source MATCHES "_(avx2|avx512)\\.cpp$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-march=${arch_${CMAKE_MATCH_1}}")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-march=${arch_${CMAKE_MATCH_1}}" SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
   set(${sources} ${${sources}} PARENT_SCOPE)
@@ -65,4 +68,16 @@ function(glade_export_only target script)
   set(script ${PROJECT_SOURCE_DIR}/cmake/${script})
   target_link_options(${target} PRIVATE LINKER:--version-script=${script})
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
+endfunction()
+
+# Headers of other libraries that most sources of a target include, compiled once. None of glade's: a change of one would then
+# compile everything again. The sources include what they need all the same.
+function(glade_precompile target)
+  list(TRANSFORM ARGN REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:<\\1$<ANGLE-R>>")
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+endfunction()
+
+# For code that no kernel is in, such as tests: in a release build the compiler's time counts more than the program's.
+function(glade_quick_build target)
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 endfunction()

@@ -10,25 +10,56 @@ namespace glade::cpu {
 
 namespace detail {
 
-// Inner loop with strides known at compile time (0 or 1), which is what lets it be vectorised. Not by omp simd: that makes an
+/// Of one loop, the output among them.
+inline constexpr int kMaxOperands = 8;
+
+/// A piece of a row: n elements that begin at `at` (one offset an operand, in elements).
+using Row = void (*)(const void* context, std::int64_t n, const std::int64_t* at);
+/// Calls row(context, ...) over all of a plan, in parallel where that pays.
+void for_each_row(int operands, int ndim, std::int64_t numel, const std::int64_t* shape, const std::int64_t (*strides)[kMaxDims],
+                  Row row, const void* context);
+
+/// Elements that are brought together where memory has them apart.
+inline constexpr std::int64_t kBlock = 512;
+template <class T>
+struct Block {
+  T values[kBlock];
+  Block() {}  // NOLINT: filled as far as it is read
+};
+
+/// The n <= kBlock elements from `first` on of a row of stride `stride`, side by side. A repeated element fills the block once.
+template <class T>
+[[gnu::noinline]] const T* gather(const T* row, std::int64_t stride, std::int64_t first, std::int64_t n, Block<T>& block) {
+  if (stride == 1) return row + first;
+  if (stride != 0 || first == 0)
+    for (std::int64_t i = 0; i < n; ++i) block.values[i] = row[(first + i) * stride];
+  return block.values;
+}
+
+template <class T>
+[[gnu::noinline]] void scatter(const Block<T>& block, std::int64_t stride, std::int64_t first, std::int64_t n, T* row) {
+  for (std::int64_t i = 0; i < n; ++i) row[(first + i) * stride] = block.values[i];
+}
+
+// The only loop that is made for each f and dtype, so that building them stays quick. Not vectorised by omp simd: that makes an
 // array of the 16-bit types' temporaries, which GCC cannot vectorise.
-template <std::int64_t... Stride, class F, class Out, class... In>
-void inner_fixed(std::int64_t n, const F& f, Out* out, const In*... in) {
+template <class F, class Out, class... In>
+[[gnu::noinline]] void contiguous(std::int64_t n, const F f, Out* out, const In*... in) {
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) out[i] = Out(f(in[i * Stride]...));
+  for (std::int64_t i = 0; i < n; ++i) out[i] = Out(f(in[i]...));
 }
 
 template <class F, class Out, class... In, std::size_t... I>
 void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, std::index_sequence<I...>, const In*... in) {
-  if (strides[0] == 1) {
-    if constexpr (sizeof...(In) == 0) return inner_fixed<>(n, f, out);
-    if (((strides[I + 1] == 1) && ...)) return inner_fixed<(static_cast<void>(I), 1)...>(n, f, out, in...);
-    if constexpr (sizeof...(In) == 2) {
-      if (strides[1] == 0 && strides[2] == 1) return inner_fixed<0, 1>(n, f, out, in...);
-      if (strides[1] == 1 && strides[2] == 0) return inner_fixed<1, 0>(n, f, out, in...);
-    }
+  if (strides[0] == 1 && ((strides[I + 1] == 1) && ...)) return contiguous(n, f, out, in...);
+  Block<Out> result;
+  std::tuple<Block<In>...> blocks;
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - first);
+    contiguous(count, f, strides[0] == 1 ? out + first : result.values,
+               gather(in, strides[I + 1], first, count, std::get<I>(blocks))...);
+    if (strides[0] != 1) scatter(result, strides[0], first, count, out);
   }
-  for (std::int64_t i = 0; i < n; ++i) out[i * strides[0]] = Out(f(in[i * strides[I + 1]]...));
 }
 
 }  // namespace detail
@@ -37,33 +68,18 @@ void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, st
 template <class F, class Out, class... In>
 void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, const In*... in) {
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
-  constexpr auto indices = std::index_sequence_for<In...>{};
-  std::int64_t inner_strides[N];
-  for (int i = 0; i < N; ++i) inner_strides[i] = plan.strides[i][0];
-  parallel_for(plan.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    // Odometer over the outer dimensions, starting in the middle of a row where the range does.
-    std::int64_t index[kMaxDims];
-    std::int64_t rest = begin;
-    for (int d = 0; d < plan.ndim; ++d) {
-      index[d] = rest % plan.shape[d];
-      rest /= plan.shape[d];
-    }
-    for (std::int64_t done = begin; done < end;) {
-      std::int64_t at[N] = {};
-      for (int i = 0; i < N; ++i)
-        for (int d = 0; d < plan.ndim; ++d) at[i] += index[d] * plan.strides[i][d];
-      const std::int64_t n = std::min(plan.shape[0] - index[0], end - done);
-      [&]<std::size_t... I>(std::index_sequence<I...>) {
-        detail::inner(n, inner_strides, f, out + at[0], indices, (in + at[I + 1])...);
-      }(indices);
-      done += n;
-      index[0] = 0;
-      for (int d = 1; d < plan.ndim; ++d) {
-        if (++index[d] < plan.shape[d]) break;
-        index[d] = 0;
-      }
-    }
-  });
+  static_assert(N <= detail::kMaxOperands);
+  std::int64_t strides[N];
+  for (int i = 0; i < N; ++i) strides[i] = plan.strides[i][0];
+  const auto row = [&]<std::size_t... I>(std::int64_t n, const std::int64_t* at, std::index_sequence<I...> indices) {
+    detail::inner(n, strides, f, out + at[0], indices, (in + at[I + 1])...);
+  };
+  detail::for_each_row(
+      N, plan.ndim, plan.numel, plan.shape, plan.strides,
+      [](const void* context, std::int64_t n, const std::int64_t* at) {
+        (*static_cast<decltype(&row)>(context))(n, at, std::index_sequence_for<In...>{});
+      },
+      &row);
 }
 
 }  // namespace glade::cpu

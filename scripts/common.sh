@@ -5,9 +5,6 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 called_from=$PWD
 cd "$root"
 
-# ccache: the same object files for every clone of the project, wherever it lies.
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
-
 # Threads that wait sleep instead of spinning: much faster where other programs want the cores too.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 

@@ -165,8 +165,9 @@ TEST(Plan, ChoosesAsRecorded) {
       EXPECT_EQ(launched(pass)[static_cast<std::size_t>(at)], value) << pass << ' ' << line << '\n' << made.to_string();
     };
     const std::int64_t N = p.sequences;
-    if (made.forward.kernels == AttentionKernels::recurrent)
+    if (made.forward.kernels == AttentionKernels::recurrent) {
       EXPECT_EQ(launched("forward"), launch_of(made.forward.recurrent, p)) << line;
+    }
     if (made.forward.kernels == AttentionKernels::chunk_mma) expect("forward", 2, N * made.forward.mma.segments);
     if (made.forward.kernels == AttentionKernels::sm90_pass) expect("forward", 2, N * made.forward.pass.segments);
     if (made.forward.kernels == AttentionKernels::sm90_constant_decay) expect("forward", 0, made.forward.constant_decay.blocks);
@@ -175,8 +176,9 @@ TEST(Plan, ChoosesAsRecorded) {
     const AttentionPlan::Backward& b = made.backward;
     ASSERT_EQ(kernels_name(b.kernels), row["backward"][0].get<std::string>()) << line << '\n' << made.to_string();
     const bool values = p.gradients.v || p.gradients.gv, others = p.gradients.q || p.gradients.k || p.gradients.of_key_gates();
-    if (b.kernels == AttentionKernels::recurrent)
+    if (b.kernels == AttentionKernels::recurrent) {
       EXPECT_EQ(launched("backward"), launch_of(values ? b.keys_inner : b.values_inner, p)) << line;
+    }
     if (b.kernels == AttentionKernels::chunk_mma) expect("backward", 2, N * b.mma.segments);
     if (b.kernels == AttentionKernels::sm90_pass && !b.values_last)
       expect("backward", 2, N * (others ? b.keys : b.values).segments);
