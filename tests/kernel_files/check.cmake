@@ -20,8 +20,10 @@ foreach(kernel ${kernels})
 endforeach()
 
 file(READ ${COMMANDS} commands)
-file(GLOB_RECURSE vector_files ${ROOT}/*_avx2.cpp ${ROOT}/*_avx512.cpp)
-list(FILTER vector_files EXCLUDE REGEX "/build")
+foreach(folder core ops nn)  # not the whole root: it holds build folders
+  file(GLOB_RECURSE files ${ROOT}/${folder}/*_avx2.cpp ${ROOT}/${folder}/*_avx512.cpp)
+  list(APPEND vector_files ${files})
+endforeach()
 string(JSON last LENGTH "${commands}")
 math(EXPR last "${last} - 1")
 set(checked 0)
