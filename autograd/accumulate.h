@@ -9,9 +9,6 @@ namespace glade::autograd {
 /// a + b, recorded where recording is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);
 
-/// The node whose backward is running on this thread; null outside.
-Node* running_node();
-
 /// The end of the tape at a leaf: adds what arrives to the leaf's grad(). Its sequence number is the lowest, so it runs
 /// when all contributions of a backward pass are in.
 class AccumulateGrad final : public Node {

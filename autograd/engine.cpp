@@ -5,7 +5,9 @@
 #include <unordered_set>
 
 #include <glade/autograd/accumulate.h>
-#include <glade/autograd/aside.h>
+#include <glade/autograd/gradient_matrix.h>
+#include <glade/autograd/running_pass.h>
+#include <glade/autograd/side_stream.h>
 #include <glade/core/format.h>
 #include <glade/core/interrupt.h>
 #include <glade/core/profile.h>
@@ -14,6 +16,8 @@ namespace glade::autograd {
 
 namespace {
 
+class Pass;
+thread_local Pass* innermost = nullptr;  // pass of this thread
 thread_local Node* running = nullptr;
 
 /// Sets the running node and the recording mode for a call of Node::backward.
@@ -39,7 +43,11 @@ class RunScope {
 /// has a gradient waiting visits every node after all that contribute to it.
 class Pass {
  public:
-  Pass(bool retain_graph, bool create_graph) : retain_graph_(retain_graph || create_graph), create_graph_(create_graph) {}
+  Pass(bool retain_graph, bool create_graph)
+      : outer_(std::exchange(innermost, this)), retain_graph_(retain_graph || create_graph), create_graph_(create_graph) {}
+  ~Pass() { innermost = outer_; }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
 
   /// Starts at an output; its node may have no other owner (the accumulator of a leaf).
   void start(const Tensor& output, Tensor gradient) {
@@ -51,22 +59,18 @@ class Pass {
   /// Visits only what leads to one of `targets`, and hands their gradients out instead of gathering them at leaves.
   void restrict_to(const Tensors& outputs, const std::vector<Edge>& targets);
 
-  void run(const std::vector<Edge>& targets = {}, Tensors* captured = nullptr) {
+  // One function without calls to its parts, which a small backward would spend a tenth of its time on.
+  [[gnu::flatten]] void run(const std::vector<Edge>& targets = {}, Tensors* captured = nullptr) {
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end(), older);
       Node* node = heap_.back();
       heap_.pop_back();
-      if (node->is_leaf()) aside_.join();  // leaves come last
-      else check_interrupt();              // none has its gradient yet
+      if (node->is_leaf()) side_stream_.join();  // leaves come last
+      else check_interrupt();                    // none has its gradient yet
       auto found = waiting_.find(node);
       Tensors gradients = std::move(found->second);
       waiting_.erase(found);
-      for (const Node::OutputHook& hook : node->hooks()) {
-        Tensor& gradient = gradients[hook.output];
-        if (!gradient.defined()) continue;
-        RunScope scope(running, create_graph_);
-        if (Tensor replaced = hook.hook(gradient); replaced.defined()) replace(gradient, std::move(replaced));
-      }
+      if (!node->hooks().empty()) call_hooks(node, gradients);
       if (captured != nullptr) {
         bool ends_here = true;
         for (std::size_t i = 0; i < targets.size(); ++i)
@@ -76,6 +80,28 @@ class Pass {
       }
       visit(node, std::move(gradients));
     }
+  }
+
+  void defer(const Tensor& out, std::function<void(const Tensor&)> f) {
+    side_stream_.defer(current_stream(out.device().index), out, std::move(f));
+  }
+
+  /// The place of the gradient `like` that goes along the edge, perhaps through nodes that reshape it. Undefined if it has none.
+  Tensor take_place(const Edge* edge, const Tensor& like) {
+    while (edge->node && edge->node->traits().is_reshape) edge = edge->node->edges().data();
+    const Node* const node = edge->node.get();
+    if (node == nullptr || !node->traits().columns || (restricted_ && !needed_.contains(edge->node.get()))) return {};
+    auto found = find_matrix(node);
+    if (found == matrices_.end()) found = matrices_.emplace(found, node, GradientMatrix(*node->traits().columns));
+    return found->second.take_place(edge->index, like);
+  }
+
+  Tensor gather(const Node& node, const Tensors& gradients) {
+    const auto found = find_matrix(&node);
+    if (found == matrices_.end()) return {};
+    const GradientMatrix matrix = std::move(found->second);
+    matrices_.erase(found);
+    return matrix.gather(gradients);
   }
 
  private:
@@ -89,11 +115,23 @@ class Pass {
     }
     Tensor& slot = entry->second[edge.index];
     if (slot.defined()) {
-      if (edge.node->is_leaf()) aside_.join();
+      if (edge.node->is_leaf()) side_stream_.join();
       RunScope scope(running, create_graph_);
       slot = accumulate(slot, gradient);
     } else {
       slot = std::move(gradient);
+    }
+  }
+
+  using Matrices = std::vector<std::pair<const Node*, GradientMatrix>>;
+  Matrices::iterator find_matrix(const Node* node) { return std::ranges::find(matrices_, node, &Matrices::value_type::first); }
+
+  [[gnu::noinline]] void call_hooks(Node* node, Tensors& gradients) {
+    for (const Node::OutputHook& hook : node->hooks()) {
+      Tensor& gradient = gradients[hook.output];
+      if (!gradient.defined()) continue;
+      RunScope scope(running, create_graph_);
+      if (Tensor replaced = hook.hook(gradient); replaced.defined()) replace(gradient, std::move(replaced));
     }
   }
 
@@ -113,6 +151,7 @@ class Pass {
     Tensors results;
     {
       const ProfileRange range(RangeKind::backward, node->name());
+      if (node->traits().leaves_gpu_idle) side_stream_.start();
       RunScope scope(node, create_graph_);
       results = node->backward(std::move(gradients));
     }
@@ -123,8 +162,10 @@ class Pass {
     for (std::size_t i = 0; i < edges.size(); ++i) add(edges[i], std::move(results[i]));
   }
 
+  Pass* outer_;
   bool retain_graph_, create_graph_, restricted_ = false;
-  Aside aside_;
+  SideStream side_stream_;
+  Matrices matrices_;  // of nodes that are still to run
   std::vector<std::shared_ptr<Node>> roots_;
   std::unordered_map<Node*, Tensors> waiting_;
   std::vector<Node*> heap_;
@@ -132,12 +173,15 @@ class Pass {
 };
 
 void Pass::restrict_to(const Tensors& outputs, const std::vector<Edge>& targets) {
+  std::vector<Edge> edges;  // which keep nodes of leaves
+  std::vector<Node*> roots;
+  for (const Tensor& y : outputs) roots.push_back(edges.emplace_back(gradient_edge(y)).node.get());
   std::vector<Node*> reachable;
   std::unordered_set<Node*> seen;
   auto visit_once = [&](Node* node) {
     if (node != nullptr && seen.insert(node).second) reachable.push_back(node);
   };
-  for (const Tensor& y : outputs) visit_once(gradient_edge(y).node.get());
+  for (Node* node : roots) visit_once(node);
   for (std::size_t i = 0; i < reachable.size(); ++i)
     for (const Edge& edge : reachable[i]->edges()) visit_once(edge.node.get());
   std::sort(reachable.begin(), reachable.end(), older);
@@ -174,6 +218,20 @@ void seed(Pass& pass, const char* operation, const Tensors& outputs, const Tenso
 }  // namespace
 
 Node* running_node() { return running; }
+
+void defer(const Tensor& out, std::function<void(const Tensor&)> f) {
+  if (out.is_cpu() || innermost == nullptr) f(out);
+  else innermost->defer(out, std::move(f));
+}
+
+Tensor empty_gradient_with_gaps(const Node& node, std::size_t i, const Tensor& like) {
+  const Tensor place = innermost != nullptr ? innermost->take_place(&node.edges()[i], like) : Tensor();
+  return place.defined() ? place : empty_like(like);
+}
+
+Tensor gather_gradients(const Node& node, const Tensors& gradients) {
+  return innermost != nullptr ? innermost->gather(node, gradients) : Tensor();
+}
 
 void backward(const Tensors& outputs, const Tensors& gradients, bool retain_graph, bool create_graph) {
   Pass pass(retain_graph, create_graph);

@@ -1,6 +1,7 @@
 #include <glade/autograd/node.h>
 
 #include <glade/autograd/accumulate.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/format.h>
 
 namespace glade {

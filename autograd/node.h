@@ -28,9 +28,27 @@ struct Edge {
 
 using Hook = std::function<Tensor(const Tensor&)>;
 
+/// One matrix in whose rows the gradients of all outputs of a node lie side by side: see autograd/running_pass.h.
+struct GradientColumns {
+  std::int64_t rows;
+  std::vector<std::int64_t> columns;  ///< the number of columns of each gradient
+  TensorOptions options;
+};
+
+/// What an operation declares about its node when it records it.
+struct NodeTraits {
+  /// The kernels of its backward leave multiprocessors of a GPU idle: the engine starts deferred work right before them.
+  bool leaves_gpu_idle = false;
+  /// The gradient of its one input is that of its output, reshaped: memory for one is memory for the other.
+  bool is_reshape = false;
+  /// Its backward wants the gradients of its outputs in one matrix, and takes them by gather_gradients().
+  std::shared_ptr<const GradientColumns> columns = nullptr;
+};
+
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  explicit Node(const char* name) : Node(name, next_sequence()) {}
+  explicit Node(const char* name, NodeTraits&& traits = {})
+      : name_(name), sequence_(next_sequence()), traits_(std::move(traits)) {}
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -56,6 +74,8 @@ class Node : public std::enable_shared_from_this<Node> {
   void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }
   void set_num_outputs(std::uint32_t n) { num_outputs_ = n; }
 
+  const NodeTraits& traits() const { return traits_; }
+
   struct OutputHook {
     std::uint32_t output;
     std::uint64_t key;
@@ -73,6 +93,7 @@ class Node : public std::enable_shared_from_this<Node> {
   std::vector<Edge> edges_;
   std::uint32_t num_outputs_ = 1;
   std::vector<OutputHook> hooks_;
+  NodeTraits traits_;
 };
 
 }  // namespace autograd
@@ -136,7 +157,7 @@ class SavedTensor {
 template <class F>
 class FunctionNode final : public Node {
  public:
-  FunctionNode(const char* name, F f) : Node(name), function_(std::move(f)) {}
+  FunctionNode(const char* name, F f, NodeTraits&& traits) : Node(name, std::move(traits)), function_(std::move(f)) {}
   Tensors backward(Tensors gradients) override {
     if constexpr (std::is_invocable_v<F&, const Node&, const Tensor&>) return (*function_)(*this, gradients[0]);
     else return (*function_)(*this, gradients);
@@ -156,7 +177,8 @@ void attach(const std::shared_ptr<Node>& node, const Tensors& inputs, Tensors& o
 /// Records that `output` was computed from `inputs`; does nothing where none of them requires a gradient or recording
 /// is off. `backward` is called with the node and the output's gradient and returns one gradient an input, each of the
 /// input's shape and dtype; it may skip those for which node.needs_grad(i) is false. To be differentiable twice it
-/// computes with operations on tensors alone; where GradMode is off there, it may use fused kernels instead.
+/// computes with operations on tensors alone; where GradMode is off there, it may use fused kernels instead, and what
+/// autograd/running_pass.h offers.
 ///
 ///     Tensor exp(const Tensor& x) {
 ///       Tensor y = ...;                                     // computed without recording
@@ -166,22 +188,24 @@ void attach(const std::shared_ptr<Node>& node, const Tensors& inputs, Tensors& o
 ///       return y;
 ///     }
 template <class F>
-void record(const char* name, Tensor& output, std::initializer_list<const Tensor*> inputs, F&& backward) {
+void record(const char* name, Tensor& output, std::initializer_list<const Tensor*> inputs, F&& backward,
+            NodeTraits&& traits = {}) {
   if (!any_requires_grad(inputs)) return;
-  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, {&output});
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward), std::move(traits)), inputs, {&output});
 }
 /// The same for several outputs (backward takes `const Tensors&`; the gradient of an output that was not used is
 /// undefined).
 template <class F>
-void record(const char* name, std::initializer_list<Tensor*> outputs, std::initializer_list<const Tensor*> inputs, F&& backward) {
+void record(const char* name, std::initializer_list<Tensor*> outputs, std::initializer_list<const Tensor*> inputs, F&& backward,
+            NodeTraits&& traits = {}) {
   if (!any_requires_grad(inputs)) return;
-  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, outputs);
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward), std::move(traits)), inputs, outputs);
 }
 /// The same for any number of inputs and outputs.
 template <class F>
-void record(const char* name, Tensors& outputs, const Tensors& inputs, F&& backward) {
+void record(const char* name, Tensors& outputs, const Tensors& inputs, F&& backward, NodeTraits&& traits = {}) {
   if (!any_requires_grad(inputs)) return;
-  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward)), inputs, outputs);
+  attach(std::make_shared<FunctionNode<std::decay_t<F>>>(name, std::forward<F>(backward), std::move(traits)), inputs, outputs);
 }
 
 }  // namespace autograd

@@ -38,7 +38,7 @@ class Pool {
   void open() {
     std::call_once(opened_, [this] {
       DeviceGuard guard({DeviceType::cuda, device_});
-      GLADE_CUDA(cudaStreamCreateWithFlags(&aside_, cudaStreamNonBlocking));
+      GLADE_CUDA(cudaStreamCreateWithFlags(&graph_stream_, cudaStreamNonBlocking));
       GLADE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device_));
       std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
       GLADE_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &threshold));
@@ -88,12 +88,12 @@ class Pool {
   // At the end of a graph.
   void release(GraphMemory& graph) {
     DeviceGuard guard({DeviceType::cuda, device_});
-    for (const cudaStream_t stream : graph.users_) Stream{device_, aside_}.wait({device_, stream});
+    for (const cudaStream_t stream : graph.users_) Stream{device_, graph_stream_}.wait({device_, stream});
     std::lock_guard lock(mutex_);
     for (const auto& [data, block] : graph.blocks_) {
       owners_.erase(data);
-      if (block.held) streams_.emplace(data, aside_);
-      else GLADE_CUDA(cudaFreeAsync(data, aside_));
+      if (block.held) streams_.emplace(data, graph_stream_);
+      else GLADE_CUDA(cudaFreeAsync(data, graph_stream_));
     }
   }
 
@@ -183,8 +183,8 @@ class Pool {
       }
     }
     // On a stream that records nothing, and ready before anything can be replayed.
-    void* const data = from_driver(bytes, aside_);
-    GLADE_CUDA(cudaStreamSynchronize(aside_));
+    void* const data = from_driver(bytes, graph_stream_);
+    GLADE_CUDA(cudaStreamSynchronize(graph_stream_));
     std::lock_guard lock(mutex_);
     add(graph, data, {bytes, stream, true});
     return data;
@@ -225,7 +225,7 @@ class Pool {
   std::size_t kept_bytes_ = 0;
   std::unordered_map<void*, cudaStream_t> streams_;  // of allocations made on another stream than the default one
   std::unordered_map<void*, GraphMemory*> owners_;   // of allocations that belong to a graph
-  cudaStream_t aside_ = nullptr;                     // for the memory of graphs; nothing else runs there
+  cudaStream_t graph_stream_ = nullptr;              // for the memory of graphs; nothing else runs there
 };
 
 namespace {

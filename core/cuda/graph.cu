@@ -15,7 +15,7 @@ struct Graph::Recording {
     DeviceGuard guard({DeviceType::cuda, device});
     int lowest = 0, highest = 0;
     GLADE_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-    // Before what is recorded on other streams (see autograd/aside.h), as everything waits for it in the end.
+    // Before what is recorded on other streams (see autograd/side_stream.h), as everything waits for it in the end.
     GLADE_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   }
   ~Recording() {

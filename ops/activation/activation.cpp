@@ -1,7 +1,7 @@
 #include <glade/ops/activation/activation.h>
 
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/activation/activation_kernels.h>
@@ -14,6 +14,7 @@ namespace glade {
 
 namespace {
 
+using autograd::Node;
 using autograd::SavedTensor;
 
 bool in_rows(const LoopPlan<5>& plan) {
@@ -22,12 +23,14 @@ bool in_rows(const LoopPlan<5>& plan) {
   return rows;
 }
 
-/// Gradients of gate and up. Where `again`, grad is row-major, and the result of swiglu is left in its place.
-Tensors swiglu_backward(const Tensor& grad, const Tensor& gate, const Tensor& up, bool again = false) {
-  const Tensor grad_gate = autograd::empty_gradient(gate), grad_up = autograd::empty_gradient(up);
+/// Gradients of gate and up, inputs 0 and 1 of the node. Where `again`, grad is row-major, and the result of swiglu is left in
+/// its place.
+Tensors swiglu_backward(const Node& node, const Tensor& grad, const Tensor& gate, const Tensor& up, bool again = false) {
+  const Tensor grad_gate = autograd::empty_gradient_with_gaps(node, 0, gate),
+               grad_up = autograd::empty_gradient_with_gaps(node, 1, up);
   if (gate.numel() == 0) return {grad_gate, grad_up};
   const auto plan = plan_loop(gate.shape(), grad_gate, grad_up, grad, gate, up);
-  if (!in_rows(plan)) return swiglu_backward(contiguous_data(grad), contiguous_data(gate), contiguous_data(up), again);
+  if (!in_rows(plan)) return swiglu_backward(node, contiguous_data(grad), contiguous_data(gate), contiguous_data(up), again);
   GLADE_DISPATCH(gate.device(), swiglu_backward, plan, grad_gate, grad_up, grad, gate, up, again);
   return {grad_gate, grad_up};
 }
@@ -49,13 +52,13 @@ bool is_long(const Tensor& x, std::int64_t columns) {
 }
 
 /// Gradients of gate and up from that of the results of a map of swiglu(gate, up), which is left in `values`.
-Tensors swiglu_linear_backward(const Tensor& gate, const Tensor& up, const Tensor& grad, const Tensor& weight,
+Tensors swiglu_linear_backward(const Node& node, const Tensor& gate, const Tensor& up, const Tensor& grad, const Tensor& weight,
                                const Tensor& values) {
   if (!is_long(grad, weight.size(1)) || !in_pieces(gate) || !in_pieces(up) || !in_pieces(grad) || !in_pieces(weight)) {
     multiply_into(rows_of(values), grad, weight);
-    return swiglu_backward(values, gate, up, true);
+    return swiglu_backward(node, values, gate, up, true);
   }
-  const Tensors out{autograd::empty_gradient(gate), autograd::empty_gradient(up)};
+  const Tensors out{autograd::empty_gradient_with_gaps(node, 0, gate), autograd::empty_gradient_with_gaps(node, 1, up)};
   GLADE_DISPATCH_CUDA(swiglu_backward_product, rows_of(out[0]), rows_of(out[1]), rows_of(values), grad, weight, rows_of(gate),
                       rows_of(up));
   return out;
@@ -66,8 +69,8 @@ Tensor linear_of_swiglu(const Tensor& gate, const Tensor& up, const Tensor& valu
   const Remade x{{gate, up},
                  values,
                  [](const Tensors& in) { return swiglu(in[0], in[1]); },
-                 [](const autograd::Node&, const Tensors& in, const Tensor& grad, const Tensor& of, const Tensor& to) {
-                   return swiglu_linear_backward(in[0], in[1], grad, of, to);
+                 [](const Node& node, const Tensors& in, const Tensor& grad, const Tensor& of, const Tensor& to) {
+                   return swiglu_linear_backward(node, in[0], in[1], grad, of, to);
                  }};
   return linear_of("swiglu_linear", x, weight, addend);
 }
@@ -76,8 +79,7 @@ Tensor linear_of_swiglu(const Tensor& gate, const Tensor& up, const Tensor& valu
 Tensor masked(const Tensor& x, double p, const Draw& place) {
   Tensor out = empty(x.shape(), x.options());
   if (x.numel() > 0) GLADE_DISPATCH(x.device(), dropout, out, contiguous_data(x), p, place);
-  autograd::record("dropout", out, {&x},
-                   [p, place](const autograd::Node&, const Tensor& grad) { return Tensors{masked(grad, p, place)}; });
+  autograd::record("dropout", out, {&x}, [p, place](const Node&, const Tensor& grad) { return Tensors{masked(grad, p, place)}; });
   return out;
 }
 
@@ -94,9 +96,9 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
   Tensor out = empty(gate.shape(), gate.options());
   if (out.numel() > 0) GLADE_DISPATCH(gate.device(), swiglu, plan_loop(gate.shape(), out, gate, up), out, gate, up);
   autograd::record("swiglu", out, {&gate, &up},
-                   [gate = SavedTensor(gate), up = SavedTensor(up)](const autograd::Node&, const Tensor& grad) {
+                   [gate = SavedTensor(gate), up = SavedTensor(up)](const Node& node, const Tensor& grad) {
                      return GradMode::enabled() ? swiglu_backward_recorded(grad, gate.get(), up.get())
-                                                : swiglu_backward(grad, gate.get(), up.get());
+                                                : swiglu_backward(node, grad, gate.get(), up.get());
                    });
   return out;
 }
@@ -138,14 +140,13 @@ Tensor normalized_logsigmoid(const Tensor& x, double normalizer) {
   if (normalizer == 0) fail<ValueError>("normalized_logsigmoid: normalizer is 0");
   Tensor out = empty(x.shape(), x.options());
   if (out.numel() > 0) GLADE_DISPATCH(x.device(), normalized_logsigmoid, out, x, normalizer);
-  autograd::record("normalized_logsigmoid", out, {&x},
-                   [x = SavedTensor(x), normalizer](const autograd::Node&, const Tensor& grad) {
-                     const Tensor input = x.get();
-                     if (GradMode::enabled()) return Tensors{grad * sigmoid(-input) / normalizer};
-                     Tensor dx = empty(input.shape(), input.options());
-                     if (dx.numel() > 0) GLADE_DISPATCH(dx.device(), normalized_logsigmoid_backward, dx, grad, input, normalizer);
-                     return Tensors{dx};
-                   });
+  autograd::record("normalized_logsigmoid", out, {&x}, [x = SavedTensor(x), normalizer](const Node&, const Tensor& grad) {
+    const Tensor input = x.get();
+    if (GradMode::enabled()) return Tensors{grad * sigmoid(-input) / normalizer};
+    Tensor dx = empty(input.shape(), input.options());
+    if (dx.numel() > 0) GLADE_DISPATCH(dx.device(), normalized_logsigmoid_backward, dx, grad, input, normalizer);
+    return Tensors{dx};
+  });
   return out;
 }
 

@@ -1,5 +1,5 @@
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/autograd/wanted_gradients.h>
 #include <glade/autograd/weight_copy.h>
 #include <glade/core/dispatch.h>
@@ -53,7 +53,7 @@ Tensor low_rank_gate(const Tensor& x, const Tensor& weight, const Tensor& bias, 
           return autograd::wanted_gradients(node, {composed(inputs[0], inputs[1], inputs[2], in.normalizer)}, inputs, {grad},
                                             true);
         // Sums of the weight's elements, then of the bias's.
-        const Tensor of_x = autograd::empty_gradient(inputs[0]),
+        const Tensor of_x = autograd::empty_gradient_with_gaps(node, 0, inputs[0]),
                      sums = empty({kGateRank + 1, in.weight.size(0)}, inputs[1].options());
         GLADE_DISPATCH_CUDA(low_rank_gate_backward, in, contiguous_data(grad), rows_of(of_x), sums,
                             node.leads_to_leaf(1) && node.leads_to_leaf(2));

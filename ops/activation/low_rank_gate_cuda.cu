@@ -4,7 +4,7 @@
 // ours to say. So is the order of x's columns in a product's sum: a thread has four that are neighbours.
 #include <algorithm>
 
-#include <glade/autograd/aside.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/instructions.cuh>
 #include <glade/core/rounded_math.h>
@@ -223,7 +223,7 @@ void low_rank_gate(const LowRankGate& in, const Tensor& gates) {
   });
 }
 
-void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Tensor& grad_x, const Tensor& sums, bool aside) {
+void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Tensor& grad_x, const Tensor& sums, bool defer) {
   const std::int64_t blocks = std::min<std::int64_t>(blocks_for(in.x.size(0), kRows),
                                                      multiprocessor_count(grad.device()));  // each has a part of the sums
   const Tensor parts = empty({blocks, sums.numel()}, sums.options());
@@ -231,8 +231,8 @@ void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Ten
     gate_backward_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream(grad.device())>>>(
         arguments, grad.data<T>(), grad_x.data<T>(), grad_x.strides()[0], parts.data<float>());
   });
-  const auto add_up = [parts, sums] { reduce(ReduceOp::sum, {1, parts.size(0), sums.numel()}, parts, sums); };
-  aside ? autograd::run_aside(grad.device(), add_up) : add_up();
+  const auto add_up = [parts](const Tensor& to) { reduce(ReduceOp::sum, {1, parts.size(0), to.numel()}, parts, to); };
+  defer ? autograd::defer(sums, add_up) : add_up(sums);
 }
 
 }  // namespace glade::cuda

@@ -19,8 +19,8 @@ namespace cuda {
 /// gates [rows, channels] in x's dtype.
 void low_rank_gate(const LowRankGate& in, const Tensor& gates);
 /// From grad [rows, channels] to grad_x and, one after the other in float32 `sums`, weight's and bias's; these last, where
-/// `aside`, by a sum that may run aside (autograd/aside.h).
-void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Tensor& grad_x, const Tensor& sums, bool aside);
+/// `defer`, by a sum that is handed to the engine (autograd/running_pass.h).
+void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Tensor& grad_x, const Tensor& sums, bool defer);
 }  // namespace cuda
 
 }  // namespace glade

@@ -1,7 +1,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/core/scalar_range.h>
@@ -90,14 +90,15 @@ Tensor apply(const char* name, Unary op, const Tensor& x) {
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), unary, op, y, x);
   if (!autograd::any_requires_grad({&x})) return y;
-  autograd::record(name, y, {&x},
-                   [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node&, const Tensor& gradient) {
-                     const Tensor at = saved.get();
-                     if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
-                     Tensor result = autograd::empty_gradient(at);
-                     GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
-                     return Tensors{result};
-                   });
+  autograd::record(
+      name, y, {&x},
+      [op, saved = saves_output(op) ? SavedTensor::output(y) : SavedTensor(x)](const Node& node, const Tensor& gradient) {
+        const Tensor at = saved.get();
+        if (GradMode::enabled()) return Tensors{gradient * derivative(op, at)};
+        Tensor result = autograd::empty_gradient_with_gaps(node, 0, at);
+        GLADE_DISPATCH(at.device(), unary_backward, op, result, gradient, at);
+        return Tensors{result};
+      });
   return y;
 }
 

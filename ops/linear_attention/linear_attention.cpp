@@ -3,9 +3,8 @@
 #include <array>
 #include <vector>
 
-#include <glade/autograd/aside.h>
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -59,11 +58,11 @@ Tensors backward(const Node& node, const AttentionPlan& plan, const Tensors& gra
   r.states = states;
   const Tensor grad_o = gradients[0].defined() ? row_major(gradients[0]) : Tensor();
   const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
-  autograd::start_aside();  // few blocks, each for long
   GradientMemory memory;
   memory.rows = [&](GradientMemory::Rows rows, bool gaps) {
-    const Tensor& like = rows == GradientMemory::Rows::query ? query : rows == GradientMemory::Rows::key ? key : value;
-    return gaps ? autograd::empty_gradient(like) : empty_like(like);
+    const auto input = static_cast<std::size_t>(rows);  // of the node
+    const Tensor& like = *std::array{&query, &key, &value}[input];
+    return gaps ? autograd::empty_gradient_with_gaps(node, input, like) : empty_like(like);
   };
   const RecurrenceGradients grads = GLADE_DISPATCH(query.device(), attention_backward, plan, r, grad_o, grad_state, memory);
 
@@ -110,7 +109,8 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
                      opened.initial_state = saved[7].get();
                      return backward(node, plan, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened,
                                      {count, length, saved[8].get()}, states);
-                   });
+                   },
+                   {.leaves_gpu_idle = true});  // few blocks, each for long
   return {o, final_state};
 }
 

@@ -1,7 +1,6 @@
 // Several linear maps of one input, with weights of another dtype than the input's.
-#include <glade/autograd/aside.h>
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/autograd/weight_copy.h>
 #include <glade/core/format.h>
 #include <glade/core/row_blocks.h>
@@ -65,6 +64,12 @@ bool joins_gradients(const Tensor& x, const Tensors& weights, const Tensors& bia
   return GradMode::enabled() && x.numel() > 0 && work < kLong * static_cast<double>(weights.size());
 }
 
+std::shared_ptr<const autograd::GradientColumns> columns_of(const Tensors& outputs) {
+  autograd::GradientColumns columns{outputs[0].numel() / outputs[0].size(-1), {}, outputs[0].options()};
+  for (const Tensor& y : outputs) columns.columns.push_back(y.size(-1));
+  return std::make_shared<const autograd::GradientColumns>(std::move(columns));
+}
+
 /// Gradients of x and the weights from those of all results side by side.
 Tensors joined_gradients(const Node& node, const Tensor& x, const Shape& x_shape, const Tensors& copies, const Tensor& grads) {
   Tensors out(1);
@@ -79,11 +84,11 @@ Tensors joined_gradients(const Node& node, const Tensor& x, const Shape& x_shape
   return out;
 }
 
-/// The gradient of `bias`, input number `input` of the node: the sum of grad's rows. A leaf's is computed aside.
+/// The gradient of `bias`, input number `input` of the node: the sum of grad's rows. A leaf's is deferred.
 Tensor bias_gradient(const Node& node, std::size_t input, const Tensor& grad, const Tensor& bias) {
   if (GradMode::enabled() || !node.leads_to_leaf(input)) return to(sum(grad, {0}), bias.dtype());
   const Tensor out = empty(bias.shape(), bias.options());
-  autograd::run_aside(out.device(), [out, grad] { copy_data(out, sum(grad, {0})); });
+  autograd::defer(out, [grad](const Tensor& total) { copy_data(total, sum(grad, {0})); });
   return out;
 }
 
@@ -112,41 +117,44 @@ Tensors recorded_linears(const Tensor& x, const Tensors& weights, const Tensors&
   const std::vector<SavedTensor> saved(weights.begin(), weights.end());
   Tensors like_biases;
   for (const Tensor& bias : biases) like_biases.push_back(bias.defined() ? bias.detach() : bias);
-  const auto matrix = joins ? std::make_shared<autograd::GradientMatrix>(outputs) : nullptr;
-  autograd::record("linears", outputs, inputs,
-                   [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, biases = like_biases, matrix](
-                       const Node& node, const Tensors& grads) {
-                     const std::size_t count = saved.size();
-                     if (const Tensor all = matrix ? matrix->gather(grads) : Tensor(); all.defined() && !GradMode::enabled()) {
-                       for (const SavedTensor& weight : saved) weight.get();  // which says if it was changed
-                       return joined_gradients(node, x.get(), shape, copies, all);
-                     }
-                     Tensors out(node.edges().size());
-                     for (std::size_t i = 0; i < count; ++i) {
-                       if (!grads[i].defined()) continue;
-                       const std::size_t addend = 1 + count + biases.size() + i;
-                       if (addend < out.size() && node.needs_grad(addend)) out[addend] = grads[i];
-                       const Tensor weight = saved[i].get(), grad = rows_of(grads[i]);
-                       const bool wants_weight = node.needs_grad(1 + i),
-                                  wants_bias = !biases.empty() && node.needs_grad(1 + count + i);
-                       if (wants_bias) out[1 + count + i] = bias_gradient(node, 1 + count + i, grad, biases[i]);
-                       if (GradMode::enabled()) {  // on the tape
-                         if (node.needs_grad(0)) {
-                           const Tensor part = matmul(grads[i], to(weight, grad.dtype()));
-                           out[0] = out[0].defined() ? out[0] + part : part;
-                         }
-                         if (wants_weight) out[1 + i] = to(matmul(transpose(grad, 0, 1), rows_of(x.get())), weight.dtype());
-                         continue;
-                       }
-                       if (node.needs_grad(0)) {
-                         const bool first = !out[0].defined();
-                         if (first) out[0] = empty(shape, grad.options());
-                         multiply_into(rows_of(out[0]), grad, copies[i], !first);
-                       }
-                       if (wants_weight) out[1 + i] = weight_gradient(node, 1 + i, grad, rows_of(x.get()), weight.dtype());
-                     }
-                     return out;
-                   });
+  autograd::NodeTraits traits;
+  if (joins) traits.columns = columns_of(outputs);
+  autograd::record(
+      "linears", outputs, inputs,
+      [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, biases = like_biases, joins](
+          const Node& node, const Tensors& grads) {
+        const std::size_t count = saved.size();
+        if (const Tensor all = joins && !GradMode::enabled() ? autograd::gather_gradients(node, grads) : Tensor();
+            all.defined()) {
+          for (const SavedTensor& weight : saved) weight.get();  // which says if it was changed
+          return joined_gradients(node, x.get(), shape, copies, all);
+        }
+        Tensors out(node.edges().size());
+        for (std::size_t i = 0; i < count; ++i) {
+          if (!grads[i].defined()) continue;
+          const std::size_t addend = 1 + count + biases.size() + i;
+          if (addend < out.size() && node.needs_grad(addend)) out[addend] = grads[i];
+          const Tensor weight = saved[i].get(), grad = rows_of(grads[i]);
+          const bool wants_weight = node.needs_grad(1 + i), wants_bias = !biases.empty() && node.needs_grad(1 + count + i);
+          if (wants_bias) out[1 + count + i] = bias_gradient(node, 1 + count + i, grad, biases[i]);
+          if (GradMode::enabled()) {  // on the tape
+            if (node.needs_grad(0)) {
+              const Tensor part = matmul(grads[i], to(weight, grad.dtype()));
+              out[0] = out[0].defined() ? out[0] + part : part;
+            }
+            if (wants_weight) out[1 + i] = to(matmul(transpose(grad, 0, 1), rows_of(x.get())), weight.dtype());
+            continue;
+          }
+          if (node.needs_grad(0)) {
+            const bool first = !out[0].defined();
+            if (first) out[0] = empty(shape, grad.options());
+            multiply_into(rows_of(out[0]), grad, copies[i], !first);
+          }
+          if (wants_weight) out[1 + i] = weight_gradient(node, 1 + i, grad, rows_of(x.get()), weight.dtype());
+        }
+        return out;
+      },
+      std::move(traits));
   return outputs;
 }
 

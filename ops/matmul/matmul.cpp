@@ -1,7 +1,7 @@
 #include <glade/ops/matmul/matmul.h>
 
-#include <glade/autograd/aside.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
@@ -149,9 +149,9 @@ Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias, co
 Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype) {
   if (!node.needs_grad(input)) return {};
   const Tensor out = empty({grad.size(1), x.size(1)}, {dtype == DType::float32 ? dtype : x.dtype(), x.device()});
-  const auto multiply = [out, transposed = transpose(grad, 0, 1), x] { multiply_into(out, transposed, x); };
-  if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::run_aside(x.device(), multiply);
-  else multiply();
+  const auto multiply = [transposed = transpose(grad, 0, 1), x](const Tensor& product) { multiply_into(product, transposed, x); };
+  if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::defer(out, multiply);
+  else multiply(out);
   return to_data(out, dtype);
 }
 

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include <glade/autograd/gradient_matrix.h>
 #include <glade/autograd/node.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -67,7 +67,7 @@ Tensors fused_backward(const Node& node, const NormInputs& in, const NormStatist
   const NormGradients out{empty(in.x.shape(), in.x.options()),
                           parameter(1, in.weight),
                           parameter(2, in.bias),
-                          in.gate.defined() ? autograd::empty_gradient(in.gate) : Tensor(),
+                          in.gate.defined() ? autograd::empty_gradient_with_gaps(node, 3, in.gate) : Tensor(),
                           again,
                           in.weight.defined() && node.leads_to_leaf(1) && in.weight.dtype() == wide.dtype};
   if (in.x.numel() > 0)

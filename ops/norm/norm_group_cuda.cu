@@ -1,6 +1,6 @@
 // The RMS norms where a group of threads has a vector of a row each: everything is read once, the next row while this one is
 // computed, and the weight's gradient is gathered in registers over all rows that a group has.
-#include <glade/autograd/aside.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/loops.h>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/norm/norm.cuh>
@@ -248,8 +248,8 @@ bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, 
     kernel<<<blocks, kReduceThreads, bytes, stream(device)>>>(inputs, grad.data<T>(), out, rows, static_cast<int>(d), lanes);
     GLADE_CUDA_LAUNCHED();
     if (!parts.defined()) return;
-    const auto add_up = [blocks, d, parts, weight = gradients.weight] { reduce(ReduceOp::sum, {1, blocks, d}, parts, weight); };
-    gradients.aside ? autograd::run_aside(device, add_up) : add_up();
+    const auto add_up = [blocks, d, parts](const Tensor& sums) { reduce(ReduceOp::sum, {1, blocks, d}, parts, sums); };
+    gradients.defer_weight ? autograd::defer(gradients.weight, add_up) : add_up(gradients.weight);
   });
   return taken;
 }

@@ -23,8 +23,8 @@ struct NormStatistics {
 /// be gaps in gate's, before its last two dimensions.
 struct NormGradients {
   Tensor x, weight, bias, gate;
-  Tensor y;            ///< where defined, the norm's result is left here again; it may be in the place of y's gradient
-  bool aside = false;  ///< whether weight's may be computed aside (autograd/aside.h)
+  Tensor y;                   ///< where defined, the norm's result is left here again; it may be in the place of y's gradient
+  bool defer_weight = false;  ///< whether to hand the last sum of weight's to the engine (autograd/running_pass.h)
 };
 
 namespace cpu {

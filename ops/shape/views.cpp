@@ -94,7 +94,8 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   Tensor y = strides ? x.as_strided(resolved, *strides, x.offset())
                      : contiguous_data(x).as_strided(resolved, resolved.contiguous_strides(), 0);
   autograd::record("reshape", y, {&x},
-                   [from = x.shape()](const autograd::Node&, const Tensor& grad) { return Tensors{reshape(grad, from)}; });
+                   [from = x.shape()](const autograd::Node&, const Tensor& grad) { return Tensors{reshape(grad, from)}; },
+                   {.is_reshape = true});
   return y;
 }
 
@@ -149,7 +150,8 @@ Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   shape.insert(d, 1);
   strides.insert(d, 1);
   Tensor y = x.as_strided(shape, strides, x.offset());
-  autograd::record("unsqueeze", y, {&x}, [d](const autograd::Node&, const Tensor& grad) { return Tensors{squeeze(grad, d)}; });
+  autograd::record("unsqueeze", y, {&x}, [d](const autograd::Node&, const Tensor& grad) { return Tensors{squeeze(grad, d)}; },
+                   {.is_reshape = true});
   return y;
 }
 
@@ -161,7 +163,8 @@ Tensor squeeze(const Tensor& x, std::int64_t dim) {
   shape.erase(d);
   strides.erase(d);
   Tensor y = x.as_strided(shape, strides, x.offset());
-  autograd::record("squeeze", y, {&x}, [d](const autograd::Node&, const Tensor& grad) { return Tensors{unsqueeze(grad, d)}; });
+  autograd::record("squeeze", y, {&x}, [d](const autograd::Node&, const Tensor& grad) { return Tensors{unsqueeze(grad, d)}; },
+                   {.is_reshape = true});
   return y;
 }
 

@@ -130,6 +130,11 @@ TEST(Grad, UnusedInputs) {
   EXPECT_FALSE(autograd::grad({x * x}, {unused}, {}, false, false, true)[0].defined());
 }
 
+TEST(Grad, OutputsMayBeLeaves) {
+  const Tensor x = leaf(2), y = leaf(3);
+  EXPECT_EQ(autograd::grad({x, y, x * y}, {y})[0].item<double>(), 3);
+}
+
 TEST(Grad, LeavesAloneWhatDoesNotLeadToTheInputs) {
   const Tensor x = leaf(2), w = leaf(3);
   const Tensor expensive = exp(w);

@@ -2,6 +2,7 @@
 #include <glade/glade.h>
 
 #include <glade/autograd/gradient_matrix.h>
+#include <glade/autograd/running_pass.h>
 #include <glade/core/row_blocks.h>
 
 #include "support/testing.h"
@@ -10,63 +11,121 @@ namespace glade {
 namespace {
 
 using namespace testing_support;
-using autograd::empty_gradient;
+using autograd::GradientColumns;
 using autograd::GradientMatrix;
+using autograd::Node;
 
 class GradientPlaces : public DeviceTest {};
 GLADE_DEVICE_TESTS(GradientPlaces);
 
-TEST_P(GradientPlaces, LieSideBySide) {
-  const Tensors tensors{random_tensor({2, 3, 4}, device()), random_tensor({2, 3, 8}, device()),
-                        random_tensor({2, 3, 1}, device())};
-  GradientMatrix matrix(tensors);
-  const Tensor heads = tensors[1].as_strided({2, 3, 2, 4}, {24, 8, 4, 1}, 0);
-  const Tensors values{random_tensor({2, 3, 4}, device()), random_tensor({2, 3, 8}, device()),
-                       random_tensor({2, 3, 1}, device())};
-  const auto expect_all = [&](const Tensor& all, const Tensors& expected) {
-    ASSERT_TRUE(all.defined());
-    std::int64_t first = 0;
-    for (const Tensor& x : expected) {
-      EXPECT_TRUE(all_close(slice(all, 1, first, first + x.size(-1)), reshape(x, {6, x.size(-1)})));
-      first += x.size(-1);
-    }
-    EXPECT_EQ(all.shape(), (Shape{6, first}));
-  };
-  for (int run = 0; run < 2; ++run) {  // as in a second backward pass
-    const Tensor first = empty_gradient(tensors[0]), of_heads = empty_gradient(heads), again = empty_gradient(tensors[0]);
-    EXPECT_EQ(first.storage(), of_heads.storage());
-    EXPECT_NE(first.storage(), again.storage());  // its place is taken
-    EXPECT_EQ(of_heads.shape(), heads.shape());
-    copy_data(first, values[0]);
-    copy_data(of_heads, reshape(values[1], heads.shape()));
-    expect_all(matrix.gather({first, reshape(of_heads, {2, 3, 8}), values[2]}), values);
+void expect_columns(const Tensor& matrix, const Tensors& expected) {
+  ASSERT_TRUE(matrix.defined());
+  std::int64_t first = 0;
+  for (const Tensor& x : expected) {
+    const std::int64_t n = x.size(-1);
+    EXPECT_TRUE(all_close(slice(matrix, 1, first, first + n), reshape(x, {x.numel() / n, n})));
+    first += n;
   }
-  // What is left in a place is kept as long as anybody has it.
-  const Tensor left = empty_gradient(tensors[2]), other = empty_gradient(tensors[0]), large = empty_gradient(tensors[1]);
-  copy_data(left, values[2]);
-  EXPECT_FALSE(matrix.gather({other, large, random_tensor({2, 3, 1}, device())}).defined());
-  EXPECT_TRUE(all_close(left, values[2]));
-  // Little is copied, nothing is left out, and nobody has to ask.
-  EXPECT_FALSE(matrix.gather(values).defined());
-  empty_gradient(tensors[0]);
-  EXPECT_FALSE(matrix.gather(values).defined());
-  const Tensor place = empty_gradient(tensors[0]);
-  EXPECT_FALSE(matrix.gather({place, empty_gradient(tensors[1]), {}}).defined());
+  EXPECT_EQ(matrix.size(1), first);
 }
 
-TEST_P(GradientPlaces, AreForWholeTensors) {
-  const Tensor x = random_tensor({4, 8}, device()), y = random_tensor({4, 8}, device());
-  Tensor place;
-  {
-    GradientMatrix matrix({x, y});
-    for (const Tensor& other : {slice(x, 0, 0, 2), transpose(x, 0, 1), random_tensor({4, 8}, device()), reshape(x, {2, 16})}) {
-      place = empty_gradient(other);
-      EXPECT_TRUE(place.is_contiguous());
-      EXPECT_EQ(place.shape(), other.shape());
-    }
-    EXPECT_FALSE(empty_gradient(x).is_contiguous());
+TEST_P(GradientPlaces, LieSideBySide) {
+  const Tensors values{random_tensor({2, 3, 4}, device()), random_tensor({2, 3, 8}, device()),
+                       random_tensor({2, 3, 1}, device())};
+  const Tensor heads = reshape(values[1], {2, 3, 2, 4});
+  const GradientColumns columns{6, {4, 8, 1}, values[0].options()};
+  GradientMatrix matrix(columns);
+  const Tensor first = matrix.take_place(0, values[0]), of_heads = matrix.take_place(1, heads);
+  EXPECT_EQ(first.storage(), of_heads.storage());
+  EXPECT_EQ(of_heads.shape(), heads.shape());
+  EXPECT_FALSE(matrix.take_place(0, values[0]).defined());  // is taken
+  copy_data(first, values[0]);
+  copy_data(of_heads, heads);
+  expect_columns(matrix.gather({first, reshape(of_heads, {2, 3, 8}), values[2]}), values);  // little is copied
+  // What is left in a place is kept as long as anybody has it.
+  const Tensor left = matrix.take_place(2, values[2]);
+  copy_data(left, values[2]);
+  EXPECT_FALSE(matrix.gather({first, reshape(of_heads, {2, 3, 8}), random_tensor({2, 3, 1}, device())}).defined());
+  EXPECT_TRUE(all_close(left, values[2]));
+  // Much is not copied, and nothing is left out.
+  EXPECT_FALSE(GradientMatrix(columns).gather(values).defined());
+  EXPECT_FALSE(matrix.gather({first, reshape(of_heads, {2, 3, 8}), {}}).defined());
+}
+
+TEST_P(GradientPlaces, AreForWholeRows) {
+  GradientMatrix matrix({6, {4, 8}, {DType::float32, device()}});
+  for (const Shape& shape : {Shape{3, 8}, Shape{6, 8}, Shape{6, 2}, Shape{2, 2, 3, 2}})  // the last has parts of rows
+    EXPECT_FALSE(matrix.take_place(0, empty(shape, {DType::float32, device()})).defined()) << shape.str();
+  EXPECT_FALSE(matrix.take_place(0, empty({6, 4}, {DType::float64, device()})).defined());
+  EXPECT_TRUE(matrix.take_place(0, empty({6, 2, 2}, {DType::float32, device()})).defined());
+}
+
+/// Outputs [2, 3, n] of one node, which leaves the matrix of their gradients in `matrix`.
+Tensors maps(const Tensor& x, const std::vector<std::int64_t>& columns, Tensor& matrix) {
+  Tensors outputs;
+  for (const std::int64_t n : columns) outputs.push_back(random_tensor({2, 3, n}, x.device()));
+  autograd::record("maps", outputs, {x},
+                   [&matrix, shape = x.shape(), options = x.options()](const Node& node, const Tensors& gradients) {
+                     matrix = autograd::gather_gradients(node, gradients);
+                     return Tensors{zeros(shape, options)};
+                   },
+                   {.columns = std::make_shared<const GradientColumns>(GradientColumns{6, columns, outputs[0].options()})});
+  return outputs;
+}
+
+/// A scalar whose gradient with respect to x is x, in memory that it asks for and leaves in `memory`; `other` gets none.
+Tensor asking(const Tensor& x, Tensor& memory, const Tensor& other = {}) {
+  Tensor y = zeros({}, x.options());
+  autograd::record("asking", y, {&x, &other}, [x = x.detach(), &memory](const Node& node, const Tensor&) {
+    memory = autograd::empty_gradient_with_gaps(node, 0, x);
+    copy_data(memory, x);
+    return Tensors{memory, {}};
+  });
+  return y;
+}
+
+TEST_P(GradientPlaces, AreFoundThroughReshapes) {
+  const Tensor x = random_leaf({6, 5}, device());
+  Tensor matrix, memory[3];
+  const Tensors y = maps(x, {4, 8, 6}, matrix);
+  const Tensor sum = asking(y[0], memory[0]) + asking(reshape(y[1], {2, 3, 2, 4}), memory[1]) +
+                     asking(squeeze(unsqueeze(flatten(y[2], 0, 1), 0), 0), memory[2]);
+  for (const bool again : {true, false}) {
+    sum.backward({}, again);
+    expect_columns(matrix, y);
+    for (const Tensor& place : memory) EXPECT_EQ(place.storage(), matrix.storage());
   }
-  EXPECT_TRUE(empty_gradient(y).is_contiguous());
+}
+
+TEST_P(GradientPlaces, AreGivenOnce) {
+  const Tensor x = random_leaf({6, 5}, device());
+  Tensor matrix, memory[3];
+  const Tensors y = maps(x, {4, 64}, matrix);
+  Tensor sum = asking(y[0], memory[0]);
+  sum = sum + asking(y[0], memory[1]);
+  sum = sum + asking(y[1], memory[2]);
+  sum.backward();
+  EXPECT_FALSE(memory[1].is_contiguous());  // of the younger node, which comes first
+  EXPECT_TRUE(memory[0].is_contiguous());
+  EXPECT_FALSE(matrix.defined());  // the sum of both lies elsewhere, and a place that was given is not written over
+  EXPECT_TRUE(all_close(memory[1], y[0]));
+}
+
+TEST_P(GradientPlaces, AreNotGivenElsewhere) {
+  const Tensor x = random_leaf({6, 5}, device()), w = random_leaf({}, device());
+  Tensor matrix, memory[6];
+  const Tensors y = maps(x, {4, 8}, matrix);
+  // Behind nodes that are no reshapes, for inputs that are leaves, or made by others.
+  Tensor sum = asking(transpose(y[0], 0, 1), memory[0]) + asking(slice(y[1], 1, 0, 2), memory[1]) + asking(exp(y[1]), memory[2]) +
+               asking(x, memory[3]) + asking(x * w, memory[4]);
+  sum.backward();
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(memory[i].is_contiguous()) << i;
+  EXPECT_FALSE(matrix.defined());
+  // In a pass that does not reach the maker, and in none.
+  const Tensor z = asking(maps(x, {4, 8}, matrix)[0], memory[5], w * 2);
+  autograd::grad({z + w}, {w});
+  EXPECT_TRUE(memory[5].is_contiguous());
+  EXPECT_TRUE(autograd::empty_gradient_with_gaps(*autograd::gradient_edge(z).node, 0, y[0]).is_contiguous());
 }
 
 TEST_P(GradientPlaces, BlocksOfRows) {

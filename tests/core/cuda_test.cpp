@@ -106,7 +106,7 @@ TEST_F(CudaTest, SmallBlocksComeBackOnTheirStreamUntilEmptied) {
   EXPECT_EQ(block(), first);
   EXPECT_NE(empty({1000}, kFloats).raw_data(), first);
   {
-    const StreamGuard aside(Stream::create());
+    const StreamGuard guard(Stream::create());
     void* const other = block();
     EXPECT_NE(other, first);
     EXPECT_EQ(block(), other);

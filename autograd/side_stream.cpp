@@ -1,10 +1,11 @@
-#include <glade/autograd/aside.h>
+#include <glade/autograd/side_stream.h>
 
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include <glade/autograd/grad_mode.h>
 #include <glade/core/error.h>
 
 namespace glade::autograd {
@@ -13,10 +14,8 @@ namespace {
 
 constexpr std::size_t kMost = 16;  // pieces of work that wait: the tensors that they use are kept so long
 
-thread_local Aside* innermost = nullptr;
-
-/// A thread's streams for work aside, one a device: two threads must not share one, as one of them may capture it. They are never
-/// destroyed, but taken over by threads that begin later.
+/// A thread's side streams, one for each device. Two threads must not share one, because one of them may capture it. A stream is
+/// never destroyed: a thread that begins later takes it over.
 class Streams {
  public:
   ~Streams() {
@@ -50,62 +49,67 @@ class Streams {
   std::map<int, Stream> streams_;
 };
 
-Stream aside_stream(int device) {
+Stream side_stream(int device) {
   thread_local Streams streams;
   return streams.of(device);
 }
 
+/// While one lives, the calling thread queues its work on `stream`; `done` marks the end of that work, also after an exception.
+class Queue {
+ public:
+  Queue(Stream stream, cuda::Event& done) : guard_(stream), done_(done) {}
+  ~Queue() {
+    try {
+      done_.record();
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an earlier failure, which ends the pass
+    }
+  }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+ private:
+  StreamGuard guard_;
+  cuda::Event& done_;
+};
+
 }  // namespace
 
-Aside::Aside() : outer_(std::exchange(innermost, this)) {}
-
-Aside::~Aside() {
-  innermost = outer_;
-  waiting_.clear();  // nobody has asked for it
+SideStream::~SideStream() {
+  waiting_.clear();  // nothing reads it
   try {
     finish();
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an earlier failure, which ends the pass
   }
 }
 
-void Aside::add(Stream pass, std::function<void()> f) {
+void SideStream::defer(Stream pass, const Tensor& out, std::function<void(const Tensor&)> f) {
   if (pass.device != pass_.device || pass.handle != pass_.handle) join();
   pass_ = pass;
-  waiting_.push_back(std::move(f));
+  waiting_.push_back({out, std::move(f)});
   if (waiting_.size() == kMost) start();
 }
 
-void Aside::start() {
+void SideStream::start() {
   if (waiting_.empty()) return;
   finish();
-  const Stream aside = aside_stream(pass_.device);
-  aside.wait(pass_);
-  StreamGuard guard(aside);
+  const Stream side = side_stream(pass_.device);
+  side.wait(pass_);
   queued_ = std::exchange(waiting_, {});
-  done_.emplace(pass_.device);
-  for (const auto& f : queued_) f();
-  done_->record();
+  const Queue queue(side, done_.emplace(pass_.device));
+  const NoGradGuard no_grad;
+  for (auto& [out, f] : queued_) f(std::exchange(out, {}));
 }
 
-void Aside::join() {
+void SideStream::join() {
   start();
   finish();
 }
 
-void Aside::finish() {
+void SideStream::finish() {
   if (!done_) return;
   done_->wait_on(pass_);
   done_.reset();
   queued_.clear();
-}
-
-void run_aside(Device device, std::function<void()> f) {
-  if (device.is_cpu() || innermost == nullptr) f();
-  else innermost->add(current_stream(device.index), std::move(f));
-}
-
-void start_aside() {
-  if (innermost != nullptr) innermost->start();
 }
 
 }  // namespace glade::autograd
