@@ -3,7 +3,25 @@
 #include <glade/core/accumulate.h>
 #include <glade/core/format.h>
 
-namespace glade::autograd {
+namespace glade {
+
+std::atomic<std::int64_t> PostAccumulateHooks::count_{0};
+
+void PostAccumulateHooks::add(std::uint64_t key, Hook hook) {
+  hooks_.emplace_back(key, std::move(hook));
+  ++count_;
+}
+
+void PostAccumulateHooks::remove(std::uint64_t key) {
+  count_ -= static_cast<std::int64_t>(std::erase_if(hooks_, [key](const auto& hook) { return hook.first == key; }));
+}
+
+void PostAccumulateHooks::call(const Tensor& leaf) const {
+  const auto hooks = hooks_;  // one may remove itself
+  for (const auto& [key, hook] : hooks) hook(leaf);
+}
+
+namespace autograd {
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {
   Tensor sum = empty(a.shape(), a.options());
@@ -24,7 +42,7 @@ Tensors AccumulateGrad::backward(Tensors gradients) {
   if (!(gradient.shape() == leaf_->shape) || gradient.dtype() != leaf_->dtype)
     fail<AutogradError>("backward: a leaf of {} {} got a gradient of {} {}", leaf_->dtype, leaf_->shape, gradient.dtype(),
                         gradient.shape());
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Tensor& grad = leaf_->autograd->grad;
   if (GradMode::enabled()) {  // the gradient is itself on the tape
     grad = grad.defined() ? accumulate(grad, gradient) : gradient;
@@ -41,7 +59,10 @@ Tensors AccumulateGrad::backward(Tensors gradients) {
   } else {
     grad = accumulate(grad, gradient);
   }
+  lock.unlock();
+  if (has_post_accumulate_hooks()) leaf_->autograd->post_accumulate_hooks.call(Tensor(leaf_));
   return {};
 }
 
-}  // namespace glade::autograd
+}  // namespace autograd
+}  // namespace glade

@@ -9,12 +9,13 @@ namespace glade::autograd {
 /// a + b, recorded where recording is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);
 
-/// The end of the tape at a leaf: adds what arrives to the leaf's grad(). Its sequence number is the lowest, so it runs
-/// when all contributions of a backward pass are in.
+/// The end of the tape at a leaf: adds what arrives to the leaf's grad(), then calls the hooks that wait for that. Its sequence
+/// number is the lowest, so that it runs when all contributions of a backward pass are in.
 class AccumulateGrad final : public Node {
  public:
   explicit AccumulateGrad(const Tensor& leaf) : Node("AccumulateGrad", 0), leaf_(leaf.shared_impl()) {}
   Tensors backward(Tensors gradients) override;
+  bool has_post_accumulate_hooks() const { return !leaf_->autograd->post_accumulate_hooks.empty(); }
 
  private:
   std::shared_ptr<TensorImpl> leaf_;

@@ -6,6 +6,7 @@
 
 #include <glade/autograd/accumulate.h>
 #include <glade/autograd/gradient_matrix.h>
+#include <glade/autograd/leaf_watch.h>
 #include <glade/autograd/running_pass.h>
 #include <glade/autograd/side_stream.h>
 #include <glade/core/format.h>
@@ -56,6 +57,11 @@ class Pass {
     roots_.push_back(std::move(edge.node));
   }
 
+  /// If leaves have hooks that wait for their gradients: counts the contributions to every node, to know when a leaf has all.
+  void watch_leaves() {
+    if (PostAccumulateHooks::exist()) start_watch();
+  }
+
   /// Visits only what leads to one of `targets`, and hands their gradients out instead of gathering them at leaves.
   void restrict_to(const Tensors& outputs, const std::vector<Edge>& targets);
 
@@ -65,8 +71,8 @@ class Pass {
       std::pop_heap(heap_.begin(), heap_.end(), older);
       Node* node = heap_.back();
       heap_.pop_back();
-      if (node->is_leaf()) side_stream_.join();  // leaves come last
-      else check_interrupt();                    // none has its gradient yet
+      if (node->is_leaf()) join_side_stream();  // leaves come last, but for those with hooks
+      else check_interrupt();                   // none of the others has its gradient yet
       auto found = waiting_.find(node);
       Tensors gradients = std::move(found->second);
       waiting_.erase(found);
@@ -80,6 +86,7 @@ class Pass {
       }
       visit(node, std::move(gradients));
     }
+    if (watch_) join_side_stream();
   }
 
   void defer(const Tensor& out, std::function<void(const Tensor&)> f) {
@@ -110,8 +117,10 @@ class Pass {
     const auto [entry, is_new] = waiting_.try_emplace(edge.node.get());
     if (is_new) {
       entry->second.resize(edge.node->num_outputs());
-      heap_.push_back(edge.node.get());
-      std::push_heap(heap_.begin(), heap_.end(), older);
+      if (!watch_ || !watch_->watches(edge.node.get())) {
+        heap_.push_back(edge.node.get());
+        std::push_heap(heap_.begin(), heap_.end(), older);
+      }
     }
     Tensor& slot = entry->second[edge.index];
     if (slot.defined()) {
@@ -148,10 +157,11 @@ class Pass {
     if (node->released())
       fail<AutogradError>("backward of {}: what it saved was freed by an earlier backward; pass retain_graph to keep it",
                           node->name());
+    const std::uint64_t deferred_before = side_stream_.deferred();
     Tensors results;
     {
       const ProfileRange range(RangeKind::backward, node->name());
-      if (node->traits().leaves_gpu_idle) side_stream_.start();
+      if (node->traits().leaves_gpu_idle) start_side_stream();
       RunScope scope(node, create_graph_);
       results = node->backward(std::move(gradients));
     }
@@ -160,30 +170,72 @@ class Pass {
       fail<AutogradError>("backward of {}: {} gradients for {} inputs", node->name(), results.size(), edges.size());
     if (!retain_graph_) node->release();
     for (std::size_t i = 0; i < edges.size(); ++i) add(edges[i], std::move(results[i]));
+    if (watch_ && !node->is_leaf()) watch_after(node, deferred_before);
+  }
+
+  [[gnu::noinline]] void start_watch();
+  [[gnu::noinline]] void watch_after(Node* node, std::uint64_t deferred_before);
+  [[gnu::noinline]] void visit_complete_leaves();
+  void visit_leaf(Node* leaf);
+  void start_side_stream() {
+    side_stream_.start();
+    if (watch_) visit_complete_leaves();
+  }
+  void join_side_stream() {
+    if (watch_) start_side_stream();
+    side_stream_.join();
   }
 
   Pass* outer_;
   bool retain_graph_, create_graph_, restricted_ = false;
   SideStream side_stream_;
-  Matrices matrices_;  // of nodes that are still to run
+  Matrices matrices_;                 // of nodes that are still to run
+  std::unique_ptr<LeafWatch> watch_;  // null where no leaf is watched
   std::vector<std::shared_ptr<Node>> roots_;
   std::unordered_map<Node*, Tensors> waiting_;
   std::vector<Node*> heap_;
   std::unordered_set<Node*> needed_;
 };
 
+void Pass::start_watch() {
+  watch_ = LeafWatch::start(heap_);
+  if (!watch_) return;
+  std::erase_if(heap_, [this](Node* node) { return watch_->watches(node); });
+  std::make_heap(heap_.begin(), heap_.end(), older);
+  visit_complete_leaves();
+}
+
+/// Counts what a node has contributed; what was deferred meanwhile counts as part of all its gradients.
+void Pass::watch_after(Node* node, std::uint64_t deferred_before) {
+  const std::uint64_t deferred = side_stream_.deferred();
+  watch_->count(node, deferred > deferred_before ? deferred : 0, [this](Node* other) { return waiting_.contains(other); });
+  visit_complete_leaves();
+}
+
+/// Visits the watched leaves that have all contributions and whose deferred work, if there is any, has started. Where the pass
+/// does not wait for that work, the leaf gets its gradient on the side stream.
+void Pass::visit_complete_leaves() {
+  for (Node* leaf : watch_->take_complete(side_stream_.joined())) visit_leaf(leaf);
+  const std::vector<Node*> beside = watch_->take_complete(side_stream_.started());
+  if (beside.empty()) return;
+  side_stream_.run_after([&] {
+    for (Node* leaf : beside) visit_leaf(leaf);
+  });
+}
+
+void Pass::visit_leaf(Node* leaf) {
+  Tensors gradients = std::move(waiting_.extract(leaf).mapped());
+  call_hooks(leaf, gradients);
+  const ProfileRange range(RangeKind::backward, leaf->name());
+  RunScope scope(leaf, create_graph_);
+  leaf->backward(std::move(gradients));
+}
+
 void Pass::restrict_to(const Tensors& outputs, const std::vector<Edge>& targets) {
   std::vector<Edge> edges;  // which keep nodes of leaves
   std::vector<Node*> roots;
   for (const Tensor& y : outputs) roots.push_back(edges.emplace_back(gradient_edge(y)).node.get());
-  std::vector<Node*> reachable;
-  std::unordered_set<Node*> seen;
-  auto visit_once = [&](Node* node) {
-    if (node != nullptr && seen.insert(node).second) reachable.push_back(node);
-  };
-  for (Node* node : roots) visit_once(node);
-  for (std::size_t i = 0; i < reachable.size(); ++i)
-    for (const Edge& edge : reachable[i]->edges()) visit_once(edge.node.get());
+  std::vector<Node*> reachable = reachable_from(roots);
   std::sort(reachable.begin(), reachable.end(), older);
   for (const Edge& target : targets) needed_.insert(target.node.get());
   for (Node* node : reachable)
@@ -236,6 +288,7 @@ Tensor gather_gradients(const Node& node, const Tensors& gradients) {
 void backward(const Tensors& outputs, const Tensors& gradients, bool retain_graph, bool create_graph) {
   Pass pass(retain_graph, create_graph);
   seed(pass, "backward", outputs, gradients);
+  pass.watch_leaves();
   pass.run();
 }
 
@@ -263,5 +316,6 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradi
 void glade::Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
   autograd::Pass pass(retain_graph, create_graph);
   autograd::seed(pass, "backward", 0, *this, gradient);
+  pass.watch_leaves();
   pass.run();
 }

@@ -105,6 +105,29 @@ struct WeightCopy {
   std::uint64_t version = 0;  ///< at which they were
 };
 
+/// Hooks that are called when a pass has added all of a leaf's gradient to its grad().
+class PostAccumulateHooks {
+ public:
+  using Hook = std::function<void(const Tensor&)>;
+  PostAccumulateHooks() = default;
+  ~PostAccumulateHooks() {
+    if (!hooks_.empty()) count_ -= static_cast<std::int64_t>(hooks_.size());
+  }
+  PostAccumulateHooks(const PostAccumulateHooks&) = delete;
+  PostAccumulateHooks& operator=(const PostAccumulateHooks&) = delete;
+
+  bool empty() const { return hooks_.empty(); }
+  void add(std::uint64_t key, Hook hook);
+  void remove(std::uint64_t key);
+  void call(const Tensor& leaf) const;
+  /// Whether a leaf has any.
+  static bool exist() { return count_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  static std::atomic<std::int64_t> count_;  // of all leaves
+  std::vector<std::pair<std::uint64_t, Hook>> hooks_;
+};
+
 /// See core/tensor.h.
 struct AutogradSlot {
   bool requires_grad = false;
@@ -114,6 +137,7 @@ struct AutogradSlot {
   std::weak_ptr<autograd::Node> accumulator;      ///< of a leaf
   std::mutex mutex;                               ///< guards it and `copy`: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
+  PostAccumulateHooks post_accumulate_hooks;      ///< of a leaf
   WeightCopy copy;
 };
 

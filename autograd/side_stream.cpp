@@ -95,9 +95,17 @@ void SideStream::start() {
   const Stream side = side_stream(pass_.device);
   side.wait(pass_);
   queued_ = std::exchange(waiting_, {});
+  started_ += queued_.size();
   const Queue queue(side, done_.emplace(pass_.device));
   const NoGradGuard no_grad;
   for (auto& [out, f] : queued_) f(std::exchange(out, {}));
+}
+
+void SideStream::run_after(const std::function<void()>& f) {
+  const Stream side = side_stream(pass_.device);
+  side.wait(pass_);
+  const Queue queue(side, *done_);
+  f();
 }
 
 void SideStream::join() {
@@ -110,6 +118,7 @@ void SideStream::finish() {
   done_->wait_on(pass_);
   done_.reset();
   queued_.clear();
+  joined_ = started_;
 }
 
 }  // namespace glade::autograd

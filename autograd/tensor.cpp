@@ -8,6 +8,11 @@ namespace glade {
 
 namespace {
 
+std::uint64_t next_hook_key() {
+  static std::atomic<std::uint64_t> next{1};
+  return next++;
+}
+
 AutogradSlot& slot_of(const Tensor& x) {
   auto& slot = x.impl()->autograd;
   if (!slot) slot = std::make_unique<AutogradSlot>();
@@ -42,12 +47,19 @@ Tensor Tensor::detach() const { return as_strided(shape(), strides(), offset());
 
 std::uint64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   if (!requires_grad()) fail<AutogradError>("register_hook: the tensor does not require a gradient");
-  static std::atomic<std::uint64_t> next_key{1};
-  const std::uint64_t key = next_key++;
+  const std::uint64_t key = next_hook_key();
   AutogradSlot& slot = *known().autograd;
   const autograd::Edge edge = autograd::gradient_edge(*this);
   if (is_leaf()) slot.hooks.push_back({0, key, hook});  // outlives the accumulator, which lives as long as a tape does
   edge.node->hooks().push_back({edge.index, key, std::move(hook)});
+  return key;
+}
+
+std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  if (!is_leaf() || !requires_grad())
+    fail<AutogradError>("register_post_accumulate_grad_hook: expected a leaf that requires a gradient");
+  const std::uint64_t key = next_hook_key();
+  known().autograd->post_accumulate_hooks.add(key, std::move(hook));
   return key;
 }
 
@@ -56,6 +68,7 @@ void Tensor::remove_hook(std::uint64_t key) const {
   if (!edge.node) return;
   auto has_key = [key](const autograd::Node::OutputHook& hook) { return hook.key == key; };
   std::erase_if(known().autograd->hooks, has_key);
+  known().autograd->post_accumulate_hooks.remove(key);
   std::erase_if(edge.node->hooks(), has_key);
 }
 

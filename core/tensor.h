@@ -122,6 +122,11 @@ class Tensor {
   /// Calls `hook` with this tensor's gradient during backward; a defined result replaces the gradient (AutogradError there where
   /// it has another shape, dtype or device). Returns a key for remove_hook.
   std::uint64_t register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  /// For a leaf that requires a gradient: calls hook(leaf) in every backward() that adds to its grad(), as soon as the last
+  /// contribution is in, while the pass goes on with other nodes. On a GPU grad() is final on the stream that is then the current
+  /// one of the leaf's device: an event recorded there marks it, and kernels that the hook queues follow it. Where an exception
+  /// or Ctrl-C ends a pass with such hooks, some leaves may have their gradients already. Returns a key for remove_hook.
+  std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
   void remove_hook(std::uint64_t key) const;
 
  private:

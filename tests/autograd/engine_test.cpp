@@ -195,6 +195,132 @@ TEST(Hooks, OnALeafOutliveATape) {
   EXPECT_EQ(x.grad().item<double>(), 12);
 }
 
+/// x times w, whose backward writes `name` into `log`.
+Tensor logged_product(const Tensor& x, const Tensor& w, std::vector<std::string>& log, const std::string& name) {
+  const Tensor y = x * w;
+  y.register_hook([&log, name](const Tensor&) {
+    log.push_back(name);
+    return Tensor{};
+  });
+  return y;
+}
+
+std::function<void(const Tensor&)> logging(std::vector<std::string>& log, const std::string& name) {
+  return [&log, name](const Tensor& x) { log.push_back(name + " " + std::to_string(std::lround(x.grad().item<double>()))); };
+}
+
+TEST(PostAccumulateHooks, ComeAsSoonAsAGradientIsFinal) {
+  const Tensor x = leaf(2), a = leaf(3), b = leaf(5), c = leaf(7);
+  std::vector<std::string> log;
+  a.register_post_accumulate_grad_hook(logging(log, "a"));
+  b.register_post_accumulate_grad_hook(logging(log, "b"));
+  const auto key = c.register_post_accumulate_grad_hook(logging(log, "c"));
+  const auto other = c.register_post_accumulate_grad_hook([&](const Tensor& leaf) {
+    EXPECT_TRUE(leaf.is_same(c));
+    EXPECT_FALSE(x.grad().defined());  // leaves without such hooks come last
+  });
+  const auto forward = [&] {
+    return logged_product(logged_product(logged_product(logged_product(x, a, log, "xa"), b, log, "xab"), c, log, "xabc"), b, log,
+                          "xabcb");
+  };
+  forward().backward();
+  EXPECT_EQ(log, (std::vector<std::string>{"xabcb", "xabc", "c 150", "xab", "b 420", "xa", "a 350"}));
+  EXPECT_EQ(x.grad().item<double>(), 3 * 5 * 7 * 5);
+  log.clear();
+  c.remove_hook(key);
+  c.remove_hook(other);
+  const Tensor y = forward();
+  y.backward({}, true);  // adds to what is there
+  EXPECT_EQ(log, (std::vector<std::string>{"xabcb", "xabc", "xab", "b 840", "xa", "a 700"}));
+  y.backward();
+  EXPECT_EQ(log.back(), "a 1050");
+  EXPECT_EQ(c.grad().item<double>(), 3 * 150);
+}
+
+TEST(PostAccumulateHooks, CountUsesThatGetNoGradient) {
+  const Tensor x = leaf(2), w = leaf(3);
+  std::vector<std::string> log;
+  w.register_post_accumulate_grad_hook(logging(log, "w"));
+  const auto blocked = [](const Tensor& in) {
+    Tensor out = zeros({}, in.options());
+    autograd::record("blocked", out, {&in}, [](const autograd::Node&, const Tensor&) { return Tensors(1); });
+    return out;
+  };
+  const Tensor h = logged_product(x, x, log, "xx");
+  const Tensor used = logged_product(h, w, log, "xxw");
+  const Tensor unused = blocked(exp(w * w) * w);
+  (used + unused).backward();
+  EXPECT_EQ(log, (std::vector<std::string>{"xxw", "w 4", "xx"}));
+  // Where nothing comes at all, there is nothing to see.
+  blocked(w * 2).backward();
+  EXPECT_EQ(log.size(), 3U);
+}
+
+TEST(PostAccumulateHooks, SeeRootsAndReplacedGradients) {
+  const Tensor w = leaf(3);
+  std::vector<std::string> log;
+  w.register_post_accumulate_grad_hook(logging(log, "w"));
+  w.backward();
+  w.register_hook([](const Tensor& gradient) { return gradient * 10; });
+  autograd::backward({w, w * 2}, {});
+  EXPECT_EQ(log, (std::vector<std::string>{"w 1", "w 31"}));
+  autograd::grad({w * 2, w}, {w});  // changes no grad()
+  EXPECT_EQ(log.size(), 2U);
+  w.set_grad({});
+  (w * w * w).backward({}, false, true);
+  EXPECT_EQ(log.back(), "w 270");
+  const Tensor first = w.grad();
+  w.set_grad({});
+  first.backward();
+  EXPECT_EQ(log.back(), "w 1800");
+}
+
+TEST(PostAccumulateHooks, MayThrowAndRemoveThemselves) {
+  const Tensor x = leaf(2), a = leaf(3), b = leaf(5);
+  const auto key = a.register_post_accumulate_grad_hook([](const Tensor&) { throw std::runtime_error("from the hook"); });
+  int calls = 0;
+  std::uint64_t own = 0;
+  own = b.register_post_accumulate_grad_hook([&](const Tensor& leaf) {
+    ++calls;
+    leaf.remove_hook(own);
+  });
+  EXPECT_TRUE(throws_with<std::runtime_error>([&] { (x * a * b).backward(); }, "from the hook"));
+  EXPECT_EQ(b.grad().item<double>(), 6);
+  EXPECT_EQ(a.grad().item<double>(), 10);
+  EXPECT_FALSE(x.grad().defined());
+  a.remove_hook(key);
+  (x * a * b).backward();
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(b.grad().item<double>(), 12);
+  EXPECT_EQ(x.grad().item<double>(), 15);
+}
+
+TEST(PostAccumulateHooks, MayStepAndRunPasses) {
+  const Tensor x = leaf(2), w = leaf(3);
+  w.register_post_accumulate_grad_hook([](const Tensor& leaf) {
+    EXPECT_FALSE(GradMode::enabled());
+    add_(leaf, leaf.grad() * -0.5);
+    leaf.set_grad({});
+    const Tensor inner = full({}, 4, {DType::float64}).set_requires_grad();
+    GradMode::set_enabled(true);
+    const Tensor y = inner * inner;
+    GradMode::set_enabled(false);
+    y.backward();
+    EXPECT_EQ(inner.grad().item<double>(), 8);
+  });
+  (x * w).backward();
+  EXPECT_EQ(w.item<double>(), 2);
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(x.grad().item<double>(), 3);
+}
+
+TEST(PostAccumulateHooks, AreForLeaves) {
+  const Tensor x = leaf(2);
+  const auto hook = [](const Tensor&) {};
+  EXPECT_TRUE(throws_with<AutogradError>([&] { (x * 2).register_post_accumulate_grad_hook(hook); }, "expected a leaf"));
+  EXPECT_TRUE(throws_with<AutogradError>([&] { zeros({}).register_post_accumulate_grad_hook(hook); }, "expected a leaf"));
+}
+
 struct Cube : autograd::Function<Cube> {
   static Tensors forward(autograd::Context& ctx, const Tensors& inputs) {
     ctx.save({inputs[0]});
