@@ -54,6 +54,13 @@ std::uint64_t register_hook(const Tensor& x, const py::object& function) {
   });
 }
 
+std::uint64_t register_post_accumulate_grad_hook(const Tensor& x, const py::object& function) {
+  return x.register_post_accumulate_grad_hook([callback = Callback(function)](const Tensor& leaf) {
+    const py::gil_scoped_acquire locked;
+    callback.get()(to_python(leaf));
+  });
+}
+
 /// Puts one node on the tape from `inputs` to `outputs`, whose derivative is the Python function `backward`. It is called
 /// with the tuple of the `saved` tensors, guarded against in-place changes, and the tuple of the outputs' gradients.
 Tensors record_function(const Tensors& inputs, Tensors outputs, const Tensors& saved, const py::object& backward) {
@@ -121,7 +128,12 @@ void bind_autograd(py::module_& module) {
       "device, replaces the gradient. "
       "Returns a key for "
       "remove_hook. AutogradError where the tensor requires no gradient.");
-  def_method("remove_hook", &Tensor::remove_hook, arg("key"), "Removes the hook that register_hook returned the key of.");
+  def_method(
+      "register_post_accumulate_grad_hook", register_post_accumulate_grad_hook, arg("hook"),
+      "Calls hook(self) in every backward that adds to .grad, as soon as the last contribution is in, while backward goes on. "
+      "What it returns is ignored. Returns a key for remove_hook. AutogradError unless the tensor is a leaf that requires a "
+      "gradient.");
+  def_method("remove_hook", &Tensor::remove_hook, arg("key"), "Removes the hook with that key, which its registration returned.");
 
   py::module_ tape = public_submodule(module, "_autograd", "glade.autograd");
   tape.def("grad", gradients_of, arg("outputs"), arg("inputs"), arg("gradients") = py::none(), py::kw_only(),

@@ -106,6 +106,39 @@ def test_an_error_in_a_hook_comes_out_as_it_is():
     assert x.grad is None
 
 
+def test_post_accumulate_grad_hooks():
+    x, w = glade.ones(2, requires_grad=True), glade.tensor([3.0, 4.0], requires_grad=True)
+    seen = []
+
+    def step(leaf):
+        seen.append((leaf.is_same(w), leaf.grad.tolist(), x.grad is None))
+        leaf -= leaf.grad * 0.5
+        leaf.grad = None
+
+    key = w.register_post_accumulate_grad_hook(step)
+    (x * 2 * w).sum().backward()
+    assert seen == [(True, [2.0, 2.0], True)]
+    assert w.tolist() == [2.0, 3.0] and w.grad is None and x.grad.tolist() == [6.0, 8.0]
+    glade.autograd.grad((x * w).sum(), w)
+    w.remove_hook(key)
+    (x * w).sum().backward()
+    assert len(seen) == 1
+    with pytest.raises(glade.AutogradError, match="expected a leaf that requires a gradient"):
+        (x * 2).register_post_accumulate_grad_hook(step)
+
+
+def test_an_error_in_a_post_accumulate_grad_hook_comes_out_as_it_is():
+    x, w = glade.ones(1, requires_grad=True), glade.ones(1, requires_grad=True)
+
+    def hook(leaf):
+        raise KeyError("from the hook")
+
+    w.register_post_accumulate_grad_hook(hook)
+    with pytest.raises(KeyError, match="from the hook"):
+        (x * 2 * w).backward()
+    assert w.grad.tolist() == [2.0] and x.grad is None
+
+
 class Cube(Function):
     @staticmethod
     def forward(ctx, x):

@@ -37,6 +37,7 @@ def bytes_and_objects_that_10000_steps_leave():
     model = nn.Sequential(nn.Linear(4, 8), Cube.apply, nn.RMSNorm(8), nn.Linear(8, 1))
     optimizer = optim.AdamW(model.named_parameters())
     model[0].weight.register_hook(lambda gradient: gradient * 0.5)
+    model[2].weight.register_post_accumulate_grad_hook(lambda leaf: leaf.grad)
     x = glade.randn(3, 4)
 
     def train(steps):
