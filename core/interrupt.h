@@ -1,8 +1,8 @@
 #pragma once
 // Ending an operation that takes long, from outside: what embeds glade sets a check, and long operations call it between parts
 // of their work. Matrix products and recurrences on the CPU, the backward pass before it reaches the leaves, and waiting for a
-// GPU do. An operation that is ended so has changed nothing but results that nobody sees; backward with hooks on final gradients may
-// have given some leaves theirs.
+// GPU do. An operation that is ended so has changed nothing but results that nobody sees; backward with hooks on final gradients
+// may have given some leaves theirs.
 #include <atomic>
 #include <exception>
 #include <thread>
