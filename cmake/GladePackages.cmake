@@ -22,10 +22,15 @@ glade_find_package(HDF5 libhdf5-dev COMPONENTS C)
 glade_find_package(ZLIB zlib1g-dev)
 glade_find_package(nlohmann_json nlohmann-json3-dev 3.9)
 glade_find_package(fmt libfmt-dev)
-# fmt's library, because header-only every source compiles it again. A wheel has no other libraries beside it.
-set(GLADE_FMT fmt::fmt)
+# fmt's library, because header-only every source compiles it again. A wheel has no other libraries beside it. CUDA sources
+# take it header-only in both, with the same flags, so that the compiler cache gives a wheel their objects.
+add_library(glade_fmt INTERFACE)
+target_compile_definitions(glade_fmt INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_HEADER_ONLY=1>)
 if(SKBUILD)
-  set(GLADE_FMT fmt::fmt-header-only)
+  target_link_libraries(glade_fmt INTERFACE fmt::fmt-header-only)
+  target_compile_definitions(glade_fmt INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_SHARED>)
+else()
+  target_link_libraries(glade_fmt INTERFACE fmt::fmt)
 endif()
 if(GLADE_EXAMPLES OR GLADE_TOOLS)
   glade_find_package(CLI11 libcli11-dev)
