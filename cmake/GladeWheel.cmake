@@ -1,6 +1,7 @@
-# A wheel: the extension module, libglade.so beside it, and in glade/lib the OpenMP runtime. OpenBLAS, HDF5 and zlib are in
-# libglade.so, linked from their archives: only the parts that glade calls, hidden from everybody else. The OpenMP runtime
-# stays a library under its own name, because a process must have no second one; CUDA's come from NVIDIA's wheels.
+# A wheel: the extension module, libglade.so beside it, and in glade/lib the OpenMP runtime and fmt. OpenBLAS, HDF5 and zlib
+# are in libglade.so, linked from their archives: only the parts that glade calls, hidden from everybody else. The OpenMP
+# runtime stays a library under its own name, because a process must have no second one. So does fmt: the objects of the
+# build tree, which call its library, are then the wheel's too. CUDA's libraries come from NVIDIA's wheels.
 foreach(archive sz aec)  # which libhdf5.a calls
   find_library(GLADE_${archive}_ARCHIVE lib${archive}.a)
   if(NOT GLADE_${archive}_ARCHIVE)
@@ -26,9 +27,13 @@ set_target_properties(glade PROPERTIES INSTALL_RPATH "${rpath}" INSTALL_RPATH_US
 set_target_properties(_glade PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS _glade glade LIBRARY DESTINATION glade COMPONENT python)
 
+get_target_property(libraries fmt::fmt LOCATION)
 list(FILTER OpenMP_CXX_LIB_NAMES INCLUDE REGEX "omp")
 foreach(name ${OpenMP_CXX_LIB_NAMES})
-  file(REAL_PATH ${OpenMP_${name}_LIBRARY} library)
-  string(REGEX MATCH "lib${name}\\.so(\\.[0-9]+)?" soname ${library})
+  list(APPEND libraries ${OpenMP_${name}_LIBRARY})
+endforeach()
+foreach(library ${libraries})
+  file(REAL_PATH ${library} library)
+  string(REGEX MATCH "lib[a-z]+\\.so(\\.[0-9]+)?" soname ${library})
   install(PROGRAMS ${library} DESTINATION glade/lib COMPONENT python RENAME ${soname})
 endforeach()

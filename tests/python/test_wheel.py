@@ -82,7 +82,7 @@ def test_runs_in_a_clean_environment(python, tmp_path):
     _, modules, libraries = run(python, tmp_path)
     packages = str(python.parents[1])
     carried = {Path(name).name.partition(".")[0] for name in libraries if name.startswith(f"{packages}/")}
-    assert carried == {"_glade", "libglade", "libgomp"}
+    assert carried == {"_glade", "libglade", "libgomp", "libfmt"}
     assert not [name for name in libraries if str(BUILD) in name or name.startswith(str(ROOT / "bindings"))]
     standard = set(sys.stdlib_module_names) | {"__main__", "numpy", "glade"}
     assert {name for name in modules if not name.startswith("_")} <= standard
@@ -97,12 +97,14 @@ def test_each_library_is_held_once(wheel, tmp_path):
         archive.extractall(tmp_path)
     libraries = {path.name: path.relative_to(tmp_path) for path in tmp_path.rglob("*") if ".so" in path.name}
     (module,) = (name for name in libraries if name.startswith("_glade."))
-    (openmp,) = libraries.keys() - {module, "libglade.so"}
-    assert openmp.startswith("libgomp.so.") and libraries[openmp].parent == Path("glade/lib")
+    fmt, openmp = sorted(libraries.keys() - {module, "libglade.so"})
+    assert fmt.startswith("libfmt.so.") and openmp.startswith("libgomp.so.")
+    assert {libraries[name].parent for name in (fmt, openmp)} == {Path("glade/lib")}
 
     needed = {name: dynamic_entries(tmp_path / path, "NEEDED") for name, path in libraries.items()}
-    assert dynamic_entries(tmp_path / libraries[openmp], "SONAME") == {openmp}  # or another copy could be loaded beside it
-    assert openmp in needed["libglade.so"] and "libglade.so" in needed[module]
+    for name in (fmt, openmp):
+        assert dynamic_entries(tmp_path / libraries[name], "SONAME") == {name}  # or another copy could be loaded beside it
+    assert {fmt, openmp} <= needed["libglade.so"] and "libglade.so" in needed[module]
     of_the_system = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2"}
     others = set().union(*needed.values()) - libraries.keys() - of_the_system
     assert all(re.match(r"lib(cudart|cublas|cublasLt)\.so", name) for name in others) and (not others or glade.cuda.is_built())
