@@ -6,13 +6,15 @@ the model must name the value. Both models train on 4 to 24 pairs and are then a
     python examples/associative_recall.py --plot recall.png
 """
 
-import argparse
 import time
 
 import glade
 import numpy as np
 from glade import nn, optim
-from tqdm import tqdm
+from glade.progress import Progress
+
+from lm import program
+from lm.program import Parser, UsageError, positive, size
 
 KEYS = VALUES = 64
 BLANK = 0  # tokens are: blank, then the keys, then the values
@@ -20,16 +22,32 @@ VOCABULARY = 1 + KEYS + VALUES
 NOT_ASKED = -100  # cross_entropy leaves these targets out
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=["gla", "lightning"], default=["gla", "lightning"])
-    parser.add_argument("--pairs", nargs="+", type=int, default=[4, 8, 16, 24], help="in training, one of these a batch [4 8 16 24]")
-    for name, default in dict(layers=2, hidden=64, heads=1, seq_len=96, batch=32, steps=800, seed=0).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")
-    parser.add_argument("--lr", type=float, default=5e-3, help="[0.005]")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--plot", help="image of the accuracy over the number of pairs")
-    return parser.parse_args()
+def parse_options():
+    parser = Parser(__doc__.splitlines()[0])
+    parser.option("--models", ["gla", "lightning"], "gla, lightning or both", nargs="+", choices=["gla", "lightning"])
+    parser.option("--pairs", [4, 8, 16, 24], "Pairs in a sequence, in training one of these a batch", nargs="+", type=size, metavar="N")
+    parser.option("--layers", 2, "Layers", type=size, metavar="N")
+    parser.option("--hidden", 64, "Size of the hidden vectors", type=size, metavar="N")
+    parser.option("--heads", 1, "Heads of a layer", type=size, metavar="N")
+    parser.option("--seq-len", 96, "Tokens of a sequence", type=size, metavar="N")
+    parser.option("--batch", 32, "Sequences of a batch", type=size, metavar="N")
+    parser.option("--steps", 800, "Steps of training", type=size, metavar="N")
+    parser.option("--lr", 5e-3, "Highest learning rate", type=positive, metavar="X")
+    parser.option("--seed", 0, "Of the weights and the data", type=program.seed, metavar="N")
+    parser.option("--device", "auto", "auto, cpu, cuda or cuda:N")
+    parser.add_argument("--plot", type=program.file_name, metavar="FILE.png", help="Image of the accuracy over the number of pairs")
+    options = parser.parse_args()
+    if options.plot:
+        program.check_folder("--plot", options.plot)
+    most = most_pairs(options.seq_len)
+    if max(options.pairs) > most:
+        raise UsageError(f"--pairs {max(options.pairs)}: a sequence of {options.seq_len} holds {most} pairs at most")
+    return options
+
+
+def most_pairs(seq_len):
+    """A pair and a question take three places."""
+    return min(seq_len // 3, KEYS)
 
 
 def make_batch(rng, size, pairs, seq_len, device):
@@ -104,16 +122,16 @@ def train(kind, options):
     model = Recall(kind, options.layers, options.hidden, options.heads).to(options.device)
     optimizer = optim.AdamW(model.named_parameters(), lr=options.lr, weight_decay=0.1)
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(50, options.steps), options.steps))
-    bar = tqdm(range(options.steps), desc=kind, unit="step")
-    for _ in bar:
-        tokens, targets = make_batch(rng, options.batch, rng.choice(options.pairs), options.seq_len, options.device)
-        loss = glade.cross_entropy(model(tokens), targets)
-        loss.backward()
-        optim.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-        bar.set_postfix_str(f"loss {loss.item():.3f}")
+    with Progress() as progress:
+        for step in range(1, options.steps + 1):
+            tokens, targets = make_batch(rng, options.batch, rng.choice(options.pairs), options.seq_len, options.device)
+            loss = glade.cross_entropy(model(tokens), targets)
+            loss.backward()
+            optim.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            progress.show(step / options.steps, f"{kind} step {step}", f"loss {loss.item():.3f}")
     return model.eval()
 
 
@@ -133,12 +151,9 @@ def plot(pairs, results, file):
 
 
 def main():
-    options = parse_arguments()
+    options = parse_options()
     options.device = glade.Device(options.device)
-    most = min(options.seq_len // 3, KEYS)  # a pair and a question take three places
-    if max(options.pairs) > most:
-        raise SystemExit(f"a sequence of {options.seq_len} holds {most} pairs at most")
-    pairs = sorted({*options.pairs, *range(4, most + 1, 4)})
+    pairs = sorted({*options.pairs, *range(4, most_pairs(options.seq_len) + 1, 4)})
     results = {}
     for kind in options.models:
         begin = time.perf_counter()
@@ -152,4 +167,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    program.run(main)

@@ -11,12 +11,15 @@ document; --separator divides files further, and with --field every line of a fi
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from glade import Error
 from glade.data import TokenWriter
+from glade.progress import Progress
 
 END_TOKENS = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"]
 Encode = Callable[[list[str]], list[list[int]]]
@@ -83,14 +86,30 @@ def tokenizer_encoder(path: Path, end_token: str | None) -> tuple[Encode, int, i
     return encode, max(tokenizer.get_vocab().values()) + 1, end
 
 
+class ByteProgress:
+    """Shows how much of the files is read."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.progress = Progress()
+        self.total = max(sum(file.stat().st_size for file in files), 1)
+        self.done = 0
+        self.begin = time.monotonic()
+
+    def add(self, count: int, name: str) -> None:
+        """So many bytes more of the file of this name are read."""
+        self.done += count
+        speed = self.done / max(time.monotonic() - self.begin, 1e-9)
+        parts = f"{self.done / 1e9:.2f} of {self.total / 1e9:.2f} GB", f"{speed / 1e6:.1f} MB/s", name
+        self.progress.show(min(self.done / self.total, 1.0), *parts)
+
+
 def tokenize(files: list[Path], output: Path, encoder: tuple[Encode, int, int], separator: str | None, field: str | None) -> tuple[int, int]:
     """Writes the file; the number of documents and of tokens."""
-    from tqdm import tqdm
-
     encode, vocab_size, end = encoder
     count = tokens = 0
     waiting: list[str] = []
-    with TokenWriter(output, vocab_size, end) as writer, tqdm(total=sum(file.stat().st_size for file in files), unit="B", unit_scale=True) as bar:
+    bar = ByteProgress(files)
+    with TokenWriter(output, vocab_size, end) as writer, bar.progress:
 
         def write() -> None:
             nonlocal count, tokens
@@ -103,8 +122,7 @@ def tokenize(files: list[Path], output: Path, encoder: tuple[Encode, int, int], 
 
         size = 0
         for file in files:
-            bar.set_postfix_str(file.name)
-            for document in documents(file, separator, field, bar.update):
+            for document in documents(file, separator, field, partial(bar.add, name=file.name)):
                 if not document:
                     continue
                 waiting.append(document)

@@ -164,17 +164,15 @@ def test_converter_refuses_and_leaves_the_old_file(tokenizer, tmp_path, capsys):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("package", ["tqdm", "tokenizers"])
-def test_missing_packages_are_named(package, tokenizer, tmp_path, capsys, monkeypatch):
+def test_missing_packages_are_named(tokenizer, tmp_path, capsys, monkeypatch):
     (tmp_path / "a.txt").write_text("the fox")
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert run("--tokenizer", tokenizer, "--output", tmp_path / "a.bin", tmp_path / "a.txt") == 1
-    assert f"tokenize needs the package {package}: pip install {package}\n" == capsys.readouterr().err
+    assert "tokenize needs the package tokenizers: pip install tokenizers\n" == capsys.readouterr().err
     assert not (tmp_path / "a.bin").exists()
 
 
 def test_runs_as_a_module(tmp_path):
-    pytest.importorskip("tqdm")
     (tmp_path / "a.txt").write_text("abc")
     environment = {"PYTHONPATH": str(Path(glade.__file__).parents[1])}
     command = [sys.executable, "-m", "glade.tokenize", "--output", "a.bin", "a.txt"]

@@ -11,7 +11,7 @@ import pytest
 import glade
 
 ROOT = Path(__file__).parents[2]
-MODULES = ["glade", "glade.autograd", "glade.cuda", "glade.data", "glade.nn", "glade.nn.init", "glade.nn.models", "glade.nn._containers", "glade.optim", "glade.profiler", "glade.tokenize", "glade.tuning", "glade.typing"]
+MODULES = ["glade", "glade.autograd", "glade.cuda", "glade.data", "glade.nn", "glade.nn.init", "glade.nn.models", "glade.nn._containers", "glade.optim", "glade.profiler", "glade.progress", "glade.tokenize", "glade.tuning", "glade.typing"]
 
 
 def public(owner):

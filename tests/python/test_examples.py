@@ -1,4 +1,4 @@
-"""The examples: the Python and the C++ training program give the same losses and read each other's checkpoints; recall is learned."""
+"""train_lm: the Python and the C++ program give the same losses and read each other's checkpoints. And recall is learned."""
 
 import csv
 import json
@@ -6,15 +6,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
 import glade
+from programs import ROOT, call, cpp, refused, start, wait_until
+from programs import python as python_program
 
-ROOT = Path(__file__).parents[2]
 OPTIONS = "--hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --warmup 2 --eval-every 4 --device cpu".split()
 
 
@@ -25,24 +23,6 @@ def text(tmp_path_factory):
     return path
 
 
-def environment():
-    return {**os.environ, "PYTHONPATH": str(Path(glade.__file__).parents[1])}
-
-
-def call(command, folder, **streams):
-    """What a program prints."""
-    result = subprocess.run(command, check=True, timeout=300, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **streams)
-    return result.stdout
-
-
-def wait_until(condition):
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("waited in vain")
-
-
 def run(program, text, log, *options):
     call([*program, "--data", text, "--log", log, *OPTIONS, *options], log.parent)
     with open(log) as file:
@@ -50,20 +30,17 @@ def run(program, text, log, *options):
 
 
 def python():
-    pytest.importorskip("tqdm")
-    return [sys.executable, ROOT / "examples" / "train_lm.py"]
+    return python_program("train_lm")
 
 
 @pytest.mark.parametrize("model", ["gla", "lightning"])
 def test_same_losses_as_in_cpp(model, text, tmp_path):
-    program = ROOT / "build" / "examples" / "train_lm"
-    if not program.exists():
-        pytest.skip("the C++ examples are not built")
+    program = cpp("train_lm")
     first = run(python(), text, tmp_path / "first.csv", "--steps", "8", "--model", model, "--save", tmp_path / "first.h5")
     second = run(python(), text, tmp_path / "second.csv", "--steps", "8", "--model", model)
-    cpp = run([program], text, tmp_path / "cpp.csv", "--steps", "8", "--model", model, "--save", tmp_path / "cpp.h5")
+    theirs = run(program, text, tmp_path / "cpp.csv", "--steps", "8", "--model", model, "--save", tmp_path / "cpp.h5")
     assert first == second
-    assert first == pytest.approx(cpp, abs=1e-6)
+    assert first == pytest.approx(theirs, abs=1e-6)
     states = [glade.load(tmp_path / name).model for name in ("first.h5", "cpp.h5")]
     assert all(states[0][name].tolist() == states[1][name].tolist() for name in states[0])
     # Also those of earlier versions and other machines, whose sums of float32 numbers may have another order.
@@ -71,11 +48,9 @@ def test_same_losses_as_in_cpp(model, text, tmp_path):
 
 
 def test_resuming_a_checkpoint_of_the_other_program(text, tmp_path):
-    program = ROOT / "build" / "examples" / "train_lm"
-    if not program.exists():
-        pytest.skip("the C++ examples are not built")
+    program = cpp("train_lm")
     whole = run(python(), text, tmp_path / "whole.csv", "--steps", "8")
-    for first, second in (([program], python()), (python(), [program])):
+    for first, second in ((program, python()), (python(), program)):
         run(first, text, tmp_path / "half.csv", "--steps", "8", "--stop-at", "4", "--save", tmp_path / "half.h5")
         (tmp_path / "rest.csv").unlink(missing_ok=True)
         rest = run(second, text, tmp_path / "rest.csv", "--steps", "8", "--resume", tmp_path / "half.h5")
@@ -112,7 +87,7 @@ def test_interrupts_save_whole_steps(text, tmp_path):
     """A run that is interrupted anywhere goes on to the same losses."""
     whole = run(python(), text, tmp_path / "whole.csv", "--steps", "60")
     command = [*python(), "--data", text, *OPTIONS, "--steps", "60", "--log", "log.csv", "--save", "model.h5"]
-    program = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
+    program = start(command, tmp_path)
     wait_until(lambda: (tmp_path / "log.csv").exists() and len((tmp_path / "log.csv").read_text().splitlines()) > 5)
     program.send_signal(signal.SIGINT)
     output = program.communicate(timeout=60)[0]
@@ -120,59 +95,57 @@ def test_interrupts_save_whole_steps(text, tmp_path):
     assert run(python(), text, tmp_path / "log.csv", "--steps", "60", "--resume", tmp_path / "model.h5") == whole
 
 
-def refused(text, folder, *options):
-    """The exit code, and the last line of what the program prints."""
-    with pytest.raises(subprocess.CalledProcessError) as error:
-        call([*python(), "--data", text, *OPTIONS, *options], folder, stderr=subprocess.STDOUT)
-    return error.value.returncode, error.value.output.splitlines()[-1]
+def refuse(text, folder, *options):
+    return refused([*python(), "--data", text, *OPTIONS, *options], folder)
 
 
 def test_bad_options(text, tmp_path):
     before = text.read_bytes()
     for options, message in [
-        (["--resume", "auto"], "need --save"),
-        (["--save-every", "2"], "need --save"),
-        (["--keep", "2"], "need --save"),
+        (["--resume", "auto"], "--resume auto needs --save"),
+        (["--save-every", "2"], "--save-every needs --save"),
+        (["--keep", "2"], "--keep needs --save"),
         (["--save", ""], "--save: an empty file name"),
-        (["--seed", "-1"], "--seed: -1, expected at least 0"),
-        (["--seed", str(2**64)], f"--seed: {2**64}, expected at most {2**64 - 1}"),
-        (["--save", "m.h5", "--log", "./m.h5"], "--log m.h5: that is a file of --save"),
+        (["--seed", "-1"], "--seed: -1, expected a whole number from 0 to 2^64 - 1"),
+        (["--seed", str(2**64)], f"--seed: {2**64}, expected a whole number from 0 to 2^64 - 1"),
+        (["--save", "m.h5", "--log", "./m.h5"], "--save m.h5: that is a file of --log"),
         (["--log", "new", "--plot", "new"], "--plot new: that is a file of --log"),
+        (["--log", "new", "new"], "--log new: that is a file of --log"),
         (["--log", "m.h5", "--resume", "m.h5"], "--log m.h5: that is a file of --resume"),
-        (["--profile", "p.json", "--steps", "5"], "--profile begins after 5 steps: 5 of them are too few"),
-        (["--save", "model.h5", "--keep", "-1"], "--keep: -1, expected at least 0"),
-        (["--batch", "0"], "--batch: 0, expected at least 1"),
-        (["--lr", "nan"], "--lr: nan, expected at least 0"),
-        (["--steps", "many"], "--steps: invalid int value: 'many'"),
+        (["--profile", "p.json", "--steps", "5"], "--profile begins after 5 steps: --steps 5 is too few"),
+        (["--steps", "5", "--minutes", "5"], "--minutes: not allowed with argument --steps"),
+        (["--save", "model.h5", "--keep", "-1"], "--keep: -1, expected a whole number of at least 0"),
+        (["--batch", "0"], "--batch: 0, expected a whole number of at least 1"),
+        (["--lr", "nan"], "--lr: nan, expected a number of at least 0"),
+        (["--steps", "many"], "--steps: many, expected a whole number of at least 1"),
         (["--save", "nowhere/model.h5"], "--save nowhere/model.h5: there is no folder nowhere"),
         (["--plot", "nowhere/curves.png"], "there is no folder nowhere"),
         (["--log", str(text)], "that is a file of --data"),
     ]:
-        code, line = refused(text, tmp_path, *options)
-        assert code == 2 and message in line
-    assert refused(text, tmp_path, "--resume", "missing.h5") == (1, "train_lm.py: missing.h5: cannot be opened: No such file or directory")
-    assert refused(text, tmp_path, "--save", ".") == (1, "train_lm.py: .: cannot be written: Is a directory")
+        code, line = refuse(text, tmp_path, *options)
+        assert code == 2 and line.startswith("train_lm.py: ") and message in line
+    assert refuse(text, tmp_path, "--resume", "missing.h5") == (1, "train_lm.py: missing.h5: cannot be opened: No such file or directory")
+    assert refuse(text, tmp_path, "--save", ".") == (1, "train_lm.py: .: cannot be written: Is a directory")
+    assert refuse(text, tmp_path, "--seq-len", "9999")[1].endswith("too few for sequences of 9999 bytes")
     assert text.read_bytes() == before
 
 
 def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(text, tmp_path):
     run(python(), text, tmp_path / "log.csv", "--steps", "2", "--save", "model.h5", "--eval-every", "0")
     before = (tmp_path / "model.h5").read_bytes()
-    code, line = refused(text, tmp_path, "--steps", "20", "--lr", "1e30", "--save", "model.h5")
-    assert code == 1 and re.fullmatch(r"the loss of step \d+ is nan: try a smaller --lr", line)
+    code, line = refuse(text, tmp_path, "--steps", "20", "--lr", "1e30", "--save", "model.h5")
+    assert code == 1 and re.fullmatch(r"train_lm.py: the loss of step \d+ is nan: try a smaller --lr", line)
     assert (tmp_path / "model.h5").read_bytes() == before
 
 
 def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
-    program, converter = (ROOT / "build" / "examples" / name for name in ("train_lm", "tokenize"))
-    if not program.exists() or not converter.exists():
-        pytest.skip("the C++ examples are not built")
-    call([converter, "--separator", ". ", "--output", tmp_path / "text.bin", text], tmp_path)
+    program, converter = cpp("train_lm"), cpp("tokenize")
+    call([*converter, "--separator", ". ", "--output", tmp_path / "text.bin", text], tmp_path)
     options = ["--steps", "8", "--packed"]
     first = run(python(), tmp_path / "text.bin", tmp_path / "first.csv", *options, "--accumulate", "2")
-    cpp = run([program], tmp_path / "text.bin", tmp_path / "cpp.csv", *options, "--accumulate", "2")
+    theirs = run(program, tmp_path / "text.bin", tmp_path / "cpp.csv", *options, "--accumulate", "2")
     large = run(python(), tmp_path / "text.bin", tmp_path / "large.csv", *options, "--batch", "8")
-    assert first == pytest.approx(cpp, abs=1e-6)
+    assert first == pytest.approx(theirs, abs=1e-6)
     assert first == pytest.approx(large, abs=1e-4)
 
 
@@ -195,7 +168,6 @@ def test_plot(text, tmp_path):
 @pytest.mark.parametrize("model", ["gla", "lightning"])
 def test_associative_recall(model, tmp_path):
     """Less of it than by default, as far as one pair of every sequence must be held."""
-    pytest.importorskip("tqdm")
     options = "--pairs 1 2 --seq-len 8 --hidden 32 --steps 250 --batch 32 --lr 0.01".split()
-    output = call([sys.executable, ROOT / "examples" / "associative_recall.py", "--models", model, "--device", "cpu", *options], tmp_path)
+    output = call([*python_program("associative_recall"), "--models", model, "--device", "cpu", *options], tmp_path)
     assert float(re.search(r"accuracy 1 pairs ([\d.]+)%", output)[1]) > 95

@@ -1,17 +1,14 @@
-"""examples/generate.py: texts through tokenizer.json, byte-level BPE and Unigram."""
+"""generate with published models: texts through tokenizer.json, byte-level BPE and Unigram, and through SentencePiece."""
 
-import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-import glade
 from glade.nn import models
+from programs import ROOT, cpp, environment, python
 
 tokenizers = pytest.importorskip("tokenizers")
-ROOT = pathlib.Path(__file__).parents[2]
 TEXTS = ["the layer reads the state", "höflich grüßen die Tiere den Hund"] * 3
 PROMPT = "the state grüßt"
 
@@ -46,10 +43,9 @@ def folder(request, tmp_path):
     return tmp_path / "model"
 
 
-def run(*arguments):
-    environment = {"PYTHONPATH": str(pathlib.Path(glade.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, ROOT / "examples/generate.py", *arguments, "--device", "cpu", "--temperature", "0"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+def run(folder, *arguments, program=None):
+    command = [*(program or python("generate")), "--checkpoint", folder, *arguments, "--device", "cpu", "--temperature", "0"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment())
 
 
 def expected(folder, text, count):
@@ -63,13 +59,33 @@ def expected(folder, text, count):
 def test_texts_are_continued(folder):
     streamed = run(folder, "--prompt", PROMPT, "--tokens", "12")
     assert streamed.returncode == 0, streamed.stderr
-    whole = expected(folder, PROMPT, 12)
-    # What is streamed may lack the bytes of a last character that is not complete.
-    assert whole.rstrip("\ufffd").startswith(streamed.stdout.rstrip("\n")[: len(whole.rstrip("\ufffd"))])
+    assert streamed.stdout == expected(folder, PROMPT, 12) + "\n"
     assert len(streamed.stdout) > len(PROMPT) + 5
 
-    batch = run(folder, "--prompt", PROMPT, "the layer", "--tokens", "12")
-    assert batch.stdout == whole + "\n" + expected(folder, "the layer", 12) + "\n"
+    batch = run(folder, "--prompt", PROMPT, "--prompt", "the layer", "--tokens", "12")
+    assert batch.stdout == streamed.stdout + expected(folder, "the layer", 12) + "\n"
+
+
+def test_sentencepiece(tmp_path):
+    """The folder's tokenizer.model, or one that is named, as in C++."""
+    pytest.importorskip("sentencepiece")
+    shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
+    shutil.copy(ROOT / "tests/data/tokenizer/tokenizer.model", tmp_path / "model")
+    prompt = ("--prompt", "the layer reads the state", "--tokens", "8", "--stop", "2")
+    result = run(tmp_path / "model", *prompt)
+    assert result.returncode == 0 and result.stdout.startswith("the layer reads the state"), result.stderr
+    assert run(ROOT / "tests/data/gla_base", *prompt, "--tokenizer", tmp_path / "model/tokenizer.model").stdout == result.stdout
+    other = run(tmp_path / "model", *prompt, program=cpp("generate"))
+    if "without the library sentencepiece" in other.stderr:
+        pytest.skip(other.stderr)
+    assert other.stdout == result.stdout
+
+
+def test_numbers_as_in_cpp(folder):
+    options = ("--tokenizer", "ids", "--prompt", "12 85,84", "--tokens", "6", "--stop", "2")
+    result = run(folder, *options)
+    assert result.stdout.startswith("12 85 84 ") and result.stdout.split() != ["12", "85", "84"]
+    assert run(folder, *options, program=cpp("generate")).stdout == result.stdout
 
 
 def test_conversations_go_on(folder, tmp_path):
@@ -92,9 +108,35 @@ def test_conversations_are_checked_first(folder, tmp_path):
         assert (result.returncode, result.stdout) == (code, "") and message in result.stderr
 
 
-def test_bad_input_is_named(folder):
-    assert "--seed -1: expected a whole number" in run(folder, "--prompt", "x", "--seed", "-1").stderr
-    assert "give --tokenizer" in run(ROOT / "tests/data/gla_base", "--prompt", "x").stderr
-    assert "one prompt" in run(folder, "--prompt", "x", "y", "--conversation", "talk.h5").stderr
-    missing = run(folder / "nothing", "--prompt", "x")
-    assert missing.returncode == 1 and missing.stderr == f"generate.py: {folder / 'nothing'}: cannot be opened: No such file or directory\n"
+def test_bad_input_is_named(folder, tmp_path):
+    (tmp_path / "text.txt").write_text("text")
+    base = ROOT / "tests/data/gla_base"
+    for model, options, code, message in (
+        (folder, ["--seed", "-1"], 2, "--seed: -1, expected a whole number from 0 to 2^64 - 1"),
+        (folder, ["--top-p", "0"], 2, "--top-p: 0, expected a number above 0 and at most 1"),
+        (folder, ["--conversation", "talk.h5", "--prompt", "y"], 2, "--conversation goes with one prompt"),
+        (folder, ["--tokenizer", "missing"], 2, "--tokenizer missing: expected auto, bytes, ids or a file"),
+        (folder, ["--tokenizer", "ids"], 2, "'x' is not the number of a token"),
+        (folder, ["--tokenizer", "bytes"], 1, "token 120 in prompt 0, expected [0, 97)"),
+        (folder, ["--prompt", ""], 2, "--prompt is empty: give at least one character"),
+        (base, [], 2, "gla_base has no tokenizer: give --tokenizer ids, bytes or a file"),
+        (base, ["--tokenizer", tmp_path / "text.txt"], 2, "text.txt: "),
+        (folder / "nothing", [], 1, f"{folder / 'nothing'}: cannot be opened: No such file or directory"),
+    ):
+        result = run(model, "--prompt", "x", *options)
+        assert result.returncode == code and result.stdout in ("", "x") and result.stderr.startswith("generate.py: ") and message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name, package", [("tokenizer.json", "tokenizers"), ("tokenizer.model", "sentencepiece")])
+def test_missing_packages_are_named(name, package, tmp_path):
+    """Only where they are needed."""
+    (tmp_path / name).write_text("{}")
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}', name='{package}')")
+    command = [*python("generate"), "--checkpoint", ROOT / "tests/data/gla_base", "--tokenizer"]
+    variables = environment()
+    variables["PYTHONPATH"] = f"{tmp_path / 'without'}:{variables['PYTHONPATH']}"
+    result = subprocess.run([*command, tmp_path / name], capture_output=True, text=True, env=variables, timeout=120)
+    assert (result.returncode, result.stderr) == (2, f"generate.py: {tmp_path / name}: the package {package} reads it: pip install {package}\n")
+    assert subprocess.run([*command, "ids", "--prompt", "12", "--tokens", "1"], capture_output=True, env=variables, timeout=120).returncode == 0

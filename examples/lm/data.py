@@ -1,0 +1,28 @@
+"""The data of a training run: text or token files, of which the last twentieth is for validation, the rest for training."""
+
+from glade.data import TokenData, make_batch
+
+from lm.program import ProgramError
+
+
+class Data:
+    def __init__(self, files, seq_len, packed):
+        self.tokens = TokenData(files)
+        self.training_size = len(self.tokens) - len(self.tokens) // 20
+        self.validation_size = len(self.tokens) - self.training_size
+        self.unit = "byte" if self.tokens.is_text else "token"
+        self._seq_len, self._packed = seq_len, packed
+        if self.validation_size < seq_len + 1:
+            raise ProgramError(
+                f"the data has {len(self.tokens)} {self.unit}s, {self.validation_size} of them for validation: "
+                f"too few for sequences of {seq_len} {self.unit}s"
+            )
+
+    def validation_batches(self, sequences, device):
+        """Batches (inputs, targets, cu_seqlens, counted) of the same sequences at every call: at most 65536 tokens, spread evenly."""
+        pieces = min(max(65536 // self._seq_len, 1), self.validation_size // (self._seq_len + 1))
+        distance = self.validation_size // pieces
+        starts = [self.training_size + i * distance for i in range(pieces)]
+        for first in range(0, pieces, sequences):
+            batch = make_batch(self.tokens, starts[first : first + sequences], self._seq_len, self._packed)
+            yield batch.inputs.to(device), batch.targets.to(device), batch.cu_seqlens, batch.counted

@@ -1,0 +1,120 @@
+"""What the main functions of the programs share: options, one line for an error, exit codes, signals."""
+
+import argparse
+import math
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import glade
+
+
+class ProgramError(Exception):
+    """What ends a program with one line and exit code 1."""
+
+
+class UsageError(ProgramError):
+    """Options that cannot be followed: exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the options in one line."""
+
+    def __init__(self, description):
+        super().__init__(description=description, allow_abbrev=False)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
+
+    def option(self, name, default, text, **how):
+        """An option whose default the help shows."""
+        self.add_argument(name, default=default, help=f"{text} [{default}]".replace("%", "%%"), **how)
+
+
+def run(main):
+    """Runs `main`, whose result is the exit code. Every error that can be foreseen is one line."""
+    name = os.path.basename(sys.argv[0])
+    warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+    try:
+        code = main()
+        sys.stdout.flush()
+    except (UsageError, glade.ValueError) as error:
+        code, message = 2, str(error)
+    except (ProgramError, glade.Error, OSError) as error:
+        code, message = 1, str(error)
+    except ModuleNotFoundError as error:
+        code, message = 1, f"this needs the package {error.name}: pip install {error.name}"
+    except KeyboardInterrupt:
+        code, message = 128 + signal.SIGINT, "interrupted"
+    else:
+        sys.exit(code)
+    print(f"{name}: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def number_type(kind, is_right, expected):
+    """The type of an option for a finite number; `expected` names in errors what `is_right` asks for."""
+
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not is_right(value):
+            raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
+        return value
+
+    return parse
+
+
+positive = number_type(float, lambda x: x > 0, "a number above 0")
+non_negative = number_type(float, lambda x: x >= 0, "a number of at least 0")
+probability = number_type(float, lambda x: 1e-6 <= x <= 1, "a number above 0 and at most 1")
+count = number_type(int, lambda n: 0 <= n < 2**63, "a whole number of at least 0")
+size = number_type(int, lambda n: 1 <= n < 2**63, "a whole number of at least 1")
+seed = number_type(int, lambda n: 0 <= n < 2**64, "a whole number from 0 to 2^64 - 1")
+
+
+def file_name(text):
+    """The type of an option for a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty file name")
+    return Path(text)
+
+
+def is_same_file(a, b):
+    """Whether both, which may be missing, mean one file."""
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
+def check_folder(option, path):
+    """UsageError where `path`, which `option` names for a file to write, lies in no folder or in one that cannot be written to."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: the folder cannot be written to: {folder}")
+
+
+def check_distinct(option, path, others):
+    """UsageError where `path`, which `option` names for a file to write, is one of `others`: pairs of an option and its file."""
+    for other, file in others:
+        if is_same_file(path, file):
+            raise UsageError(f"{option} {path}: that is a file of {other}")
+
+
+def catch_interrupts():
+    """The list to which SIGINT (Ctrl-C), SIGTERM and SIGHUP (a terminal that closes) are added, for a program that ends when it has
+    saved. A second one of the same kind ends it at once."""
+    received = []
+
+    def receive(number, _):
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGINT:  # nohup ignores SIGHUP, and means it
+            signal.signal(number, receive)
+    return received

@@ -1,0 +1,71 @@
+"""What train_lm.py records: CSV with the columns of the program in C++, and TensorBoard's event files."""
+
+import csv
+import struct
+import subprocess
+
+import pytest
+
+from programs import call, cpp, environment, python
+
+OPTIONS = "--data text.txt --hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --eval-every 4 --device cpu".split()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "text.txt").write_text("".join(f"{i} squared is {i * i}. " for i in range(500)))
+    return tmp_path
+
+
+def rows(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def scalars(folder):
+    """{(name, step): value} of all event files. A record: length, its checksum, that many bytes, their checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            at += length + 16
+            for value in event.summary.value:
+                found[value.tag, event.step] = value.simple_value
+    return found
+
+
+def test_the_same_csv_as_in_cpp(folder):
+    for program, log in ((python("train_lm"), "python.csv"), (cpp("train_lm"), "cpp.csv")):
+        call([*program, *OPTIONS, "--steps", "6", "--log", log], folder)
+    ours, theirs = rows(folder / "python.csv"), rows(folder / "cpp.csv")
+    assert list(ours[0]) == list(theirs[0]) and len(ours) == len(theirs) == 8
+    for a, b in zip(ours, theirs):
+        assert {name for name in a if a[name]} == {name for name in b if b[name]}
+        assert (a["step"], a["learning_rate"]) == (b["step"], b["learning_rate"])
+        for name in ("loss", "bits_per_byte", "validation_bits_per_byte"):
+            assert (a[name] and float(a[name])) == pytest.approx(b[name] and float(b[name]), abs=2e-6)
+
+
+def test_tensorboard_holds_what_the_csv_file_holds(folder):
+    pytest.importorskip("tensorboardX")
+    call([*python("train_lm"), *OPTIONS, "--steps", "6", "--stop-at", "4", "--log", "log.csv", "runs/", "--save", "m.h5"], folder)
+    call([*python("train_lm"), *OPTIONS, "--steps", "6", "--log", "log.csv", "runs", "--resume", "m.h5"], folder)
+    found = scalars(folder / "runs")
+    expected = {(name, int(row["step"])): float(value) for row in rows(folder / "log.csv") for name, value in row.items() if value and name != "step"}
+    assert found.keys() == expected.keys() and ("validation_bits_per_byte", 6) in found
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, rel=1e-5, abs=1 if key[0] == "tokens_per_second" else 1e-3 if key[0] == "seconds" else 1e-6)
+
+
+def test_a_missing_package_is_named(folder):
+    (folder / "without").mkdir()
+    (folder / "without" / "tensorboardX.py").write_text("raise ModuleNotFoundError('none', name='tensorboardX')")
+    variables = environment()
+    variables["PYTHONPATH"] = f"{folder / 'without'}:{variables['PYTHONPATH']}"
+    result = subprocess.run([*python("train_lm"), *OPTIONS, "--log", "runs/"], cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert result.stderr == "train_lm.py: --log runs/: the package tensorboardX writes TensorBoard's event files: pip install tensorboardX\n"
