@@ -20,13 +20,22 @@ struct Recurrence {
   std::int64_t tokens, heads, kv_heads, K, V;
   double scale;
   bool reverse;
-  std::int64_t checkpoint_interval = 0;  ///< of the recurrent backward pass, as planned
+  std::int64_t checkpoint_interval = 0;  ///< of the backward pass, as planned
   Tensor states;  ///< that the forward pass keeps for the backward pass (plan.forward.keeps_states), or undefined
 
   std::int64_t group() const { return heads / kv_heads; }
   /// From a sequence's elements of g_gamma to the next one's.
   std::int64_t gamma_step() const { return g_gamma.defined() && g_gamma.ndim() == 2 ? heads : 0; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
+};
+
+/// What the tokens of every sequence do to a state that enters it, in the state dtype:
+///     state after [k, v] = key_decay [k] value_decay [v] state before [k, v] + added [k, v]
+/// So the states between segments of a sequence, which several devices may hold, follow from those of the segments alone.
+struct SegmentEffect {
+  Tensor added;        ///< [sequences, heads, K, V]
+  Tensor key_decay;    ///< [sequences, heads, K], or [sequences, heads, 1] where all key channels share it
+  Tensor value_decay;  ///< [sequences, heads, V]; undefined: 1
 };
 
 /// Gradients; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state is always
@@ -52,6 +61,11 @@ namespace cpu {
 /// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state where
 /// the plan is recurrent. Sets r.states where the plan keeps them.
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
+/// The effect on states, without outputs; initial_state and q's elements are not read. `plan` is of a problem with states_only.
+/// The gradients of states follow in the same way, gradient before = key_decay value_decay gradient after + added: there
+/// attention_backward() gives `added`, where initial_state's gradient is all that is wanted and grad_final_state is undefined. On
+/// CUDA it computes no outputs then.
+SegmentEffect attention_segment(const AttentionPlan& plan, const Recurrence& r);
 /// From the gradients of o (q's dtype, may be undefined) and final_state (state dtype, may be undefined).
 RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o,
                                        const Tensor& grad_final_state, const GradientMemory& memory);
@@ -59,6 +73,7 @@ RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurren
 
 namespace cuda {
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
+SegmentEffect attention_segment(const AttentionPlan& plan, const Recurrence& r);
 RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o,
                                        const Tensor& grad_final_state, const GradientMemory& memory);
 /// The facts of a GPU that plans depend on.

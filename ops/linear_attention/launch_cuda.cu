@@ -72,6 +72,13 @@ void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o
   chunk_sm90::forward(plan, r, o, final_state);
 }
 
+SegmentEffect attention_segment(const AttentionPlan& plan, const Recurrence& r) {
+  const DeviceGuard guard(r.q.device());
+  if (!is_chunk(plan.forward.kernels)) return recurrent::segment(plan, r);
+  if (plan.forward.kernels == AttentionKernels::chunk_mma) return chunk_mma::segment(plan, r);
+  return chunk_sm90::segment(plan, r);
+}
+
 RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& given_grad_o,
                                        const Tensor& grad_final_state, const GradientMemory& memory) {
   const DeviceGuard guard(r.q.device());

@@ -17,6 +17,16 @@ bool is_16_bit(DType dtype) { return dtype == DType::bfloat16 || dtype == DType:
 std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.length, kChunkTokens); }
 std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
 
+// ---- chunk, on the CPU ---------------------------------------------------------------------------------------------
+
+/// How the work is split over threads is decided at the launch, which knows their number (cpu/staging.h).
+CpuChunkPlan plan_cpu_chunk(const AttentionProblem& p) {
+  // In small heads, short chunks take less work; in large heads, the work on the state dominates, which long chunks amortize.
+  // The kept states take about min(K, V) elements per token and head.
+  const std::int64_t size = std::max(p.K, p.V);
+  return {.tokens = size > 64 ? kChunkTokens : kChunkTokens / 2, .checkpoint_interval = tiles(size) * kChunkTokens};
+}
+
 // ---- recurrent, on CUDA --------------------------------------------------------------------------------------------
 
 /// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
@@ -237,7 +247,7 @@ void plan_recurrent_forward(AttentionPlan& plan, const AttentionConfig& config) 
   AttentionPlan::Forward& f = plan.forward;
   if (p.device.is_cpu()) {
     f.kernels = AttentionKernels::cpu_recurrent;
-  } else if (p.length == 1 && !p.packed && p.heads <= kMostBlocks) {
+  } else if (p.length == 1 && !p.packed && !p.states_only && p.heads <= kMostBlocks) {
     f.kernels = AttentionKernels::decode_step;
   } else {
     f.kernels = AttentionKernels::recurrent;
@@ -248,14 +258,15 @@ void plan_recurrent_forward(AttentionPlan& plan, const AttentionConfig& config) 
 void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool backward_is_chunk) {
   const AttentionProblem& p = plan.problem;
   AttentionPlan::Forward& f = plan.forward;
-  const bool may_keep = plan.has_backward() && backward_is_chunk;
+  const bool may_keep = plan.has_backward() && backward_is_chunk && !p.states_only;
   if (p.device.is_cpu()) {
     f.kernels = AttentionKernels::cpu_chunk;
+    f.cpu_chunk = plan_cpu_chunk(p);
     f.keeps_states = may_keep;
   } else if (!supports_chunk_sm90(p)) {
     f.kernels = AttentionKernels::chunk_mma;
     f.mma = plan_mma(p);
-  } else if (supports_constant_decay(p)) {
+  } else if (supports_constant_decay(p) && !p.states_only) {
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
   } else {
@@ -279,6 +290,7 @@ void plan_recurrent_backward(AttentionPlan& plan, const AttentionConfig& config)
 void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
   if (plan.problem.device.is_cpu()) {
     plan.backward.kernels = AttentionKernels::cpu_chunk;
+    plan.backward.cpu_chunk = plan_cpu_chunk(plan.problem);
     plan.backward.reuses_states = plan.forward.keeps_states;
   } else if (!supports_chunk_sm90(plan.problem)) {
     plan.backward.kernels = AttentionKernels::chunk_mma;

@@ -30,7 +30,8 @@ struct AttentionProblem : tuning::Problem {
   bool g = false, g_gamma = false, gk = false, gv = false;  ///< g: per-head gates; per-channel gates g count as gk
   bool packed = false;                                      ///< with cu_seqlens
   bool reverse = false;
-  bool zero_scale = false;  ///< |softmax_scale| is below 1e-30
+  bool zero_scale = false;   ///< |softmax_scale| is below 1e-30
+  bool states_only = false;  ///< only what is done to states is wanted, or to their gradients (attention_segment())
 
   /// Which gradients the backward pass computes. None: there is no backward pass, and nothing is kept for one.
   struct Gradients {
@@ -64,6 +65,12 @@ enum class AttentionKernels {
   sm90_pass,            ///< chunk_sm90/pass_kernel.cuh: one fused pass for each result
   sm90_constant_decay,  ///< chunk_sm90/constant_decay.cuh: fused passes for data-independent decay
   sm90_intra_chunk,     ///< chunk_sm90/state_scan.cuh, then the gradients of all chunks at the same time (intra_chunk.cuh)
+};
+
+/// Chunks on the CPU.
+struct CpuChunkPlan {
+  std::int64_t tokens = 0;               ///< of a chunk, at most
+  std::int64_t checkpoint_interval = 0;  ///< tokens between the states that the backward pass needs
 };
 
 /// A pass of the recurrent kernel over a state with so many inner channels.
@@ -107,6 +114,7 @@ struct AttentionPlan {
 
   struct Forward {
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
+    CpuChunkPlan cpu_chunk;
     RecurrentPassPlan recurrent;
     ChunkSegments mma;
     Sm90PassPlan pass;
@@ -116,7 +124,8 @@ struct AttentionPlan {
 
   struct Backward {
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens
+    std::int64_t checkpoint_interval = 0;  ///< recurrent: tokens
+    CpuChunkPlan cpu_chunk;
     RecurrentPassPlan keys_inner, values_inner;  ///< recurrent: for dv and gv's gradient; for dq, dk and the other gates'
     ChunkSegments mma;
     Sm90PassPlan values, keys;  ///< sm90_pass: for dv; for dq and dk

@@ -15,6 +15,8 @@ void add_segments(Json& json, const ChunkSegments& plan) {
   json["segment_chunks"] = plan.segment_chunks;
 }
 
+Json describe(const CpuChunkPlan& plan) { return {{"chunk_tokens", plan.tokens}}; }
+
 Json describe(const RecurrentPassPlan& plan) {
   return {{"inner", plan.inner},     {"warps", plan.warps},       {"blocks_per_head", plan.blocks},
           {"columns", plan.columns}, {"segments", plan.segments}, {"segment_tokens", plan.segment_tokens}};
@@ -47,6 +49,7 @@ Json describe(const ConstantDecayPlan& plan) {
 Json describe(const AttentionPlan::Forward& plan) {
   Json json{{"kernels", kernels_name(plan.kernels)}};
   switch (plan.kernels) {
+    case AttentionKernels::cpu_chunk: json.update(describe(plan.cpu_chunk)); break;
     case AttentionKernels::recurrent: json.update(describe(plan.recurrent)); break;
     case AttentionKernels::chunk_mma: json.update(describe(plan.mma)); break;
     case AttentionKernels::sm90_pass: json.update(describe(plan.pass)); break;
@@ -61,6 +64,7 @@ Json describe(const AttentionPlan::Backward& plan) {
   Json json{{"kernels", kernels_name(plan.kernels)}};
   switch (plan.kernels) {
     case AttentionKernels::cpu_recurrent: json["checkpoint_interval"] = plan.checkpoint_interval; break;
+    case AttentionKernels::cpu_chunk: json["checkpoint_interval"] = plan.cpu_chunk.checkpoint_interval; break;
     case AttentionKernels::recurrent:
       json["checkpoint_interval"] = plan.checkpoint_interval;
       json["dq, dk"] = describe(plan.values_inner);

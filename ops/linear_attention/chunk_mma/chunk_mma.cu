@@ -5,6 +5,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/common/segments.h>
+#include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::chunk_mma {
 
@@ -65,26 +66,33 @@ StatesArguments<E> state_arguments(const Recurrence& r, const Tensor& boundary_s
   return s;
 }
 
+/// The states before all segments but the first, from scans of all but the last that start from zeros. `total_decay` is as in
+/// Segments.
+template <class E>
+Tensor segment_states(const Recurrence& r, const Arguments<E>& a, StatesArguments<E> s, bool backward, float* total_decay) {
+  const cudaStream_t on = stream(r.q.device());
+  const int channels = r.gk.defined() ? a.K : 1;
+  const Tensor found = empty({r.sequences, s.segments, r.heads, r.K, r.V}, {DType::float32, r.q.device()});
+  const Tensor decay = empty({r.sequences, s.segments, r.heads, channels}, found.options());
+  s.segment_states = pointer<float>(found);
+  s.decay = pointer<float>(decay);
+  s.from_zeros = true;
+  states(a, s, backward, on);
+  const linear_attention::Segments added{s.segment_states, s.decay, r.sequences, s.segments, a.heads,
+                                         channels,         a.K,     a.V,         total_decay};
+  linear_attention::join_segments(added, on);
+  return found;
+}
+
 template <class E>
 void run_states(const ChunkSegments& plan, const Recurrence& r, const Arguments<E>& a, StatesArguments<E> s, bool backward) {
   if (r.sequences == 0) return;
-  const cudaStream_t on = stream(r.q.device());
   s.segments = plan.segments;
   s.segment_chunks = plan.segment_chunks;
-  Tensor segment_states, decay;
-  if (s.segments > 1) {
-    const int channels = r.gk.defined() ? a.K : 1;
-    segment_states = empty({r.sequences, s.segments, r.heads, r.K, r.V}, {DType::float32, r.q.device()});
-    decay = empty({r.sequences, s.segments, r.heads, channels}, segment_states.options());
-    s.segment_states = pointer<float>(segment_states);
-    s.decay = pointer<float>(decay);
-    s.from_zeros = true;
-    states(a, s, backward, on);
-    s.from_zeros = false;
-    const linear_attention::Segments added{s.segment_states, s.decay, r.sequences, s.segments, a.heads, channels, a.K, a.V};
-    linear_attention::join_segments(added, on);
-  }
-  states(a, s, backward, on);
+  Tensor before;
+  if (s.segments > 1) before = segment_states(r, a, s, backward, nullptr);
+  s.segment_states = pointer<float>(before);
+  states(a, s, backward, stream(r.q.device()));
 }
 
 template <class E>
@@ -123,6 +131,21 @@ void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, co
     run_states(plan.forward.mma, r, a, s, false);
     outputs<E>(a, {nullptr, s.states, o.raw_data(), false}, stream(r.q.device()));
   });
+}
+
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
+  const TensorOptions options{DType::float32, r.q.device()};
+  SegmentEffect effect{
+      empty({r.sequences, r.heads, r.K, r.V}, options), empty({r.sequences, r.heads, r.gk.defined() ? r.K : 1}, options), {}};
+  if (r.sequences == 0) return effect;
+  visit_elements(r, [&]<class E>(E*) {
+    StatesArguments<E> s{};
+    s.segments = plan.forward.mma.segments + 1;  // a last one without tokens: the state before it is that after all others
+    s.segment_chunks = plan.forward.mma.segment_chunks;
+    const Tensor before = segment_states(r, arguments<E>(r), s, false, pointer<float>(effect.key_decay));
+    copy_data(effect.added, select(before, 1, s.segments - 1));
+  });
+  return effect;
 }
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,

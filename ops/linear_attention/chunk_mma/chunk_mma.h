@@ -57,6 +57,8 @@ void gradients(const Arguments<E>& a, const GradientsArguments<E>& g, cudaStream
 
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state);
 
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
+
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const linear_attention::ChunkGradients& grads);
 

@@ -116,19 +116,20 @@ class Launcher {
                             const Tensor& room = {}) {
     if (plan.segments == 1) return state;
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
-    if (plan.scan_for_states) {
-      StateScanArguments scan = segments_from_zeros<StateScanArguments>(plan, y, w, state, backward), none = scan;
-      none.run_segments = 0;
-      run_scans(backward ? none : scan, backward ? scan : none, plan.scan_key_tiles);
-      join(scan);
-    } else {
-      Pass pass = segments_from_zeros<Pass>(plan, y, w, state, backward);
-      pass.gates_are_inner = true;
-      pass.wide_blocks = plan.wide_blocks;
-      run(pass);
-      join(pass);
-    }
+    run_segments_from_zeros(plan, y, w, state, backward, nullptr);
     return state;
+  }
+  /// What all segments do to a state.
+  SegmentEffect segment_effect(Sm90PassPlan plan) {
+    const TensorOptions options{DType::float32, r_.q.device()};
+    SegmentEffect effect{{}, empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+    ++plan.segments;  // a last one without tokens: the state before it is that after all others
+    const Tensor states = segment_states(plan);
+    if (r_.sequences > 0)
+      run_segments_from_zeros(plan, r_.k, r_.v, {nullptr, false, nullptr, pointer<float>(states)}, false,
+                              pointer<float>(effect.key_decay));
+    effect.added = contiguous_data(select(states, 1, plan.segments - 1));
+    return effect;
   }
   /// Room for the states before all segments.
   Tensor segment_states(const ChunkSegments& plan) const {
@@ -161,6 +162,29 @@ class Launcher {
   }
 
  private:
+  /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
+  void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
+                               float* total_decay) {
+    const auto arguments = [&]<class Arguments>(Arguments) {
+      auto a = segments_from_zeros<Arguments>(plan, y, w, state, backward);
+      if (plan.segments > 2 || total_decay)
+        a.decay = pointer<float>(
+            keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()})));
+      return a;
+    };
+    if (plan.scan_for_states) {
+      StateScanArguments scan = arguments(StateScanArguments{}), none = scan;
+      none.run_segments = 0;
+      run_scans(backward ? none : scan, backward ? scan : none, plan.scan_key_tiles);
+      join(scan, total_decay);
+    } else {
+      Pass pass = arguments(Pass{});
+      pass.gates_are_inner = true;
+      pass.wide_blocks = plan.wide_blocks;
+      run(pass);
+      join(pass, total_decay);
+    }
+  }
   /// A scan of all segments but the last, each from zeros.
   template <class Arguments>
   Arguments segments_from_zeros(const ChunkSegments& plan, const Tensor& y, const Tensor& w, const State& state, bool backward) {
@@ -170,16 +194,13 @@ class Launcher {
     a.keeps_states = a.from_zeros = true;
     a.first_segment = backward ? 1 : 0;
     a.run_segments = plan.segments - 1;
-    if (plan.segments > 2)
-      a.decay = pointer<float>(
-          keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()})));
     return a;
   }
   int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
-  void join(const ScanArguments& a) const {
-    if (a.segments > 2)
+  void join(const ScanArguments& a, float* total_decay) const {
+    if (a.decay)
       linear_attention::join_segments({a.segment_states, a.decay, r_.sequences, a.segments, a.heads, gated_channels(),
-                                       static_cast<int>(r_.K), static_cast<int>(r_.V)},
+                                       static_cast<int>(r_.K), static_cast<int>(r_.V), total_decay},
                                       stream_);
   }
 
@@ -210,6 +231,8 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
   state = launcher.find_segment_states(pass, r.k, r.v, state, false, r.states);
   launcher.run(launcher.pass(pass, Outer::values, r.q, r.k, r.v, false, state, o));
 }
+
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) { return Launcher(r).segment_effect(plan.forward.pass); }
 
 namespace {
 

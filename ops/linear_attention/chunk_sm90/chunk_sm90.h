@@ -102,6 +102,8 @@ void run_state_scans(const StateScanArguments& forward, const StateScanArguments
 /// o and final_state; keeps the states before the segments in r.states where the plan says so.
 void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
+
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const linear_attention::ChunkGradients& grads);
 

@@ -18,6 +18,10 @@ __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p)
     state = p.decay[row(segment) * p.channels + channel] * state + next;
     next = state;
   }
+  if (p.total_decay == nullptr || (p.channels == 1 ? at != 0 : at % p.V != 0)) return;
+  float total = 1;
+  for (int segment = 0; segment + 1 < p.count; ++segment) total *= p.decay[row(segment) * p.channels + channel];
+  p.total_decay[(std::int64_t{blockIdx.z} * p.heads + blockIdx.y) * p.channels + channel] = total;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct Segments {
   const float* decay;  ///< [sequences, count, heads, channels]: decays of the segments
   std::int64_t sequences;
   int count, heads, channels, K, V;  ///< channels: K, or 1 where all share a gate
+  float* total_decay;                ///< [sequences, heads, channels]: of all segments but the last together, or null
 };
 /// Replaces `states` by the states before each segment.
 void join_segments(const Segments& p, cudaStream_t stream);

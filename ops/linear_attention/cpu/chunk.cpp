@@ -16,12 +16,13 @@ class ForwardTask {
   using F = compute_t<T>;
 
  public:
-  ForwardTask(Interruption& interruption, const Recurrence& r)
+  /// By chunks of at most `tokens` tokens.
+  ForwardTask(Interruption& interruption, const Recurrence& r, std::int64_t tokens)
       : interruption_(interruption),
         r_(r),
         K_(padded(r.K, kLine<F>)),
-        interval_(state_interval(r)),
-        chunk_(r, tokens(r), tokens(r)),
+        interval_(r.checkpoint_interval),
+        chunk_(r, tokens, tokens),
         state_(K_, r.V),
         factors_(1, r.K),
         keys_(K_, kChunk),
@@ -45,7 +46,7 @@ class ForwardTask {
         std::fill_n(factors_[0], K_, F{1});
         simd_.forward_steps(chunk_.steps(), r_.K, V_, state_[0], state_.row(), out_[0]);
       } else {
-        compute_outputs();
+        process_chunk(o.defined());
       }
       store_rows<T>(out_, chunk_.count, columns.size(), o, HeadRows(sequence, position, r_.heads, h, r_.V, columns.begin));
     }
@@ -54,28 +55,26 @@ class ForwardTask {
   }
 
  private:
-  /// The tokens of a chunk. In small heads, short chunks take less work; in large heads, the work on the state dominates, which
-  /// long chunks amortize.
-  static std::int64_t tokens(const Recurrence& r) { return std::max(r.K, r.V) > 64 ? kChunk : kChunk / 2; }
-
-  /// Computes the outputs of the staged chunk and the state after it. Overwrites the staged keys.
-  void compute_outputs() {
+  /// Computes the state after the staged chunk, and its outputs if they are wanted. Overwrites the staged keys.
+  void process_chunk(bool with_outputs) {
     Rows<F>&q = chunk_.q, &k = chunk_.k, &v = chunk_.v;
     if (chunk_.per_channel) {
       simd_.multiply_elements(K_, chunk_.lead[0], factors_[0]);
       scale_state();
       std::copy_n(chunk_.trail[0], K_, factors_[0]);
     }
-    simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
-    chunk_.scores(q, keys_, r_.K, scores_);
-    simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
+    if (with_outputs) {
+      simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
+      chunk_.scores(q, keys_, r_.K, scores_);
+      simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
+      if (chunk_.shared) simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
+      chunk_.add_lower(scores_, v, V_, out_);
+    }
     if (chunk_.shared) {
-      simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
       simd_.scale_rows(chunk_.count, K_, chunk_.to_end.data(), k[0], k.row());
       std::fill_n(factors_[0], K_, chunk_.total);
       scale_state();
     }
-    chunk_.add_lower(scores_, v, V_, out_);
     simd_.multiply(r_.K, V_, chunk_.count, k[0], 1, k.row(), v[0], v.row(), state_[0], state_.row(), true);
   }
 
@@ -97,11 +96,11 @@ class ForwardTask {
 };
 
 template <class T>
-void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
+void forward(const Recurrence& r, std::int64_t tokens, const Tensor& o, const Tensor& final_state) {
   const ColumnSplit<compute_t<T>> split(r.sequences * r.heads, r.V);
   Interruption interruption;
   parallel_for(split.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
-    ForwardTask<T> task(interruption, r);
+    ForwardTask<T> task(interruption, r, tokens);
     for (std::int64_t i = first; i < last && !interruption.requested(); ++i) {
       const std::int64_t head = i / split.blocks;
       task.run(head / r.heads, head % r.heads, split.columns(i % split.blocks), o, final_state);
@@ -117,7 +116,7 @@ class BackwardChunks {
   using F = compute_t<T>;
 
  public:
-  static std::int64_t segment_length(const Recurrence& r) { return std::clamp<std::int64_t>(r.length, 1, state_interval(r)); }
+  static std::int64_t segment_length(const Recurrence& r) { return std::clamp<std::int64_t>(r.length, 1, r.checkpoint_interval); }
 
   BackwardChunks(const Recurrence& r, const Tensor& grad_o)
       : r_(r),
@@ -277,12 +276,12 @@ Tensor allocate_chunk_states(const Recurrence& r) {
   const auto padded_size = [&](std::int64_t size) {
     return r.state_dtype() == DType::float64 ? padded(size, kLine<double>) : padded(size, kLine<float>);
   };
-  return empty({(r.tokens / state_interval(r) + r.sequences) * r.heads, padded_size(r.V), padded_size(r.K)},
+  return empty({(r.tokens / r.checkpoint_interval + r.sequences) * r.heads, padded_size(r.V), padded_size(r.K)},
                {r.state_dtype(), kCPU});
 }
 
-void chunk_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
-  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { forward<T>(r, o, final_state); });
+void chunk_forward(const Recurrence& r, std::int64_t tokens, const Tensor& o, const Tensor& final_state) {
+  visit_floating(r.q.dtype(), [&]<class T>(TypeTag<T>) { forward<T>(r, tokens, o, final_state); });
 }
 
 void chunk_backward(const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state, const RecurrenceGradients& grads) {

@@ -8,13 +8,11 @@ namespace glade::cpu {
 
 constexpr std::int64_t kChunk = 64;  // largest number of tokens of a chunk
 
-/// The forward pass keeps one state per this many tokens for the backward pass. Kept states then
-/// take about min(K, V) elements per token and head.
-inline std::int64_t state_interval(const Recurrence& r) { return padded(std::max(r.K, r.V), kChunk); }
-/// The kept state [values][K] before the token at `position`, a multiple of the interval. Its rows are whole lines.
+/// The kept state [values][K] before the token at `position`, a multiple of r.checkpoint_interval. Its rows are whole lines.
 template <class F>
 F* kept_state(const Recurrence& r, const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position) {
-  const std::int64_t interval = state_interval(r), place = (sequence.begin / interval + n + position / interval) * r.heads + h;
+  const std::int64_t interval = r.checkpoint_interval,
+                     place = (sequence.begin / interval + n + position / interval) * r.heads + h;
   return r.states.data<F>() + place * padded(r.V, kLine<F>) * padded(r.K, kLine<F>);
 }
 

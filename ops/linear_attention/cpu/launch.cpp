@@ -5,8 +5,19 @@ namespace glade::cpu {
 
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
   if (plan.forward.kernels == AttentionKernels::cpu_recurrent) return recurrent_forward(r, o, final_state);
+  r.checkpoint_interval = plan.forward.cpu_chunk.checkpoint_interval;
   if (plan.forward.keeps_states) r.states = allocate_chunk_states(r);
-  chunk_forward(r, o, final_state);
+  chunk_forward(r, plan.forward.cpu_chunk.tokens, o, final_state);
+}
+
+SegmentEffect attention_segment(const AttentionPlan& plan, const Recurrence& given) {
+  Recurrence r = given;
+  r.initial_state = {};
+  SegmentEffect effect;
+  effect.added = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU});
+  attention_forward(plan, r, {}, effect.added);
+  segment_decays(r, effect);
+  return effect;
 }
 
 RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& given, const Tensor& grad_o,
@@ -18,10 +29,10 @@ RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurren
     recurrent_backward(r, grad_o, grad_final_state, grads);
     return grads;
   }
+  r.checkpoint_interval = plan.backward.cpu_chunk.checkpoint_interval;
   if (!plan.backward.reuses_states) {
     r.states = allocate_chunk_states(r);
-    chunk_forward(r, empty({r.tokens, r.heads, r.V}, {r.q.dtype(), kCPU}),
-                  empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
+    chunk_forward(r, plan.backward.cpu_chunk.tokens, {}, empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
   }
   chunk_backward(r, grad_o, grad_final_state, grads);
   return grads;

@@ -58,7 +58,8 @@ struct Pass {
   // As run() sets it: a sequence's positions in segments that run at the same time (segments.cuh).
   int segments;          ///< of the longest sequence
   std::int64_t segment;  ///< positions of one
-  F* segment_decays;     ///< [segments, sequences, heads, I + J]: if not null, every segment leaves its final state and decay
+  F* segment_decays;     ///< [segments, sequences, heads, I + J]: if not null, every segment leaves its final state and decay.
+                         ///< Set before run(): [sequences, heads, I + J], for those of whole sequences (run_in_segments())
 };
 
 /// Queues the pass on the device's current stream. F is float or double; c, d and e are of type T, and so are the gates, or

@@ -80,6 +80,21 @@ void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, co
   else run<F, T>(pass, plan.forward.recurrent, r.q.device());
 }
 
+template <class F, class T>
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
+  const TensorOptions options{r.state_dtype(), r.q.device()};
+  const Tensor added = empty({r.sequences, r.heads, r.K, r.V}, options),
+               decay = empty({r.sequences, r.heads, r.K + r.V}, options);
+  constexpr std::int64_t kNoCheckpoints = 1;
+  Pass<F> pass = make_pass<F>(r, kNoCheckpoints, true, false, rows(r, {}, r.K), rows(r, r.k, r.K, 1, r.group()),
+                              rows(r, r.v, r.V, 1, r.group()));
+  pass.initial = {};
+  pass.final = {pointer<F>(added), r.heads * r.K * r.V, 0};
+  pass.segment_decays = pointer<F>(decay);
+  run<F, T>(pass, plan.forward.recurrent, r.q.device());
+  return {added, slice(decay, 2, 0, r.K), slice(decay, 2, r.K, r.K + r.V)};
+}
+
 /// Two passes with the same inner channels: a forward scan for the gradient of the query (or for the output again) and a reverse
 /// scan for that of the key (or the value); and the gradients of the gates that follow from both. Undefined tensors are not
 /// wanted.
@@ -172,6 +187,12 @@ void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Te
 
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   visit_types(r, [&]<class F, class T>() { forward<F, T>(plan, r, o, final_state); });
+}
+
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
+  SegmentEffect effect;
+  visit_types(r, [&]<class F, class T>() { effect = segment<F, T>(plan, r); });
+  return effect;
 }
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,

@@ -6,6 +6,7 @@ namespace glade::cuda::recurrent {
 
 /// final_state may be initial_state.
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state);
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
 /// Undefined gradients are not wanted.
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const RecurrenceGradients& grads);

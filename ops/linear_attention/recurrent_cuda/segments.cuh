@@ -7,11 +7,13 @@
 namespace glade::cuda::recurrent {
 
 /// Turns the final states that the segments have from zeros, [segments, sequences, heads, I, J] by the pass's strides, into those
-/// that the segments start from.
+/// that the segments start from. If `total_decay` is not null, it also leaves the decay of all segments there, [sequences, heads,
+/// I + J], and the state after them in pass.final.
 template <class F>
-void compose(const Pass<F>& pass, const F* decays, F* states, Device device);
+void compose(const Pass<F>& pass, const F* decays, F* states, F* total_decay, Device device);
 
-/// Calls launch(pass), twice if there are several segments.
+/// Calls launch(pass), twice if there are several segments. A pass with segment_decays is one without outputs from zeros, for the
+/// final state and the decay of whole sequences: of it the first launch is enough.
 template <class F, class Launch>
 void run_in_segments(Pass<F>& pass, const RecurrentPassPlan& plan, Device device, const Launch& launch) {
   pass.segments = plan.segments;
@@ -29,7 +31,8 @@ void run_in_segments(Pass<F>& pass, const RecurrentPassPlan& plan, Device device
   from_zeros.past = from_zeros.states = from_zeros.products = nullptr;
   from_zeros.segment_decays = decays.template data<F>();
   launch(from_zeros);
-  compose(pass, from_zeros.segment_decays, from_zeros.final.data, device);
+  compose(pass, from_zeros.segment_decays, from_zeros.final.data, pass.segment_decays, device);
+  if (pass.segment_decays != nullptr) return;
   pass.initial = {from_zeros.final.data, from_zeros.final.sequence, from_zeros.final.segment};
   launch(pass);
 }
