@@ -183,11 +183,12 @@ void bind_models(py::module_& module) {
       "unknown or mistyped one.")
       .def_static(
           "from_pretrained",
-          [](const std::filesystem::path& folder, Device device, std::optional<DType> dtype) {
-            return GLAForCausalLM::from_pretrained(folder, {device, dtype});
+          [](const std::filesystem::path& name, Device device, std::optional<DType> dtype) {
+            return GLAForCausalLM::from_pretrained(name, {device, dtype});
           },
-          arg("folder"), py::kw_only(), arg("device") = kCPU, arg("dtype") = py::none(), Unlocked(),
-          "The published model in a folder (config.json and safetensors files, as fla writes them). Its parameters are float32; "
+          arg("name"), py::kw_only(), arg("device") = kCPU, arg("dtype") = py::none(), Unlocked(),
+          "The published model in a folder (config.json and safetensors files, as fla writes them), or of a hub's name "
+          "(\"owner/model\", see find_pretrained). Its parameters are float32; "
           "dtype is that of activations, by default the config's. CheckpointError, naming the file and the cause, for damaged "
           "folders and configs that glade cannot honour.")
       .def(
@@ -205,6 +206,12 @@ void bind_models(py::module_& module) {
       "expand_k=1.0, expand_v=1.0, use_output_gate=True, hidden_ratio=4, intermediate_size=None, norm_eps=1e-6, "
       "tie_word_embeddings=False, "
       "initializer_range=0.02, dtype=\"float32\" (of activations). ValueError, naming it, for an unknown or mistyped one.");
+  models.def(
+      "find_pretrained", [](const std::filesystem::path& name) { return find_pretrained(name); }, arg("name"),
+      "The folder of a published model: name itself where it exists or is no name of a hub. A hub's name (\"owner/model\") "
+      "stands for what `hf download owner/model` left in the local cache of Hugging Face: the folder of its revision main, "
+      "under $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. Downloads nothing: CheckpointError that says what "
+      "to run where the model is not there.");
   models.def("from_json", make_causal_lm, arg("config"),
              "The model that a configuration's JSON describes. ValueError for an unknown model_type.");
 }

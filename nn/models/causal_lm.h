@@ -86,9 +86,10 @@ class GLAForCausalLM : public CausalLM {
  public:
   explicit GLAForCausalLM(const GLAConfig& config);
 
-  /// The published model in a folder; its parameters are float32. On the CPU float32 files are not copied but mapped (see
-  /// SafetensorsFile::read). CheckpointError as for load_pretrained, and where the tensors do not fit the config.
-  static std::unique_ptr<GLAForCausalLM> from_pretrained(const std::string& folder, const PretrainedOptions& options = {});
+  /// The published model in a folder, or of a hub's name (see find_pretrained); its parameters are float32. On the CPU float32
+  /// files are not copied but mapped (see SafetensorsFile::read). CheckpointError as for PretrainedFolder, and where the
+  /// tensors do not fit the config.
+  static std::unique_ptr<GLAForCausalLM> from_pretrained(const std::string& name, const PretrainedOptions& options = {});
   /// Writes a folder that from_pretrained and fla read.
   void save_pretrained(const std::string& folder, const SavePretrainedOptions& options = {}) const;
 };

@@ -179,14 +179,14 @@ void remove_other_weights(const fs::path& folder, const std::set<std::string>& f
 
 }  // namespace
 
-PretrainedFolder::PretrainedFolder(const std::string& path)
-    : path_(path), config_(read_config(fs::path(path) / kConfig)), files_(open_files(path)) {
+PretrainedFolder::PretrainedFolder(const std::string& name)
+    : path_(find_pretrained(name)), config_(read_config(fs::path(path_) / kConfig)), files_(open_files(path_)) {
   for (const auto& [file, content] : files_) {
     for (const auto& [published_name, info] : content.tensors()) {
       const std::string name = from_published_name(published_name);
       if (config_.tie_word_embeddings && name == kHead) continue;  // which some files hold nevertheless
       if (!places_.emplace(name, Place{file, published_name}).second)
-        fail<CheckpointError>("{}: {} is there under two names", path, name);
+        fail<CheckpointError>("{}: {} is there under two names", path_, name);
       infos_.emplace(name, TensorInfo{info.dtype, from_published_shape(name, info.shape)});
     }
   }
@@ -251,8 +251,8 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const S
   save_pretrained(folder, config, infos_of(state), [&](const std::string& name) { return state.at(name); }, options);
 }
 
-std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& path, const PretrainedOptions& options) {
-  const PretrainedFolder folder(path);
+std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& name, const PretrainedOptions& options) {
+  const PretrainedFolder folder(name);
   check_sizes(folder);
   GLAConfig config = folder.config();
   if (options.dtype) config.dtype = *options.dtype;
@@ -261,12 +261,12 @@ std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::strin
     auto model = std::make_unique<GLAForCausalLM>(config);
     check_state("tensors", model->named_state(), folder.tensors());
     StateDict state;
-    for (const auto& [name, info] : folder.tensors())
-      state.emplace(name, to_data(to_data(folder.read(name), options.device), DType::float32));
+    for (const auto& [tensor, info] : folder.tensors())
+      state.emplace(tensor, to_data(to_data(folder.read(tensor), options.device), DType::float32));
     model->assign_state_dict(state);
     return model;
   } catch (const ValueError& error) {
-    fail<CheckpointError>("{}: {}", path, error.what());
+    fail<CheckpointError>("{}: {}", folder.path(), error.what());
   }
 }
 

@@ -11,14 +11,22 @@
 
 namespace glade::nn::models {
 
+/// The folder of a published model: `name` itself where it exists or is no name of a hub. A hub's name ("owner/model") stands
+/// for what `hf download owner/model` left in the local cache of Hugging Face: the folder of its revision main, under
+/// $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub ($XDG_CACHE_HOME instead of ~/.cache where it is set).
+/// Downloads nothing: CheckpointError that says what to run where the model is not there.
+std::string find_pretrained(const std::string& name);
+
 /// A published model's folder, open for reading.
 class PretrainedFolder {
  public:
-  /// Reads config.json and the headers of model.safetensors or of the shards that model.safetensors.index.json lists.
-  /// CheckpointError that names the file and the cause: missing or damaged files, a config that glade cannot honour,
-  /// tensors that are not where the index says. Whether the tensors fit the config shows when they are loaded into a model.
-  explicit PretrainedFolder(const std::string& path);
+  /// Takes a folder or a hub's name, as find_pretrained does. Reads config.json and the headers of model.safetensors or of the
+  /// shards that model.safetensors.index.json lists. CheckpointError that names the file and the cause: missing or damaged
+  /// files, a config that glade cannot honour, tensors that are not where the index says. Whether the tensors fit the config
+  /// shows when they are loaded into a model.
+  explicit PretrainedFolder(const std::string& name);
 
+  /// The folder that was found.
   const std::string& path() const { return path_; }
   const GLAConfig& config() const { return config_; }
   /// By glade's names, in the dtypes of the files.

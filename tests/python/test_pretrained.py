@@ -67,6 +67,21 @@ def test_broken_folders_are_named(tmp_path):
         models.GLAForCausalLM.from_pretrained(tmp_path)
 
 
+def test_downloads_load_by_name(tmp_path, monkeypatch):
+    """What `hf download owner/tiny` leaves in a cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(glade.CheckpointError, match="owner/tiny: there is no such folder, .*: hf download owner/tiny$"):
+        models.GLAForCausalLM.from_pretrained("owner/tiny")
+    snapshot = tmp_path / "models--owner--tiny/snapshots/0123abcd"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(DATA / "gla_base")
+    (tmp_path / "models--owner--tiny/refs").mkdir()
+    (tmp_path / "models--owner--tiny/refs/main").write_text("0123abcd")
+    assert models.find_pretrained("owner/tiny") == str(snapshot)
+    assert models.GLAForCausalLM.from_pretrained("owner/tiny").config["vocab_size"] == 97
+
+
 def test_generation_of_lists(tmp_path):
     model = models.GLAForCausalLM.from_pretrained(DATA / "gla_base")
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]

@@ -20,10 +20,22 @@ from glade._glade._models import (
     Decoder,
     GLAForCausalLM,
     LightningForCausalLM,
+    find_pretrained,
     from_json as _from_json,
 )
 
-__all__ = ["AttentionStates", "Block", "CausalLM", "Decoder", "GLAForCausalLM", "LightningForCausalLM", "from_checkpoint", "from_config"]
+__all__ = [
+    "AttentionStates",
+    "Block",
+    "CausalLM",
+    "Conversation",
+    "Decoder",
+    "GLAForCausalLM",
+    "LightningForCausalLM",
+    "find_pretrained",
+    "from_checkpoint",
+    "from_config",
+]
 
 
 def from_config(config: dict[str, Any]) -> CausalLM:
