@@ -110,7 +110,14 @@ void bind_models(py::module_& module) {
           py::return_value_policy::reference_internal);
   py::class_<Decoder, Module>(models, "Decoder", "Everything of a model below its head.")
       .def_readwrite("recompute", &Decoder::recompute,
-                     "Whether training keeps only the inputs of each layer and computes the rest again in backward.");
+                     "Whether training keeps only the inputs of each layer and computes the rest again in backward.")
+      .def(
+          "forward",
+          [](const Decoder& self, const Tensor& ids, AttentionStates* states, const std::optional<Tensor>& cu_seqlens) {
+            return self.forward(ids, states, or_undefined(cu_seqlens));
+          },
+          arg("ids"), arg("states") = py::none(), arg("cu_seqlens") = py::none(), Unlocked(),
+          "What the head makes logits of: [B, T, hidden_size] for ids [B, T]. The arguments are those of CausalLM.forward.");
 
   py::class_<CausalLM, Module>(models, "CausalLM",
                                "A language model: an embedding, pre-norm blocks of attention and MLP, a norm and a head.")

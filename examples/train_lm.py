@@ -3,6 +3,7 @@
     python examples/train_lm.py --data text.txt --save model.h5 --plot curves.png
 """
 
+import sys
 from contextlib import ExitStack
 
 import glade
@@ -11,8 +12,9 @@ from glade import nn, optim
 from lm import program
 from lm.data import Data
 from lm.log import CSVLog, TensorBoardLog
-from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, parse_options
+from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, choose_run, parse_options
 from lm.program import ProgramError
+from lm.run_settings import RunSettings
 from lm.step_profile import StepProfile
 from lm.training_log import TrainingLog, columns
 
@@ -29,23 +31,22 @@ def open_resumed(options):
 def configure(options, defaults, vocab_size, resumed):
     """The configuration that the options and, for what they leave open, the checkpoint to resume from or else the defaults ask for.
     ProgramError where the checkpoint holds another model."""
+    config = resumed.config if resumed else None
     asked = {
+        "model_type": ("--model", options.model),
         "vocab_size": ("a vocabulary of", vocab_size),
         "num_hidden_layers": ("--layers", options.layers),
         "hidden_size": ("--hidden", options.hidden),
         "num_heads": ("--heads", options.heads),
         "dtype": ("--dtype", options.dtype),
     }
-    if not resumed:
-        fields = zip(asked, (vocab_size, *(defaults[name] for name in ("layers", "hidden", "heads", "dtype"))))
-        config = dict(fields, model_type="gla" if options.model == "gla" else "lightning")
-        return config | {name: value for name, (_, value) in asked.items() if value is not None}
-    config = resumed.config or {}
-    if config.get("model_type") != options.model:
-        raise ProgramError(f"{resumed.path} holds another model: the options ask for --model {options.model}")
-    for name, (option, value) in asked.items():
-        if value is not None and config[name] != value:
-            raise ProgramError(f"{resumed.path} holds another model: the options ask for {option} {value}")
+    if not config:
+        names = dict(num_hidden_layers="layers", hidden_size="hidden", num_heads="heads", dtype="dtype")
+        config = {"model_type": "gla", **{field: defaults[name] for field, name in names.items()}}
+        return config | {field: value for field, (_, value) in asked.items() if value is not None}
+    for field, (option, value) in asked.items():
+        if value is not None and config.get(field) != value:
+            raise ProgramError(f"{resumed.path}: the run was made with {option} {config.get(field)}, not {value}")
     return config
 
 
@@ -54,19 +55,22 @@ class Training:
         self.options = options
         self.device = glade.Device(options.device)
         defaults = CUDA_DEFAULTS if self.device.type == "cuda" else CPU_DEFAULTS
-        self.seq_len, self.sequences, self.steps = (getattr(options, name) or defaults[name] for name in ("seq_len", "batch", "steps"))
-        self.data = Data(options.data, self.seq_len, options.packed)
-        self.kept = list(self.data.validation_batches(self.sequences, self.device))
-        how = dict(packed=options.packed, seed=options.seed, end=self.data.training_size, device=self.device)
-        self.loader = glade.data.Loader(self.data.tokens, self.sequences, self.seq_len, **how)
         resumed = open_resumed(options)
+        self.settings = RunSettings(resumed)
+        run = self.chosen = choose_run(options, defaults, self.settings)
+        self.data = Data(options.data, run.seq_len, run.packed)
+        if options.save or resumed:
+            self.settings.fix_data(self.data.tokens)
+        self.kept = list(self.data.validation_batches(run.batch, self.device))
+        how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device)
+        self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how)
         self.saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep)) if options.save else None
-        glade.manual_seed(options.seed)
+        glade.manual_seed(run.seed)
         self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
         self.model.model.recompute = options.recompute
-        self.optimizer = optim.AdamW(self.model.named_parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=options.weight_decay)
+        self.optimizer = optim.AdamW(self.model.named_parameters(), lr=run.lr, betas=(0.9, 0.95), weight_decay=run.weight_decay)
         self.scaler = optim.LossScaler(self.device) if self.model.config["dtype"] == "float16" else None
-        self.step = 0
+        self.step, self.validated_step = 0, None
         self.log = self.open_log(stack, resumed)
         self.scheduler = optim.LRScheduler(self.optimizer, self.schedule())
         if resumed:
@@ -82,15 +86,16 @@ class Training:
                 logs.append(TensorBoardLog(log.path, resumed.step + 1 if resumed else 0))
             else:
                 logs.append(CSVLog(log.path, columns(self.data.unit), bool(resumed)))
-        return stack.enter_context(TrainingLog(logs, self.seq_len * self.sequences * self.options.accumulate, self.data.unit))
+        run = self.chosen
+        return stack.enter_context(TrainingLog(logs, run.seq_len * run.batch * run.accumulate, self.data.unit))
 
     def schedule(self):
         """The share of the learning rate at each step; with --minutes, the cosine follows the time."""
-        warmup = min(self.options.warmup, self.steps)
-        by_steps = optim.warmup_cosine_lr(warmup, self.steps)
-        if not self.options.minutes:
+        steps, warmup = self.chosen.steps, min(self.chosen.warmup, self.chosen.steps)
+        by_steps = optim.warmup_cosine_lr(warmup, steps)
+        if not self.chosen.minutes:
             return by_steps
-        return lambda step: by_steps(step if step < warmup else warmup + int(self.done() * (self.steps - warmup)))
+        return lambda step: by_steps(step if step < warmup else warmup + int(self.done() * (steps - warmup)))
 
     def resume(self, resumed):
         if "default" not in resumed.random or "position" not in resumed.data:
@@ -101,21 +106,23 @@ class Training:
         if self.scaler and scale:
             self.scaler.load_state_dict(scale)
         self.step = resumed.step
+        if self.settings.changes():
+            print(f"train_lm.py: {self.settings.changes()}", file=sys.stderr)
         print(f"resuming from {resumed.path} after step {self.step}")
 
     def print_summary(self):
         parameters = sum(x.numel() for x in self.model.parameters())
         data, unit = self.data, self.data.unit
         print(
-            f"{self.options.model} model of {parameters / 1e6:.2f} million parameters on {self.device}; {data.training_size / 1e6:.2f} "
+            f"{self.model.config['model_type']} model of {parameters / 1e6:.2f} million parameters on {self.device}; {data.training_size / 1e6:.2f} "
             f"million {unit}s to train on, {data.validation_size / 1e6:.2f} for validation",
             flush=True,
         )
 
     def done(self):
         """The share of the run that is behind: of its steps, or of its time."""
-        minutes = self.options.minutes
-        return min(self.log.seconds() / (60 * minutes) if minutes else self.step / self.steps, 1.0)
+        minutes = self.chosen.minutes
+        return min(self.log.seconds() / (60 * minutes) if minutes else self.step / self.chosen.steps, 1.0)
 
     def is_finished(self):
         return self.done() >= 1 or 0 < self.options.stop_at <= self.step
@@ -128,11 +135,13 @@ class Training:
                 self.profile.next_step()
             self.take_step()
             if self.saver:
-                self.saver.check()  # raises the error of a save that failed meanwhile
+                self.check_save(self.saver.check)
             if self.is_due(self.options.eval_every):
                 self.validate()
             if self.is_due(self.options.save_every):
                 self.save()
+        self.log.flush()
+        self.log.erase()
         if self.profile:
             self.profile.finish()
         if not received:
@@ -140,6 +149,7 @@ class Training:
         self.save()
         if self.saver:
             self.saver.wait()
+        self.log.finish()
         self.log.print(f"{'interrupted' if received else 'finished'} after step {self.step}, {self.log.seconds():.1f} s")
         if self.device.type == "cuda":
             categories = {"parameters": list(self.model.parameters()), "optimizer": list(self.optimizer.state_dict().values())}
@@ -154,14 +164,14 @@ class Training:
 
     def take_step(self):
         with glade.profiler.range("data"):
-            batches = [next(self.loader) for _ in range(self.options.accumulate)]
+            batches = [next(self.loader) for _ in range(self.chosen.accumulate)]
         counted = sum(batch.counted for batch in batches)
         arguments = []
         for batch in batches:
             share = glade.full((), batch.counted / counted, device=self.device)
-            arguments += [batch.inputs, batch.targets, share, *([batch.cu_seqlens] if self.options.packed else [])]
+            arguments += [batch.inputs, batch.targets, share, *([batch.cu_seqlens] if self.chosen.packed else [])]
         # Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-        is_eager = self.options.packed or self.options.eager or self.profile
+        is_eager = self.chosen.packed or self.options.eager or self.profile
         (loss,) = self.train(arguments) if is_eager else self.train_graphed(arguments)
         learning_rate = self.optimizer.lr
         self.scheduler.step()
@@ -172,7 +182,7 @@ class Training:
         """The loss of a step on batches of inputs, targets, share in the loss and, if packed, cu_seqlens, one after the other: as of one
         batch of all their sequences, every target counts the same."""
         total = None
-        size = 4 if self.options.packed else 3
+        size = 4 if self.chosen.packed else 3
         for i in range(0, len(arguments), size):
             inputs, targets, share, *cu_seqlens = arguments[i : i + size]
             with glade.profiler.range("forward"):
@@ -183,12 +193,15 @@ class Training:
                 (self.scaler.scale(loss) if self.scaler else loss).backward()
             total = total + loss.detach() if total is not None else loss.detach()
         with glade.profiler.range("optimizer"):
-            self.optimizer.step(max_norm=self.options.grad_clip, scaler=self.scaler)
+            self.optimizer.step(max_norm=self.chosen.grad_clip, scaler=self.scaler)
             self.optimizer.zero_grad()
         return [total]
 
     @glade.no_grad()
     def validate(self):
+        if self.validated_step == self.step:
+            return
+        self.validated_step = self.step
         self.log.flush()
         self.model.eval()
         total = sum(self.model.loss(x, y, cu_seqlens).item() * counted for x, y, cu_seqlens, counted in self.kept)
@@ -200,8 +213,17 @@ class Training:
         if not self.saver:
             return
         scale = {LOSS_SCALE + name: x for name, x in self.scaler.state_dict().items()} if self.scaler else {}
-        data = self.loader.state_dict() | scale
+        data = self.loader.state_dict() | self.settings.state_dict | scale
+        self.check_save(self.saver.wait)
         self.saver.save(self.model, optimizer=self.optimizer, scheduler=self.scheduler, step=self.step, data=data)
+
+
+    def check_save(self, check):
+        """Calls `check`, which raises the error of a save that failed: training goes on."""
+        try:
+            check()
+        except glade.CheckpointError as error:
+            self.log.print(f"not saved, and tried again at the next save: {error}")
 
 
 def plot(history, unit, file):
@@ -227,7 +249,7 @@ def plot(history, unit, file):
 
 
 def main():
-    options = parse_options(__doc__.splitlines()[0])
+    options = parse_options()
     with ExitStack() as stack:
         return Training(options, stack).run()
 

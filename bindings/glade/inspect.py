@@ -1,7 +1,8 @@
-"""What is in a checkpoint, or in any other HDF5 file of numbers; and what differs between two.
+"""What is in a checkpoint, or in any other HDF5 file of numbers; whether it is undamaged; and what differs between two.
 
     python -m glade.inspect model.h5
     python -m glade.inspect model.h5 --json
+    python -m glade.inspect model.h5 --verify
     python -m glade.inspect --diff a.h5 b.h5
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 from glade import CheckpointError, HDF5Entry, HDF5File
 
-__all__ = ["describe", "differences"]
+__all__ = ["damages", "describe", "differences"]
 
 
 def attributes(file: HDF5File) -> dict[str, Any]:
@@ -51,6 +52,21 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
                 tensor["same_as"] = entry.first_name
         tensors.append(tensor)
     return attributes(file) | {"tensors": tensors}
+
+
+def damages(path: str | os.PathLike[str]) -> list[str]:
+    """One line for each damaged tensor in a file. Reads everything and checks all checksums."""
+    file = HDF5File(path)
+    lines = []
+    for entry in file.entries:
+        if entry.problem:
+            lines.append(f"{file.path}: {entry.name}: {entry.problem}")
+        elif entry.first_name == entry.name:
+            try:
+                file.verify(entry.name)
+            except CheckpointError as error:
+                lines.append(str(error))
+    return lines
 
 
 def difference(a: HDF5File, b: HDF5File, name: str) -> str:
@@ -100,23 +116,43 @@ def print_table(description: dict[str, Any]) -> None:
     print(f"{elements} elements, {total} bytes, {stored} in the file")
 
 
+def verify(path: str) -> int:
+    """Prints what is damaged; the exit code."""
+    lines = damages(path)
+    tensors = [entry for entry in HDF5File(path).entries if entry.problem or entry.first_name == entry.name]
+    stored = sum(entry.stored_bytes for entry in tensors if not entry.problem)
+    whole = len(tensors) - len(lines)
+    print(*lines, sep="\n", end="\n" if lines else "")
+    print(f"{path}: {len(lines)} tensors are damaged, {whole} are not" if lines else f"{path}: all {whole} tensors, {stored} bytes, are undamaged")
+    return 1 if lines else 0
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m glade.inspect", description=__doc__.split("\n")[0])
+    description = __doc__.split("\n")[0] + " The exit code is 1 for a damaged file, and for files that differ."
+    parser = argparse.ArgumentParser(prog="python -m glade.inspect", description=description)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("file", nargs="?", help="file to show")
     what.add_argument("--diff", nargs=2, metavar="FILE", help="two files to compare; exit code 0 means that nothing differs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--verify", action="store_true", help="read everything and check all checksums, instead of showing what is there")
     options = parser.parse_args()
+    if options.diff and (options.json or options.verify):
+        parser.error("--diff goes with neither --json nor --verify")
     try:
+        if options.verify:
+            return verify(options.file)
         if options.diff:
             lines = differences(*options.diff)
             print(*lines, sep="\n", end="\n" if lines else "")
             return 1 if lines else 0
+        found = describe(options.file)
+        is_damaged = any("problem" in tensor for tensor in found["tensors"])
         if options.json:
-            print(json.dumps(describe(options.file), indent=2))
+            print(json.dumps(found, indent=2))
         else:
-            print_table(describe(options.file))
-        return 0
+            print_table(found)
+        return 1 if is_damaged else 0
     except CheckpointError as error:
         print(f"glade.inspect: {error}", file=sys.stderr)
         return 1

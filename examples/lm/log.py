@@ -1,30 +1,36 @@
 """Records of a run: CSV files, and event files for TensorBoard."""
 
-import csv
+import os
 
 from lm.program import ProgramError
 
 
 class CSVLog:
-    """A row for every step or validation; a value that is missing stays empty."""
+    """A row for every step or validation; a value that is missing stays empty. Rows that cannot be written, as when the disk is full, are
+    kept and written later."""
 
     def __init__(self, path, formats, append):
         """`formats` says how the value of each column is written."""
-        self._formats = formats
-        self._file = open(path, "a" if append else "w", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        if self._file.tell() == 0:
-            self._writer.writerow(formats)
-            self._file.flush()
+        self._path, self._formats = path, formats
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC), 0o666)
+        is_empty = os.fstat(self._descriptor).st_size == 0
+        self._kept = (",".join(formats) + "\n").encode() if is_empty else b""
+        self.flush()
 
     def write(self, row):
-        self._writer.writerow([format(row[name], how) if name in row else "" for name, how in self._formats.items()])
+        values = (format(row[name], how) if name in row else "" for name, how in self._formats.items())
+        self._kept += (",".join(values) + "\n").encode()
 
     def flush(self):
-        self._file.flush()
+        """ProgramError where rows are kept."""
+        try:
+            while self._kept:
+                self._kept = self._kept[os.write(self._descriptor, self._kept) :]
+        except OSError as error:
+            raise ProgramError(f"cannot write {self._path}: {error.strerror}") from None
 
     def close(self):
-        self._file.close()
+        os.close(self._descriptor)
 
 
 class TensorBoardLog:

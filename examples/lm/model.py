@@ -5,21 +5,40 @@ from pathlib import Path
 import glade
 from glade.nn import models
 
+from lm.program import file_name
 
-def open_checkpoint(path):
-    """With --keep, train_lm saves under numbered names: then the newest good one is meant."""
+DTYPES = ["float32", "bfloat16", "float16"]
+
+
+def add_model_options(parser):
+    """--checkpoint, --device and --dtype."""
+    text = "What train_lm saved (of numbered files the newest), or the folder or hub name of a published model"
+    parser.option("--checkpoint", text, required=True, type=file_name, metavar="FILE.h5|FOLDER|OWNER/NAME")
+    parser.option("--device", "auto, cpu, cuda or cuda:N", "auto", metavar="DEVICE")
+    parser.option("--dtype", "Type of activations: float32, bfloat16 or float16", shown="the model's", choices=DTYPES, metavar="|".join(DTYPES))
+
+
+def find_model(path):
+    """An open checkpoint, or the folder of a published model. Of checkpoints that train_lm numbers (--keep), the newest good one is
+    meant."""
     if not path.exists():
         newest = glade.open_newest_checkpoint(path)
         if newest:
             return newest
-    return glade.CheckpointFile(path)
+        path = Path(models.find_pretrained(path))
+    return path if path.is_dir() else glade.CheckpointFile(path)
 
 
-def load_model(path, device, dtype=None):
-    """The model, on the device, in evaluation mode. `dtype` is that of activations, by default the model's own."""
-    path = Path(path)
-    if path.is_dir():
-        model = models.GLAForCausalLM.from_pretrained(path, device=device, dtype=dtype)
-    else:
-        model = models.from_checkpoint(open_checkpoint(path).load(), dtype=dtype).to(device)
-    return model.eval()
+def load_model(options):
+    """The model of the options of add_model_options, in evaluation mode, and the folder it is from, or None."""
+    found = find_model(options.checkpoint)
+    if isinstance(found, Path):
+        return models.GLAForCausalLM.from_pretrained(found, device=options.device, dtype=options.dtype).eval(), found
+    device = glade.Device(options.device)
+    return models.from_checkpoint(found.load(), dtype=options.dtype).to(device).eval(), None
+
+
+def stop_tokens(model):
+    """The tokens that end a text by the model's configuration: eos_token_id, where it has one."""
+    end = model.config.get("eos_token_id")
+    return end if isinstance(end, list) else [] if end is None else [end]

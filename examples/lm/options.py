@@ -4,73 +4,80 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from lm import program
-from lm.program import Parser, UsageError, check_distinct, check_folder, count, file_name, non_negative, positive, size
+from lm.model import DTYPES
+from lm.program import Parser, UsageError, add_option, check_distinct, check_folder, count, file_name, non_negative, positive, size
 from lm.step_profile import StepProfile
 
 AUTO = Path("auto")  # of --resume
+MODELS = ["gla", "lightning"]
+
+# For options that are given neither on the command line nor by the checkpoint to resume from.
+DEFAULTS = dict(accumulate=1, seed=0, minutes=0.0, lr=3e-3, warmup=50, weight_decay=0.1, grad_clip=1.0)
 CPU_DEFAULTS = dict(dtype="float32", layers=2, hidden=128, heads=2, seq_len=128, batch=16, steps=1500)
 CUDA_DEFAULTS = dict(dtype="bfloat16", layers=6, hidden=384, heads=6, seq_len=256, batch=64, steps=2000)
 
 
-def add_size(parser, name, text):
-    """An option whose default depends on the device."""
-    field = name.replace("-", "_")
-    defaults = f"[{CPU_DEFAULTS[field]} on the CPU, {CUDA_DEFAULTS[field]} on CUDA]"
-    return parser.add_argument(f"--{name}", type=size, metavar="N", help=f"{text} {defaults}")
+def add_run_options(parser):
+    """Those that a checkpoint to resume from gives, where they are absent."""
 
+    def add(group, name, text, kind, metavar="N"):
+        field = name[2:].replace("-", "_")
+        by_device = f"{CPU_DEFAULTS.get(field)} on the CPU, {CUDA_DEFAULTS.get(field)} on CUDA"
+        add_option(group, name, text, shown=f"{DEFAULTS[field]:g}" if field in DEFAULTS else by_device, type=kind, metavar=metavar)
 
-def make_parser(description):
-    parser = Parser(description)
-    parser.add_argument(
-        "--data", nargs="+", type=file_name, required=True, metavar="FILE",
-        help="Text, or token files (see tokenize), to train on; the last twentieth is kept for validation",
-    )  # fmt: skip
-    parser.add_argument("--packed", action="store_true", help="Keep documents apart: a state begins and ends with its document (for text: at zero bytes)")
-    parser.option("--model", "gla", "gla or lightning", choices=["gla", "lightning"])
-    add_size(parser, "layers", "Layers")
-    add_size(parser, "hidden", "Size of the hidden vectors")
-    add_size(parser, "heads", "Heads of a layer")
-    add_size(parser, "seq-len", "Tokens of a sequence")
-    add_size(parser, "batch", "Sequences of a batch")
-    parser.option("--accumulate", 1, "Batches of a step, one after the other", type=size, metavar="N")
+    parser.option("--model", "Kind of attention", shown=MODELS[0], choices=MODELS, metavar="|".join(MODELS))
+    add(parser, "--layers", "Number of layers", size)
+    add(parser, "--hidden", "Size of the hidden vectors", size)
+    add(parser, "--heads", "Number of heads in a layer", size)
+    shown = "float32 on the CPU, bfloat16 on CUDA"
+    parser.option("--dtype", "Type of activations; float16 trains with a loss scale", shown=shown, choices=DTYPES, metavar="|".join(DTYPES))
+    add(parser, "--seq-len", "Tokens in a sequence", size)
+    add(parser, "--batch", "Sequences in a batch", size)
+    add(parser, "--accumulate", "Batches in a step, computed one after the other", size)
+    text = "Keep documents apart: the state begins anew after every separator (in text: zero bytes)"
+    parser.add_argument("--packed", action="store_true", help=text)
+    add(parser, "--seed", "Seed for the weights and the order of the data", program.seed)
     length = parser.add_mutually_exclusive_group()
-    add_size(length, "steps", "Steps, those before --resume included")
-    length.add_argument("--minutes", type=positive, metavar="X", help="Time to train for, instead of --steps")
-    parser.option("--stop-at", 0, "Step to stop after, as on Ctrl-C, with the learning rate of a run of --steps; 0: none", type=count, metavar="N")
-    parser.option("--lr", 3e-3, "Highest learning rate", type=non_negative, metavar="X")
-    parser.option("--warmup", 50, "Steps until it is reached", type=count, metavar="N")
-    parser.option("--weight-decay", 0.1, "Of AdamW, on matrices", type=non_negative, metavar="X")
-    parser.add_argument("--recompute", action="store_true", help="Keep only the inputs of layers for backward, and compute the rest again there")
-    parser.add_argument("--eager", action="store_true", help="Without CUDA graphs, which steps on CUDA are otherwise captured in")
-    parser.option("--grad-clip", 1.0, "Largest norm of the gradient; 0: any", type=non_negative, metavar="X")
-    parser.option("--device", "auto", "auto, cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--dtype", choices=["float32", "bfloat16", "float16"],
-        help="float32, bfloat16 or (with a loss scale) float16 [float32 on the CPU, bfloat16 on CUDA]",
-    )  # fmt: skip
-    parser.option("--eval-every", 250, "Steps between validations; 0: only at the end", type=count, metavar="N")
-    parser.add_argument("--save", type=file_name, metavar="FILE.h5", help="Checkpoint to write at the end and on Ctrl-C")
-    parser.option("--save-every", 0, "Steps between checkpoints; 0: only at the end", type=count, metavar="N")
-    parser.option("--keep", 0, "Checkpoints to keep, with their step in the name; 0: one, under its own name", type=count, metavar="N")
-    parser.add_argument(
-        "--resume", metavar="FILE.h5|auto", type=file_name,
-        help="Checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log", nargs="+", type=log_name, default=[], metavar="FILE.csv|FOLDER/",
-        help="CSV file for the loss of every step, and a folder for the same as TensorBoard's event files; --resume adds to both",
-    )  # fmt: skip
-    parser.add_argument(
-        "--profile", metavar="FILE.json", type=file_name,
-        help="Chrome trace of steps 6 to 15 of this run, without graphs, of which a table is printed at the end",
-    )  # fmt: skip
-    parser.add_argument("--plot", type=file_name, metavar="FILE.png", help="Image of losses, learning rate and speed")
-    parser.option("--seed", 0, "Of the weights and the order of the data", type=program.seed, metavar="N")
+    add(length, "--steps", "Steps of the whole run, those before --resume included", size)
+    add_option(length, "--minutes", "Minutes to train for, instead of --steps", type=positive, metavar="NUMBER")
+    add(parser, "--lr", "Highest learning rate", non_negative, "NUMBER")
+    add(parser, "--warmup", "Steps until the learning rate is highest", count)
+    add(parser, "--weight-decay", "Weight decay of matrices in AdamW", non_negative, "NUMBER")
+    add(parser, "--grad-clip", "Largest norm of the gradient; 0: no limit", non_negative, "NUMBER")
+
+
+def make_parser():
+    parser = Parser("Trains a language model of linear attention on text or tokens.")
+    text = "Text, or token files (see tokenize), to train on; the last twentieth is kept for validation"
+    parser.option("--data", text, required=True, nargs="+", type=file_name, metavar="FILE")
+    add_run_options(parser)
+    parser.option("--device", "auto, cpu, cuda or cuda:N", "auto", metavar="DEVICE")
+    text = "Save memory: keep only the inputs of layers, and compute the rest again in backward"
+    parser.add_argument("--recompute", action="store_true", help=text)
+    parser.add_argument("--eager", action="store_true", help="Do not capture steps on CUDA in graphs")
+    text = "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none"
+    parser.option("--stop-at", text, 0, type=count, metavar="N")
+    parser.option("--eval-every", "Steps between validations; 0: only at the end", 250, type=count, metavar="N")
+    parser.option("--save", "Checkpoint to write at the end and on Ctrl-C", type=file_name, metavar="FILE.h5")
+    parser.option("--save-every", "Steps between checkpoints; 0: only at the end", 0, type=count, metavar="N")
+    text = "Number of checkpoints to keep, with their step in the name; 0: one, under its own name"
+    parser.option("--keep", text, 0, type=count, metavar="N")
+    text = (
+        "Checkpoint to go on from, which also gives the options of the run that are absent; auto: the newest good one of --save, or none"
+    )
+    parser.option("--resume", text, type=file_name, metavar="FILE.h5|auto")
+    text = (
+        "CSV file for the loss of every step; a folder, whose name ends in a slash, gets the same for TensorBoard; --resume appends to both"
+    )
+    parser.add_argument("--log", help=text, nargs="+", type=log_name, default=[], metavar="FILE.csv|FOLDER/")
+    text = "Chrome trace of steps 6 to 15 of this run, without graphs, and a table at the end"
+    parser.option("--profile", text, type=file_name, metavar="FILE.json")
+    parser.option("--plot", "Image of losses, learning rate and speed", type=file_name, metavar="FILE.png")
     return parser
 
 
 def log_name(text):
-    """The type of --log: a folder ends in a slash, if it is not there yet."""
+    """The type of --log: the slash may be absent where the folder is there."""
     path = file_name(text)
     return SimpleNamespace(path=path, is_folder=text.endswith("/") or path.is_dir())
 
@@ -85,18 +92,31 @@ def check_outputs(options):
     for i, (option, path) in enumerate(outputs):
         check_folder(option, path)
         check_distinct(option, path, inputs + outputs[:i] + (resumed if option != "--save" else []))
-    for option in ("--save-every", "--keep"):
-        if getattr(options, option[2:].replace("-", "_")) > 0 and not options.save:
+    for option, is_given in (("--save-every", options.save_every), ("--keep", options.keep), ("--resume auto", options.resume == AUTO)):
+        if is_given and not options.save:
             raise UsageError(f"{option} needs --save")
-    if options.resume == AUTO and not options.save:
-        raise UsageError("--resume auto needs --save")
     for option, steps in (("--steps", options.steps), ("--stop-at", options.stop_at)):
         if options.profile and steps and steps <= StepProfile.BEFORE:
             raise UsageError(f"--profile begins after {StepProfile.BEFORE} steps: {option} {steps} is too few")
 
 
-def parse_options(description):
+def parse_options():
     """The options, checked as far as that goes without a device."""
-    options = make_parser(description).parse_args()
+    options = make_parser().parse_args()
     check_outputs(options)
     return options
+
+
+def choose_run(options, defaults, settings):
+    """The options of a run, with their values from RunSettings. `defaults` are those of the device."""
+    defaults = DEFAULTS | defaults
+    run = SimpleNamespace()
+    for name in ("seq_len", "batch", "accumulate", "packed", "seed"):
+        given = getattr(options, name)
+        given = (1 if given else None) if name == "packed" else given
+        setattr(run, name, settings.fixed("--" + name.replace("_", "-"), given, defaults.get(name, 0)))
+    run.packed = bool(run.packed)
+    for name in ("steps", "minutes", "lr", "warmup", "weight_decay", "grad_clip"):
+        given = 0.0 if name == "minutes" and options.steps else getattr(options, name)
+        setattr(run, name, settings.schedule("--" + name.replace("_", "-"), given, defaults[name]))
+    return run

@@ -1,6 +1,7 @@
 """What the main functions of the programs share: options, one line for an error, exit codes, signals."""
 
 import argparse
+import functools
 import math
 import os
 import signal
@@ -20,37 +21,54 @@ class UsageError(ProgramError):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the options in one line."""
+    """Says what is wrong with the options in one line, and in the help of each what it is without it."""
 
     def __init__(self, description):
-        super().__init__(description=description, allow_abbrev=False)
+        layout = functools.partial(argparse.HelpFormatter, max_help_position=30, width=100)
+        super().__init__(description=description, allow_abbrev=False, formatter_class=layout)
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
-    def option(self, name, default, text, **how):
-        """An option whose default the help shows."""
-        self.add_argument(name, default=default, help=f"{text} [{default}]".replace("%", "%%"), **how)
+    def option(self, name, text, default=None, *, shown=None, **how):
+        """Adds an option. The help shows its default, or what is `shown` instead."""
+        add_option(self, name, text, default, shown=shown, **how)
+
+
+def add_option(parser, name, text, default=None, *, shown=None, **how):
+    """Parser.option, for a group of options, too."""
+    if how.get("required"):
+        text += " (required)"
+    elif shown is not None or (default is not None and default is not False):
+        text += f" [{default if shown is None else shown}]"
+    parser.add_argument(name, default=default, help=text.replace("%", "%%"), **how)
 
 
 def run(main):
     """Runs `main`, whose result is the exit code. Every error that can be foreseen is one line."""
     name = os.path.basename(sys.argv[0])
     warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+    code, message = 1, ""
     try:
         code = main()
-        sys.stdout.flush()
     except (UsageError, glade.ValueError) as error:
         code, message = 2, str(error)
-    except (ProgramError, glade.Error, OSError) as error:
-        code, message = 1, str(error)
+    except (ProgramError, glade.Error) as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except ModuleNotFoundError as error:
-        code, message = 1, f"this needs the package {error.name}: pip install {error.name}"
+        message = f"this needs the package {error.name}: pip install {error.name}"
     except KeyboardInterrupt:
         code, message = 128 + signal.SIGINT, "interrupted"
-    else:
-        sys.exit(code)
-    print(f"{name}: {message}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if code == 0:
+            code, message = 1, f"the output cannot be written: {error.strerror}"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python tries again at its end
+    if message:
+        print(f"{name}: {message}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -73,7 +91,7 @@ positive = number_type(float, lambda x: x > 0, "a number above 0")
 non_negative = number_type(float, lambda x: x >= 0, "a number of at least 0")
 probability = number_type(float, lambda x: 1e-6 <= x <= 1, "a number above 0 and at most 1")
 count = number_type(int, lambda n: 0 <= n < 2**63, "a whole number of at least 0")
-size = number_type(int, lambda n: 1 <= n < 2**63, "a whole number of at least 1")
+size = number_type(int, lambda n: 1 <= n <= 2**40, "a whole number from 1 to 2^40")
 seed = number_type(int, lambda n: 0 <= n < 2**64, "a whole number from 0 to 2^64 - 1")
 
 

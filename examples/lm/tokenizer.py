@@ -11,6 +11,7 @@ class Bytes:
     """Every byte is a token."""
 
     stop_tokens = []
+    is_bytes = True
 
     def encode(self, text):
         return list(text.encode(errors="surrogateescape"))
@@ -23,6 +24,7 @@ class Numbers:
     """Text is the numbers of tokens, separated by spaces or commas."""
 
     stop_tokens = []
+    is_bytes = False
 
     def encode(self, text):
         tokens = []
@@ -39,6 +41,9 @@ class Numbers:
 class HuggingFace:
     """A tokenizer.json, through the package tokenizers."""
 
+    stop_tokens = []
+    is_bytes = False
+
     def __init__(self, file):
         from tokenizers import Tokenizer
 
@@ -46,7 +51,6 @@ class HuggingFace:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the package raises nothing more precise
             raise UsageError(f"{file}: is no tokenizer: {error}") from None
-        self.stop_tokens = []
 
     def encode(self, text):
         return self._tokenizer.encode(text).ids
@@ -57,6 +61,8 @@ class HuggingFace:
 
 class SentencePiece:
     """A tokenizer.model, through the package sentencepiece."""
+
+    is_bytes = False
 
     def __init__(self, file):
         from sentencepiece import SentencePieceProcessor
@@ -87,19 +93,29 @@ def open_file(file):
         raise UsageError(f"{file}: the package {package} reads it: pip install {package}") from None
 
 
-def open_tokenizer(kind, model):
-    """`kind` is "bytes", "ids", the path of a tokenizer.json or a SentencePiece model, or "auto": what lies in the folder `model` with
-    the model, bytes where `model` is no folder. UsageError where that is not enough, and for files that cannot be read."""
-    if kind == "ids":
-        return Numbers()
-    if kind == "bytes" or (kind == "auto" and not Path(model).is_dir()):
-        return Bytes()
+def add_tokenizer_option(parser):
+    text = (
+        "How text becomes tokens: bytes, ids (the text is numbers), a tokenizer.json, a SentencePiece model, or auto: the file in the "
+        "model's folder, or bytes for a vocabulary of 256"
+    )
+    parser.option("--tokenizer", text, "auto", metavar="auto|bytes|ids|FILE")
+
+
+def open_tokenizer(options, folder, vocab_size):
+    """What --tokenizer asks for: for "auto" the file in the model's folder, if there is one, or bytes for a vocabulary of 256. UsageError
+    where that is not enough, and for files that cannot be read."""
+    kind = options.tokenizer
+    if kind in ("bytes", "ids"):
+        return Bytes() if kind == "bytes" else Numbers()
     if kind != "auto":
         return open_file(Path(kind))
-    for name in ("tokenizer.json", "tokenizer.model"):
-        if (Path(model) / name).exists():
-            return open_file(Path(model) / name)
-    raise UsageError(f"{model} has no tokenizer: give --tokenizer ids, bytes or a file")
+    for name in ("tokenizer.model", "tokenizer.json"):
+        if folder and (folder / name).exists():
+            return open_file(folder / name)
+    if vocab_size == 256:
+        return Bytes()
+    message = f"{options.checkpoint} has no tokenizer, and its {vocab_size} tokens are no bytes: give --tokenizer ids or a file"
+    raise UsageError(message)
 
 
 class TextStream:

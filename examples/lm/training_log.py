@@ -33,6 +33,7 @@ class TrainingLog:
 
     def __init__(self, logs, tokens_a_step, unit):
         self.history = []
+        self._unwritten = set()  # logs that keep rows, as was said
         self._logs, self._tokens_a_step, self._unit = logs, tokens_a_step, unit
         self._progress = Progress(sys.stdout)
         self._pending = []
@@ -91,6 +92,17 @@ class TrainingLog:
         """A line that stays, above the progress."""
         self._progress.print(line)
 
+    def finish(self):
+        """To be called at the end. ProgramError where rows of a log cannot be written still."""
+        self.flush()
+        self.erase()
+        for log in self._logs:
+            log.flush()
+
+    def erase(self):
+        """Erases the progress; messages that are not for print() come after this."""
+        self._progress.erase()
+
     def seconds(self):
         """Since the construction."""
         return time.perf_counter() - self._start
@@ -102,4 +114,10 @@ class TrainingLog:
 
     def _flush_logs(self):
         for log in self._logs:
-            log.flush()
+            try:
+                log.flush()
+                self._unwritten.discard(log)
+            except ProgramError as error:
+                if log not in self._unwritten:
+                    self.print(f"{error}; its rows are kept, and written as soon as they can be")
+                self._unwritten.add(log)

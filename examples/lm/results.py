@@ -1,0 +1,26 @@
+"""What a program measured: a line for every file, and CSV with the columns file, metric and value."""
+
+import csv
+from contextlib import AbstractContextManager
+
+
+class Results(AbstractContextManager):
+    def __init__(self, log):
+        """`log` is a file that is written anew, or None."""
+        self._file = open(log, "w", newline="") if log else None
+        self._write(["file", "metric", "value"])
+
+    def __exit__(self, *_):
+        if self._file:
+            self._file.close()
+
+    def add(self, file, metrics):
+        """`metrics` are values by name."""
+        print(f"{file}: " + ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
+        for name, value in metrics.items():
+            self._write([file, name, f"{value:.9g}"])
+
+    def _write(self, row):
+        if self._file:
+            csv.writer(self._file, lineterminator="\n").writerow(row)
+            self._file.flush()
