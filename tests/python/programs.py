@@ -38,13 +38,13 @@ def environment():
 
 def call(command, folder, **streams):
     """What a program prints."""
-    result = subprocess.run(command, check=True, timeout=300, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **streams)
+    result = subprocess.run(command, check=True, timeout=300, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, errors="replace", **streams)
     return result.stdout
 
 
 def refused(command, folder):
     """The exit code of a program that ends with one line of error, and that line."""
-    result = subprocess.run(command, timeout=300, cwd=folder, env=environment(), capture_output=True, text=True)
+    result = subprocess.run(command, timeout=300, cwd=folder, env=environment(), capture_output=True, text=True, errors="replace")
     assert result.returncode != 0 and result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr.rstrip("\n")
 

@@ -1,0 +1,202 @@
+"""evaluate: perplexity against sums over whole sequences, multiple choice against log-likelihoods, and the program in C++."""
+
+import csv
+import json
+import math
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import glade
+from glade.nn import models
+from programs import ROOT, call, cpp, python, refused, run_in_terminal, screen
+
+TEXT = "".join(f"Line {i * i}" + (".\n" if i % 5 == 0 else ": foxes and dogs. ") for i in range(40))
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Far from uniform; in model.h5, too."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_heads=2, use_short_conv=True, initializer_range=0.2)
+    model = models.GLAForCausalLM(**sizes).eval()
+    glade.save(model, tmp_path / "model.h5")
+    return model
+
+
+@glade.no_grad()
+def log_likelihoods(model, tokens):
+    """log p(tokens[i] | tokens before it) for i from 1 on, of the whole sequence at once, in float64."""
+    logits = model(glade.tensor([list(tokens[:-1])]))[0].numpy().astype(np.float64)
+    logits -= logits.max(-1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    return logits[np.arange(len(tokens) - 1), list(tokens[1:])]
+
+
+def evaluate(folder, *options, program=None, checkpoint="model.h5"):
+    """{(file, metric): value} of the CSV file, after a check that the same was printed."""
+    command = [*(program or python("evaluate")), "--device", "cpu", "--checkpoint", checkpoint, *options, "--log", "results.csv"]
+    output = call(command, folder)
+    with open(folder / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert f"{row['metric']} {float(row['value']):.6g}" in output
+    return {(row["file"], row["metric"]): float(row["value"]) for row in rows}
+
+
+def test_perplexity_does_not_depend_on_the_window(model, tmp_path):
+    (tmp_path / "text,1.txt").write_text(TEXT)
+    nats = -log_likelihoods(model, TEXT.encode()).sum() / (len(TEXT) - 1)
+    for window in ([], ["--seq-len", "100"], ["--seq-len", "7"]):
+        found = evaluate(tmp_path, "--data", "text,1.txt", *window)
+        assert found.pop(("text,1.txt", "tokens")) == len(TEXT) - 1
+        assert found.pop(("text,1.txt", "perplexity")) == pytest.approx(math.exp(nats), rel=1e-4)
+        assert found == {("text,1.txt", name): pytest.approx(nats / math.log(2), abs=1e-5) for name in ("bits_per_byte", "bits_per_token")}
+
+
+def test_packed_documents_are_apart(model, tmp_path):
+    documents = [line.encode() for line in TEXT.splitlines()]
+    documents[2] = b""  # predicts nothing
+    (tmp_path / "text.txt").write_bytes(b"".join(document + b"\0" for document in documents))
+    with glade.data.TokenWriter(tmp_path / "text.bin", 256, 0) as writer:
+        for document in documents:
+            writer.write(list(document))
+            writer.end_document()
+    nats = -sum(log_likelihoods(model, document + b"\0").sum() for document in documents if document)
+    count = sum(map(len, documents))
+    for window in ([], ["--seq-len", "150"], ["--seq-len", "20"]):
+        found = evaluate(tmp_path, "--packed", "--data", "text.txt", "text.bin", *window)
+        for file in ("text.txt", "text.bin"):
+            assert found[file, "tokens"] == count
+            assert found[file, "bits_per_token"] == pytest.approx(nats / count / math.log(2), abs=1e-5)
+
+
+def test_multiple_choice_is_by_log_likelihood(model, tmp_path):
+    queries = ["The fox jumps over", "Foxes and ", "Line 7: dogs", "Wörter?"]
+    choices = ["the lazy dog", " cats", "many other animals of the forest", "x", "äöü"]
+    right = right_by_byte = 0
+    with open(tmp_path / "task.jsonl", "w") as file:
+        for query in queries:
+            plain = []
+            for choice in choices:
+                text = query + ("" if choice.startswith(" ") else " ") + choice
+                plain.append(log_likelihoods(model, text.encode())[len(query.rstrip().encode()) - 1 :].sum())
+            by_byte = [x / len(choice.encode()) for x, choice in zip(plain, choices)]
+            for gold in range(len(choices)):
+                right += plain[gold] == max(plain)
+                right_by_byte += by_byte[gold] == max(by_byte)
+                file.write(json.dumps({"query": query, "choices": choices, "gold": gold, "more": 1}) + "\n\n")
+    count = len(queries) * len(choices)
+    for batch in ([], ["--batch", "1"], ["--batch", "7"]):
+        found = evaluate(tmp_path, "--task", "task.jsonl", *batch)
+        assert found["task.jsonl", "acc"] == right / count and found["task.jsonl", "acc_norm"] == right_by_byte / count
+        assert found["task.jsonl", "questions"] == count
+
+
+def test_a_published_folder_with_its_tokenizer(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(vocab_size=97))
+    tokenizer.save(str(tmp_path / "model/tokenizer.json"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    tokens = tokenizer.encode(TEXT).ids
+    bits = -log_likelihoods(models.GLAForCausalLM.from_pretrained(tmp_path / "model"), tokens).sum() / math.log(2)
+    found = evaluate(tmp_path, "--data", "text.txt", checkpoint="model")
+    assert found["text.txt", "tokens"] == len(tokens) - 1
+    assert found["text.txt", "bits_per_token"] == pytest.approx(bits / (len(tokens) - 1), abs=1e-5)
+    first = len(tokenizer.decode(tokens[:1]).encode())
+    assert found["text.txt", "bits_per_byte"] == pytest.approx(bits / (len(TEXT) - first), abs=1e-5)
+
+
+def test_the_same_as_in_cpp(model, tmp_path):
+    program = cpp("evaluate")
+    (tmp_path / "text.txt").write_text(TEXT)
+    questions = [{"query": f"Line {i}", "choices": [": foxes", ".", "dogs and foxes"], "gold": i % 3} for i in range(20)]
+    (tmp_path / "task.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    for options in ([], ["--packed", "--seq-len", "64"], ["--dtype", "bfloat16"]):
+        both = [evaluate(tmp_path, "--data", "text.txt", "--task", "task.jsonl", *options, program=p) for p in (None, program)]
+        assert both[0] == pytest.approx(both[1], rel=1e-6)
+        assert list(both[0]) == list(both[1])
+
+
+def test_a_published_folder_as_in_cpp(tmp_path):
+    pytest.importorskip("sentencepiece")
+    shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
+    shutil.copy(ROOT / "tests/data/tokenizer/tokenizer.model", tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the layer reads the state")
+    ours = evaluate(tmp_path, "--data", "text.txt", checkpoint="model")
+    probe = [*cpp("evaluate"), "--checkpoint", "model", "--data", "text.txt", "--device", "cpu"]
+    if "without the library sentencepiece" in subprocess.run(probe, cwd=tmp_path, capture_output=True, text=True).stderr:
+        pytest.skip("evaluate was built without the library sentencepiece")
+    assert ours == pytest.approx(evaluate(tmp_path, "--data", "text.txt", checkpoint="model", program=cpp("evaluate")), rel=1e-6)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_in_a_terminal(model, width, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "task.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
+    command = [*python("evaluate"), "--checkpoint", "model.h5", "--device", "cpu", "--data", "text.txt", "--task", "task.jsonl"]
+    output = run_in_terminal(command, tmp_path, width)
+    assert "\x1b[K[" in output and "bits per token" in output
+    first, second, end = screen(output.replace("\r\n", "\n"), 1000)
+    assert first.startswith("text.txt: perplexity ") and second.startswith("task.jsonl: acc ") and end == ""
+
+
+def test_bytes_need_no_other_package(model, tmp_path):
+    """evaluate, generate, train_lm and tokenize."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    blocked = "tokenizers sentencepiece tqdm tensorboardX matplotlib ml_dtypes h5py"
+    program = f"import runpy, sys; sys.modules.update(dict.fromkeys('{blocked}'.split()))"
+    for name, options in {
+        "evaluate": "--checkpoint model.h5 --data text.txt --device cpu",
+        "generate": "--checkpoint model.h5 --tokens 2 --device cpu",
+        "train_lm": "--data text.txt --steps 1 --seq-len 8 --device cpu --log log.csv",
+    }.items():
+        script = f"{program}; sys.path.insert(0, {str(ROOT / 'examples')!r}); sys.argv = {['x', *options.split()]}; runpy.run_module('{name}', run_name='__main__')"
+        call([python(name)[0], "-c", script], tmp_path)
+    script = f"{program}; sys.argv = ['x', '--output', 'text.bin', 'text.txt']; runpy.run_module('glade.tokenize', run_name='__main__')"
+    call([python("x")[0], "-c", script], tmp_path)
+
+
+def test_bad_input_is_refused(model, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "one.txt").write_text("x")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "latin.jsonl").write_bytes(b"\xe9")
+    with glade.data.TokenWriter(tmp_path / "other.bin", 300) as writer:
+        writer.write([1, 2, 3])
+
+    def expect(code, message, *options):
+        found, line = refused([*python("evaluate"), "--device", "cpu", "--checkpoint", "model.h5", *options], tmp_path)
+        assert found == code and line.startswith(f"evaluate.py: {message}"), line
+
+    expect(2, "give --data, --task or both")
+    expect(2, "one.txt: has one token, and none to predict from it", "--data", "one.txt")
+    expect(1, "missing.txt: cannot be opened: No such file", "--data", "missing.txt")
+    expect(1, "missing.jsonl: cannot be opened: No such file", "--task", "missing.jsonl")
+    expect(1, "other.bin: has a vocabulary of 300, but the model one of 256", "--data", "other.bin")
+    expect(2, "--log text.txt: that is a file of --data", "--data", "text.txt", "--log", "text.txt")
+    expect(2, "--seq-len: 0, expected a whole number from 1 to 2^40", "--data", "text.txt", "--seq-len", "0")
+    expect(1, "empty.jsonl: has no questions", "--task", "empty.jsonl")
+    expect(1, "latin.jsonl: is no text in UTF-8", "--task", "latin.jsonl")
+    fields = 'expected {"query": text, "choices": [text, ...], "gold": index}'
+    for line, message in {
+        "text": "is not JSON",
+        "[]": fields,
+        "{}": fields,
+        '{"query": 1, "choices": ["b"], "gold": 0}': fields,
+        '{"query": "a", "choices": "b", "gold": 0}': fields,
+        '{"query": "a", "choices": ["b"], "gold": "0"}': fields,
+        '{"query": "a", "choices": ["b", "c"], "gold": 2}': "gold is 2, expected the index of one of 2 choices",
+        '{"query": "a", "choices": ["b", "c"], "gold": -1}': "gold is -1",
+        '{"query": "a", "choices": ["b", "c"], "gold": 0.5}': "gold is 0.5",
+        '{"query": "a", "choices": [], "gold": 0}': "there are no choices",
+        '{"query": "a", "choices": ["b", ""], "gold": 0}': "a choice is empty",
+        '{"query": " ", "choices": ["b"], "gold": 0}': "the query is empty",
+    }.items():
+        (tmp_path / "task.jsonl").write_text('{"query": "a", "choices": ["b", "c"], "gold": 1}\n' + line + "\n")
+        expect(1, f"task.jsonl line 2: {message}", "--task", "task.jsonl")
