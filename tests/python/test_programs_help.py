@@ -6,8 +6,8 @@ import pytest
 
 from programs import call, cpp, python
 
-# Options of one program only: plots, and the names of what --log and --tokenizer take.
-DIFFERENT = {"--help", "--plot", "--log", "--tokenizer"}
+# Options of one program only, and those for what only one of the two reads or writes.
+DIFFERENT = {"--help", "--checkpoint", "--plot", "--log", "--tokenizer"}
 
 
 def options(help_text):
