@@ -1,8 +1,10 @@
-// From C++ exceptions to Python's: one class a cause, each also the closest built-in. And from Ctrl-C to C++.
+// From C++ exceptions to Python's: one class a cause, each also the closest built-in; from C++'s messages to Python's. And from
+// Ctrl-C to C++.
 #include <array>
 
 #include <glade/core/error.h>
 #include <glade/core/interrupt.h>
+#include <glade/core/message.h>
 
 #include "python.h"
 
@@ -88,11 +90,22 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+/// Warnings are Python's; notes go to the logger "glade", which shows them where a program asks for them.
+void show_message(MessageKind kind, const std::string& message) {
+  const py::gil_scoped_acquire locked;
+  if (kind == MessageKind::warning) {
+    if (PyErr_WarnEx(PyExc_UserWarning, message.c_str(), 1) != 0) throw py::error_already_set();
+  } else {
+    py::module_::import("logging").attr("getLogger")("glade").attr("info")("%s", message);
+  }
+}
+
 }  // namespace
 
 void bind_errors(py::module_& module) {
   main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<std::uint64_t>();
   set_interrupt_check(check_signals);
+  set_message_handler(show_message);
   base_error = PyErr_NewExceptionWithDoc("glade.Error", "The base of all of glade's errors.", nullptr, nullptr);
   module.add_object("Error", base_error);
   for (ErrorClass& error : error_classes) {

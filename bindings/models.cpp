@@ -78,7 +78,11 @@ py::object generate(const CausalLM& self, const std::variant<Tensor, std::vector
 template <class Model, class Config>
 auto def_model(py::module_& module, const char* name, const char* model_type, const char* doc) {
   return py::class_<Model, CausalLM>(module, name, doc).def(py::init([model_type](const py::kwargs& fields) {
-    return std::make_unique<Model>(Config::from_json(to_json(model_type, fields)));
+    const Config config = Config::from_json(to_json(model_type, fields));
+    if constexpr (std::is_same_v<Config, GLAConfig>)
+      for (const std::string& field : config.unknown_fields())
+        throw ValueError("model config: unknown field '" + field + "' for model_type gla");
+    return std::make_unique<Model>(config);
   }));
 }
 
@@ -184,7 +188,7 @@ void bind_models(py::module_& module) {
       "A model of gated linear attention (arXiv 2312.06635).\n\nKeyword arguments, with fla's names: vocab_size=256, "
       "hidden_size=256, "
       "num_hidden_layers=4, num_heads=4, num_kv_heads=None, expand_k=0.5, expand_v=1.0, feature_map=None, use_short_conv=False, "
-      "conv_size=4, "
+      "conv_size=4, conv_bias=False, "
       "use_output_gate=True, elementwise_affine=True, clamp_min=None, hidden_ratio=4, intermediate_size=None, norm_eps=1e-6, "
       "tie_word_embeddings=False, initializer_range=0.02, dtype=\"float32\" (of activations). ValueError, naming it, for an "
       "unknown or mistyped one.")

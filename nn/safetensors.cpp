@@ -139,13 +139,30 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   }
 }
 
-Tensor SafetensorsFile::read(const std::string& name) const try {
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
   const auto info = infos_.find(name);
-  if (info == infos_.end()) fail<CheckpointError>("is not in the file");
-  const auto& [dtype, shape] = info->second;
+  if (info == infos_.end()) fail<CheckpointError>("{}: {}: is not in the file", path_, name);
+  return info->second;
+}
+
+Tensor SafetensorsFile::read(const std::string& name) const { return read_part(name, 0, info(name).shape); }
+
+Tensor SafetensorsFile::read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const auto& [dtype, shape] = info(name);
+  if (shape.ndim() == 0 || begin < 0 || begin > end || end > shape[0])
+    fail<CheckpointError>("{}: {}: is {}, which has no rows {} to {}", path_, name, shape, begin, end);
+  Shape rows = shape;
+  rows[0] = 1;
+  const std::size_t row_bytes = static_cast<std::size_t>(rows.numel()) * dtype_size(dtype);
+  rows[0] = end - begin;
+  return read_part(name, static_cast<std::size_t>(begin) * row_bytes, rows);
+}
+
+Tensor SafetensorsFile::read_part(const std::string& name, std::size_t offset, const Shape& shape) const try {
+  const DType dtype = infos_.at(name).dtype;
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * dtype_size(dtype);
   if (bytes == 0) return empty(shape, {dtype, kCPU});
-  const std::shared_ptr<char> data = file_->map_private(begins_.at(name), bytes);
+  const std::shared_ptr<char> data = file_->map_private(begins_.at(name) + offset, bytes);
   if (dtype == DType::boolean && std::any_of(data.get(), data.get() + bytes, [](char v) { return v != 0 && v != 1; }))
     fail<CheckpointError>("holds values that are no bools");
   if (reinterpret_cast<std::uintptr_t>(data.get()) % dtype_size(dtype) == 0)

@@ -1,6 +1,7 @@
 #pragma once
 // Safetensors files (https://github.com/huggingface/safetensors), in which models are published: a JSON header with the
 // name, type, shape and place of every tensor, then their bytes.
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,10 +27,17 @@ class SafetensorsFile {
   /// to it changes no file, but the file must not be changed in place while a tensor lives; it may be replaced or deleted.
   /// CheckpointError where the name is unknown.
   Tensor read(const std::string& name) const;
+  /// The same for rows `begin` to `end` (not included) of a tensor's first dimension; no other part of it is read.
+  /// CheckpointError also where it has no such rows.
+  Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
   /// All of them.
   StateDict read_all() const;
 
  private:
+  const TensorInfo& info(const std::string& name) const;
+  /// The bytes from `offset` into the tensor on, as `shape`.
+  Tensor read_part(const std::string& name, std::size_t offset, const Shape& shape) const;
+
   std::string path_;
   std::shared_ptr<const InputFile> file_;
   TensorInfos infos_;

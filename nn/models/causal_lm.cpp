@@ -41,6 +41,7 @@ AttentionFactory gla_attention(const GLAConfig& config) {
   options.feature_map = config.feature_map;
   options.use_short_conv = config.use_short_conv;
   options.conv_size = config.conv_size;
+  options.conv_bias = config.conv_bias;
   options.use_output_gate = config.use_output_gate;
   options.elementwise_affine = config.elementwise_affine;
   options.norm_eps = config.norm_eps;

@@ -1,9 +1,11 @@
 #include <glade/nn/models/config.h>
 
+#include <algorithm>
 #include <set>
 #include <type_traits>
 
 #include <glade/core/format.h>
+#include <glade/nn/models/unknown_fields.h>
 #include <glade/nn/parse_json.h>
 
 namespace glade::nn::models {
@@ -38,6 +40,7 @@ void visit_fields(Config& c, F&& field) {
     field("feature_map", c.feature_map);
     field("use_short_conv", c.use_short_conv);
     field("conv_size", c.conv_size);
+    field("conv_bias", c.conv_bias);
     field("elementwise_affine", c.elementwise_affine);
     field("clamp_min", c.clamp_min);
   }
@@ -91,6 +94,12 @@ json write(const T& value) {
   if constexpr (IsOptional<T>::value) return value ? write(*value) : json(nullptr);
   else if constexpr (std::is_same_v<T, DType>) return std::string(dtype_name(value));
   else return value;
+}
+
+/// A value, short enough for a message.
+std::string brief(const json& value) {
+  const std::string text = value.dump();
+  return text.size() <= 60 ? text : text.substr(0, 60) + "...";
 }
 
 [[noreturn]] void wrong_type(const char* name, const json& value, const char* expected) {
@@ -151,15 +160,36 @@ void replace_null(json& object, const char* name, const json& value) {
   if (const auto given = object.find(name); given != object.end() && given->is_null()) *given = value;
 }
 
-void expect_no_fields(const json& object, const char* model_type) {
-  if (!object.empty())
-    fail<ValueError>("model config: unknown field '{}' for model_type {}", object.items().begin().key(), model_type);
+/// Before April 2024 fla called norm_eps so.
+void rename_norm_eps(json& object) {
+  constexpr const char* kOlder = "rms_norm_eps";
+  const auto older = object.find(kOlder);
+  if (older == object.end()) return;
+  if (!older->is_null()) {
+    const json& newer = object.emplace("norm_eps", *older).first.value();
+    if (newer != *older)
+      fail<ValueError>("model config: norm_eps is {}, but {}, its older name, is {}: remove one", newer.dump(), kOlder,
+                       older->dump());
+  }
+  object.erase(kOlder);
+}
+
+bool is_known(const std::string& name) {
+  return kOtherFields.contains(name) || std::ranges::count(kFixedFields, name, [](const auto& f) { return f.first; }) > 0;
 }
 
 }  // namespace
 
+std::vector<std::string> GLAConfig::unknown_fields() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : other)
+    if (!is_known(name)) names.push_back(name);
+  return names;
+}
+
 std::string GLAConfig::to_json() const {
   json object = to_object("gla", *this);
+  if (!conv_bias) object.erase("conv_bias");
   for (const auto& [name, value] : other) object[name] = json::parse(value);
   return object.dump(2);
 }
@@ -171,6 +201,7 @@ GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& default
     object.emplace("dtype", *dtype);
     object.erase("torch_dtype");
   }
+  rename_norm_eps(object);
   replace_null(object, "dtype", write(defaults.dtype));
   replace_null(object, "hidden_ratio", 4);
   replace_null(object, "elementwise_affine", false);
@@ -185,13 +216,11 @@ GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& default
   }
   if (const auto mode = object.find("attn_mode"); mode != object.end() && !kAttentionModes.contains(mode->dump()))
     fail<ValueError>("model config: attn_mode is {}, expected one of {}", mode->dump(), fmt::join(kAttentionModes, ", "));
-  for (const std::string& name : kOtherFields) {
-    const auto given = object.find(name);
-    if (given == object.end()) continue;
-    config.other[name] = given->dump();
-    object.erase(given);
+  for (const auto& [name, value] : object.items()) {
+    if (!kOtherFields.contains(name) && !cannot_change_logits(name, value))
+      fail<ValueError>("model config: unknown field '{}' ({}), which may change the logits", name, brief(value));
+    config.other[name] = value.dump();
   }
-  expect_no_fields(object, "gla");
   return config;
 }
 
@@ -201,7 +230,8 @@ LightningConfig LightningConfig::from_json(const std::string& text) {
   LightningConfig config;
   json object = parse_object("lightning", text);
   take_fields(object, config);
-  expect_no_fields(object, "lightning");
+  if (!object.empty())
+    fail<ValueError>("model config: unknown field '{}' for model_type lightning", object.items().begin().key());
   return config;
 }
 

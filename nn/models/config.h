@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <glade/core/dtype.h>
 
@@ -33,18 +34,22 @@ struct GLAConfig : CausalLMConfig {
   std::optional<std::string> feature_map;
   bool use_short_conv = false;
   std::int64_t conv_size = 4;
+  bool conv_bias = false;  ///< of the short convolutions; no field of fla's: published models show it by their tensors
   bool use_output_gate = true;
   bool elementwise_affine = true;
   std::optional<double> clamp_min;
   /// Fields of published configs that do not change what glade computes (eos_token_id, fuse_norm, attn_mode, ...), as JSON
-  /// by name.
+  /// by name. They are written back.
   std::map<std::string, std::string> other;
+
+  /// The names in `other` of fields that glade does not know, but which cannot change the logits (see docs/pretrained.md).
+  std::vector<std::string> unknown_fields() const;
 
   std::string to_json() const;
   /// Reads what to_json() wrote or the config.json of a published model. Absent fields are as in `defaults`; null means what
-  /// it does to fla (a hidden_ratio of 4, no elementwise_affine). ValueError, naming the field, for unknown fields, values of
-  /// a wrong type and values that cannot be honoured (like softmax layers in `attn`), or where `text` is not JSON or says
-  /// another model_type than "gla".
+  /// it does to fla (a hidden_ratio of 4, no elementwise_affine). `rms_norm_eps`, the older name of `norm_eps`, stands for it.
+  /// ValueError, naming the field, for unknown fields that may change the logits, values of a wrong type and values that cannot
+  /// be honoured (like softmax layers in `attn`), or where `text` is not JSON or says another model_type than "gla".
   static GLAConfig from_json(const std::string& text, const GLAConfig& defaults);
   static GLAConfig from_json(const std::string& text) { return from_json(text, GLAConfig()); }
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <glade/core/format.h>
+#include <glade/core/message.h>
 #include <glade/nn/init.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/output_file.h>
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kPickle = "pytorch_model.bin";
 
 /// Of fla's GLAConfig, where they are others than glade's.
 GLAConfig published_defaults() {
@@ -53,6 +55,8 @@ std::string to_published_name(const std::string& name, const GLAConfig& config) 
 
 // fla stores the weights [D, W] of short convolutions as [D, 1, W].
 bool is_convolution(const std::string& name) { return name.ends_with("_conv1d.weight"); }
+
+constexpr std::string_view kGate = ".mlp.gate_proj.weight", kUp = ".mlp.up_proj.weight", kDown = ".mlp.down_proj.weight";
 
 Shape from_published_shape(const std::string& name, const Shape& shape) {
   return is_convolution(name) && shape.ndim() == 3 && shape[1] == 1 ? Shape{shape[0], shape[2]} : shape;
@@ -122,7 +126,9 @@ std::map<std::string, SafetensorsFile> open_files(const fs::path& folder) {
   std::map<std::string, SafetensorsFile> files;
   if (fs::exists(folder / kWeights)) files.emplace(kWeights, SafetensorsFile(folder / kWeights));
   else if (fs::exists(folder / kIndex)) files = open_shards(folder);
-  else fail<CheckpointError>("{}: has neither {} nor {}", folder.string(), kWeights, kIndex);
+  else
+    fail<CheckpointError>("{}: has neither {} nor {}{}", folder.string(), kWeights, kIndex,
+                          fs::exists(folder / kPickle) ? fmt::format("; {} can run code and is not read", kPickle) : "");
   return files;
 }
 
@@ -181,21 +187,57 @@ void remove_other_weights(const fs::path& folder, const std::set<std::string>& f
 
 PretrainedFolder::PretrainedFolder(const std::string& name)
     : path_(find_pretrained(name)), config_(read_config(fs::path(path_) / kConfig)), files_(open_files(path_)) {
-  for (const auto& [file, content] : files_) {
-    for (const auto& [published_name, info] : content.tensors()) {
-      const std::string name = from_published_name(published_name);
-      if (config_.tie_word_embeddings && name == kHead) continue;  // which some files hold nevertheless
-      if (!places_.emplace(name, Place{file, published_name}).second)
-        fail<CheckpointError>("{}: {} is there under two names", path_, name);
-      infos_.emplace(name, TensorInfo{info.dtype, from_published_shape(name, info.shape)});
-    }
+  for (const auto& [file, content] : files_)
+    for (const auto& [published_name, info] : content.tensors()) add(file, published_name, info);
+  const bool joint = split_joint_inputs();
+  config_.conv_bias = std::ranges::any_of(infos_, [](const auto& tensor) { return tensor.first.ends_with("_conv1d.bias"); });
+  if (const std::vector<std::string> unknown = config_.unknown_fields(); !unknown.empty())
+    warn(fmt::format("{}: passing over fields that glade does not know: {}", (fs::path(path_) / kConfig).string(),
+                     fmt::join(unknown, ", ")));
+  if (joint)
+    note(fmt::format(
+        "{}: the MLP's two inputs are one matrix, gate_proj, as fla wrote them before February 2025; they are read as "
+        "gate_proj and up_proj",
+        path_));
+}
+
+void PretrainedFolder::add(const std::string& file, const std::string& published_name, const TensorInfo& info) {
+  const std::string name = from_published_name(published_name);
+  if (config_.tie_word_embeddings && name == kHead) return;  // which some files hold nevertheless
+  if (!places_.emplace(name, Place{file, published_name}).second)
+    fail<CheckpointError>("{}: {} is there under two names", path_, name);
+  infos_.emplace(name, TensorInfo{info.dtype, from_published_shape(name, info.shape)});
+}
+
+/// Finds gate_proj [2 x intermediate, hidden] without an up_proj, of which the gate is the first half. Whether there is one.
+bool PretrainedFolder::split_joint_inputs() {
+  std::vector<std::string> joint;
+  for (const auto& [name, info] : infos_) {
+    if (!name.ends_with(kGate) || info.shape.ndim() != 2 || infos_.contains(with_suffix(name, kGate, kUp))) continue;
+    const auto down = infos_.find(with_suffix(name, kGate, kDown));
+    if (down != infos_.end() && down->second.shape.ndim() == 2 && info.shape[0] / 2 == down->second.shape[1] &&
+        info.shape[0] % 2 == 0)
+      joint.push_back(name);
   }
+  for (const std::string& gate : joint) {
+    const std::string up = with_suffix(gate, kGate, kUp);
+    Shape& shape = infos_.at(gate).shape;
+    shape[0] /= 2;
+    infos_.emplace(up, infos_.at(gate));
+    Place& place = places_.at(gate);
+    places_.emplace(up, Place{place.file, place.name, shape[0]});
+    place.row = 0;
+  }
+  return !joint.empty();
 }
 
 Tensor PretrainedFolder::read(const std::string& name) const {
-  const auto place = places_.find(name);
-  if (place == places_.end()) fail<CheckpointError>("{}: {} is not there", path_, name);
-  return reshaped(files_.at(place->second.file).read(place->second.name), infos_.at(name).shape);
+  const auto found = places_.find(name);
+  if (found == places_.end()) fail<CheckpointError>("{}: {} is not there", path_, name);
+  const auto& [file, published_name, row] = found->second;
+  const Shape& shape = infos_.at(name).shape;
+  const SafetensorsFile& content = files_.at(file);
+  return reshaped(row ? content.read_rows(published_name, *row, *row + shape[0]) : content.read(published_name), shape);
 }
 
 void save_pretrained(const std::string& folder, const GLAConfig& config, const TensorInfos& tensors,

@@ -23,21 +23,27 @@ class PretrainedFolder {
   /// Takes a folder or a hub's name, as find_pretrained does. Reads config.json and the headers of model.safetensors or of the
   /// shards that model.safetensors.index.json lists. CheckpointError that names the file and the cause: missing or damaged
   /// files, a config that glade cannot honour, tensors that are not where the index says. Whether the tensors fit the config
-  /// shows when they are loaded into a model.
+  /// shows when they are loaded into a model. Warns of fields that glade passes over, and notes where the files hold the
+  /// MLP's two inputs as one matrix.
   explicit PretrainedFolder(const std::string& name);
 
   /// The folder that was found.
   const std::string& path() const { return path_; }
   const GLAConfig& config() const { return config_; }
-  /// By glade's names, in the dtypes of the files.
+  /// By glade's names, in the dtypes of the files. Where the files hold the MLP's two inputs as one matrix (see
+  /// docs/pretrained.md), they are two here.
   const TensorInfos& tensors() const { return infos_; }
   /// One of them, on the CPU: a part of its file, as SafetensorsFile::read gives it.
   Tensor read(const std::string& name) const;
 
  private:
   struct Place {
-    std::string file, name;  ///< in the file
+    std::string file, name;             ///< in the file
+    std::optional<std::int64_t> row{};  ///< where it begins, if it is a part of that tensor
   };
+
+  void add(const std::string& file, const std::string& published_name, const TensorInfo& info);
+  bool split_joint_inputs();
 
   std::string path_;
   GLAConfig config_;
