@@ -12,8 +12,10 @@ DTYPES = ["float32", "bfloat16", "float16"]
 
 def add_model_options(parser):
     """--checkpoint, --device and --dtype."""
-    text = "What train_lm saved (of numbered files the newest), or the folder or hub name of a published model"
-    parser.option("--checkpoint", text, required=True, type=file_name, metavar="FILE.h5|FOLDER|OWNER/NAME")
+    text = (
+        "What train_lm saved (of numbered files the newest), the folder of a published model, or its name in the cache of Hugging Face"
+    )
+    parser.option("--checkpoint", text, required=True, type=file_name, metavar="FILE.h5|FOLDER|owner/name")
     parser.option("--device", "auto, cpu, cuda or cuda:N", "auto", metavar="DEVICE")
     parser.option("--dtype", "Type of activations: float32, bfloat16 or float16", shown="the model's", choices=DTYPES, metavar="|".join(DTYPES))
 
@@ -25,7 +27,8 @@ def find_model(path):
         newest = glade.open_newest_checkpoint(path)
         if newest:
             return newest
-        path = Path(models.find_pretrained(path))
+        if path.suffix != ".h5":
+            path = Path(models.find_pretrained(path))
     return path if path.is_dir() else glade.CheckpointFile(path)
 
 

@@ -31,9 +31,10 @@ def cpp(name):
 
 
 def environment():
+    """With one thread: the models are small, and beside other programs several threads would wait for one another."""
     package = str(Path(glade.__file__).parents[1])
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, others)])}
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, others)])}
 
 
 def call(command, folder, **streams):

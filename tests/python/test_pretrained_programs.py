@@ -85,7 +85,22 @@ def test_numbers_as_in_cpp(folder):
     options = ("--tokenizer", "ids", "--prompt", "12 85,84", "--tokens", "6", "--stop", "2")
     result = run(folder, *options)
     assert result.stdout.startswith("12 85 84 ") and result.stdout.split() != ["12", "85", "84"]
+    several = run(folder, *options, "--prompt", "3")
+    assert several.stdout.splitlines()[0] == result.stdout.rstrip("\n") and several.stdout.splitlines()[1].startswith("3 ")
     assert run(folder, *options, program=cpp("generate")).stdout == result.stdout
+    assert run(folder, *options, "--prompt", "3", program=cpp("generate")).stdout == several.stdout
+
+
+def test_names_in_the_cache_of_hugging_face(folder, tmp_path, monkeypatch):
+    cached = tmp_path / "hub/models--owner--name"
+    shutil.copytree(folder, cached / "snapshots/abc")
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    options = ("--prompt", PROMPT, "--tokens", "5")
+    assert run("owner/name", *options).stdout == run(folder, *options).stdout != ""
+    missing = run("owner/other", *options)
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1) and "hf download owner/other" in missing.stderr
 
 
 def test_conversations_go_on(folder, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from programs import call, cpp, python
 
 # Options of one program only, and those for what only one of the two reads or writes.
-DIFFERENT = {"--help", "--checkpoint", "--plot", "--log", "--tokenizer"}
+DIFFERENT = {"--help", "--plot", "--log", "--tokenizer"}
 
 
 def options(help_text):
