@@ -129,12 +129,12 @@ def test_bad_input_is_named(folder, tmp_path):
     for model, options, code, message in (
         (folder, ["--seed", "-1"], 2, "--seed: -1, expected a whole number from 0 to 2^64 - 1"),
         (folder, ["--top-p", "0"], 2, "--top-p: 0, expected a number above 0 and at most 1"),
-        (folder, ["--conversation", "talk.h5", "--prompt", "y"], 2, "--conversation goes with one prompt"),
+        (folder, ["--conversation", "talk.h5", "--prompt", "y"], 2, "--conversation goes with one --prompt"),
         (folder, ["--tokenizer", "missing"], 2, "--tokenizer missing: expected auto, bytes, ids or a file"),
         (folder, ["--tokenizer", "ids"], 2, "'x' is not the number of a token"),
         (folder, ["--tokenizer", "bytes"], 1, "token 120 in prompt 0, expected [0, 97)"),
         (folder, ["--prompt", ""], 2, "--prompt is empty: give at least one character"),
-        (base, [], 2, "gla_base has no tokenizer: give --tokenizer ids, bytes or a file"),
+        (base, [], 2, "gla_base has no tokenizer, and its 97 tokens are no bytes: give --tokenizer ids or a file"),
         (base, ["--tokenizer", tmp_path / "text.txt"], 2, "text.txt: "),
         (folder / "nothing", [], 1, f"{folder / 'nothing'}: cannot be opened: No such file or directory"),
     ):
