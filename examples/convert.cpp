@@ -2,14 +2,18 @@
 //
 //   convert gla-1.3B model.h5
 //   convert model.h5 gla-1.3B --dtype bfloat16
+#include <fmt/format.h>
 #include <glade/glade.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <iostream>
 #include <optional>
 
 #include "lm/byte_progress.h"
 #include "lm/program.h"
 
+namespace fs = std::filesystem;
 using namespace glade;
 using nn::models::GLAConfig;
 using nn::models::PretrainedFolder;
@@ -21,6 +25,7 @@ struct Options {
   std::optional<std::string> dtype;
   double shard_gigabytes = 5;
   int compression = 0;
+  bool force = false;
 };
 
 void add_options(CLI::App& app, Options& o) {
@@ -31,13 +36,14 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("output", o.output, "The checkpoint that is made of a folder, or the folder that is made of a checkpoint")
       ->required()
       ->type_name("FILE.h5|FOLDER");
-  app.add_option("--dtype", o.dtype, "Of the tensors in the folder; else as they are")
+  app.add_flag("--force", o.force, "Overwrite the output without asking");
+  app.add_option("--dtype", o.dtype, "Type of the floating-point tensors in the folder that is made [as they are]")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-  app.add_option("--shard-size", o.shard_gigabytes, "Largest file in the folder, in GB")
+  app.add_option("--shard-size", o.shard_gigabytes, "Size of the largest file in the folder that is made, in GB")
       ->check(lm::positive_number())
       ->check(CLI::Range(1e-9, 9e9))
       ->capture_default_str();
-  app.add_option("--compression", o.compression, "Of the checkpoint: gzip's level, 0 for none")
+  app.add_option("--compression", o.compression, "Level of gzip, 1 to 9, for the checkpoint that is made; 0: none")
       ->check(CLI::Range(0, 9))
       ->capture_default_str();
 }
@@ -70,16 +76,46 @@ class Reader {
   std::int64_t last_ = 0;
 };
 
+/// Whether converting would replace something: a file, or what is in a folder.
+bool would_overwrite(const fs::path& output) { return fs::is_directory(output) ? !fs::is_empty(output) : fs::exists(output); }
+
+/// UsageError unless the output may be written.
+void confirm_output(const Options& o) {
+  if (o.force || !would_overwrite(o.output)) return;
+  if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0)
+    throw lm::UsageError(o.output + " exists: give --force to overwrite it");
+  fmt::print(stderr, "{} exists. Overwrite it? [y/N] ", o.output);
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer != "y" && answer != "Y" && answer != "yes") throw lm::UsageError(o.output + " was left as it is");
+}
+
+/// Of a file, or of all files in a folder.
+std::uintmax_t size_on_disk(const fs::path& path) {
+  if (!fs::is_directory(path)) return fs::file_size(path);
+  std::uintmax_t bytes = 0;
+  for (const auto& file : fs::directory_iterator(path)) bytes += file.is_regular_file() ? file.file_size() : 0;
+  return bytes;
+}
+
+void report(const Options& o, std::size_t tensors) {
+  fmt::print("wrote {}: {} tensors, {} bytes\n", o.output, tensors, size_on_disk(o.output));
+}
+
 void folder_to_checkpoint(const Options& o) {
   if (o.dtype) throw lm::UsageError("--dtype is for folders: a checkpoint keeps the types of the folder it is made of");
-  for (const auto& file : std::filesystem::directory_iterator(o.input)) lm::check_no_input("output", o.output, {file.path()});
+  for (const auto& file : fs::directory_iterator(o.input)) lm::check_no_input("output", o.output, {file.path()});
   const PretrainedFolder folder(o.input);
+  confirm_output(o);
   nn::Checkpoint checkpoint;
   checkpoint.config = folder.config().to_json();
   std::vector<std::string> names;
   for (const auto& [name, info] : folder.tensors()) names.push_back(name);
-  Reader reader(folder.tensors(), [&](const std::string& name) { return folder.read(name); });
-  nn::save_checkpoint(o.output, checkpoint, names, std::ref(reader), {.compression = o.compression});
+  {
+    Reader reader(folder.tensors(), [&](const std::string& name) { return folder.read(name); });
+    nn::save_checkpoint(o.output, checkpoint, names, std::ref(reader), {.compression = o.compression});
+  }
+  report(o, names.size());
 }
 
 void checkpoint_to_folder(const Options& o) {
@@ -98,15 +134,19 @@ void checkpoint_to_folder(const Options& o) {
   }
   if (!tensors.contains("model.embeddings.weight"))
     throw CheckpointError(o.input + ": holds no model: missing model.embeddings.weight");
+  confirm_output(o);
   nn::models::SavePretrainedOptions options;
   if (o.dtype) options.dtype = dtype_from_name(*o.dtype);
   options.max_shard_bytes = static_cast<std::int64_t>(o.shard_gigabytes * 1e9);
-  Reader reader(tensors, [&](const std::string& name) { return file.file().read(entries.at(name)); });
-  nn::models::save_pretrained(o.output, config, tensors, std::ref(reader), options);
+  {
+    Reader reader(tensors, [&](const std::string& name) { return file.file().read(entries.at(name)); });
+    nn::models::save_pretrained(o.output, config, tensors, std::ref(reader), options);
+  }
+  report(o, tensors.size());
 }
 
 int convert(const Options& o) {
-  if (std::filesystem::is_directory(o.input)) folder_to_checkpoint(o);
+  if (fs::is_directory(o.input)) folder_to_checkpoint(o);
   else checkpoint_to_folder(o);
   return 0;
 }

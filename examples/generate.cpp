@@ -4,21 +4,24 @@
 //   generate --checkpoint gla-1.3B --prompt "In the beginning" --repetition-penalty 1.1
 #include <glade/glade.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <map>
 
+#include "lm/model.h"
 #include "lm/program.h"
 #include "lm/tokenizer.h"
 
 using namespace glade;
-using nn::models::CausalLM;
 using nn::models::Conversation;
 
 namespace {
 
 struct Options {
-  std::string checkpoint, prompt = "\n", tokenizer = "auto", conversation, algorithm = "auto", device = "auto";
+  lm::ModelOptions model;
+  std::vector<std::string> prompts{"\n"};
+  std::string tokenizer = "auto", conversation, algorithm = "auto";
   nn::models::GenerateOptions sampling;
 };
 
@@ -26,59 +29,34 @@ const std::map<std::string, Algorithm> kAlgorithms{
     {"auto", Algorithm::automatic}, {"recurrent", Algorithm::recurrent}, {"chunk", Algorithm::chunk}};
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("--checkpoint", o.checkpoint,
-                 "What train_lm saved (of numbered files the newest), or the folder of a published model")
-      ->required()
-      ->type_name("FILE.h5|FOLDER");
-  app.add_option("--prompt", o.prompt, "The text to continue")->type_name("TEXT");
-  app.add_option("--tokenizer", o.tokenizer,
-                 "How text becomes tokens: bytes, ids (text is their numbers), a SentencePiece model, or auto: the one in the "
-                 "folder, bytes for a file")
-      ->capture_default_str();
-  app.add_option("--conversation", o.conversation, "Goes on where this file ends, and adds to it; made where it is missing")
+  o.model.add_to(app);
+  app.add_option("--prompt", o.prompts, "Text to continue; several are continued at once")->type_name("TEXT")->default_str("a new line");
+  lm::add_tokenizer_option(app, o.tokenizer);
+  app.add_option("--conversation", o.conversation,
+                 "File with a conversation: goes on where it ends, and adds to it; made where it is missing")
       ->type_name("FILE.h5");
-  app.add_option("--tokens", o.sampling.max_new_tokens, "Tokens to add")->check(lm::non_negative_number())->capture_default_str();
-  app.add_option("--stop", o.sampling.stop_tokens, "Numbers of tokens to stop after, besides the tokenizer's own");
-  app.add_option("--temperature", o.sampling.temperature, "0: always the likeliest token")
+  app.add_option("--tokens", o.sampling.max_new_tokens, "Largest number of tokens to add")
       ->check(lm::non_negative_number())
       ->capture_default_str();
-  app.add_option("--top-k", o.sampling.top_k, "Only among so many likeliest tokens; 0: all")
+  app.add_option("--stop", o.sampling.stop_tokens, "Ids of tokens to stop after, besides the model's and the tokenizer's own")
+      ->type_name("ID");
+  app.add_option("--temperature", o.sampling.temperature, "Divides the logits before sampling; 0: always the likeliest token")
       ->check(lm::non_negative_number())
       ->capture_default_str();
-  app.add_option("--top-p", o.sampling.top_p, "Only among the likeliest tokens that together reach this probability")
+  app.add_option("--top-k", o.sampling.top_k, "Sample among this many likeliest tokens; 0: all")
+      ->check(lm::non_negative_number())
+      ->capture_default_str();
+  app.add_option("--top-p", o.sampling.top_p, "Sample among the likeliest tokens that together reach this probability")
       ->check(lm::positive_number())
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
   app.add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred become less likely")
       ->check(lm::positive_number())
       ->capture_default_str();
-  app.add_option("--seed", o.sampling.seed, "Of the drawing")->check(lm::seed())->capture_default_str();
-  app.add_option("--algorithm", o.algorithm, "That reads the prompt: auto, recurrent or chunk")
-      ->check(CLI::IsMember(kAlgorithms))
+  app.add_option("--seed", o.sampling.seed, "Seed for sampling")->check(lm::seed())->capture_default_str();
+  app.add_option("--algorithm", o.algorithm, "How the prompt is read")
+      ->check(CLI::IsMember({"auto", "recurrent", "chunk"}))
       ->capture_default_str();
-  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-}
-
-/// With --keep, train_lm saves under numbered names: then the newest good one is meant.
-nn::CheckpointFile open_checkpoint(const std::string& path) {
-  if (!std::filesystem::exists(path)) {
-    const auto warn = [](const std::string& error) {
-      std::fprintf(stderr, "generate: passing over a damaged checkpoint: %s\n", error.c_str());
-    };
-    if (auto newest = nn::open_newest_checkpoint(path, warn)) return std::move(*newest);
-  }
-  return nn::CheckpointFile(path);
-}
-
-std::unique_ptr<CausalLM> load_model(const std::string& path, Device device) try {
-  if (std::filesystem::is_directory(path)) return nn::models::GLAForCausalLM::from_pretrained(path, {.device = device});
-  const nn::CheckpointFile file = open_checkpoint(path);
-  auto model = nn::models::make_causal_lm(file.header().config);
-  file.restore(*model);
-  model->to(device);
-  return model;
-} catch (const ValueError& error) {
-  throw CheckpointError(path + ": " + error.what());
 }
 
 void show(const std::string& text) {
@@ -86,29 +64,47 @@ void show(const std::string& text) {
   lm::flush_output();
 }
 
+void check(const Options& o, bool goes_on) {
+  if (std::ranges::count(o.prompts, "") > 0 && !goes_on) throw lm::UsageError("--prompt is empty: give at least one character");
+  if (o.conversation.empty()) return;
+  if (o.prompts.size() > 1) throw lm::UsageError("--conversation goes with one --prompt");
+  lm::check_folder("--conversation", o.conversation);
+}
+
+/// Prints the text as soon as tokens make whole characters.
+void continue_one(const nn::models::CausalLM& model, const lm::Tokenizer& tokenizer, const lm::Tokens& prompt, Options& o,
+                  std::vector<Conversation>* conversations) {
+  lm::TextStream text(tokenizer, prompt);
+  show(tokenizer.decode(prompt));
+  o.sampling.on_tokens = [&](std::span<const std::int64_t> tokens) { show(text.add(tokens[0])); };
+  model.generate({prompt}, o.sampling, conversations);
+  show("\n");
+}
+
 int generate(Options& o) {
   const bool goes_on = !o.conversation.empty() && std::filesystem::exists(o.conversation);
-  if (o.prompt.empty() && !goes_on) throw lm::UsageError("--prompt is empty: give at least one character");
-  if (!o.conversation.empty()) lm::check_folder("--conversation", o.conversation);
-  const auto model = load_model(o.checkpoint, Device::parse(o.device));
+  check(o, goes_on);
+  const auto model = lm::open_model(o.model);
   model->set_algorithm(kAlgorithms.at(o.algorithm));
-  model->eval();
-  const std::int64_t vocab_size = model->model.embeddings.weight.size(0);
-  if (o.tokenizer == "auto" && !std::filesystem::is_directory(o.checkpoint) && vocab_size > 256)
-    throw lm::UsageError(o.checkpoint + " knows " + std::to_string(vocab_size) + " tokens, which are no bytes: give --tokenizer");
-  const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.checkpoint);
-  const lm::Tokens prompt = tokenizer->encode(o.prompt), stop_tokens = tokenizer->stop_tokens();
-  o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), stop_tokens.begin(), stop_tokens.end());
+  const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.model.checkpoint, lm::vocab_size(*model));
+  std::vector<lm::Tokens> prompts;
+  for (const std::string& text : o.prompts) prompts.push_back(tokenizer->encode(text));
+  for (const lm::Tokens& tokens : {tokenizer->stop_tokens(), lm::stop_tokens(*model)})
+    o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), tokens.begin(), tokens.end());
 
+  if (prompts.size() > 1) {
+    const auto continuations = model->generate(prompts, o.sampling);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      lm::Tokens all = prompts[i];
+      all.insert(all.end(), continuations[i].begin(), continuations[i].end());
+      show(tokenizer->decode(all) + '\n');
+    }
+    return 0;
+  }
   std::vector<Conversation> conversations(1);
   if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, *model);
-
-  lm::TextStream text(*tokenizer, prompt);
-  show(tokenizer->decode(prompt));
-  o.sampling.on_tokens = [&](std::span<const std::int64_t> tokens) { show(text.add(tokens[0])); };
-  model->generate({prompt}, o.sampling, o.conversation.empty() ? nullptr : &conversations);
+  continue_one(*model, *tokenizer, prompts[0], o, o.conversation.empty() ? nullptr : &conversations);
   if (!o.conversation.empty()) nn::models::save_conversation(o.conversation, conversations[0], *model);
-  std::putchar('\n');
   return 0;
 }
 

@@ -1,9 +1,10 @@
 // inspect_checkpoint: what is in a checkpoint, or in any other HDF5 file of numbers; and what differs between two.
 //
-//   inspect_checkpoint model.h5            inspect_checkpoint model.h5 --json            inspect_checkpoint --diff a.h5 b.h5
+//   inspect_checkpoint model.h5            inspect_checkpoint model.h5 --verify          inspect_checkpoint --diff a.h5 b.h5
 #include <fmt/format.h>
 #include <glade/glade.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -83,6 +84,31 @@ void print_table(const nn::HDF5File& file) {
   fmt::print("{} elements, {} bytes, {} in the file\n", elements, bytes, stored);
 }
 
+bool is_readable(const nn::HDF5File& file) {
+  return std::ranges::all_of(file.entries(), [](const nn::HDF5Entry& entry) { return entry.problem.empty(); });
+}
+
+/// Reads everything, checks all checksums and prints every entry that is damaged. Returns their number.
+int verify(const nn::HDF5File& file) {
+  int damaged = 0;
+  std::uint64_t tensors = 0, stored = 0;
+  for (const nn::HDF5Entry& entry : file.entries()) {
+    if (entry.problem.empty() && entry.first_name != entry.name) continue;
+    try {
+      if (!entry.problem.empty()) throw CheckpointError(fmt::format("{}: {}: {}", file.path(), entry.name, entry.problem));
+      file.verify(entry.name);
+      ++tensors;
+      stored += entry.stored_bytes;
+    } catch (const CheckpointError& error) {
+      fmt::print("{}\n", error.what());
+      ++damaged;
+    }
+  }
+  if (damaged == 0) fmt::print("{}: all {} tensors, {} bytes, are undamaged\n", file.path(), tensors, stored);
+  else fmt::print("{}: {} tensors are damaged, {} are not\n", file.path(), damaged, tensors);
+  return damaged;
+}
+
 /// What differs between the values of an entry that is in both files, or "".
 std::string difference(const nn::HDF5File& a, const nn::HDF5File& b, const std::string& name) {
   const Tensor x = a.read(name), y = b.read(name);
@@ -127,20 +153,24 @@ int print_differences(const nn::HDF5File& a, const nn::HDF5File& b) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Shows what is in a checkpoint or another HDF5 file. With --diff, exit code 0 means that nothing differs.",
+  CLI::App app("Shows what is in a checkpoint or another HDF5 file. The exit code is 1 for a damaged file, and for files that differ.",
                "inspect_checkpoint");
   std::string path;
   std::vector<std::string> pair;
-  bool as_json = false;
+  bool as_json = false, is_verified = false;
   CLI::Option* file = app.add_option("file", path, "File to show")->type_name("FILE.h5");
   app.add_option("--diff", pair, "Two files to compare, value by value")->expected(2)->type_name("FILE.h5")->excludes(file);
-  app.add_flag("--json", as_json, "Print JSON")->needs(file);
+  CLI::Option* json = app.add_flag("--json", as_json, "Print JSON")->needs(file);
+  app.add_flag("--verify", is_verified, "Read everything and check all checksums, instead of showing what is there")
+      ->needs(file)
+      ->excludes(json);
   return lm::run(app, argc, argv, [&] {
     if (!pair.empty()) return print_differences(nn::HDF5File(pair[0]), nn::HDF5File(pair[1])) == 0 ? 0 : 1;
     if (path.empty()) throw lm::UsageError("give a file, or --diff and two files");
     const nn::HDF5File opened(path);
+    if (is_verified) return verify(opened) == 0 ? 0 : 1;
     if (as_json) fmt::print("{}\n", dump(to_json(opened), 2));
     else print_table(opened);
-    return 0;
+    return is_readable(opened) ? 0 : 1;
   });
 }

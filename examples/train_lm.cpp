@@ -6,12 +6,13 @@
 
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lm/data.h"
 #include "lm/options.h"
 #include "lm/progress.h"
+#include "lm/run_settings.h"
 #include "lm/step_profile.h"
 
 using namespace glade;
@@ -23,7 +24,7 @@ namespace {
 /// The configuration that the options and, for what they leave open, the checkpoint to resume from or else the defaults
 /// ask for, as JSON. CheckpointError where the checkpoint holds another model.
 template <class Config>
-std::string configure(const lm::Options& options, const lm::Defaults& defaults, std::int64_t vocab_size,
+std::string configure(const lm::Options& options, const lm::DeviceDefaults& defaults, std::int64_t vocab_size,
                       const nn::Checkpoint* resumed) {
   Config config;
   config.num_hidden_layers = defaults.layers;
@@ -39,7 +40,7 @@ std::string configure(const lm::Options& options, const lm::Defaults& defaults, 
   }
   const auto choose = [&](const char* option, auto& field, const auto& given) {
     if (resumed != nullptr && given && field != *given)
-      throw CheckpointError(fmt::format("{} holds another model: the options ask for {} {}", resumed->path, option, *given));
+      throw CheckpointError(fmt::format("{}: the run was made with {} {}, not {}", resumed->path, option, field, *given));
     field = given.value_or(field);
   };
   choose("a vocabulary of", config.vocab_size, std::optional(vocab_size));
@@ -54,17 +55,26 @@ std::string configure(const lm::Options& options, const lm::Defaults& defaults, 
   return config.to_json();
 }
 
-/// With new weights, or those of the checkpoint to resume from.
-std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::Defaults& defaults, std::int64_t vocab_size,
-                                             const nn::Checkpoint* resumed) {
-  const auto make = options.model == "gla" ? configure<models::GLAConfig> : configure<models::LightningConfig>;
+/// The kind of attention. CheckpointError where the checkpoint to resume from has another one.
+std::string model_type(const lm::Options& options, const nn::Checkpoint* resumed) {
+  const auto config = nlohmann::json::parse(resumed != nullptr ? resumed->config : "{}", nullptr, false);
+  const std::string saved = config.is_object() ? config.value("model_type", "") : "";
+  if (!saved.empty() && options.model && saved != *options.model)
+    throw CheckpointError(fmt::format("{}: the run was made with --model {}, not {}", resumed->path, saved, *options.model));
+  return saved.empty() ? options.model.value_or("gla") : saved;
+}
+
+/// With new weights.
+std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::DeviceDefaults& defaults,
+                                             std::int64_t vocab_size, const nn::Checkpoint* resumed) {
+  const bool is_gla = model_type(options, resumed) == "gla";
+  const auto make = is_gla ? configure<models::GLAConfig> : configure<models::LightningConfig>;
   return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
 }
 
-/// Of activations.
-DType dtype_of(const models::CausalLM& model, const lm::Options& options) {
-  return options.model == "gla" ? models::GLAConfig::from_json(model.config_json()).dtype
-                                : models::LightningConfig::from_json(model.config_json()).dtype;
+/// A text of the model's configuration.
+std::string config_field(const models::CausalLM& model, const char* name) {
+  return nlohmann::json::parse(model.config_json()).at(name).get<std::string>();
 }
 
 constexpr const char* kLossScale = "loss_scale.";  // of its state in a checkpoint's data
@@ -88,6 +98,11 @@ class Training {
   Tensors train(const Tensors& batches);
   void validate();
   void save();
+  /// Calls `check`, which throws where a save has failed: training goes on.
+  void check_save(const std::function<void()>& check);
+  /// Goes on from a checkpoint.
+  void restore(const nn::CheckpointFile& file);
+  void print_model() const;
   void print_memory() const;
   /// The share of the run that is behind: of its steps, or of its time.
   double done() const;
@@ -98,8 +113,10 @@ class Training {
 
   const lm::Options options_;
   const Device device_;
-  const lm::Defaults& defaults_;
-  const std::int64_t seq_len_, sequences_, steps_;
+  const lm::DeviceDefaults& defaults_;
+  std::optional<nn::CheckpointFile> resumed_;  // while the training is prepared
+  lm::RunSettings settings_;
+  const lm::Run run_;
   const lm::Data data_;
   const std::vector<nn::data::Batch> validation_;
   nn::data::Loader loader_;
@@ -110,7 +127,7 @@ class Training {
   std::optional<lm::Progress> progress_;
   std::optional<nn::CheckpointSaver> saver_;
   std::optional<lm::StepProfile> profile_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, validated_step_ = -1;
   GraphedFunction graphed_{device_, [this](const Tensors& batches) { return train(batches); }};
 };
 
@@ -126,57 +143,63 @@ Training::Training(const lm::Options& options)
     : options_(options),
       device_(Device::parse(options.device)),
       defaults_(device_.is_cuda() ? lm::kCudaDefaults : lm::kCpuDefaults),
-      seq_len_(options.seq_len.value_or(defaults_.seq_len)),
-      sequences_(options.batch.value_or(defaults_.batch)),
-      steps_(options.steps.value_or(defaults_.steps)),
-      data_(options.data, seq_len_, options.packed),
-      validation_(data_.validation_batches(sequences_, device_)),
-      loader_(data_.tokens(), {.batch_size = sequences_,
-                               .seq_len = seq_len_,
-                               .packed = options.packed,
-                               .seed = options.seed,
+      resumed_(open_resumed(options)),
+      settings_(resumed_ ? &resumed_->header() : nullptr),
+      run_(options, defaults_, settings_),
+      data_(options.data, run_.seq_len, run_.packed),
+      validation_(data_.validation_batches(run_.batch, device_)),
+      loader_(data_.tokens(), {.batch_size = run_.batch,
+                               .seq_len = run_.seq_len,
+                               .packed = run_.packed,
+                               .seed = run_.seed,
                                .end = data_.training_size(),
                                .device = device_}) {
-  const std::optional<nn::CheckpointFile> resumed = open_resumed(options);
-  const nn::Checkpoint* header = resumed ? &resumed->header() : nullptr;
+  if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
   if (!options.save.empty()) saver_.emplace(options.save, options.keep);
-  manual_seed(options.seed);
-  model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), header);
+  manual_seed(run_.seed);
+  model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
   model_->to(device_);
   model_->model.recompute = options.recompute;
   optimizer_.emplace(model_->named_parameters(),
-                     optim::AdamWOptions{.lr = options.lr, .beta2 = 0.95, .weight_decay = options.weight_decay});
+                     optim::AdamWOptions{.lr = run_.lr, .beta2 = 0.95, .weight_decay = run_.weight_decay});
+  if (config_field(*model_, "dtype") == "float16") scaler_.emplace(device_);
 
-  if (dtype_of(*model_, options) == DType::float16) scaler_.emplace(device_);
-
-  progress_.emplace(options.log, resumed.has_value(), seq_len_ * sequences_ * options.accumulate, data_.unit());
-  const std::int64_t warmup = std::min(options.warmup, steps_);
-  scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, steps_)](std::int64_t step) {
-    if (options_.minutes && step >= warmup)  // the cosine follows the time
-      step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(steps_ - warmup));
+  progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
+  const std::int64_t warmup = std::min(run_.warmup, run_.steps);
+  scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, run_.steps)](std::int64_t step) {
+    if (run_.minutes > 0 && step >= warmup)  // the cosine follows the time
+      step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(run_.steps - warmup));
     return by_steps(step);
   });
-  if (resumed) {
-    if (!header->random.contains("default") || !header->data.contains("position"))
-      throw CheckpointError(
-          fmt::format("{}: not written by train_lm: it has no random state or no position in the data", header->path));
-    resumed->restore(*model_, &*optimizer_, &*scheduler_);
-    default_generator().set_state(header->random.at("default"));
-    loader_.load_state_dict(header->data);
-    nn::StateDict scale;
-    for (const auto& [name, x] : header->data)
-      if (name.starts_with(kLossScale)) scale.emplace(name.substr(std::strlen(kLossScale)), x);
-    if (scaler_ && !scale.empty()) scaler_->load_state_dict(scale);
-    step_ = header->step;
-    fmt::print("resuming from {} after step {}\n", header->path, step_);
-  }
+  if (resumed_) restore(*resumed_);
+  resumed_.reset();
   if (!options.profile.empty()) profile_.emplace(options.profile, device_);
+  print_model();
+}
 
+void Training::restore(const nn::CheckpointFile& file) {
+  const nn::Checkpoint& header = file.header();
+  if (!header.random.contains("default") || !header.data.contains("position"))
+    throw CheckpointError(
+        fmt::format("{}: not written by train_lm: it has no random state or no position in the data", header.path));
+  file.restore(*model_, &*optimizer_, &*scheduler_);
+  default_generator().set_state(header.random.at("default"));
+  loader_.load_state_dict(header.data);
+  nn::StateDict scale;
+  for (const auto& [name, x] : header.data)
+    if (name.starts_with(kLossScale)) scale.emplace(name.substr(std::strlen(kLossScale)), x);
+  if (scaler_ && !scale.empty()) scaler_->load_state_dict(scale);
+  step_ = header.step;
+  if (const std::string changes = settings_.changes(); !changes.empty()) fmt::print(stderr, "train_lm: {}\n", changes);
+  progress_->print(fmt::format("resuming from {} after step {}", header.path, step_));
+}
+
+void Training::print_model() const {
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
   fmt::print("{} model of {:.2f} million parameters on {}; {:.2f} million {}s to train on, {:.2f} for validation\n",
-             options.model, parameters / 1e6, device_.name(), static_cast<double>(data_.training_size()) / 1e6, data_.unit(),
-             static_cast<double>(data_.validation_size()) / 1e6);
+             config_field(*model_, "model_type"), parameters / 1e6, device_.name(),
+             static_cast<double>(data_.training_size()) / 1e6, data_.unit(), static_cast<double>(data_.validation_size()) / 1e6);
   std::fflush(stdout);
 }
 
@@ -186,16 +209,19 @@ int Training::run() {
   while (!finished() && lm::interrupted() == 0) {
     if (profile_) profile_->next_step();
     step();
-    if (saver_) saver_->check();
+    if (saver_) check_save([this] { saver_->check(); });
     if (every(options_.eval_every) && !finished()) validate();
     if (every(options_.save_every) && !finished()) save();
   }
+  progress_->flush();
+  progress_->erase();
   if (profile_) profile_->finish();
   const int signal = lm::interrupted();
   if (signal == 0) validate();
   save();
   if (saver_) saver_->wait();
-  fmt::print("{} after step {}, {:.1f} s\n", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds());
+  progress_->finish();
+  progress_->print(fmt::format("{} after step {}, {:.1f} s", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds()));
   if (device_.is_cuda()) print_memory();
   return signal == 0 ? 0 : 128 + signal;
 }
@@ -212,7 +238,7 @@ void Training::step() {
   std::vector<nn::data::Batch> batches;
   double counted = 0;
   phase("data", [&] {
-    for (std::int64_t i = 0; i < options_.accumulate; ++i)
+    for (std::int64_t i = 0; i < run_.accumulate; ++i)
       counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
   });
   Tensors arguments;
@@ -220,8 +246,8 @@ void Training::step() {
     arguments.insert(arguments.end(), {batch.inputs, batch.targets, batch.cu_seqlens,
                                        full({}, static_cast<double>(batch.counted) / counted, {DType::float32, device_})});
   // Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-  const Tensor loss = (options_.packed || options_.eager || profile_ ? train(arguments) : graphed_(arguments))[0];
-  const double learning_rate = options_.lr * scheduler_->factor();
+  const Tensor loss = (run_.packed || options_.eager || profile_ ? train(arguments) : graphed_(arguments))[0];
+  const double learning_rate = run_.lr * scheduler_->factor();
   scheduler_->step();
   ++step_;
   progress_->add(step_, done(), learning_rate, loss);
@@ -236,13 +262,14 @@ Tensors Training::train(const Tensors& batches) {
     loss = loss.defined() ? loss + part.detach() : part.detach();
   }
   phase("optimizer", [&] {
-    optimizer_->step({.max_norm = options_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
+    optimizer_->step({.max_norm = run_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
     optimizer_->zero_grad();
   });
   return {loss};
 }
 
 void Training::validate() {
+  if (std::exchange(validated_step_, step_) == step_) return;
   progress_->flush();
   NoGradGuard no_grad;
   model_->eval();
@@ -267,14 +294,24 @@ void Training::save() {
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
   checkpoint.data = loader_.state_dict();
+  checkpoint.data.insert(settings_.state_dict().begin(), settings_.state_dict().end());
   if (scaler_)
     for (const auto& [name, x] : scaler_->state_dict()) checkpoint.data.emplace(kLossScale + name, x);
+  check_save([this] { saver_->wait(); });
   saver_->save(checkpoint);
 }
 
+void Training::check_save(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const CheckpointError& error) {
+    progress_->print(fmt::format("not saved, and tried again at the next save: {}", error.what()));
+  }
+}
+
 double Training::done() const {
-  const double share = options_.minutes ? progress_->seconds() / (60 * *options_.minutes)
-                                        : static_cast<double>(step_) / static_cast<double>(steps_);
+  const double share = run_.minutes > 0 ? progress_->seconds() / (60 * run_.minutes)
+                                        : static_cast<double>(step_) / static_cast<double>(run_.steps);
   return std::min(share, 1.0);
 }
 

@@ -6,53 +6,101 @@
 
 namespace lm {
 
+namespace {
+
+/// Of options that do not depend on the device.
+struct Defaults {
+  const char* model = "gla";
+  std::int64_t accumulate = 1, warmup = 50;
+  double lr = 3e-3, weight_decay = 0.1, grad_clip = 1;
+  std::uint64_t seed = 0;
+};
+constexpr Defaults kDefaults;
+
+std::string by_device(std::int64_t DeviceDefaults::*field) {
+  return fmt::format("{} on the CPU, {} on CUDA", kCpuDefaults.*field, kCudaDefaults.*field);
+}
+
+/// Options that a checkpoint to resume from gives, where they are absent.
+class RunOptions {
+ public:
+  explicit RunOptions(CLI::App& app) : app_(app) {}
+
+  CLI::Option* size(const char* name, std::optional<std::int64_t>& value, const char* text, const std::string& otherwise) {
+    return app_.add_option(name, value, text)->check(positive_integer())->default_str(otherwise);
+  }
+  template <class T>
+  void number(const char* name, std::optional<T>& value, const char* text, T otherwise) {
+    app_.add_option(name, value, text)->check(non_negative_number())->default_str(fmt::format("{}", otherwise));
+  }
+
+ private:
+  CLI::App& app_;
+};
+
+void add_run_options(CLI::App& app, Options& o) {
+  RunOptions add(app);
+  app.add_option("--model", o.model, "Kind of attention")->check(CLI::IsMember({"gla", "lightning"}))->default_str(kDefaults.model);
+  add.size("--layers", o.layers, "Number of layers", by_device(&DeviceDefaults::layers));
+  add.size("--hidden", o.hidden, "Size of the hidden vectors", by_device(&DeviceDefaults::hidden));
+  add.size("--heads", o.heads, "Number of heads in a layer", by_device(&DeviceDefaults::heads));
+  app.add_option("--dtype", o.dtype, "Type of activations; float16 trains with a loss scale")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->default_str("float32 on the CPU, bfloat16 on CUDA");
+  add.size("--seq-len", o.seq_len, "Tokens in a sequence", by_device(&DeviceDefaults::seq_len));
+  add.size("--batch", o.batch, "Sequences in a batch", by_device(&DeviceDefaults::batch));
+  add.size("--accumulate", o.accumulate, "Batches in a step, computed one after the other", fmt::format("{}", kDefaults.accumulate));
+  app.add_flag("--packed", o.packed, "Keep documents apart: the state begins anew after every separator (in text: zero bytes)");
+  app.add_option("--seed", o.seed, "Seed for the weights and the order of the data")
+      ->check(seed())
+      ->default_str(fmt::format("{}", kDefaults.seed));
+  CLI::Option* steps = add.size("--steps", o.steps, "Steps of the whole run, those before --resume included",
+                                by_device(&DeviceDefaults::steps));
+  app.add_option("--minutes", o.minutes, "Minutes to train for, instead of --steps")->check(positive_number())->excludes(steps);
+  add.number("--lr", o.lr, "Highest learning rate", kDefaults.lr);
+  add.number("--warmup", o.warmup, "Steps until the learning rate is highest", kDefaults.warmup);
+  add.number("--weight-decay", o.weight_decay, "Weight decay of matrices in AdamW", kDefaults.weight_decay);
+  add.number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: no limit", kDefaults.grad_clip);
+}
+
+}  // namespace
+
+Run::Run(const Options& o, const DeviceDefaults& defaults, RunSettings& settings)
+    : seq_len(settings.fixed("--seq-len", o.seq_len, defaults.seq_len)),
+      batch(settings.fixed("--batch", o.batch, defaults.batch)),
+      accumulate(settings.fixed("--accumulate", o.accumulate, kDefaults.accumulate)),
+      packed(settings.fixed("--packed", o.packed ? std::optional<std::int64_t>(1) : std::nullopt, 0) != 0),
+      seed(static_cast<std::uint64_t>(settings.fixed("--seed", o.seed, static_cast<std::int64_t>(kDefaults.seed)))),
+      steps(settings.schedule("--steps", o.steps, defaults.steps)),
+      minutes(settings.schedule("--minutes", o.steps ? std::optional(0.0) : o.minutes, 0.0)),
+      lr(settings.schedule("--lr", o.lr, kDefaults.lr)),
+      warmup(settings.schedule("--warmup", o.warmup, kDefaults.warmup)),
+      weight_decay(settings.schedule("--weight-decay", o.weight_decay, kDefaults.weight_decay)),
+      grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)) {}
+
 void add_options(CLI::App& app, Options& o) {
-  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
-  const auto by_device = [](const char* text, std::int64_t Defaults::*field) {
-    return fmt::format("{} [{} on the CPU, {} on CUDA]", text, kCpuDefaults.*field, kCudaDefaults.*field);
-  };
   const auto number = [&](const char* name, auto& value, const char* text) {
     app.add_option(name, value, text)->check(non_negative_number())->capture_default_str();
   };
-  const auto size = [&](const char* name, std::optional<std::int64_t>& value, const char* text, std::int64_t Defaults::*field) {
-    return app.add_option(name, value, by_device(text, field))->check(positive);
-  };
-
   app.add_option("--data", o.data, "Text, or token files (see tokenize), to train on; the last twentieth is kept for validation")
       ->required()
       ->type_name("FILE");
-  app.add_flag("--packed", o.packed, "Keep documents apart: a state begins and ends with its document (for text: at zero bytes)");
-  app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
-  size("--layers", o.layers, "Layers", &Defaults::layers);
-  size("--hidden", o.hidden, "Size of the hidden vectors", &Defaults::hidden);
-  size("--heads", o.heads, "Heads of a layer", &Defaults::heads);
-  size("--seq-len", o.seq_len, "Tokens of a sequence", &Defaults::seq_len);
-  size("--batch", o.batch, "Sequences of a batch", &Defaults::batch);
-  app.add_option("--accumulate", o.accumulate, "Batches of a step, one after the other")->check(positive)->capture_default_str();
-  CLI::Option* steps = size("--steps", o.steps, "Steps, those before --resume included", &Defaults::steps);
-  app.add_option("--minutes", o.minutes, "Time to train for, instead of --steps")->check(positive_number())->excludes(steps);
-  number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rate of a run of --steps; 0: none");
-  number("--lr", o.lr, "Highest learning rate");
-  number("--warmup", o.warmup, "Steps until it is reached");
-  number("--weight-decay", o.weight_decay, "Of AdamW, on matrices");
-  app.add_flag("--recompute", o.recompute, "Keep only the inputs of layers for backward, and compute the rest again there");
-  app.add_flag("--eager", o.eager, "Without CUDA graphs, which steps on CUDA are otherwise captured in");
-  number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: any");
+  add_run_options(app, o);
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--dtype", o.dtype, "float32, bfloat16 or (with a loss scale) float16 [float32 on the CPU, bfloat16 on CUDA]")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  app.add_flag("--recompute", o.recompute, "Save memory: keep only the inputs of layers, and compute the rest again in backward");
+  app.add_flag("--eager", o.eager, "Do not capture steps on CUDA in graphs");
+  number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none");
   number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
   app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
   number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
-  number("--keep", o.keep, "Checkpoints to keep, with their step in the name; 0: one, under its own name");
+  number("--keep", o.keep, "Number of checkpoints to keep, with their step in the name; 0: one, under its own name");
   app.add_option("--resume", o.resume,
-                 "Checkpoint to go on from, with the same options as before; auto: the newest good one of --save, or none")
+                 "Checkpoint to go on from, which also gives the options of the run that are absent; auto: the newest good one of "
+                 "--save, or none")
       ->type_name("FILE.h5|auto");
   app.add_option("--log", o.log, "CSV file for the loss of every step; --resume appends to it")->type_name("FILE.csv");
-  app.add_option("--profile", o.profile,
-                 "Chrome trace of steps 6 to 15 of this run, without graphs, of which a table is printed at the end")
+  app.add_option("--profile", o.profile, "Chrome trace of steps 6 to 15 of this run, without graphs, and a table at the end")
       ->type_name("FILE.json");
-  app.add_option("--seed", o.seed, "Of the weights and the order of the data")->check(seed())->capture_default_str();
 }
 
 void check_outputs(const Options& o) {

@@ -7,30 +7,45 @@
 #include <vector>
 
 #include "lm/program.h"
+#include "lm/run_settings.h"
 
 namespace lm {
 
+/// As the command line gives them. Those that are absent come from the checkpoint to resume from, or else are defaults.
 struct Options {
   std::vector<std::string> data;
-  std::string model = "gla", device = "auto", save, resume, log, profile;
-  std::optional<std::string> dtype;
-  std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, steps;
-  std::optional<double> minutes;
-  double lr = 3e-3, weight_decay = 0.1, grad_clip = 1;
-  bool eager = false, recompute = false;
-  std::int64_t accumulate = 1, warmup = 50, stop_at = 0, eval_every = 250, save_every = 0;
-  bool packed = false;
-  std::uint64_t seed = 0;
+  std::string device = "auto", save, resume, log, profile;
+  std::optional<std::string> model, dtype;
+  std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, accumulate, steps, warmup;
+  std::optional<double> minutes, lr, weight_decay, grad_clip;
+  std::optional<std::uint64_t> seed;
+  bool packed = false, eager = false, recompute = false;
+  std::int64_t stop_at = 0, eval_every = 250, save_every = 0;
   int keep = 0;
 };
 
-/// For options that are not given, by device.
-struct Defaults {
+/// Of the options that depend on the device.
+struct DeviceDefaults {
   glade::DType dtype;
   std::int64_t layers, hidden, heads, seq_len, batch, steps;
 };
-inline constexpr Defaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 128, 16, 1500};
-inline constexpr Defaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 256, 64, 2000};
+inline constexpr DeviceDefaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 128, 16, 1500};
+inline constexpr DeviceDefaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 256, 64, 2000};
+
+/// What a run is made with, besides the model's sizes: options with their values.
+struct Run {
+  std::int64_t seq_len, batch, accumulate;
+  bool packed;
+  std::uint64_t seed;
+  std::int64_t steps;
+  double minutes;  ///< to train for, instead of steps; 0: none
+  double lr;
+  std::int64_t warmup;
+  double weight_decay, grad_clip;
+
+  /// CheckpointError, naming the option, where `settings` refuse one.
+  Run(const Options& options, const DeviceDefaults& defaults, RunSettings& settings);
+};
 
 void add_options(CLI::App& app, Options& options);
 /// UsageError for files to write that lie in no folder, or would destroy the data or one another, and for options about files

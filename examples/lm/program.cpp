@@ -12,6 +12,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "lm/help.h"
+
 namespace lm {
 namespace {
 
@@ -60,6 +62,16 @@ CLI::Validator non_negative_number() {
   return number_check([](double x) { return x >= 0; }, "a number of at least 0", "NONNEGATIVE");
 }
 
+CLI::Validator positive_integer() {
+  const auto check = [](const std::string& text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool passes = error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40;
+    return passes ? std::string() : text + ", expected a whole number from 1 to 2^40";
+  };
+  return {check, ""};
+}
+
 CLI::Validator seed() {
   const auto check = [](const std::string& text) {
     std::uint64_t value = 0;
@@ -71,6 +83,7 @@ CLI::Validator seed() {
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+  app.formatter(std::make_shared<HelpFormatter>());
   try {
     int exit_code = 0;
     try {
@@ -80,7 +93,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
     } catch (const CLI::CallForHelp&) {
       std::fputs(app.help().c_str(), stdout);
     }
-    flush_output();
+    if (exit_code == 0) flush_output();
     return exit_code;
   } catch (const CLI::ParseError& error) {
     return report(app, error.what(), 2);
@@ -121,8 +134,12 @@ void catch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int signal) { received_signal = signal; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    const bool is_nohup = signal == SIGHUP && before.sa_handler == SIG_IGN;  // the program is to outlive its terminal
+    if (!is_nohup) sigaction(signal, &action, nullptr);
+  }
 }
 
 int interrupted() { return received_signal; }

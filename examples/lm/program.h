@@ -17,6 +17,8 @@ struct UsageError : std::runtime_error {
 /// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
+/// Of options for sizes: a whole number of at least 1.
+CLI::Validator positive_integer();
 /// Of an option for a std::uint64_t: CLI11 makes some other number of those that are no such one.
 CLI::Validator seed();
 
@@ -35,7 +37,8 @@ void check_no_input(const std::string& option, const std::string& path, const st
 /// UsageError where two of `outputs`, options and the paths they name for files to write, mean the same file. Empty: none.
 void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs);
 
-/// From here on SIGINT (Ctrl-C) and SIGTERM only set what interrupted() returns. A second one ends the program at once.
+/// From here on SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is closed; not under nohup) only set what interrupted() returns.
+/// A second one ends the program at once.
 void catch_interrupts();
 /// The signal that came, 0 for none.
 int interrupted();

@@ -3,20 +3,23 @@
 #include <glade/core/tensor.h>
 
 #include <chrono>
-#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "lm/log_file.h"
+#include "lm/status_line.h"
 
 namespace lm {
 
 double in_bits(double loss);
 
-/// A progress bar on a terminal, else a line every few seconds; and a CSV file with a row a step. Losses are read in
+/// The status line of a training run, on the standard output, and a CSV file with a row for every step. Losses are read in
 /// batches, some steps late, so that a GPU is not kept waiting for the host.
 class Progress {
  public:
   /// `log` is a file, or empty for none; `append` keeps what is in it. `unit` is what a token is: "byte" or "token".
-  /// std::runtime_error where the log cannot be written.
+  /// std::runtime_error where the log cannot be written. On a disk that is full later, the run goes on, and rows wait.
   Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit);
 
   /// To be called after every step. `done` in [0, 1] is the share of the run that is behind.
@@ -25,6 +28,12 @@ class Progress {
   void flush();
   /// The same, then shows and logs the validation loss after the last step.
   void add_validation(std::int64_t step, double loss);
+  /// Removes the status line, for output that does not go through print().
+  void erase() { line_.erase(); }
+  /// Prints a line of text where the status line was.
+  void print(const std::string& text) { line_.print(text); }
+  /// To be called at the end. std::runtime_error where rows of the log cannot be written still.
+  void finish();
   /// Since the construction.
   double seconds() const;
 
@@ -37,21 +46,18 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   void show(const Step& step, double loss);
-  void clear_bar();
-  void check_log();
+  void write_log(const std::string& rows);
 
   const std::int64_t tokens_a_step_;
   const std::string unit_;
-  const bool terminal_;
+  StatusLine line_{stdout};
   const Clock::time_point start_ = Clock::now();
-  std::string log_path_;
-  std::ofstream log_;
+  std::optional<LogFile> log_;
+  bool log_is_whole_ = true;
   std::vector<Step> pending_;
   Clock::time_point flushed_ = start_;  ///< the time since then went into the pending steps
-  Clock::time_point shown_ = start_;
   double first_done_ = -1;  ///< the share that was behind at the start
   double tokens_a_second_ = 0;
-  bool bar_visible_ = false;
 };
 
 }  // namespace lm

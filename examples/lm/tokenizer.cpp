@@ -9,8 +9,6 @@
 #include <sentencepiece_processor.h>
 #endif
 
-#include "lm/program.h"
-
 namespace lm {
 namespace {
 
@@ -28,6 +26,7 @@ class Bytes : public Tokenizer {
     for (const std::int64_t token : tokens) text.push_back(static_cast<char>(token));
     return text;
   }
+  bool is_bytes() const override { return true; }
 };
 
 class Numbers : public Tokenizer {
@@ -94,13 +93,22 @@ std::unique_ptr<Tokenizer> open_file(const std::string& file) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model) {
+void add_tokenizer_option(CLI::App& app, std::string& kind) {
+  app.add_option("--tokenizer", kind,
+                 "How text becomes tokens: bytes, ids (the text is numbers), a SentencePiece model, or auto: the file in the model's "
+                 "folder, or bytes for a vocabulary of 256")
+      ->type_name("auto|bytes|ids|FILE")
+      ->capture_default_str();
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model, std::int64_t vocab_size) {
   if (kind == "ids") return std::make_unique<Numbers>();
-  if (kind == "bytes" || (kind == "auto" && !fs::is_directory(model))) return std::make_unique<Bytes>();
+  if (kind == "bytes") return std::make_unique<Bytes>();
   if (kind != "auto") return open_file(kind);
   for (const char* file : {"tokenizer.model", "tokenizer.json"})
     if (const fs::path path = fs::path(model) / file; fs::exists(path)) return open_file(path);
-  throw UsageError(fmt::format("{} has no tokenizer: give --tokenizer ids, bytes or a file", model));
+  if (vocab_size == 256) return std::make_unique<Bytes>();
+  throw UsageError(fmt::format("{} has no tokenizer, and its {} tokens are no bytes: give --tokenizer ids or a file", model, vocab_size));
 }
 
 TextStream::TextStream(const Tokenizer& tokenizer, const Tokens& prompt)

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lm/program.h"
+
 namespace lm {
 
 using Tokens = std::vector<std::int64_t>;
@@ -18,12 +20,17 @@ class Tokenizer {
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
   /// The tokens that end a text.
   virtual Tokens stop_tokens() const { return {}; }
+  /// Whether tokens are the bytes of the text.
+  virtual bool is_bytes() const { return false; }
 };
 
-/// `kind` is "bytes", "ids" (numbers, separated by spaces or commas), the path of a SentencePiece model, or "auto": what
-/// lies in the folder `model` with the model, bytes where `model` is no folder. UsageError where that is not enough, and
-/// for files that this program cannot read.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model);
+/// Adds --tokenizer, whose value open_tokenizer takes as `kind`.
+void add_tokenizer_option(CLI::App& app, std::string& kind);
+
+/// `kind` is "bytes", "ids" (numbers, separated by spaces or commas), the path of a SentencePiece model, or "auto": the file in
+/// the folder `model`, or bytes for a vocabulary of 256. UsageError where that is not enough, and for files that this program
+/// cannot read.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model, std::int64_t vocab_size);
 
 /// Gives the text of a growing sequence of tokens piece by piece.
 class TextStream {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 #include <glade/core/format.h>
 #include <glade/nn/input_file.h>
@@ -45,6 +46,35 @@ void check_header(const Header& header, std::size_t bytes) {
     fail<CheckpointError>("{} tokens of {} bytes do not fill a file of {}", header.size, header.width, bytes);
 }
 
+/// Text in any encoding has few of the control characters that no text needs, and zero bytes only where documents end. What
+/// begins with a byte order mark of UTF-16 or UTF-32 is text, too.
+void check_text(const InputFile& file) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n", kInText = "\b\t\n\v\f\r\x1a\x1b";
+  constexpr std::size_t kBlocks = 64, kBlock = 4096;  // a large file is sampled
+  constexpr double kMostControls = 0.02, kMostZeros = 0.4;
+  std::size_t zeros = 0, controls = 0, bytes = 0;
+  std::string block;
+  for (std::size_t i = 0; i < kBlocks && i * kBlock < file.size(); ++i) {
+    const std::size_t begin = file.size() <= kBlocks * kBlock ? i * kBlock : (file.size() - kBlock) / (kBlocks - 1) * i;
+    block.resize(std::min(kBlock, file.size() - begin));
+    file.read(begin, {reinterpret_cast<std::uint8_t*>(block.data()), block.size()});
+    if (i == 0 && block.starts_with(kHdf5))
+      fail<CheckpointError>("is an HDF5 file, such as a checkpoint: expected text or a token file");
+    if (i == 0 && (block.starts_with("\xff\xfe") || block.starts_with("\xfe\xff"))) return;
+    for (const char c : block) {
+      zeros += c == 0;
+      controls += (c > 0 && c < ' ' && kInText.find(c) == std::string_view::npos) || c == 127;
+    }
+    bytes += block.size();
+  }
+  const auto share = [&](std::size_t count) { return static_cast<double>(count) / static_cast<double>(bytes); };
+  if (share(zeros) > kMostZeros || share(controls) > kMostControls)
+    fail<CheckpointError>(
+        "is neither text (of its bytes {:.0f}% are zeros and {:.0f}% control characters) nor a token file (it does not begin "
+        "with GLTOKENS)",
+        100 * share(zeros), 100 * share(controls));
+}
+
 }  // namespace
 
 TokenData::TokenData(const std::vector<std::string>& paths) {
@@ -56,7 +86,7 @@ TokenData::TokenData(const std::vector<std::string>& paths) {
       Header header{};
       if (file.size() >= sizeof header) std::memcpy(&header, file.map(0, sizeof header).get(), sizeof header);
       const bool is_text = std::memcmp(header.magic, kMagic, sizeof kMagic) != 0;
-      if (is_text) header.vocab_size = 256, header.separator = kByteSeparator;
+      if (is_text) check_text(file), header.vocab_size = 256, header.separator = kByteSeparator;
       else check_header(header, file.size());
 
       const auto vocab_size = static_cast<std::int64_t>(header.vocab_size);

@@ -21,7 +21,8 @@ inline constexpr std::int64_t kByteSeparator = 0;
 class TokenData {
  public:
   /// CheckpointError that names the file and the cause: missing, empty, damaged, of another version, of another vocabulary
-  /// than the first one, text beside token files. ValueError for no files.
+  /// than the first one, text beside token files, or neither: an HDF5 file, or another binary (docs/data.md says how it is
+  /// known). ValueError for no files.
   explicit TokenData(const std::vector<std::string>& paths);
 
   std::int64_t size() const { return size_; }

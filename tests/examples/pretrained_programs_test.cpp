@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using nn::models::GLAConfig;
 using nn::models::PretrainedFolder;
 
-const std::string kConvert = GLADE_EXAMPLES "/convert";
+const std::string kConvert = GLADE_EXAMPLES "/convert --force";
 const std::string kGenerate = GLADE_EXAMPLES "/generate --device cpu ";
 const std::string kData = GLADE_TEST_DATA "/";
 
@@ -43,15 +43,7 @@ bool identical(const nn::StateDict& a, const nn::StateDict& b) {
 void run(const std::string& command) {
   const ProcessResult result = run_shell(command);
   EXPECT_EQ(result.exit_code, 0) << command << '\n' << result.output;
-  EXPECT_EQ(result.output, "") << command;
-}
-
-void expect_refused(const std::string& command, int exit_code, const std::string& message) {
-  SCOPED_TRACE(command);
-  const ProcessResult result = run_shell(command);
-  EXPECT_EQ(result.exit_code, exit_code) << result.output;
-  EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
-  EXPECT_EQ(std::ranges::count(result.output, '\n'), 1) << result.output;
+  EXPECT_EQ(result.output.substr(0, 6), "wrote ") << command;
 }
 
 TEST_F(PretrainedPrograms, ConvertLosesNothing) {
@@ -77,7 +69,7 @@ std::int64_t peak_memory(const std::string& input, const std::string& output) {
   const pid_t process = ::fork();
   if (process == 0) {
     ::setenv("ASAN_OPTIONS", "quarantine_size_mb=0:thread_local_quarantine_size_kb=0", 1);  // else it keeps what was freed
-    ::execl(kConvert.c_str(), kConvert.c_str(), input.c_str(), output.c_str(), nullptr);
+    ::execl(GLADE_EXAMPLES "/convert", "convert", input.c_str(), output.c_str(), nullptr);
     ::_exit(127);
   }
   int status = 0;
@@ -129,6 +121,31 @@ TEST_F(PretrainedPrograms, ConvertShowsABarInATerminal) {
   const ProcessResult shown = run_in_terminal(kConvert + " large large.h5");
   EXPECT_EQ(shown.exit_code, 0);
   EXPECT_NE(shown.output.find("GB/s"), std::string::npos) << shown.output;
+}
+
+TEST_F(PretrainedPrograms, ConvertReportsWhatItWroteAndAsksBeforeItOverwrites) {
+  const std::string convert = GLADE_EXAMPLES "/convert ";
+  const std::string made = run_shell(convert + kData + "gla_base model.h5").output;
+  EXPECT_EQ(made, "wrote model.h5: 31 tensors, " + std::to_string(fs::file_size("model.h5")) + " bytes\n");
+  const std::string folder = run_shell(convert + "model.h5 folder").output;
+  EXPECT_EQ(folder, "wrote folder: 31 tensors, " +
+                        std::to_string(fs::file_size("folder/model.safetensors") + fs::file_size("folder/config.json")) + " bytes\n");
+  fs::create_directory("empty");
+  EXPECT_EQ(run_shell(convert + "model.h5 empty").exit_code, 0);
+
+  std::ofstream("model.h5", std::ios::trunc) << "precious";
+  expect_refused(convert + kData + "gla_base model.h5", 2, "model.h5 exists: give --force to overwrite it");
+  EXPECT_EQ(read_file("model.h5"), "precious");
+  if (const std::string why = terminal_obstacle(); !why.empty()) GTEST_SKIP() << why;
+  const ProcessResult no = run_in_terminal(convert + kData + "gla_base model.h5", 80, "n\n");
+  EXPECT_EQ(no.exit_code, 2) << no.output;
+  EXPECT_NE(no.output.find("model.h5 exists. Overwrite it? [y/N] "), std::string::npos) << no.output;
+  EXPECT_NE(no.output.find("model.h5 was left as it is"), std::string::npos) << no.output;
+  EXPECT_EQ(read_file("model.h5"), "precious");
+  const ProcessResult yes = run_in_terminal(convert + kData + "gla_base model.h5", 80, "y\n");
+  EXPECT_EQ(yes.exit_code, 0) << yes.output;
+  EXPECT_NE(read_file("model.h5"), "precious");
+  expect_refused(convert + "model.h5 folder", 2, "folder exists: give --force to overwrite it");
 }
 
 TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
@@ -183,6 +200,12 @@ TEST_F(PretrainedPrograms, GenerateContinuesFoldersAndCheckpoints) {
   }
 }
 
+TEST_F(PretrainedPrograms, GenerateContinuesSeveralPromptsAtOnce) {
+  const std::string command = kGenerate + "--tokenizer ids --temperature 0 --tokens 8 --checkpoint " + kData + "gla_base ";
+  const std::string one = run_shell(command + "--prompt '12 85 84'").output, two = run_shell(command + "--prompt '78'").output;
+  EXPECT_EQ(run_shell(command + "--prompt '12 85 84' --prompt 78").output, one + two);
+}
+
 TEST_F(PretrainedPrograms, GenerateReadsSentencePieceModels) {
   fs::create_directory("model");
   for (const char* file : {"gla_base/config.json", "gla_base/model.safetensors", "tokenizer/tokenizer.model"})
@@ -201,12 +224,13 @@ TEST_F(PretrainedPrograms, GenerateSaysWhichTokenizersItTakes) {
   std::ofstream("tokenizer.json") << "{}";
   std::ofstream("text.txt") << "text";
   const std::string command = kGenerate + "--checkpoint " + kData + "gla_base --prompt x ";
-  expect_refused(command, 2, "gla_base has no tokenizer: give --tokenizer ids, bytes or a file");
+  expect_refused(command, 2, "gla_base has no tokenizer, and its 97 tokens are no bytes: give --tokenizer ids or a file");
   expect_refused(command + "--tokenizer tokenizer.json", 2, "examples/generate.py reads tokenizer.json");
   expect_refused(command + "--tokenizer missing", 2, "--tokenizer missing: expected auto, bytes, ids or a file");
   expect_refused(command + "--tokenizer text.txt", 2, "text.txt: ");
   expect_refused(command + "--tokenizer ids", 2, "'x' is not the number of a token");
   expect_refused(command + "--tokenizer bytes", 1, "token 120 in prompt 0, expected [0, 97)");
+  expect_refused(command + "--tokenizer ids --conversation c.h5 --prompt 1", 2, "--conversation goes with one --prompt");
   expect_refused(kGenerate + "--checkpoint . --prompt x", 1, "config.json: cannot be read");
 }
 

@@ -108,13 +108,7 @@ struct BadCommand {
   std::string message;
 };
 
-void expect_refused(const BadCommand& bad) {
-  SCOPED_TRACE(bad.command);
-  const ProcessResult result = run_shell(bad.command);
-  EXPECT_EQ(result.exit_code, bad.exit_code) << result.output;
-  EXPECT_NE(result.output.find(bad.message), std::string::npos) << result.output;
-  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
-}
+void expect_refused(const BadCommand& bad) { testing_support::expect_refused(bad.command, bad.exit_code, bad.message); }
 
 /// The largest difference of the losses in two logs of the same steps.
 double largest_difference(const std::map<int, std::string>& a, const std::map<int, std::string>& b) {
@@ -182,7 +176,7 @@ TEST_F(LanguageModel, TokensOfAnotherTokenizerAreNoBytes) {
   ASSERT_EQ(made.exit_code, 0) << made.output;
   const ProcessResult trained = run_shell(kTrain + "--device cpu --data web.bin --steps 2 --save web.h5");
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
-  expect_refused({kGenerate + "--checkpoint web.h5", 2, "web.h5 knows 300 tokens, which are no bytes: give --tokenizer"});
+  expect_refused({kGenerate + "--checkpoint web.h5", 2, "web.h5 has no tokenizer, and its 300 tokens are no bytes: give --tokenizer ids or a file"});
   EXPECT_EQ(run_shell(kGenerate + "--checkpoint web.h5 --tokenizer ids --prompt '1 299' --tokens 0").output, "1 299 \n");
 }
 

@@ -131,6 +131,37 @@ TEST_F(DataTest, RefusesDamagedFiles) {
       throws_with<CheckpointError>([&] { damaged.read(5, ten); }, "bad.bin: token 200 lies outside its vocabulary of 200"));
 }
 
+TEST_F(DataTest, RefusesBinariesAndTakesTextInAnyEncoding) {
+  const auto write = [](const std::string& content) { std::ofstream("file", std::ios::binary | std::ios::trunc) << content; };
+  const auto expect_refused = [&](const std::string& content, const std::string& message) {
+    write(content);
+    EXPECT_TRUE(throws_with<CheckpointError>([] { TokenData({"file"}); }, "file: " + message));
+  };
+  std::mt19937 engine(1);
+  std::string random(100000, 0), ids;
+  for (char& c : random) c = static_cast<char>(engine());
+  expect_refused("\x89HDF\r\n\x1a\n" + std::string(100, 'x'), "is an HDF5 file");
+  expect_refused(random, "is neither text");
+  expect_refused(std::string(1000000, 'x') + random, "is neither text");  // a part of it
+  for (const int vocab_size : {256, 32000, 50000}) {
+    Tokens tokens(5000);
+    for (std::int64_t& token : tokens) token = static_cast<std::int64_t>(engine()) % vocab_size;
+    write_tokens("tokens.bin", tokens, vocab_size);
+    expect_refused(read_file("tokens.bin").substr(64), "is neither text");
+  }
+  std::string utf16 = "\xff\xfe", latin, shift_jis, documents;
+  for (int i = 0; i < 5000; ++i) {
+    utf16 += {static_cast<char>(engine()), static_cast<char>(0x4e + i % 80)};         // Chinese
+    latin += static_cast<char>(i % 7 == 0 ? 0xc0 + i % 64 : 'a' + i % 26);
+    shift_jis += {static_cast<char>(0x88 + i % 16), static_cast<char>(0x40 + i % 60)};  // kanji
+    documents += std::string(static_cast<std::size_t>(1 + i % 5), 'x') + '\0';
+  }
+  for (const std::string& text : {utf16, latin, shift_jis, documents, std::string("\x1b[31mred\x1b[0m\r\n"), std::string("a")}) {
+    write(text);
+    EXPECT_EQ(TokenData({"file"}).size(), static_cast<std::int64_t>(text.size()));
+  }
+}
+
 TEST_F(DataTest, RefusesFilesThatDoNotGoTogether) {
   write_tokens("a.bin", {1, 2}, 10, 3);
   write_tokens("b.bin", {1, 2}, 11, 3);

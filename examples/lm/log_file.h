@@ -1,0 +1,27 @@
+#pragma once
+// A file to which a long run appends.
+#include <string>
+
+namespace lm {
+
+/// Text that cannot be written, as when the disk is full, is kept and written later.
+class LogFile {
+ public:
+  /// Creates the file, or empties it unless `append`. std::runtime_error where it cannot be opened.
+  LogFile(const std::string& path, bool append);
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  bool is_empty() const;
+  /// Appends the text and what was kept before. Returns whether all is written; error() says why not.
+  bool write(const std::string& text);
+  /// "cannot write log.csv: No space left on device"
+  std::string error() const;
+
+ private:
+  std::string path_, kept_;
+  int descriptor_, error_ = 0;
+};
+
+}  // namespace lm

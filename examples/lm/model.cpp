@@ -1,0 +1,75 @@
+#include "lm/model.h"
+
+#include <glade/nn/checkpoint_saver.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace lm {
+
+using namespace glade;
+using nn::models::CausalLM;
+
+namespace {
+
+std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const std::optional<std::string>& dtype) {
+  std::string config = file.header().config;
+  if (dtype) {
+    auto fields = nlohmann::ordered_json::parse(config, nullptr, false);
+    if (fields.is_object()) fields["dtype"] = *dtype;
+    config = fields.is_object() ? fields.dump() : config;
+  }
+  auto model = nn::models::make_causal_lm(config);
+  file.restore(*model);
+  return model;
+}
+
+}  // namespace
+
+void ModelOptions::add_to(CLI::App& app) {
+  app.add_option("--checkpoint", checkpoint,
+                 "What train_lm saved (of numbered files the newest), or the folder of a published model")
+      ->required()
+      ->type_name("FILE.h5|FOLDER");
+  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--dtype", dtype, "Type of activations: float32, bfloat16 or float16 [the model's]")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+}
+
+std::unique_ptr<CausalLM> open_model(const ModelOptions& o) {
+  const Device device = Device::parse(o.device);
+  std::unique_ptr<CausalLM> model;
+  try {
+    if (std::filesystem::is_directory(o.checkpoint)) {
+      const auto dtype = o.dtype ? std::optional(dtype_from_name(*o.dtype)) : std::nullopt;
+      model = nn::models::GLAForCausalLM::from_pretrained(o.checkpoint, {.device = device, .dtype = dtype});
+    } else {
+      model = from_checkpoint(open_checkpoint(o.checkpoint), o.dtype);
+    }
+  } catch (const ValueError& error) {  // of the model's configuration
+    throw CheckpointError(o.checkpoint + ": " + error.what());
+  }
+  model->to(device);
+  model->eval();
+  return model;
+}
+
+std::int64_t vocab_size(const CausalLM& model) { return model.model.embeddings.weight.size(0); }
+
+std::vector<std::int64_t> stop_tokens(const CausalLM& model) {
+  const auto config = nlohmann::json::parse(model.config_json());
+  const auto tokens = config.find("eos_token_id");
+  if (tokens == config.end() || tokens->is_null()) return {};
+  return tokens->is_array() ? tokens->get<std::vector<std::int64_t>>() : std::vector{tokens->get<std::int64_t>()};
+}
+
+nn::CheckpointFile open_checkpoint(const std::string& path) {
+  if (!std::filesystem::exists(path)) {
+    const auto warn = [](const std::string& error) { fmt::print(stderr, "passing over a damaged checkpoint: {}\n", error); };
+    if (auto newest = nn::open_newest_checkpoint(path, warn)) return std::move(*newest);
+  }
+  return nn::CheckpointFile(path);
+}
+
+}  // namespace lm
