@@ -30,7 +30,9 @@ const std::map<std::string, Algorithm> kAlgorithms{
 
 void add_options(CLI::App& app, Options& o) {
   o.model.add_to(app);
-  app.add_option("--prompt", o.prompts, "Text to continue; several are continued at once")->type_name("TEXT")->default_str("a new line");
+  app.add_option("--prompt", o.prompts, "Text to continue; several are continued at once")
+      ->type_name("TEXT")
+      ->default_str("a new line");
   lm::add_tokenizer_option(app, o.tokenizer);
   app.add_option("--conversation", o.conversation,
                  "File with a conversation: goes on where it ends, and adds to it; made where it is missing")

@@ -153,8 +153,9 @@ int print_differences(const nn::HDF5File& a, const nn::HDF5File& b) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Shows what is in a checkpoint or another HDF5 file. The exit code is 1 for a damaged file, and for files that differ.",
-               "inspect_checkpoint");
+  CLI::App app(
+      "Shows what is in a checkpoint or another HDF5 file. The exit code is 1 for a damaged file, and for files that differ.",
+      "inspect_checkpoint");
   std::string path;
   std::vector<std::string> pair;
   bool as_json = false, is_verified = false;

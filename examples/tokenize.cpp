@@ -36,6 +36,7 @@ class Tokenizer {
         writer_(options.output, 256, glade::nn::data::kByteSeparator) {
     for (const std::string& file : options.files) add(file);
     writer_.close();
+    progress_.erase();
   }
 
   void print_summary(const std::string& output) const {
@@ -113,9 +114,9 @@ class Tokenizer {
 int main(int argc, char** argv) {
   CLI::App app("Writes text as a token file for train_lm, byte by byte.", "tokenize");
   Options options;
-  app.add_option("files", options.files, "Text; the end of a file is the end of a document")->required()->type_name("FILE");
+  app.add_option("files", options.files, "Text files; a document ends where its file ends")->required()->type_name("FILE");
   app.add_option("--output", options.output, "Token file to write")->required()->type_name("FILE.bin");
-  app.add_option("--separator", options.separator, "Text between documents, besides");
+  app.add_option("--separator", options.separator, "Text that also ends documents");
   return lm::run(app, argc, argv, [&] {
     lm::check_no_input("--output", options.output, options.files);
     Tokenizer(options).print_summary(options.output);

@@ -221,7 +221,8 @@ int Training::run() {
   save();
   if (saver_) saver_->wait();
   progress_->finish();
-  progress_->print(fmt::format("{} after step {}, {:.1f} s", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds()));
+  progress_->print(
+      fmt::format("{} after step {}, {:.1f} s", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds()));
   if (device_.is_cuda()) print_memory();
   return signal == 0 ? 0 : 128 + signal;
 }

@@ -14,8 +14,8 @@ void ByteProgress::add(std::int64_t bytes, const std::string& what) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const auto done = static_cast<double>(done_), total = static_cast<double>(total_);
   const double rate = std::max(done / seconds, 1.0);
-  line_.show(done / total, {fmt::format("{:.2f} of {:.2f} GB", done / 1e9, total / 1e9), clock_time((total - done) / rate) + " left",
-                            fmt::format("{:.2f} GB/s", rate / 1e9), what});
+  line_.show(done / total, {fmt::format("{:.2f} of {:.2f} GB", done / 1e9, total / 1e9),
+                            clock_time((total - done) / rate) + " left", fmt::format("{:.2f} GB/s", rate / 1e9), what});
 }
 
 }  // namespace lm

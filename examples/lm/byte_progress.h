@@ -15,6 +15,8 @@ class ByteProgress {
 
   /// So many bytes more are done; `what` comes next.
   void add(std::int64_t bytes, const std::string& what);
+  /// Removes the status line: messages come after this.
+  void erase() { line_.erase(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,7 +1,7 @@
 #include "lm/model.h"
 
-#include <glade/nn/checkpoint_saver.h>
 #include <fmt/format.h>
+#include <glade/nn/checkpoint_saver.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

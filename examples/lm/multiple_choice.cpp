@@ -25,8 +25,8 @@ struct Request {
   std::int64_t context = 0;  ///< of them, those of the query
 };
 
-/// As lm-eval encodes them: spaces at the end of the query go to the choice, and the tokens of both together are cut where those of
-/// the query alone end.
+/// As lm-eval encodes them: spaces at the end of the query go to the choice, and the tokens of both together are cut where those
+/// of the query alone end.
 Request encode(const Tokenizer& tokenizer, const Question& question, const std::string& choice) {
   const std::string text = question.query + (choice.starts_with(' ') ? "" : " ") + choice;
   const std::size_t end = question.query.find_last_not_of(" \t\n\r\f\v");
@@ -49,13 +49,15 @@ std::vector<double> log_likelihoods(const CausalLM& model, std::span<const Reque
   const auto row = [&](const Tokens& tokens) {
     return Tensor::from_vector(tokens, {1, static_cast<std::int64_t>(tokens.size())}, device);
   };
-  const Tensor x = model.model.forward(row(ids), nullptr, Tensor::from_vector(cu_seqlens, {static_cast<std::int64_t>(cu_seqlens.size())}));
+  const Tensor x =
+      model.model.forward(row(ids), nullptr, Tensor::from_vector(cu_seqlens, {static_cast<std::int64_t>(cu_seqlens.size())}));
   std::vector<double> result;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Request& request = requests[i];
     const Tokens targets(request.tokens.begin() + request.context, request.tokens.end());
     const Tensor part = slice(x, 1, cu_seqlens[i] + request.context - 1, cu_seqlens[i + 1]);
-    result.push_back(-linear_cross_entropy(part, model.lm_head.weight, row(targets), {.reduction = Reduction::sum}).item<double>());
+    result.push_back(
+        -linear_cross_entropy(part, model.lm_head.weight, row(targets), {.reduction = Reduction::sum}).item<double>());
   }
   return result;
 }
@@ -67,8 +69,8 @@ Question parse_question(const std::string& line) {
   if (question.choices.empty()) throw std::runtime_error("there are no choices");
   if (std::ranges::count(question.choices, "") > 0) throw std::runtime_error("a choice is empty");
   if (!fields.at("gold").is_number_unsigned() || question.gold >= question.choices.size())
-    throw std::runtime_error(fmt::format("gold is {}, expected the index of one of {} choices", fields.at("gold").dump(),
-                                         question.choices.size()));
+    throw std::runtime_error(
+        fmt::format("gold is {}, expected the index of one of {} choices", fields.at("gold").dump(), question.choices.size()));
   return question;
 }
 
@@ -121,7 +123,9 @@ Metrics multiple_choice(const CausalLM& model, const Tokenizer& tokenizer, const
     const std::vector<double> plain(score, score + static_cast<std::ptrdiff_t>(question.choices.size()));
     std::vector<double> by_byte = plain;
     for (std::size_t i = 0; i < by_byte.size(); ++i) by_byte[i] /= static_cast<double>(question.choices[i].size());
-    const auto best = [](const std::vector<double>& x) { return static_cast<std::size_t>(std::ranges::max_element(x) - x.begin()); };
+    const auto best = [](const std::vector<double>& x) {
+      return static_cast<std::size_t>(std::ranges::max_element(x) - x.begin());
+    };
     right += best(plain) == question.gold;
     right_by_byte += best(by_byte) == question.gold;
     score += static_cast<std::ptrdiff_t>(question.choices.size());

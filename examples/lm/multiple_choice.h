@@ -13,7 +13,7 @@ namespace lm {
 struct Question {
   std::string query;
   std::vector<std::string> choices;
-  std::size_t gold;         ///< the index of the right choice
+  std::size_t gold;           ///< the index of the right choice
   std::string file_and_line;  ///< for errors
 };
 

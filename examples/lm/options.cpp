@@ -40,7 +40,9 @@ class RunOptions {
 
 void add_run_options(CLI::App& app, Options& o) {
   RunOptions add(app);
-  app.add_option("--model", o.model, "Kind of attention")->check(CLI::IsMember({"gla", "lightning"}))->default_str(kDefaults.model);
+  app.add_option("--model", o.model, "Kind of attention")
+      ->check(CLI::IsMember({"gla", "lightning"}))
+      ->default_str(kDefaults.model);
   add.size("--layers", o.layers, "Number of layers", by_device(&DeviceDefaults::layers));
   add.size("--hidden", o.hidden, "Size of the hidden vectors", by_device(&DeviceDefaults::hidden));
   add.size("--heads", o.heads, "Number of heads in a layer", by_device(&DeviceDefaults::heads));
@@ -49,13 +51,14 @@ void add_run_options(CLI::App& app, Options& o) {
       ->default_str("float32 on the CPU, bfloat16 on CUDA");
   add.size("--seq-len", o.seq_len, "Tokens in a sequence", by_device(&DeviceDefaults::seq_len));
   add.size("--batch", o.batch, "Sequences in a batch", by_device(&DeviceDefaults::batch));
-  add.size("--accumulate", o.accumulate, "Batches in a step, computed one after the other", fmt::format("{}", kDefaults.accumulate));
+  add.size("--accumulate", o.accumulate, "Batches in a step, computed one after the other",
+           fmt::format("{}", kDefaults.accumulate));
   app.add_flag("--packed", o.packed, "Keep documents apart: the state begins anew after every separator (in text: zero bytes)");
   app.add_option("--seed", o.seed, "Seed for the weights and the order of the data")
       ->check(seed())
       ->default_str(fmt::format("{}", kDefaults.seed));
-  CLI::Option* steps = add.size("--steps", o.steps, "Steps of the whole run, those before --resume included",
-                                by_device(&DeviceDefaults::steps));
+  CLI::Option* steps =
+      add.size("--steps", o.steps, "Steps of the whole run, those before --resume included", by_device(&DeviceDefaults::steps));
   app.add_option("--minutes", o.minutes, "Minutes to train for, instead of --steps")->check(positive_number())->excludes(steps);
   add.number("--lr", o.lr, "Highest learning rate", kDefaults.lr);
   add.number("--warmup", o.warmup, "Steps until the learning rate is highest", kDefaults.warmup);
@@ -94,9 +97,10 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
   number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
   number("--keep", o.keep, "Number of checkpoints to keep, with their step in the name; 0: one, under its own name");
-  app.add_option("--resume", o.resume,
-                 "Checkpoint to go on from, which also gives the options of the run that are absent; auto: the newest good one of "
-                 "--save, or none")
+  app.add_option(
+         "--resume", o.resume,
+         "Checkpoint to go on from, which also gives the options of the run that are absent; auto: the newest good one of "
+         "--save, or none")
       ->type_name("FILE.h5|auto");
   app.add_option("--log", o.log, "CSV file for the loss of every step; --resume appends to it")->type_name("FILE.csv");
   app.add_option("--profile", o.profile, "Chrome trace of steps 6 to 15 of this run, without graphs, and a table at the end")

@@ -59,8 +59,9 @@ class Scorer {
   void score(const Tokens& ids, const Tokens& targets, nn::models::AttentionStates* states, const Tensor& cu_seqlens) {
     const Shape row{1, static_cast<std::int64_t>(ids.size())};
     const Tensor x = model_.model.forward(Tensor::from_vector(ids, row, device_), states, cu_seqlens);
-    nats_ += linear_cross_entropy(x, model_.lm_head.weight, Tensor::from_vector(targets, row, device_), {.reduction = Reduction::sum})
-                 .item<double>();
+    nats_ +=
+        linear_cross_entropy(x, model_.lm_head.weight, Tensor::from_vector(targets, row, device_), {.reduction = Reduction::sum})
+            .item<double>();
     predicted_ += row[1];
     if (line_.is_due()) show();
   }
@@ -121,7 +122,8 @@ void add_packed(Scorer& scorer, const std::vector<Range>& documents, std::int64_
 TokenSource::TokenSource(const std::string& file, const Tokenizer& tokenizer, std::int64_t vocab_size) : file_(file) {
   data_.emplace(std::vector<std::string>{file});
   if (!data_->is_text() && data_->vocab_size() != vocab_size)
-    throw CheckpointError(fmt::format("{}: has a vocabulary of {}, but the model one of {}", file, data_->vocab_size(), vocab_size));
+    throw CheckpointError(
+        fmt::format("{}: has a vocabulary of {}, but the model one of {}", file, data_->vocab_size(), vocab_size));
   if (data_->is_text() && !tokenizer.is_bytes()) {
     data_.reset();
     std::ostringstream text;
@@ -155,7 +157,8 @@ Metrics perplexity(const CausalLM& model, const TokenSource& source, std::int64_
   if (scorer.predicted() == 0) throw ValueError(fmt::format("{}: has one token, and none to predict from it", source.file()));
   const auto predicted = static_cast<double>(scorer.predicted());
   Metrics metrics{{"perplexity", std::exp(scorer.nats() / predicted)}};
-  if (const auto bytes = source.bytes(scorer.predicted())) metrics.emplace_back("bits_per_byte", scorer.nats() / std::log(2.0) / *bytes);
+  if (const auto bytes = source.bytes(scorer.predicted()))
+    metrics.emplace_back("bits_per_byte", scorer.nats() / std::log(2.0) / *bytes);
   metrics.emplace_back("bits_per_token", scorer.nats() / std::log(2.0) / predicted);
   metrics.emplace_back("tokens", predicted);
   return metrics;

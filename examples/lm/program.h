@@ -37,8 +37,8 @@ void check_no_input(const std::string& option, const std::string& path, const st
 /// UsageError where two of `outputs`, options and the paths they name for files to write, mean the same file. Empty: none.
 void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs);
 
-/// From here on SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is closed; not under nohup) only set what interrupted() returns.
-/// A second one ends the program at once.
+/// From here on SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is closed; not under nohup) only set what interrupted()
+/// returns. A second one ends the program at once.
 void catch_interrupts();
 /// The signal that came, 0 for none.
 int interrupted();

@@ -66,10 +66,9 @@ double Progress::seconds() const { return duration<double>(Clock::now() - start_
 
 void Progress::show(const Step& step, double loss) {
   const double left = seconds() * (1 - step.done) / std::max(step.done - first_done_, 1e-9);
-  line_.show(step.done,
-             {fmt::format("step {}", step.step), fmt::format("{:.3f} bits per {}", in_bits(loss), unit_), clock_time(left) + " left",
-              fmt::format("{:.1f}k tokens/s", tokens_a_second_ / 1000), fmt::format("loss {:.3f}", loss),
-              fmt::format("lr {:.1e}", step.learning_rate)});
+  line_.show(step.done, {fmt::format("step {}", step.step), fmt::format("{:.3f} bits per {}", in_bits(loss), unit_),
+                         clock_time(left) + " left", fmt::format("{:.1f}k tokens/s", tokens_a_second_ / 1000),
+                         fmt::format("loss {:.3f}", loss), fmt::format("lr {:.1e}", step.learning_rate)});
 }
 
 void Progress::write_log(const std::string& rows) {

@@ -56,7 +56,7 @@ class Progress {
   bool log_is_whole_ = true;
   std::vector<Step> pending_;
   Clock::time_point flushed_ = start_;  ///< the time since then went into the pending steps
-  double first_done_ = -1;  ///< the share that was behind at the start
+  double first_done_ = -1;              ///< the share that was behind at the start
   double tokens_a_second_ = 0;
 };
 

@@ -44,8 +44,8 @@ std::optional<T> RunSettings::saved(const std::string& name) const {
 std::int64_t RunSettings::fixed(const std::string& option, std::optional<std::int64_t> given, std::int64_t otherwise) {
   const auto before = saved<std::int64_t>(name_of(option));
   if (before && given && *before != *given)
-    throw CheckpointError(fmt::format("{}: the run was made with {} {}, not {}", path_, option, static_cast<std::uint64_t>(*before),
-                                      static_cast<std::uint64_t>(*given)));
+    throw CheckpointError(fmt::format("{}: the run was made with {} {}, not {}", path_, option,
+                                      static_cast<std::uint64_t>(*before), static_cast<std::uint64_t>(*given)));
   const std::int64_t value = before.value_or(given.value_or(otherwise));
   state_.emplace(name_of(option), scalar(value));
   return value;
@@ -55,8 +55,9 @@ void RunSettings::fix_data(const nn::data::TokenData& data) {
   const std::int64_t tokens = data.size(), crc = checksum(data);
   const auto tokens_before = saved<std::int64_t>("run.data_tokens"), crc_before = saved<std::int64_t>("run.data_crc32");
   if (tokens_before && crc_before && (tokens != *tokens_before || crc != *crc_before))
-    throw CheckpointError(fmt::format("{}: the run was made with other --data: {} tokens with the checksum {:08x}, not {} with {:08x}",
-                                      path_, *tokens_before, *crc_before, tokens, crc));
+    throw CheckpointError(
+        fmt::format("{}: the run was made with other --data: {} tokens with the checksum {:08x}, not {} with {:08x}", path_,
+                    *tokens_before, *crc_before, tokens, crc));
   state_.emplace("run.data_tokens", scalar(tokens));
   state_.emplace("run.data_crc32", scalar(crc));
 }

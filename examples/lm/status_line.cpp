@@ -29,7 +29,8 @@ std::string clock_time(double seconds) {
 std::string fit_line(double done, const std::vector<std::string>& fields, std::size_t columns) {
   std::string text;
   for (const std::string& field : fields) {
-    const std::size_t needed = kShortestBar + 2 + text.size() + 2 + field.size();  // brackets, two spaces; bytes are at least columns
+    const std::size_t needed =
+        kShortestBar + 2 + text.size() + 2 + field.size();  // brackets, two spaces; bytes are at least columns
     if (needed > columns) break;
     text += "  " + field;
   }
@@ -44,9 +45,7 @@ StatusLine::StatusLine(std::FILE* stream)
       terminal_(isatty(fileno(stream)) != 0),
       shown_(terminal_ ? Clock::time_point() : Clock::now()) {}  // on a terminal the line is there from the beginning
 
-bool StatusLine::is_due() const {
-  return std::chrono::duration<double>(Clock::now() - shown_).count() >= (terminal_ ? 0.1 : 5);
-}
+bool StatusLine::is_due() const { return std::chrono::duration<double>(Clock::now() - shown_).count() >= (terminal_ ? 0.1 : 5); }
 
 void StatusLine::show(double done, const std::vector<std::string>& fields) {
   shown_ = Clock::now();

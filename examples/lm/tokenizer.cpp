@@ -94,9 +94,10 @@ std::unique_ptr<Tokenizer> open_file(const std::string& file) {
 }  // namespace
 
 void add_tokenizer_option(CLI::App& app, std::string& kind) {
-  app.add_option("--tokenizer", kind,
-                 "How text becomes tokens: bytes, ids (the text is numbers), a SentencePiece model, or auto: the file in the model's "
-                 "folder, or bytes for a vocabulary of 256")
+  app.add_option(
+         "--tokenizer", kind,
+         "How text becomes tokens: bytes, ids (the text is numbers), a SentencePiece model, or auto: the file in the model's "
+         "folder, or bytes for a vocabulary of 256")
       ->type_name("auto|bytes|ids|FILE")
       ->capture_default_str();
 }
@@ -108,7 +109,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::st
   for (const char* file : {"tokenizer.model", "tokenizer.json"})
     if (const fs::path path = fs::path(model) / file; fs::exists(path)) return open_file(path);
   if (vocab_size == 256) return std::make_unique<Bytes>();
-  throw UsageError(fmt::format("{} has no tokenizer, and its {} tokens are no bytes: give --tokenizer ids or a file", model, vocab_size));
+  throw UsageError(
+      fmt::format("{} has no tokenizer, and its {} tokens are no bytes: give --tokenizer ids or a file", model, vocab_size));
 }
 
 TextStream::TextStream(const Tokenizer& tokenizer, const Tokens& prompt)

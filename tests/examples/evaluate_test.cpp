@@ -24,12 +24,14 @@ const std::string kEvaluate = GLADE_EXAMPLES "/evaluate --device cpu --checkpoin
 /// log p(tokens[i] | tokens before it) for i from 1 on, of the whole sequence at once, in float64.
 std::vector<double> log_likelihoods(const GLAForCausalLM& model, const Tokens& tokens) {
   const NoGradGuard no_grad;
-  const Tensor ids = Tensor::from_vector(Tokens(tokens.begin(), tokens.end() - 1), {1, static_cast<std::int64_t>(tokens.size()) - 1});
+  const Tensor ids =
+      Tensor::from_vector(Tokens(tokens.begin(), tokens.end() - 1), {1, static_cast<std::int64_t>(tokens.size()) - 1});
   const Tensor logits = log_softmax(to_data(model.forward(ids), DType::float64));
   const std::vector<double> values = logits.to_vector<double>();
   const auto classes = static_cast<std::size_t>(logits.size(2));
   std::vector<double> result;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) result.push_back(values[i * classes + static_cast<std::size_t>(tokens[i + 1])]);
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i)
+    result.push_back(values[i * classes + static_cast<std::size_t>(tokens[i + 1])]);
   return result;
 }
 
@@ -160,7 +162,8 @@ TEST_F(Evaluate, ReadsPublishedFoldersWithTheirTokenizers) {
   const Tokens tokens{54, 71, 19, 69, 3, 44, 36, 72, 54, 71, 42, 9, 71};  // Python's package says so; the first is "the"
   const double nats = -sum(log_likelihoods(*GLAForCausalLM::from_pretrained("model"), tokens));
   EXPECT_NEAR(logged("text.txt", "bits_per_token"), nats / 12 / std::log(2.0), 1e-5);
-  EXPECT_NEAR(logged("text.txt", "bits_per_byte"), nats / 23 / std::log(2.0), 2e-5) << "25 bytes but for those of the first token";
+  EXPECT_NEAR(logged("text.txt", "bits_per_byte"), nats / 23 / std::log(2.0), 2e-5)
+      << "25 bytes but for those of the first token";
 }
 
 TEST_F(Evaluate, RefusesBadInput) {
@@ -181,11 +184,12 @@ TEST_F(Evaluate, RefusesBadInput) {
     expect_refused(kEvaluate + "--task task.jsonl", 1, "task.jsonl line 2: " + message);
   };
   expect_bad_line("text", "is not JSON");
-  for (const char* line : {"[]", "{}", R"({"query": 1, "choices": ["b"], "gold": 0})", R"({"query": "a", "choices": "b", "gold": 0})",
-                           R"({"query": "a", "choices": ["b"], "gold": "0"})"})
+  for (const char* line : {"[]", "{}", R"({"query": 1, "choices": ["b"], "gold": 0})",
+                           R"({"query": "a", "choices": "b", "gold": 0})", R"({"query": "a", "choices": ["b"], "gold": "0"})"})
     expect_bad_line(line, R"(expected {"query": text, "choices": [text, ...], "gold": index})");
   for (const char* gold : {"2", "-1", "0.5"})
-    expect_bad_line(R"({"query": "a", "choices": ["b", "c"], "gold": )" + std::string(gold) + "}", "gold is " + std::string(gold));
+    expect_bad_line(R"({"query": "a", "choices": ["b", "c"], "gold": )" + std::string(gold) + "}",
+                    "gold is " + std::string(gold));
   expect_bad_line(R"({"query": "a", "choices": [], "gold": 0})", "there are no choices");
   expect_bad_line(R"({"query": "a", "choices": ["b", ""], "gold": 0})", "a choice is empty");
   expect_bad_line(R"({"query": " ", "choices": ["b"], "gold": 0})", "the query is empty");

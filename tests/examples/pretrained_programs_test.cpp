@@ -129,7 +129,8 @@ TEST_F(PretrainedPrograms, ConvertReportsWhatItWroteAndAsksBeforeItOverwrites) {
   EXPECT_EQ(made, "wrote model.h5: 31 tensors, " + std::to_string(fs::file_size("model.h5")) + " bytes\n");
   const std::string folder = run_shell(convert + "model.h5 folder").output;
   EXPECT_EQ(folder, "wrote folder: 31 tensors, " +
-                        std::to_string(fs::file_size("folder/model.safetensors") + fs::file_size("folder/config.json")) + " bytes\n");
+                        std::to_string(fs::file_size("folder/model.safetensors") + fs::file_size("folder/config.json")) +
+                        " bytes\n");
   fs::create_directory("empty");
   EXPECT_EQ(run_shell(convert + "model.h5 empty").exit_code, 0);
 

@@ -57,7 +57,8 @@ TEST_F(ResumePrograms, RefusesAnotherRunByName) {
 TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
   ASSERT_EQ(run_shell(kSmall + "--steps 4 --save model.h5").exit_code, 0);
   const auto warning = [](const std::string& options) {
-    const ProcessResult result = run_shell(kTrain + "--data text.txt --resume model.h5 --stop-at 5 " + options + " 2>&1 >out.txt");
+    const ProcessResult result =
+        run_shell(kTrain + "--data text.txt --resume model.h5 --stop-at 5 " + options + " 2>&1 >out.txt");
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return result.output;
   };
@@ -65,8 +66,9 @@ TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
   EXPECT_EQ(warning("--steps 6"), begin + "--steps 4 and goes on with --steps 6\n");
   EXPECT_EQ(warning("--minutes 0.5"), begin + "--minutes 0 and goes on with --minutes 0.5\n");
   EXPECT_EQ(warning("--lr 0.001 --warmup 2 --weight-decay 0 --grad-clip 2"),
-            begin + "--lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
-                    "--weight-decay 0, --grad-clip 2\n");
+            begin +
+                "--lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
+                "--weight-decay 0, --grad-clip 2\n");
   EXPECT_EQ(warning("--steps 4"), "");
 }
 
@@ -101,10 +103,10 @@ TEST_F(ResumePrograms, ClosedTerminalsSave) {
 
 TEST_F(ResumePrograms, FullDisksDoNotEndTheTraining) {
   // No file may grow over 20 KiB, as on a full disk, until the limit is lifted.
-  const ProcessResult result = run_shell(
-      "trap '' XFSZ; (ulimit -S -f 40; exec " + kSmall +
-      "--steps 300 --eval-every 0 --save model.h5 --save-every 5 >out.txt 2>&1) & "
-      "until grep -q 'not saved' out.txt; do sleep 0.05; done; prlimit --pid $! --fsize=unlimited:unlimited; wait $!");
+  const ProcessResult result =
+      run_shell("trap '' XFSZ; (ulimit -S -f 40; exec " + kSmall +
+                "--steps 300 --eval-every 0 --save model.h5 --save-every 5 >out.txt 2>&1) & "
+                "until grep -q 'not saved' out.txt; do sleep 0.05; done; prlimit --pid $! --fsize=unlimited:unlimited; wait $!");
   const std::string output = read_file("out.txt");
   EXPECT_EQ(result.exit_code, 0) << result.output << output;
   EXPECT_NE(output.find("not saved, and tried again at the next save: model.h5: "), std::string::npos) << output;

@@ -176,7 +176,8 @@ TEST_F(LanguageModel, TokensOfAnotherTokenizerAreNoBytes) {
   ASSERT_EQ(made.exit_code, 0) << made.output;
   const ProcessResult trained = run_shell(kTrain + "--device cpu --data web.bin --steps 2 --save web.h5");
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
-  expect_refused({kGenerate + "--checkpoint web.h5", 2, "web.h5 has no tokenizer, and its 300 tokens are no bytes: give --tokenizer ids or a file"});
+  expect_refused({kGenerate + "--checkpoint web.h5", 2,
+                  "web.h5 has no tokenizer, and its 300 tokens are no bytes: give --tokenizer ids or a file"});
   EXPECT_EQ(run_shell(kGenerate + "--checkpoint web.h5 --tokenizer ids --prompt '1 299' --tokens 0").output, "1 299 \n");
 }
 

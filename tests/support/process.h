@@ -44,10 +44,12 @@ inline std::string terminal_obstacle() {
   return "";
 }
 
-/// run_shell for a program that finds itself in a terminal of so many columns (0: one that does not say), in which `typed` is typed.
+/// run_shell for a program that finds itself in a terminal of so many columns (0: one that does not say), in which `typed` is
+/// typed.
 inline ProcessResult run_in_terminal(const std::string& command, unsigned short columns = 0, const std::string& typed = "") {
   int terminal = -1;
-  const winsize size{.ws_row = static_cast<unsigned short>(columns > 0 ? 24 : 0), .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  const winsize size{
+      .ws_row = static_cast<unsigned short>(columns > 0 ? 24 : 0), .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
@@ -75,8 +77,8 @@ inline void expect_refused(const std::string& command, int exit_code, const std:
   EXPECT_EQ(std::ranges::count(result.output, '\n'), 1) << result.output;
 }
 
-/// What a terminal of so many columns shows at the end, line by line without the spaces at their ends: it knows line feeds, carriage
-/// returns, the erasing of a line, and wraps.
+/// What a terminal of so many columns shows at the end, line by line without the spaces at their ends: it knows line feeds,
+/// carriage returns, the erasing of a line, and wraps.
 inline std::vector<std::string> screen(const std::string& output, std::size_t columns) {
   std::vector<std::string> lines{""};
   std::size_t column = 0;
