@@ -102,7 +102,7 @@ class Training {
   void check_save(const std::function<void()>& check);
   /// Goes on from a checkpoint.
   void restore(const nn::CheckpointFile& file);
-  void print_model() const;
+  void print_model();
   void print_memory() const;
   /// The share of the run that is behind: of its steps, or of its time.
   double done() const;
@@ -194,13 +194,13 @@ void Training::restore(const nn::CheckpointFile& file) {
   progress_->print(fmt::format("resuming from {} after step {}", header.path, step_));
 }
 
-void Training::print_model() const {
+void Training::print_model() {
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
-  fmt::print("{} model of {:.2f} million parameters on {}; {:.2f} million {}s to train on, {:.2f} for validation\n",
-             config_field(*model_, "model_type"), parameters / 1e6, device_.name(),
-             static_cast<double>(data_.training_size()) / 1e6, data_.unit(), static_cast<double>(data_.validation_size()) / 1e6);
-  std::fflush(stdout);
+  progress_->print(fmt::format(
+      "{} model of {:.2f} million parameters on {}; {:.2f} million {}s to train on, {:.2f} for validation",
+      config_field(*model_, "model_type"), parameters / 1e6, device_.name(), static_cast<double>(data_.training_size()) / 1e6,
+      data_.unit(), static_cast<double>(data_.validation_size()) / 1e6));
 }
 
 int Training::run() {

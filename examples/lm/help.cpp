@@ -25,7 +25,7 @@ std::string value_name(const CLI::Option& option) {
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
   std::string line = "  " + option->get_name(is_positional);
   if (option->get_type_size() != 0 && !value_name(*option).empty()) line += " " + value_name(*option);
-  if (option->get_expected_max() > 1) line += " ...";
+  if (option->get_expected_max() > 1 && option->get_expected_min() < 2) line += " ...";
 
   std::string text = option->get_description();
   if (option->get_required()) text += " (required)";

@@ -28,24 +28,32 @@ std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const 
 }  // namespace
 
 void ModelOptions::add_to(CLI::App& app) {
-  app.add_option("--checkpoint", checkpoint,
-                 "What train_lm saved (of numbered files the newest), or the folder of a published model")
+  app.add_option(
+         "--checkpoint", checkpoint,
+         "What train_lm saved (of numbered files the newest), the folder of a published model, or its name in the cache of "
+         "Hugging Face")
       ->required()
-      ->type_name("FILE.h5|FOLDER");
+      ->type_name("FILE.h5|FOLDER|owner/name");
   app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--dtype", dtype, "Type of activations: float32, bfloat16 or float16 [the model's]")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
 }
 
+std::string find_model(const std::string& name) {
+  const bool is_checkpoint = name.ends_with(".h5") || std::filesystem::exists(name);
+  return is_checkpoint ? name : nn::models::find_pretrained(name);
+}
+
 std::unique_ptr<CausalLM> open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);
+  const std::string path = find_model(o.checkpoint);
   std::unique_ptr<CausalLM> model;
   try {
-    if (std::filesystem::is_directory(o.checkpoint)) {
+    if (std::filesystem::is_directory(path)) {
       const auto dtype = o.dtype ? std::optional(dtype_from_name(*o.dtype)) : std::nullopt;
-      model = nn::models::GLAForCausalLM::from_pretrained(o.checkpoint, {.device = device, .dtype = dtype});
+      model = nn::models::GLAForCausalLM::from_pretrained(path, {.device = device, .dtype = dtype});
     } else {
-      model = from_checkpoint(open_checkpoint(o.checkpoint), o.dtype);
+      model = from_checkpoint(open_checkpoint(path), o.dtype);
     }
   } catch (const ValueError& error) {  // of the model's configuration
     throw CheckpointError(o.checkpoint + ": " + error.what());

@@ -20,6 +20,10 @@ struct ModelOptions {
   void add_to(CLI::App& app);
 };
 
+/// Where a model lies: `name` itself, or for a hub's name ("owner/model") the folder in the cache of Hugging Face.
+/// CheckpointError that says what to download where there is none.
+std::string find_model(const std::string& name);
+
 /// The model, ready for evaluation. CheckpointError that names the file and the cause.
 std::unique_ptr<glade::nn::models::CausalLM> open_model(const ModelOptions& options);
 

@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t received_signal = 0;
+int output_error = 0;  // of the standard output
 
 /// `is_right` is asked about finite numbers; `expected` names them in errors.
 CLI::Validator number_check(bool (*is_right)(double), const char* expected, const char* shown_in_help) {
@@ -106,8 +107,14 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
   }
 }
 
+void write_text(std::FILE* stream, const std::string& text) {
+  std::fputs(text.c_str(), stream);
+  if (std::fflush(stream) != 0 && stream == stdout) output_error = errno;
+}
+
 void flush_output() {
-  if (std::fflush(stdout) != 0) throw std::runtime_error(fmt::format("the output cannot be written: {}", std::strerror(errno)));
+  if (std::fflush(stdout) != 0) output_error = errno;
+  if (output_error != 0) throw std::runtime_error(fmt::format("the output cannot be written: {}", std::strerror(output_error)));
   if (std::ferror(stdout) != 0) throw std::runtime_error("the output cannot be written");
 }
 

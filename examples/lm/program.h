@@ -1,6 +1,7 @@
 #pragma once
 // What the main functions of the example programs and of glade-tune share: one message for an error, exit codes, Ctrl-C.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,9 @@ CLI::Validator seed();
 /// message on the standard error. An empty name for an option whose type begins with FILE is a UsageError.
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 
+/// Writes text to a stream at once. What cannot be written is lost, and flush_output() says so at the end: a terminal that is
+/// gone or a disk that is full must not end a program before it saves.
+void write_text(std::FILE* stream, const std::string& text);
 /// Brings what was printed to where the standard output leads. std::runtime_error where that fails, or did before.
 void flush_output();
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lm/program.h"
+
 namespace lm {
 namespace {
 
@@ -51,22 +53,19 @@ void StatusLine::show(double done, const std::vector<std::string>& fields) {
   shown_ = Clock::now();
   if (!terminal_) return print(fmt::format("{:3.0f}%  {}", 100 * done, fmt::join(fields, "  ")));
   erase();
-  std::fputs(fit_line(done, fields, columns_of(stream_) - 1).c_str(), stream_);  // in the last column some terminals wrap
-  std::fflush(stream_);
+  write_text(stream_, fit_line(done, fields, columns_of(stream_) - 1));  // in the last column some terminals wrap
   visible_ = true;
 }
 
 void StatusLine::erase() {
   if (!visible_) return;
-  std::fputs("\r\x1b[K", stream_);
-  std::fflush(stream_);
+  write_text(stream_, "\r\x1b[K");
   visible_ = false;
 }
 
 void StatusLine::print(const std::string& text) {
   erase();
-  std::fputs((text + '\n').c_str(), stream_);
-  std::fflush(stream_);
+  write_text(stream_, text + '\n');
 }
 
 }  // namespace lm

@@ -15,7 +15,7 @@ std::string clock_time(double seconds);
 std::string fit_line(double done, const std::vector<std::string>& fields, std::size_t columns);
 
 /// One line on a terminal, redrawn in place and never wider than the terminal. Where `stream` leads to no terminal, a plain
-/// line every five seconds. What cannot be written is lost: a terminal that is gone must not end a program before it saves.
+/// line every five seconds.
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* stream);

@@ -312,9 +312,9 @@ TEST_F(LanguageModel, RefusesACheckpointOfAnotherModel) {
   const std::string run = kTrain + "--device cpu --data text.txt --steps 4 ";
   ASSERT_EQ(run_shell(run + "--stop-at 2 --save model.h5").exit_code, 0);
   const std::string other = GLADE_EXAMPLES "/train_lm --device cpu --data text.txt --seq-len 32 --steps 4 --resume model.h5 ";
-  expect_refused({other + "--hidden 64", 1, "--hidden 64"});
-  expect_refused({other + "--layers 3", 1, "--layers 3"});
-  expect_refused({other + "--dtype bfloat16", 1, "--dtype bfloat16"});
+  expect_refused({other + "--hidden 64", 1, "--hidden 32, not 64"});
+  expect_refused({other + "--layers 3", 1, "--layers 1, not 3"});
+  expect_refused({other + "--dtype bfloat16", 1, "--dtype float32, not bfloat16"});
   expect_refused({other + "--model lightning", 1, "lightning"});
   expect_refused({run + "--resume text.txt", 1, "text.txt"});
   expect_refused({kGenerate + "--checkpoint model.h5 --top-p 0", 2, "--top-p"});
