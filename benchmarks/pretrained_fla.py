@@ -81,12 +81,15 @@ def to_bfloat16(x):
 
 
 def publish(folder, name):
-    """Writes the folder of a model, unless it is there. Matrices are parts of one pool of normal numbers: billions take minutes to draw."""
+    """Writes the folder of a model, unless it is there. Matrices are parts of one pool of normal numbers: billions take minutes to draw.
+    Those that write into the residual are 32 times as small as the others. With random weights of one size it is the layers' outputs alone,
+    not the embeddings, and the smallest change grows a hundredfold on its way through 24 layers; in trained models it does not."""
     path, config = os.path.join(folder, name), CONFIGS[name]
     if os.path.exists(os.path.join(path, "config.json")):
         return
     os.makedirs(path, exist_ok=True)
-    pool = to_bfloat16(np.random.default_rng(0).standard_normal(1 << 25, dtype=np.float32) * np.float32(config["initializer_range"]))
+    normal = np.random.default_rng(0).standard_normal(1 << 25, dtype=np.float32) * np.float32(config["initializer_range"])
+    pools = {False: to_bfloat16(normal), True: to_bfloat16(normal / 32)}
     shapes, header, end = tensor_shapes(config), {"__metadata__": {"format": "pt"}}, 0
     for tensor, shape in shapes.items():
         begin, end = end, end + 2 * int(np.prod(shape))
@@ -100,6 +103,7 @@ def publish(folder, name):
             if len(shape) == 1:
                 file.write(np.full(left, 0 if tensor.endswith("bias") else 0x3F80, np.uint16).tobytes())  # 0 or 1
                 continue
+            pool = pools["o_proj" in tensor or "down_proj" in tensor]
             while left > 0:
                 count = min(left, len(pool) - place)
                 file.write(pool[place:place + count].data)
@@ -309,6 +313,8 @@ def compare_logits(rows):
             row |= dict(distances(files[own], files[reference]), reference=" ".join(reference))
             print(f"logits   {row['size']:5} {row['side']:5} {row['dtype']:8} from {row['reference']}: {row['relative_error']:.2e}, "
                   f"largest {row['largest_error']:.2e}")
+    for file in files.values():
+        os.remove(file)
 
 
 def compare_rates(rows):
