@@ -19,7 +19,8 @@ class Question(NamedTuple):
 def parse_question(line, place):
     try:
         fields = json.loads(line)
-    except ValueError:
+        json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+    except (ValueError, RecursionError):
         raise ProgramError(f"{place}: is not JSON") from None
     try:
         question = Question(fields["query"], fields["choices"], fields["gold"], place)

@@ -56,7 +56,7 @@ def run(main):
     except (ProgramError, glade.Error) as error:
         message = str(error)
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
     except ModuleNotFoundError as error:
         message = f"this needs the package {error.name}: pip install {error.name}"
     except KeyboardInterrupt:

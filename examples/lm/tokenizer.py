@@ -38,6 +38,15 @@ class Numbers:
         return "".join(f"{token} " for token in tokens).encode()
 
 
+def check_text(text):
+    """The text. UsageError for bytes of the command line that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is no text in UTF-8") from None
+    return text
+
+
 class HuggingFace:
     """A tokenizer.json, through the package tokenizers."""
 
@@ -53,7 +62,7 @@ class HuggingFace:
             raise UsageError(f"{file}: is no tokenizer: {error}") from None
 
     def encode(self, text):
-        return self._tokenizer.encode(text).ids
+        return self._tokenizer.encode(check_text(text)).ids
 
     def decode(self, tokens):
         return self._tokenizer.decode(tokens).encode()
@@ -76,7 +85,7 @@ class SentencePiece:
         self.stop_tokens = [end] if end >= 0 else []
 
     def encode(self, text):
-        return self._processor.EncodeAsIds(text)
+        return self._processor.EncodeAsIds(check_text(text))
 
     def decode(self, tokens):
         known, unknown = self._processor.GetPieceSize(), self._processor.unk_id()  # a model's vocabulary may be padded

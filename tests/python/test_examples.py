@@ -149,6 +149,30 @@ def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
     assert first == pytest.approx(large, abs=1e-4)
 
 
+@pytest.mark.skipif(not glade.cuda.is_available(), reason="there is no GPU")
+def test_graphs_on_cuda(text, tmp_path):
+    """Steps that are captured in graphs give the losses of eager ones, and those of the program in C++."""
+    options = ["--device", "cuda", "--steps", "12", "--accumulate", "2"]
+    graphed = run(python(), text, tmp_path / "graphed.csv", *options)
+    assert graphed == run(python(), text, tmp_path / "eager.csv", *options, "--eager")
+    assert graphed == pytest.approx(run(python(), text, tmp_path / "recompute.csv", *options, "--recompute"), abs=1e-6)
+    assert graphed == pytest.approx(run(cpp("train_lm"), text, tmp_path / "cpp.csv", *options), abs=1e-6)
+
+
+def test_recomputing_changes_no_loss(text, tmp_path):
+    whole = run(python(), text, tmp_path / "whole.csv", "--steps", "4")
+    assert run(python(), text, tmp_path / "recompute.csv", "--steps", "4", "--recompute", "--eager") == whole
+
+
+def test_training_for_some_time(text, tmp_path):
+    """The learning rate follows the time, down to a tenth of the highest."""
+    output = call([*python(), "--data", text, *OPTIONS, "--minutes", "0.03", "--eval-every", "0", "--log", "log.csv"], tmp_path)
+    assert 1.5 < float(re.search(r"finished after step \d+, ([\d.]+) s", output)[1]) < 60
+    with open(tmp_path / "log.csv") as file:
+        rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["learning_rate"]]
+    assert len(rates) > 3 and max(rates) == 0.003 and rates[-1] < 0.002
+
+
 def test_profile(text, tmp_path):
     for steps, recorded in ((20, 10), (8, 3)):
         options = ["--data", text, "--device", "cpu", "--steps", str(steps), "--profile", "trace.json"]

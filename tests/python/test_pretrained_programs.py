@@ -133,6 +133,7 @@ def test_bad_input_is_named(folder, tmp_path):
         (folder, ["--tokenizer", "missing"], 2, "--tokenizer missing: expected auto, bytes, ids or a file"),
         (folder, ["--tokenizer", "ids"], 2, "'x' is not the number of a token"),
         (folder, ["--tokenizer", "bytes"], 1, "token 120 in prompt 0, expected [0, 97)"),
+        (folder, ["--prompt", b"\xff"], 2, "the prompt is no text in UTF-8"),
         (folder, ["--prompt", ""], 2, "--prompt is empty: give at least one character"),
         (base, [], 2, "gla_base has no tokenizer, and its 97 tokens are no bytes: give --tokenizer ids or a file"),
         (base, ["--tokenizer", tmp_path / "text.txt"], 2, "text.txt: "),

@@ -11,7 +11,7 @@ import pytest
 
 import glade
 from glade.nn import models
-from programs import ROOT, call, cpp, python, refused, run_in_terminal, screen
+from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen
 
 TEXT = "".join(f"Line {i * i}" + (".\n" if i % 5 == 0 else ": foxes and dogs. ") for i in range(40))
 
@@ -162,6 +162,15 @@ def test_bytes_need_no_other_package(model, tmp_path):
     call([python("x")[0], "-c", script], tmp_path)
 
 
+def test_output_that_cannot_be_written(model, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    for name, options in {"evaluate": ["--data", "text.txt"], "generate": ["--tokens", "3"]}.items():
+        with open("/dev/full", "w") as full:
+            command = [*python(name), "--checkpoint", "model.h5", "--device", "cpu", *options]
+            result = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (1, f"{name}.py: the output cannot be written: No space left on device\n")
+
+
 def test_bad_input_is_refused(model, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "one.txt").write_text("x")
@@ -186,6 +195,8 @@ def test_bad_input_is_refused(model, tmp_path):
     fields = 'expected {"query": text, "choices": [text, ...], "gold": index}'
     for line, message in {
         "text": "is not JSON",
+        "[" * 100000: "is not JSON",
+        '{"query": "\\ud800", "choices": ["b"], "gold": 0}': "is not JSON",
         "[]": fields,
         "{}": fields,
         '{"query": 1, "choices": ["b"], "gold": 0}': fields,
