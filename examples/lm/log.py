@@ -42,7 +42,8 @@ class TensorBoardLog:
             from tensorboardX import SummaryWriter
         except ModuleNotFoundError:
             raise ProgramError(f"--log {folder}/: the package tensorboardX writes TensorBoard's event files: pip install tensorboardX") from None
-        self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
+        suffix = f".{os.getpid()}"  # files are named by the second in which they are made
+        self._writer = SummaryWriter(str(folder), purge_step=first_step or None, filename_suffix=suffix)
 
     def write(self, row):
         for name, value in row.items():

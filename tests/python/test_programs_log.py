@@ -54,6 +54,7 @@ def test_tensorboard_holds_what_the_csv_file_holds(folder):
     pytest.importorskip("tensorboardX")
     call([*python("train_lm"), *OPTIONS, "--steps", "6", "--stop-at", "4", "--log", "log.csv", "runs/", "--save", "m.h5"], folder)
     call([*python("train_lm"), *OPTIONS, "--steps", "6", "--log", "log.csv", "runs", "--resume", "m.h5"], folder)
+    assert len(list((folder / "runs").iterdir())) == 2
     found = scalars(folder / "runs")
     expected = {(name, int(row["step"])): float(value) for row in rows(folder / "log.csv") for name, value in row.items() if value and name != "step"}
     assert found.keys() == expected.keys() and ("validation_bits_per_byte", 6) in found
