@@ -137,13 +137,14 @@ def tokenize(files: list[Path], output: Path, encoder: tuple[Encode, int, int], 
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m glade.tokenize", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="text in UTF-8")
-    parser.add_argument("--output", type=Path, required=True, help="token file to write")
-    parser.add_argument("--tokenizer", type=Path, help="a Hugging Face tokenizer.json; without, the bytes are the tokens")
-    parser.add_argument("--end-token", help=f"the tokenizer's token that ends a document; by default the first it has of {', '.join(END_TOKENS)}")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="text in UTF-8")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.bin", help="token file to write (required)")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE.json", help="a Hugging Face tokenizer.json [the bytes are the tokens]")
+    text = f"the tokenizer's token that ends a document [the first it has of {', '.join(END_TOKENS)}]"
+    parser.add_argument("--end-token", metavar="TOKEN", help=text)
     between = parser.add_mutually_exclusive_group()
-    between.add_argument("--separator", help="text between the documents of a file")
-    between.add_argument("--field", help="files are JSON Lines; the field that holds a document")
+    between.add_argument("--separator", metavar="TEXT", help="text between the documents of a file")
+    between.add_argument("--field", metavar="NAME", help="files are JSON Lines; the field that holds a document")
     options = parser.parse_args(arguments)
     inputs = [*options.files, *([options.tokenizer] if options.tokenizer else [])]
     if options.output.exists() and any(file.exists() and file.samefile(options.output) for file in inputs):
@@ -151,8 +152,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         encoder = tokenizer_encoder(options.tokenizer, options.end_token) if options.tokenizer else byte_encoder()
         count, tokens = tokenize(options.files, options.output, encoder, options.separator, options.field)
-    except (Error, OSError) as error:
+    except Error as error:
         print(f"tokenize: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"tokenize: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         print(f"tokenize needs the package {error.name}: pip install {error.name}", file=sys.stderr)
