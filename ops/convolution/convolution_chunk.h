@@ -6,6 +6,7 @@
 
 #include <glade/core/float16.h>
 #include <glade/core/math.h>
+#include <glade/core/pointer.h>
 #include <glade/ops/convolution/convolution_kernels.h>
 
 /// Unrolls the loop that follows in device code, where arrays are registers only as far as their indices are constants.
@@ -30,11 +31,6 @@ struct Arguments {
   const T *grad_y, *grad_final;
   T *grad_x, *grad_initial;
 };
-
-template <class T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<T>() : nullptr;
-}
 
 template <class T>
 Arguments<T> common_arguments(const ShortConvolution& problem) {

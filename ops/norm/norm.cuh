@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include <glade/core/pointer.h>
 #include <glade/ops/norm/norm_kernels.h>
 #include <glade/ops/reduce/fold.cuh>
 
@@ -50,11 +51,6 @@ struct Outputs {
     return gate + run * gate_step + std::int64_t{i - run * gate_rows.divisor} * d;
   }
 };
-
-template <class T>
-T* pointer(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
-}
 
 template <class T, class P>
 Inputs<T, P> pointers(const NormInputs& in, const NormStatistics& statistics) {

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/common/segments.h>
 #include <glade/ops/shape/shape.h>
 
@@ -12,11 +13,6 @@ namespace glade::cuda::chunk_mma {
 using linear_attention::ChunkGradients;
 
 namespace {
-
-template <class T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
-}
 
 template <class E>
 Arguments<E> arguments(const Recurrence& r) {

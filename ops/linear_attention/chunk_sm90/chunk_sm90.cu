@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/common/segments.h>
 #include <glade/ops/shape/shape.h>
@@ -16,11 +17,6 @@ namespace glade::cuda::chunk_sm90 {
 using linear_attention::ChunkGradients;
 
 namespace {
-
-template <class T = void>
-T* pointer(const Tensor& x) {
-  return x.defined() ? static_cast<T*>(x.raw_data()) : nullptr;
-}
 
 std::int64_t tiles(std::int64_t channels) { return (channels + kChunkTokens - 1) / kChunkTokens; }
 

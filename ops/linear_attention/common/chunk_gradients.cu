@@ -4,6 +4,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/float16.h>
+#include <glade/core/pointer.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -54,9 +55,9 @@ void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, co
                    static_cast<int>(r.heads),
                    r.tokens,
                    r.length,
-                   r.cu_seqlens.defined() ? r.cu_seqlens.data<std::int64_t>() : nullptr,
-                   dg.defined() ? dg.raw_data() : nullptr,
-                   dgamma.defined() ? dgamma.data<float>() : nullptr};
+                   pointer<const std::int64_t>(r.cu_seqlens),
+                   pointer(dg),
+                   pointer<float>(dgamma)};
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
   const DType dtype = dg.defined() ? dg.dtype() : DType::float32;
   const auto kernel = dtype == DType::bfloat16  ? sum_gates_kernel<bfloat16>

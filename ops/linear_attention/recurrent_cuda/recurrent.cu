@@ -1,5 +1,6 @@
 #include <glade/ops/linear_attention/recurrent_cuda/recurrent.h>
 
+#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/recurrent_cuda/gate_gradients.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 #include <glade/ops/reduce/reduce.h>
@@ -20,11 +21,6 @@ Rows rows(const Recurrence& r, const Tensor& x, std::int64_t size, double factor
   result.data = x.raw_data();
   result.dtype = x.dtype();
   return result;
-}
-
-template <class T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
 }
 
 Sequences sequences(const Recurrence& r, std::int64_t checkpoint_interval) {
