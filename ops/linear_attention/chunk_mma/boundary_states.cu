@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
   const int head = blockIdx.y, segments = s.from_zeros ? s.segments - 1 : s.segments,
             segment = static_cast<int>(blockIdx.z) % segments;
   const std::int64_t n = blockIdx.z / segments, row = (n * s.segments + segment) * a.heads + head;
-  const Sequence sequence(a, n);
+  const Sequence sequence(a.sequences, n);
   const int chunks = sequence.chunks(), begin = min(segment * s.segment_chunks, chunks),
             end = min(begin + s.segment_chunks, chunks);
   auto position = [&](int i) { return kBackward ? chunks - 1 - i : i; };
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
   for (int i = begin; i < end; ++i) {
     const int c = position(i);
     if (!s.from_zeros) {
-      E* boundary_state = s.states + (sequence.slot(n, c) * a.heads + head) * a.state_size();
+      E* boundary_state = s.states + ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
       state.each_pair([&](const float* pair, int row, int column) {
         if (first_k + row < a.K && first_v + column < a.state_columns())
           store_pair(boundary_state + std::int64_t{first_k + row} * a.state_columns() + first_v + column, pair[0], pair[1]);
@@ -95,7 +95,7 @@ void launch(const Arguments<E>& a, const StatesArguments<E>& s, cudaStream_t str
   auto kernel = states_kernel<E, kPerChannel, kBackward>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(blocks_for(a.K, kTile) * blocks_for(a.V, kTile), a.heads,
-                  static_cast<unsigned>(a.sequences * (s.from_zeros ? s.segments - 1 : s.segments)));
+                  static_cast<unsigned>(a.sequences.count * (s.from_zeros ? s.segments - 1 : s.segments)));
   kernel<<<grid, kThreads, bytes, stream>>>(a, s);
   GLADE_CUDA_LAUNCHED();
 }

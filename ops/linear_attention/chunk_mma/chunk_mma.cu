@@ -4,7 +4,6 @@
 #include <cuda_fp16.h>
 
 #include <glade/core/cuda/cuda.h>
-#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/common/segments.h>
 #include <glade/ops/shape/shape.h>
 
@@ -16,26 +15,13 @@ namespace {
 
 template <class E>
 Arguments<E> arguments(const Recurrence& r) {
-  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
-  Arguments<E> a{};
-  a.q = pointer<const E>(r.q);
-  a.k = pointer<const E>(r.k);
-  a.v = pointer<const E>(r.v);
-  a.g = pointer<const void>(r.g);
-  a.gk = pointer<const void>(r.gk);
-  a.float_gates = gates.defined() && gates.dtype() == DType::float32;
-  a.g_gamma = pointer<const float>(r.g_gamma);
-  a.gamma_step = static_cast<int>(r.gamma_step());
-  a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
-  a.sequences = r.sequences;
-  a.length = r.length;
-  a.heads = static_cast<int>(r.heads);
-  a.kv_heads = static_cast<int>(r.kv_heads);
-  a.K = static_cast<int>(r.K);
-  a.V = static_cast<int>(r.V);
-  a.scale = static_cast<float>(r.scale);
-  a.reverse = r.reverse;
-  return a;
+  return {linear_attention::recurrence_arguments(r),
+          pointer<const E>(r.q),
+          pointer<const E>(r.k),
+          pointer<const E>(r.v),
+          static_cast<int>(r.kv_heads),
+          static_cast<int>(r.K),
+          static_cast<int>(r.V)};
 }
 
 /// Calls f with a null pointer to the elements' type.

@@ -128,7 +128,7 @@ class Gates<E, true> {
     const int first = sub_chunk() * kSubChunk, c = first_channel + channel();
     const bool inside = c < a.K;
     std::int64_t at = (chunk.token(first) * a.heads + head) * a.K + c;
-    const std::int64_t next = (a.reverse ? -1 : 1) * std::int64_t{a.heads} * a.K;
+    const std::int64_t next = (a.sequences.reverse ? -1 : 1) * std::int64_t{a.heads} * a.K;
 #pragma unroll
     for (int i = 0; i < kSubChunk; ++i, at += next) {
       step_[i] = 0;

@@ -47,15 +47,15 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
   const auto& decays = shared.gates;
-  const int max_chunks = static_cast<int>((a.length + kTile - 1) / kTile), thread = threadIdx.x;
+  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile), thread = threadIdx.x;
   const int c = static_cast<int>(blockIdx.x % max_chunks);
   const std::int64_t n = blockIdx.x / max_chunks;
   const int head = blockIdx.y, first_k = static_cast<int>(blockIdx.z) * kTile;
   const int row = thread / kShare, first_column = thread % kShare * 2;
-  const Sequence sequence(a, n);
+  const Sequence sequence(a.sequences, n);
   if (c >= sequence.chunks()) return;
   const Chunk chunk(sequence, c);
-  const std::int64_t boundary_state = (sequence.slot(n, c) * a.heads + head) * a.state_size();
+  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
 
   Fragment<kTile> grad_scores, dq, dk;
   float state_sum = 0;
@@ -253,8 +253,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
   }
   sum = sum_shares(sum);
   if (thread % kShare == 0 && row < chunk.count) {
-    const std::int64_t tokens_heads = (a.cu_seqlens ? a.cu_seqlens[a.sequences] : a.sequences * a.length) * a.heads;
-    g.dg[blockIdx.z * tokens_heads + chunk.token(row) * a.heads + head] = sum;
+    g.dg[blockIdx.z * (linear_attention::all_tokens(a.sequences) * a.heads) + chunk.token(row) * a.heads + head] = sum;
   }
 }
 
@@ -263,7 +262,7 @@ void launch(const Arguments<E>& a, const GradientsArguments<E>& g, cudaStream_t 
   constexpr int bytes = sizeof(Shared<E, kPerChannel>);
   auto kernel = gradients_kernel<E, kPerChannel>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
+  const std::int64_t chunks = (a.sequences.length + kTile - 1) / kTile * a.sequences.count;
   if (chunks == 0) return;
   const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.K, kTile));
   kernel<<<grid, kThreads, bytes, stream>>>(a, g);

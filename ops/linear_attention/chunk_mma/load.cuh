@@ -1,6 +1,7 @@
 #pragma once
 // Where the tokens of a chunk lie, and how their rows are copied into tiles.
 #include <glade/ops/linear_attention/chunk_mma/tile.cuh>
+#include <glade/ops/linear_attention/common/sequence.cuh>
 
 namespace glade::cuda::chunk_mma {
 
@@ -17,17 +18,9 @@ struct Head {
 
 /// The arguments of all kernels: a Recurrence (kernels.h) with elements of type E.
 template <class E>
-struct Arguments {
+struct Arguments : linear_attention::RecurrenceArguments {
   const E *q, *k, *v;
-  const void *g, *gk;  ///< of type float if float_gates, else E; null: no such gate
-  bool float_gates;
-  const float* g_gamma;
-  int gamma_step;  ///< distance of the elements of g_gamma of two sequences
-  const std::int64_t* cu_seqlens;
-  std::int64_t sequences, length;
-  int heads, kv_heads, K, V;
-  float scale;
-  bool reverse;
+  int kv_heads, K, V;
 
   __device__ Head<E> queries(int head) const { return {q, heads, head, K}; }
   __device__ Head<E> keys(int head) const { return {k, kv_heads, head / (heads / kv_heads), K}; }
@@ -37,32 +30,15 @@ struct Arguments {
   __host__ __device__ std::int64_t state_size() const { return std::int64_t{K} * state_columns(); }
 };
 
-/// The tokens of one sequence, in the order of the recurrence.
-struct Sequence {
-  std::int64_t begin, count;
-  bool reverse;
-
-  template <class E>
-  __device__ Sequence(const Arguments<E>& a, std::int64_t n)
-      : begin(a.cu_seqlens ? a.cu_seqlens[n] : n * a.length),
-        count(a.cu_seqlens ? a.cu_seqlens[n + 1] - begin : a.length),
-        reverse(a.reverse) {}
-  __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
-  __device__ int chunks() const { return static_cast<int>((count + kTile - 1) / kTile); }
-  /// The number of chunk c of sequence n among all chunks. Numbers are unique, and less than tokens / 64 + sequences.
-  __device__ std::int64_t slot(std::int64_t n, int c) const { return begin / kTile + n + c; }
-};
+using linear_attention::Sequence;
 
 /// A chunk of a sequence: the positions [first, first + count).
 struct Chunk {
-  const Sequence& sequence;
+  const Sequence<>& sequence;
   std::int64_t first;
   int count;
 
-  __device__ Chunk(const Sequence& s, int c)
-      : sequence(s),
-        first(std::int64_t{c} * kTile),
-        count(static_cast<int>(min(static_cast<std::int64_t>(kTile), s.count - first))) {}
+  __device__ Chunk(const Sequence<>& s, int c) : sequence(s), first(std::int64_t{c} * kTile), count(s.chunk_tokens(c)) {}
   __device__ std::int64_t token(int t) const { return sequence.token(first + t); }
 };
 

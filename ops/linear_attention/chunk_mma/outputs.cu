@@ -20,14 +20,14 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<E, kPerChannel, kValues>*>(memory);
   const auto& decays = shared.gates;
-  const int max_chunks = static_cast<int>((a.length + kTile - 1) / kTile);
+  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile);
   const int c = static_cast<int>(blockIdx.x % max_chunks);
   const std::int64_t n = blockIdx.x / max_chunks;
   const int head = blockIdx.y, first_v = static_cast<int>(blockIdx.z) * kValues;
-  const Sequence sequence(a, n);
+  const Sequence sequence(a.sequences, n);
   if (c >= sequence.chunks()) return;
   const Chunk chunk(sequence, c);
-  const E* boundary_state = o.states + (sequence.slot(n, c) * a.heads + head) * a.state_size();
+  const E* boundary_state = o.states + ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
 
   Fragment<kTile> scores;
   Fragment<kValues> result;
@@ -125,7 +125,7 @@ void launch(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t st
   constexpr int bytes = sizeof(Shared<E, kPerChannel, kValues>);
   auto kernel = outputs_kernel<E, kPerChannel, kForValues, kValues>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const std::int64_t chunks = (a.length + kTile - 1) / kTile * a.sequences;
+  const std::int64_t chunks = (a.sequences.length + kTile - 1) / kTile * a.sequences.count;
   if (chunks == 0) return;
   const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.V, kValues));
   kernel<<<grid, kThreads, bytes, stream>>>(a, o);

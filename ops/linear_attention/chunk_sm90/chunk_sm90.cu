@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
-#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/common/segments.h>
 #include <glade/ops/shape/shape.h>
@@ -24,23 +23,6 @@ bool is_bfloat16(const Recurrence& r) { return r.q.dtype() == DType::bfloat16; }
 
 /// A number for every chunk of every sequence is below this.
 std::int64_t slots(const Recurrence& r) { return r.tokens / kChunkTokens + r.sequences; }
-
-SequenceArguments sequence_arguments(const Recurrence& r) {
-  SequenceArguments a{};
-  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
-  a.g = pointer(r.g);
-  a.gk = pointer(r.gk);
-  a.float_gates = gates.defined() && gates.dtype() == DType::float32;
-  a.g_gamma = pointer<const float>(r.g_gamma);
-  a.gamma_step = static_cast<int>(r.gamma_step());
-  a.cu_seqlens = pointer<const std::int64_t>(r.cu_seqlens);
-  a.sequences = r.sequences;
-  a.length = r.length;
-  a.heads = static_cast<int>(r.heads);
-  a.reverse = r.reverse;
-  a.scale = static_cast<float>(r.scale);
-  return a;
-}
 
 Rows rows(const Recurrence& r, const Tensor& x) {
   const std::int64_t heads = x.size(-2);
@@ -75,7 +57,7 @@ enum class Outer { values, keys };
 template <class Arguments>
 Arguments state_arguments(const Recurrence& r, Outer outer, const Tensor& y, const Tensor& w, bool backward, const State& state) {
   Arguments a{};
-  static_cast<SequenceArguments&>(a) = sequence_arguments(r);
+  static_cast<RecurrenceArguments&>(a) = linear_attention::recurrence_arguments(r);
   a.y = rows(r, y);
   a.w = rows(r, w);
   a.inner = a.y.size;
@@ -142,7 +124,7 @@ class Launcher {
     return p;
   }
   void run(const Pass& p) const {
-    if (p.sequences == 0) return;
+    if (p.sequences.count == 0) return;
     is_bfloat16(r_) ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
   }
   void run_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles) const {
@@ -266,7 +248,7 @@ void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Te
     return IntraChunk::Result{out.raw_data(), out.dtype() == DType::float32, token_step(r, out, size)};
   };
   IntraChunk a{};
-  static_cast<SequenceArguments&>(a) = sequence_arguments(r);
+  static_cast<RecurrenceArguments&>(a) = linear_attention::recurrence_arguments(r);
   a.q = rows(r, r.q);
   a.k = rows(r, r.k);
   a.v = rows(r, r.v);

@@ -7,6 +7,7 @@
 #include <span>
 
 #include <glade/ops/linear_attention/common/chunk_gradients.h>
+#include <glade/ops/linear_attention/common/recurrence_arguments.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -16,21 +17,10 @@ struct Rows {
   int heads, group, size;
 };
 
-/// What all kernels are told of a recurrence.
-struct SequenceArguments {
-  const void *g, *gk;  ///< per-head and per-channel gates, in the elements' type, or float where float_gates; may be null
-  bool float_gates;
-  const float* g_gamma;  ///< [heads] of every sequence, gamma_step elements from one sequence to the next; or null
-  int gamma_step;
-  const std::int64_t* cu_seqlens;  ///< or null
-  std::int64_t sequences, length;  ///< length: of the longest sequence
-  int heads;
-  bool reverse;  ///< the recurrence runs from the last token to the first
-  float scale;   ///< factor of outputs, and of the states' gradients
-};
+using linear_attention::RecurrenceArguments;
 
 /// A scan over the states sum y_j w_j^T [inner, outer] of a recurrence.
-struct StateArguments : SequenceArguments {
+struct StateArguments : RecurrenceArguments {
   Rows y, w;
   int inner, outer;    ///< channels of y and of w
   bool backward;       ///< a reverse scan: against the order of the recurrence

@@ -36,7 +36,7 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
                                Device device) {
   constexpr std::size_t kBytes = sizeof(ConstantDecayShared<E>);
   static_assert(kBytes <= 227 * 1024);
-  if (passes.empty() || passes[0].sequences == 0) return;
+  if (passes.empty() || passes[0].sequences.count == 0) return;
   for (const auto kernel : {constant_decay_scan_kernel<E>, constant_decay_output_kernel<E>})
     GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
 

@@ -68,7 +68,8 @@ struct BlockSegment {
   /// Finds the segment of block `index` of its pass, in the first launch (`is_scan`) or in the second. All lanes of a warp call
   /// it.
   __device__ BlockSegment(const ConstantDecay& u, const ConstantDecayPass& p, int index, bool is_scan, int lane) {
-    const int pairs = static_cast<int>(p.sequences) * p.heads, chunks = static_cast<int>((p.length + kTile - 1) / kTile);
+    const int pairs = static_cast<int>(p.sequences.count) * p.heads,
+              chunks = static_cast<int>((p.sequences.length + kTile - 1) / kTile);
     if (u.segments == 1) {
       pair = index < pairs ? index : -1;
       segment_chunks = chunks;
@@ -124,9 +125,9 @@ struct ChunkRange {
 
   __device__ ChunkRange(const ConstantDecayPass& p, const BlockSegment& segment, std::int64_t n, int chunks_before)
       : backward(p.backward) {
-    const std::int64_t start = p.cu_seqlens ? p.cu_seqlens[n] : n * p.length;
-    length = static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - start : p.length);
-    const int all = (length + kTile - 1) / kTile;
+    const linear_attention::Sequence<int> sequence(p.sequences, n);
+    length = sequence.length;
+    const int all = sequence.chunks();
     int first = min(segment.number * segment.segment_chunks, all), end = min(first + segment.segment_chunks, all);
     // A segment beyond the sequence's end needs one more chunk, because the last one may be short.
     if (first == all && chunks_before > 0) ++chunks_before;
@@ -134,7 +135,7 @@ struct ChunkRange {
     (backward ? end : first) += backward ? state_only : -state_only;
     at_sequence_start = backward ? end == all : first == 0;
     first_position = min((backward ? end : first) * kTile, length);
-    begin = start + first * kTile;
+    begin = sequence.begin + first * kTile;
     tokens = max(min(end * kTile, length) - first * kTile, 0);
     count = end - first;
   }

@@ -262,7 +262,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = intra_chunk_kernel<E, kTiles, kFloatGates, kFloatResults>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.length, kTile), static_cast<unsigned>(a.sequences));
+  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile), static_cast<unsigned>(a.sequences.count));
   kernel<<<grid, kTiles * kGroup, bytes, stream>>>(IntraChunkArguments(a, sizeof(E)));
   GLADE_CUDA_LAUNCHED();
 }
@@ -276,7 +276,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
 
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
-  if (a.sequences == 0 || a.length == 0) return;
+  if (a.sequences.count == 0 || a.sequences.length == 0) return;
   a.q.size > kTile ? launch_intra_chunk<E, 2>(a, stream) : launch_intra_chunk<E, 1>(a, stream);
 }
 

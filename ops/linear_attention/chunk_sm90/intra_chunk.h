@@ -18,7 +18,7 @@ struct BoundaryStates {
 };
 
 /// Keys have up to 128 channels, values up to 256, multiples of 8. gk is not null.
-struct IntraChunk : SequenceArguments {
+struct IntraChunk : RecurrenceArguments {
   Rows q, k, v, grad_o;
   std::int64_t tokens;
   BoundaryStates boundary_states;

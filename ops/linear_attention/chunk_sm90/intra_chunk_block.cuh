@@ -52,12 +52,12 @@ struct IntraChunkBlock {
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         operands(cuda::operand(memory.k[0])) {
     if (const int i = static_cast<int>(threadIdx.x); i < kPlaces) {
-      const Segment segment(a, n);
+      const Segment segment(a.sequences, n);
       const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
       const IntraChunkArguments::Tensor& tensor = a.tensors[i];
       shared.places[i] = {
           tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
-          static_cast<int>(a.reverse ? -tensor.step : tensor.step), tensor.size};
+          static_cast<int>(a.sequences.reverse ? -tensor.step : tensor.step), tensor.size};
       if (i == 0) {
         const std::int64_t states = (segment.slot(chunk) * a.heads + head) * kTiles * value_tiles();
         shared.first_token = first;
@@ -88,7 +88,7 @@ struct IntraChunkBlock {
   __device__ int channels() const { return a.q.size; }
   __device__ int value_tiles() const { return (a.v.size + kTile - 1) / kTile; }
   __device__ int count() const { return shared.count; }
-  __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.reverse ? -t : t); }
+  __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.sequences.reverse ? -t : t); }
   /// A tile of `shared` as an operand of wgmma.
   __device__ std::uint32_t operand(const Tile& tile, int row = 0) const {
     return operands + ((shared_address(&tile) - shared_address(shared.k)) >> 4) + row * (kTile * sizeof(E) >> 4);

@@ -112,8 +112,7 @@ struct Consumer : State<C> {
   }
   /// The index of token t of a step in a float [tiles of outer, tokens, heads] tensor.
   __device__ std::int64_t per_token(const Step& step, int t) const {
-    const std::int64_t tokens = p.cu_seqlens ? p.cu_seqlens[p.sequences] : p.sequences * p.length;
-    return (blockIdx.x * tokens + segment.token(step.position() + t)) * p.heads + head;
+    return (blockIdx.x * linear_attention::all_tokens(p.sequences) + segment.token(step.position() + t)) * p.heads + head;
   }
 
   /// Calls f(elements of x, their place in p.u_out). The pass for dq stores u out there, and the pass for dk loads it. A whole

@@ -69,7 +69,7 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(blocks_for(p.outer, C::kConsumers * kTile), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.sequences * p.run_segments));
+                  static_cast<unsigned>(p.sequences.count * p.run_segments));
   kernel<<<grid, 3 * kGroup, bytes, stream>>>(p);
   GLADE_CUDA_LAUNCHED();
 }

@@ -3,6 +3,7 @@
 // stages in shared memory that the producers hand to the consumers.
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+#include <glade/ops/linear_attention/common/sequence.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -22,34 +23,20 @@ inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves noth
 
 inline constexpr int kGroup = 128;  ///< threads of a warp group
 
-/// One segment of a sequence. Positions and chunks are counted in the order of the recurrence.
-struct Segment {
-  std::int64_t begin;  ///< the sequence's first token in memory
-  int count;
-  std::int64_t first_slot;  ///< see slot()
+/// One segment of a sequence.
+struct Segment : linear_attention::Sequence<int> {
   int first_chunk, end_chunk;
-  bool reverse;
   int index;
 
-  /// The whole sequence n, for the arguments of a pass or of IntraChunk.
-  template <class P>
-  __device__ Segment(const P& p, std::int64_t n)
-      : begin(p.cu_seqlens ? p.cu_seqlens[n] : n * p.length),
-        count(static_cast<int>(p.cu_seqlens ? p.cu_seqlens[n + 1] - begin : p.length)),
-        first_slot(begin / kTile + n),
-        first_chunk(0),
-        end_chunk((count + kTile - 1) / kTile),
-        reverse(p.reverse),
-        index(0) {}
-  __device__ Segment(const ScanArguments& p, std::int64_t n, int segment_index) : Segment(p, n) {
+  /// The whole sequence n.
+  __device__ Segment(const linear_attention::Sequences& all, std::int64_t n)
+      : Sequence(all, n), first_chunk(0), end_chunk(chunks()), index(0), first_slot_(first_slot(n)) {}
+  __device__ Segment(const ScanArguments& p, std::int64_t n, int segment_index) : Segment(p.sequences, n) {
     index = segment_index;
     first_chunk = min(index * p.segment_chunks, end_chunk);
     end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
   }
-  __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + count - 1 - position : begin + position; }
-  __device__ int chunk_tokens(int chunk) const { return min(count - chunk * kTile, kTile); }
-  /// A number for each chunk of all sequences, which indexes arrays by chunk. It is below tokens / 64 + sequences.
-  __device__ std::int64_t slot(int chunk) const { return first_slot + chunk; }
+  __device__ std::int64_t slot(int chunk) const { return first_slot_ + chunk; }
 
   // Segments in the order of the pass, and pointers to the states of all heads, [heads, ..]. Null means zeros for the state
   // before the segment, and "not wanted" for the state after it.
@@ -65,6 +52,9 @@ struct Segment {
     if (order(p) == p.segments - 1) return p.last ? p.last + n * heads : nullptr;
     return p.keeps_states ? p.segment_states + (segment_row(p, n) + 1) * heads : nullptr;
   }
+
+ private:
+  std::int64_t first_slot_;
 };
 
 /// One step of a pass: `count` tokens of a chunk, beginning with token `offset`. A step is a whole chunk or a sub-chunk of `size`

@@ -63,7 +63,7 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   const StateScanArguments& p = scans.forward;
   const int blocks =
       blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.count));
   kernel<<<grid, B::kThreads, bytes, stream>>>(scans);
   GLADE_CUDA_LAUNCHED();
 }

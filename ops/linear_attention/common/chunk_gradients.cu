@@ -4,7 +4,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/float16.h>
-#include <glade/core/pointer.h>
+#include <glade/ops/linear_attention/common/sequence.cuh>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -18,21 +18,21 @@ constexpr int kThreads = 256;
 struct GateSums {
   const float* of_tiles;  ///< [tiles, tokens, heads]
   int tiles, heads;
-  std::int64_t tokens, length;
-  const std::int64_t* cu_seqlens;  ///< or null
-  void* dg;                        ///< [tokens, heads], or null
-  float* dgamma;                   ///< [sequences, heads], or null
+  std::int64_t tokens;
+  Sequences sequences;
+  void* dg;       ///< [tokens, heads], or null
+  float* dgamma;  ///< [sequences, heads], or null
 };
 
 /// A block for each sequence and head. G: the elements of dg.
 template <class G>
 __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
-  const std::int64_t n = blockIdx.x, begin = s.cu_seqlens ? s.cu_seqlens[n] : n * s.length,
-                     count = s.cu_seqlens ? s.cu_seqlens[n + 1] - begin : s.length;
+  const std::int64_t n = blockIdx.x;
+  const Sequence sequence(s.sequences, n);
   const int head = blockIdx.y;
   float total = 0;
-  for (std::int64_t t = threadIdx.x; t < count; t += kThreads) {
-    const std::int64_t at = (begin + t) * s.heads + head;
+  for (std::int64_t t = threadIdx.x; t < sequence.length; t += kThreads) {
+    const std::int64_t at = (sequence.begin + t) * s.heads + head;
     float sum = 0;
     for (int i = 0; i < s.tiles; ++i) sum += s.of_tiles[i * s.tokens * s.heads + at];
     if (s.dg) static_cast<G*>(s.dg)[at] = static_cast<G>(sum);
@@ -54,8 +54,7 @@ void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, co
                    static_cast<int>(of_tiles.size(0)),
                    static_cast<int>(r.heads),
                    r.tokens,
-                   r.length,
-                   pointer<const std::int64_t>(r.cu_seqlens),
+                   sequences(r),
                    pointer(dg),
                    pointer<float>(dgamma)};
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));

@@ -1,6 +1,5 @@
 #include <glade/ops/linear_attention/recurrent_cuda/recurrent.h>
 
-#include <glade/core/pointer.h>
 #include <glade/ops/linear_attention/recurrent_cuda/gate_gradients.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 #include <glade/ops/reduce/reduce.h>
@@ -23,10 +22,6 @@ Rows rows(const Recurrence& r, const Tensor& x, std::int64_t size, double factor
   return result;
 }
 
-Sequences sequences(const Recurrence& r, std::int64_t checkpoint_interval) {
-  return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, checkpoint_interval, r.reverse};
-}
-
 /// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that.
 template <class F>
 Pass<F> make_pass(const Recurrence& r, std::int64_t checkpoint_interval, bool keys_inside, bool reverse_scan, const Rows& c,
@@ -42,7 +37,7 @@ Pass<F> make_pass(const Recurrence& r, std::int64_t checkpoint_interval, bool ke
   pass.gamma = pointer<const F>(r.g_gamma);
   pass.gamma_step = static_cast<int>(r.gamma_step());
   pass.heads = static_cast<int>(r.heads);
-  pass.sequences = sequences(r, checkpoint_interval);
+  pass.sequences = {linear_attention::sequences(r), checkpoint_interval};
   pass.reverse_scan = reverse_scan;
   pass.inner_stride = keys_inside ? r.V : 1;
   pass.outer_stride = keys_inside ? 1 : r.V;

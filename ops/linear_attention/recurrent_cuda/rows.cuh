@@ -5,6 +5,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/dtype.h>
+#include <glade/ops/linear_attention/common/sequence.cuh>
 
 namespace glade::cuda::recurrent {
 
@@ -21,33 +22,26 @@ struct Rows {
   __device__ std::int64_t row(std::int64_t token, int h) const { return token * heads + h / group; }
 };
 
-/// Where the sequences lie, and their checkpoints: the last position of every `interval` positions, and of the sequence.
-struct Sequences {
-  const std::int64_t* boundaries;  ///< token offsets of packed sequences; null: each sequence has `length` tokens
-  std::int64_t count, length;      ///< length: of the longest sequence
+/// Sequences with checkpoints: the last position of every `interval` positions, and of the sequence.
+struct Sequences : linear_attention::Sequences {
   std::int64_t interval;
-  bool flip;  ///< position 0 is the last token of a sequence
 
   /// An upper bound of the checkpoint numbers. Every checkpoint has a number of its own; some numbers stay unused.
   std::int64_t checkpoints(std::int64_t tokens) const {
-    return boundaries != nullptr ? tokens / interval + count : count * longest();
+    return cu_seqlens != nullptr ? tokens / interval + count : count * longest();
   }
   /// The number of checkpoints of the longest sequence.
   __host__ __device__ std::int64_t longest() const { return (length + interval - 1) / interval; }
 };
 
-/// Where one sequence lies, and the number of its first checkpoint.
-struct Sequence {
-  std::int64_t begin, length, first_checkpoint;
-  bool flip;
+struct Sequence : linear_attention::Sequence<> {
+  std::int64_t first_checkpoint;  ///< its number
 
-  __device__ Sequence(const Sequences& all, std::int64_t n) : flip(all.flip) {
-    const bool packed = all.boundaries != nullptr;
-    begin = packed ? all.boundaries[n] : n * all.length;
-    length = packed ? all.boundaries[n + 1] - begin : all.length;
-    first_checkpoint = packed ? begin / all.interval + n : n * all.longest();
-  }
-  __device__ std::int64_t token(std::int64_t position) const { return begin + (flip ? length - 1 - position : position); }
+  __device__ Sequence(const Sequences& all, std::int64_t n)
+      : linear_attention::Sequence<>(all, n),
+        first_checkpoint(all.cu_seqlens != nullptr ? begin / all.interval + n : n * all.longest()) {}
+  /// In a form that takes fewer instructions in loops over positions.
+  __device__ std::int64_t token(std::int64_t position) const { return begin + (reverse ? length - 1 - position : position); }
 };
 
 /// Four neighboring elements.

@@ -165,7 +165,7 @@ class Producer {
     const std::int64_t low = std::int64_t{range.index} * C::kTokens, position = pass.reverse_scan ? low + range.count - 1 : low;
     const std::int64_t token = place.sequence.token(position),
                        gate_token = place.sequence.token(position + (pass.reverse_scan ? 1 : 0));
-    step_ = pass.reverse_scan == pass.sequences.flip ? 1 : -1;
+    step_ = pass.reverse_scan == pass.sequences.reverse ? 1 : -1;
     // The offsets of the first position of the group in the first tile.
     const int first = group_ * C::kGroupTokens * step_;
     auto start = [&](const Rows& rows, std::int64_t at) {

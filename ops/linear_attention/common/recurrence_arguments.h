@@ -1,0 +1,44 @@
+#pragma once
+// What CUDA kernels are told of a recurrence: where its sequences lie, and the gates of its heads.
+#include <cstdint>
+
+#include <glade/core/pointer.h>
+#include <glade/ops/linear_attention/kernels.h>
+
+namespace glade::cuda::linear_attention {
+
+/// Where the sequences lie. Kernels find one of them with Sequence (common/sequence.cuh).
+struct Sequences {
+  const std::int64_t* cu_seqlens;  ///< [count + 1], token offsets of packed sequences; null: each has `length` tokens
+  std::int64_t count, length;      ///< length: of the longest sequence
+  bool reverse;                    ///< the recurrence runs from the last token to the first
+};
+
+inline Sequences sequences(const Recurrence& r) {
+  return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, r.reverse};
+}
+
+/// What all chunk kernels are told of a recurrence. Argument structs of kernels extend it.
+struct RecurrenceArguments {
+  const void *g, *gk;  ///< per-head and per-channel gates, in the elements' type, or float where float_gates; may be null
+  bool float_gates;
+  const float* g_gamma;  ///< [heads] of every sequence, gamma_step elements from one sequence to the next; or null
+  int gamma_step;
+  Sequences sequences;
+  int heads;
+  float scale;  ///< factor of outputs, and of the states' gradients
+};
+
+inline RecurrenceArguments recurrence_arguments(const Recurrence& r) {
+  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
+  return {.g = pointer(r.g),
+          .gk = pointer(r.gk),
+          .float_gates = gates.defined() && gates.dtype() == DType::float32,
+          .g_gamma = pointer<const float>(r.g_gamma),
+          .gamma_step = static_cast<int>(r.gamma_step()),
+          .sequences = sequences(r),
+          .heads = static_cast<int>(r.heads),
+          .scale = static_cast<float>(r.scale)};
+}
+
+}  // namespace glade::cuda::linear_attention
