@@ -4,21 +4,11 @@
 // between, never differences of longer sums, so the result is accurate for gates of any size, down to -inf. A block within the
 // safe exponent range needs only its own middle: pairs on one side of it use two factors whose exponents have opposite signs.
 #include <glade/ops/linear_attention/chunk_mma/load.cuh>
+#include <glade/ops/linear_attention/common/head_gate.cuh>
 
 namespace glade::cuda::chunk_mma {
 
-/// Smaller log decays are replaced by this one: e^-200 is 0 in float32, and sums of 64 steps stay finite.
-inline constexpr float kLeastGate = -200;
-/// A step with a smaller log decay has a decay of 0 in float32, and its gate gets a gradient of 0.
-inline constexpr float kDeadGate = -104;
-/// The safe exponent range (base e). If all log decays from the middle of a block are within +-kSafeRange, the decays of all its
-/// pairs of tokens are measured from that middle, and some factors have positive exponents. In bfloat16 the limit keeps the
-/// factors and their products with the operands normal; float16 has fewer exponents; in float32 the error of a factor grows with
-/// its exponent.
-template <class E>
-inline constexpr float kSafeRange = std::is_same_v<E, bf16>     ? 60.f
-                                    : std::is_same_v<E, __half> ? 6.f
-                                                                : 8.f;
+using linear_attention::base_e::kDeadGate, linear_attention::base_e::kLeastGate, linear_attention::base_e::kSafeRange;
 
 /// The sub-chunks of a chunk, and their tokens. With per-channel gates, a thread has the gates of one channel in one sub-chunk.
 inline constexpr int kSubChunks = kThreads / kTile, kSubChunk = kTile / kSubChunks;
@@ -34,10 +24,8 @@ __device__ float exponential(float x) {
 template <class E>
 __device__ float load_head_gate(const Arguments<E>& a, const Chunk& chunk, std::int64_t n, int head, int t) {
   if (t >= chunk.count) return 0;
-  float step = a.g_gamma ? __ldg(a.g_gamma + n * a.gamma_step + head) : 0.f;
-  const std::int64_t at = chunk.token(t) * a.heads + head;
-  if (a.g) step += a.float_gates ? static_cast<const float*>(a.g)[at] : static_cast<float>(static_cast<const E*>(a.g)[at]);
-  return step;
+  const linear_attention::HeadGate<E> gate(a, n, head);
+  return gate.log_decay(gate.load_bits(chunk.token(t)));
 }
 
 __device__ inline float limit_gate(float step) { return step < kLeastGate ? kLeastGate : step; }  // NaN stays

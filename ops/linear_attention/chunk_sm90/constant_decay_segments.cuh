@@ -44,7 +44,7 @@ struct Decays {
   bool backward;  ///< in the reverse scan, states already include the decay of the token that follows in memory
 
   __device__ Decays(const ConstantDecayPass& p, std::int64_t n, int head)
-      : step(p.g_gamma ? at_least(kLog2e * p.g_gamma[n * p.gamma_step + head], kLeastGate) : 0.f), backward(p.backward) {}
+      : step(at_least(kLog2e * linear_attention::gamma_gate(p, n, head), kLeastGate)), backward(p.backward) {}
   __device__ float over(int steps) const { return exp2_approx(step * static_cast<float>(steps)); }
   /// The decay from the state before a chunk of n tokens to token t of it.
   __device__ float before(int t, int n) const { return over(backward ? n - 1 - t : t + 1); }

@@ -262,7 +262,8 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = intra_chunk_kernel<E, kTiles, kFloatGates, kFloatResults>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile), static_cast<unsigned>(a.sequences.count));
+  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile),
+                  static_cast<unsigned>(a.sequences.count));
   kernel<<<grid, kTiles * kGroup, bytes, stream>>>(IntraChunkArguments(a, sizeof(E)));
   GLADE_CUDA_LAUNCHED();
 }

@@ -147,13 +147,8 @@ struct IntraChunkBlock {
     const int row = static_cast<int>(threadIdx.x);
     if (row >= kTile) return;
     const int t = token_of_row(row);
-    float gate = a.g_gamma ? __ldg(a.g_gamma + n * a.gamma_step + head) : 0.f;
-    if (t < count() && a.g) {
-      const std::int64_t at = position_token(t) * a.heads + head;
-      gate += a.float_gates ? __ldg(static_cast<const float*>(a.g) + at)
-                            : unpack<E>(__ldg(static_cast<const std::uint16_t*>(a.g) + at)).x;
-    }
-    shared.b[row] = t < count() ? gate * kLog2e : 0.f;
+    const linear_attention::HeadGate<E> gate(a, n, head);
+    shared.b[row] = t < count() ? gate.log2_decay(gate.load_bits(position_token(t))) : 0.f;
   }
   /// The address_row for load_transposed if each thread is to have the tokens of its slot.
   template <Slots kSlots>

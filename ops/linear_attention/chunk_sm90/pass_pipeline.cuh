@@ -3,6 +3,7 @@
 // stages in shared memory that the producers hand to the consumers.
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+#include <glade/ops/linear_attention/common/head_gate.cuh>
 #include <glade/ops/linear_attention/common/sequence.cuh>
 
 namespace glade::cuda::chunk_sm90 {
@@ -10,14 +11,8 @@ namespace glade::cuda::chunk_sm90 {
 /// Which channels have per-channel gates: none, those of y (inner) or those of w (outer).
 enum class Gates { none, inner, outer };
 
-inline constexpr float kLog2e = 1.4426950408889634f;
-inline constexpr float kLeastGate = -200 * kLog2e;  ///< smaller log decays are clamped to this, so that sums stay finite
-inline constexpr float kDeadGate = -104 * kLog2e;   ///< below this a token's decay is 0 in float32, and its gate has no gradient
-
-/// The largest safe exponent of a factor, base 2. R and the sums over it reach the same magnitude. Half precision has fewer
-/// exponents.
-template <class E>
-inline constexpr float kSafeRange = std::is_same_v<E, __half> ? 10.f : 96.f;
+using linear_attention::base_2::kDeadGate, linear_attention::base_2::kLeastGate, linear_attention::base_2::kLog2e,
+    linear_attention::base_2::kSafeRange;
 
 inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves nothing that a sum in 16 bits would show
 

@@ -82,23 +82,16 @@ struct Producer {
   struct LoadedGates {
     std::uint32_t bits[2];
   };
+  const linear_attention::HeadGate<E> head_gate{p, n, head};
   __device__ LoadedGates load_head_gates(const Step& step) const {
     LoadedGates loaded{};
     if (p.g && thread < 32)
       for (int i = 0; i < 2; ++i)
-        if (2 * thread + i < step.count) {
-          const std::int64_t at = segment.token(step.position() + 2 * thread + i) * p.heads + head;
-          loaded.bits[i] = p.float_gates ? __ldg(static_cast<const std::uint32_t*>(p.g) + at)
-                                         : __ldg(static_cast<const std::uint16_t*>(p.g) + at);
-        }
+        if (2 * thread + i < step.count) loaded.bits[i] = head_gate.load_bits(segment.token(step.position() + 2 * thread + i));
     return loaded;
   }
-  const float gamma = p.g_gamma ? p.g_gamma[n * p.gamma_step + head] : 0.f;
   __device__ float2 head_gates(const LoadedGates& loaded, const Step& step) const {
-    auto gate = [&](int i) {
-      const float value = p.float_gates ? __uint_as_float(loaded.bits[i]) : unpack<E>(loaded.bits[i]).x;
-      return 2 * thread + i < step.count ? (value + gamma) * kLog2e : 0.f;
-    };
+    auto gate = [&](int i) { return 2 * thread + i < step.count ? head_gate.log2_decay(loaded.bits[i]) : 0.f; };
     return make_float2(gate(0), gate(1));
   }
 

@@ -61,15 +61,12 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
   const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
-  const float gamma = p.g_gamma ? p.g_gamma[scan.n * p.gamma_step + scan.head] : 0.f;
+  const linear_attention::HeadGate<E> gate_of_head(p, scan.n, scan.head);
   auto head_gate = [&](int i) {
     if (i >= scan.chunks() || thread >= kTile) return 0.f;
     const Step step = scan.step(i);
     if (thread >= step.count) return 0.f;
-    float g = 0;
-    if (p.g && p.float_gates) g = __ldg(static_cast<const float*>(p.g) + scan.gate_at(step, thread));
-    else if (p.g) g = unpack<E>(__ldg(static_cast<const std::uint16_t*>(p.g) + scan.gate_at(step, thread))).x;
-    return (g + gamma) * kLog2e;
+    return gate_of_head.log2_decay(gate_of_head.load_bits(scan.segment.token(step.position() + thread)));
   };
   float gate = head_gate(0);
   for (int i = 0; i < scan.chunks(); ++i) {

@@ -50,13 +50,9 @@ __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
 
 void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, const Tensor& dgamma) {
   if (r.sequences == 0) return;
-  const GateSums s{of_tiles.data<float>(),
-                   static_cast<int>(of_tiles.size(0)),
-                   static_cast<int>(r.heads),
-                   r.tokens,
-                   sequences(r),
-                   pointer(dg),
-                   pointer<float>(dgamma)};
+  const GateSums s{
+      of_tiles.data<float>(), static_cast<int>(of_tiles.size(0)), static_cast<int>(r.heads), r.tokens, sequences(r), pointer(dg),
+      pointer<float>(dgamma)};
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
   const DType dtype = dg.defined() ? dg.dtype() : DType::float32;
   const auto kernel = dtype == DType::bfloat16  ? sum_gates_kernel<bfloat16>

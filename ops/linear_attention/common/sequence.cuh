@@ -15,15 +15,17 @@ struct Sequence {
       : begin(all.cu_seqlens ? all.cu_seqlens[n] : n * all.length),
         length(static_cast<Length>(all.cu_seqlens ? all.cu_seqlens[n + 1] - begin : all.length)),
         reverse(all.reverse) {}
-  __device__ std::int64_t token(std::int64_t position) const { return reverse ? begin + length - 1 - position : begin + position; }
+  __device__ std::int64_t token(std::int64_t position) const {
+    return reverse ? begin + length - 1 - position : begin + position;
+  }
 
   // Chunks of kChunkTokens tokens.
   __device__ int chunks() const { return static_cast<int>((length + kTokens - 1) / kTokens); }
   __device__ int chunk_tokens(int chunk) const {
     return static_cast<int>(min(static_cast<Length>(length - static_cast<Length>(chunk) * kTokens), kTokens));
   }
-  /// The number of the first chunk of sequence n among all chunks; the others follow. Every chunk of all sequences has a number of
-  /// its own, below tokens / kChunkTokens + sequences, which indexes arrays by chunk.
+  /// The number of the first chunk of sequence n among all chunks; the others follow. Every chunk of all sequences has a number
+  /// of its own, below tokens / kChunkTokens + sequences, which indexes arrays by chunk.
   __device__ std::int64_t first_slot(std::int64_t n) const { return begin / kTokens + n; }
 
  private:

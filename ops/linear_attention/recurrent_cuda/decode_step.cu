@@ -5,6 +5,7 @@
 // kernel writes those states, because both go through L2. Every block then prefetches the state of a later block.
 #include <algorithm>
 
+#include <glade/ops/linear_attention/common/safe_exponents.h>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 
 namespace glade::cuda::recurrent {
@@ -36,9 +37,8 @@ __device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t row, i
 /// The decays of a quad of channels, whose log decays are log + shared.
 template <class F>
 __device__ __forceinline__ Quad<F> decays(Quad<F> log, F shared) {
-  constexpr F kLog2e = static_cast<F>(1.4426950408889634);
 #pragma unroll
-  for (F& x : log.x) x = power_of_2<F>((x + shared) * kLog2e);
+  for (F& x : log.x) x = power_of_2<F>((x + shared) * static_cast<F>(linear_attention::kLog2e));
   return log;
 }
 
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
   if (blockIdx.z + kAhead < gridDim.z) prefetch(kAhead);
   const Raw<T> raw_e = load_row<kVector, T>(pass.rows[kE], kv_pair, column);
   const Raw<G> raw_b = load_row<kVector, G, T>(pass.rows[kOuterGate], pair, column);
-  const F shared = load_element<F>(pass.head_gate, pair) + (pass.gamma != nullptr ? pass.gamma[n * pass.gamma_step + h] : F{0});
+  const F shared = load_element<F>(pass.head_gate, pair) + pass.gamma_gate(n, h);
 
   const F factor = static_cast<F>(pass.rows[kC].factor);
   const Quad<F> e = raw_e.template values<F>(), b = decays(raw_b.template values<F>(), F{0});

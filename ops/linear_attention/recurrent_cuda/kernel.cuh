@@ -212,8 +212,7 @@ __device__ void store_state(const Pass<typename C::F>& pass, const Place& place,
   auto log_of = [&](const Rows& gate, int channel) {
     return decay && gate.data != nullptr && channel < gate.size ? load_element<F>(gate, row * gate.size + channel) : F{0};
   };
-  const F shared =
-      log_of(pass.head_gate, 0) + (decay && pass.gamma != nullptr ? pass.gamma[place.n * pass.gamma_step + place.h] : F{0});
+  const F shared = log_of(pass.head_gate, 0) + (decay ? pass.gamma_gate(place.n, place.h) : F{0});
   F a[C::kInner], b[C::kOuter];
 #pragma unroll
   for (int i = 0; i < C::kInner; ++i) a[i] = math::exp(shared + log_of(pass.rows[kInnerGate], fragment.inner(i)));

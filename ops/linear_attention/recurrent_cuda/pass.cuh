@@ -41,6 +41,8 @@ struct Pass {
   __host__ __device__ int inner() const { return rows[kC].size; }
   __host__ __device__ int outer() const { return rows[kE].size; }
   __host__ __device__ std::int64_t state_size() const { return static_cast<std::int64_t>(inner()) * outer(); }
+  /// The log decay that gamma gives every token of a head of a sequence.
+  __device__ F gamma_gate(std::int64_t n, int head) const { return gamma != nullptr ? gamma[n * gamma_step + head] : F{0}; }
 
   States<const F> initial;
   States<F> final;

@@ -15,13 +15,13 @@
 #include <climits>
 
 #include <glade/core/math.h>
+#include <glade/ops/linear_attention/common/safe_exponents.h>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 
 namespace glade::cuda::recurrent {
 
 constexpr int kComputeWarps = 4, kProducerWarps = 8;
-constexpr int kFoldRange = 56;     ///< largest sum of absolute log decays that is folded into operands
-constexpr int kFoldExponent = 20;  ///< elements of d and e may be divided by decays if they are below 2^kFoldExponent
+using linear_attention::kFoldExponent, linear_attention::kFoldRange, linear_attention::kLog2e;
 
 /// How a kernel for up to I inner channels divides its work. kLarge doubles the positions of a tile, which takes fewer
 /// instructions per position, on GPUs with enough shared memory. It has no effect in double, where registers are scarce.
@@ -178,7 +178,7 @@ class Producer {
     at_[kOuterGate] = start(pass.rows[kOuterGate], gate_token) + column_;
     head_at_ = start(pass.head_gate, gate_token) + token_ * step_ * pass.heads;
     out_at_ = ((token + out_token_ * step_) * pass.heads + place.h) * pass.outer() + place.column + out_quad_;
-    if (pass.gamma != nullptr) gamma_ = pass.gamma[place.n * pass.gamma_step + place.h];
+    gamma_ = pass.gamma_gate(place.n, place.h);
   }
 
   /// Loads the rows of a tile. Tiles must be loaded in the order of the scan.
@@ -554,8 +554,6 @@ class Producer {
       at(tile.slots[slot].e, column) = e;
     }
   }
-
-  static constexpr double kLog2e = 1.4426950408889634;
 
   const Pass<F>& pass_;
   SharedMemory<C>& memory_;
