@@ -160,7 +160,7 @@ __device__ void multiply_tiles(const Operands& p, Shared<E, Use>& shared, int gr
   const auto release = [&](int stage) {
     if (thread % 32 < kBlocks) barrier_arrive_in(thread % 32, &shared.empty[stage]);
   };
-  float d[kHalves][128 / kHalves];
+  Accumulator<kColumns / kHalves> d[kHalves];
   Place place;
   for (Tiles<Use> tiles(p); !tiles.done(); tiles.next()) {
     int before = 0;
@@ -189,10 +189,11 @@ __device__ void multiply_tiles(const Operands& p, Shared<E, Use>& shared, int gr
     release(before);
     barrier_wait(&shared.used[group], (tiles.turn & 1) ^ 1);
 #pragma unroll
-    for (int i = 0; i < 128; i += 8) {
-      const float* const x = &d[i * kHalves / 128][i % (128 / kHalves)];
-      const std::uint32_t r[] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
-      store_straight(shared.results[group][i / 32], i / 8 % 4 * 2, r, thread);
+    for (int i = 0; i < kColumns / 16; ++i) {
+      constexpr int kSteps = kColumns / 16 / kHalves;
+      LeftOperand rounded;
+      d[i / kSteps].template round<E>(rounded, i % kSteps);
+      store_straight(shared.results[group][i / 4], i % 4 * 2, rounded, thread);
     }
     barrier_arrive(&shared.made[group]);
   }

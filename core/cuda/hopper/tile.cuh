@@ -1,11 +1,8 @@
 #pragma once
 // Tiles of 64 x 64 16-bit values in shared memory, swizzled as wgmma and TMA take them ("128-byte swizzle"), and how a warp
-// group's registers load and store them.
-//
-// Registers hold a tile in blocks of 8 x 8: thread `lane` of a warp has two neighbours of row lane / 4, columns 2 (lane % 4) and
-// the next. A warp has 16 rows. wgmma's left operand and its accumulators use the same blocks.
+// group's registers (core/cuda/hopper/fragment.cuh) load and store them.
 #include <glade/core/cuda/hopper/barrier.cuh>
-#include <glade/core/cuda/instructions.cuh>
+#include <glade/core/cuda/hopper/fragment.cuh>
 
 namespace glade::cuda {
 
@@ -26,7 +23,7 @@ struct alignas(1024) SwizzledTile {
 /// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.
 /// address_row: the row, of each eight, whose address a lane gives; for tiles whose rows are in another order.
 template <class E>
-__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread, int address_row) {
+__device__ void load_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int thread, int address_row) {
   const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + address_row, 2 * warp + lane / 8 % 2));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -34,12 +31,12 @@ __device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, in
                : "r"(address));
 }
 template <class E>
-__device__ void load_transposed(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+__device__ void load_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int thread) {
   load_transposed(r, tile, step, thread, thread % 8);
 }
 /// The same without transposing: 8 x 8 blocks of this warp's 16 rows, columns 16 step + {0, 0, 8, 8}, as wgmma's left operand.
 template <class E>
-__device__ void load_straight(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int step, int thread) {
+__device__ void load_straight(LeftOperand& r, SwizzledTile<E>& tile, int step, int thread) {
   const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, 2 * step + lane / 16));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -48,7 +45,7 @@ __device__ void load_straight(std::uint32_t (&r)[4], SwizzledTile<E>& tile, int 
 }
 /// The reverse of load_transposed.
 template <class E>
-__device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uint32_t (&r)[4], int thread) {
+__device__ void store_transposed(SwizzledTile<E>& tile, int step, const LeftOperand& r, int thread) {
   const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
@@ -57,7 +54,7 @@ __device__ void store_transposed(SwizzledTile<E>& tile, int step, const std::uin
 }
 /// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
 template <class E>
-__device__ void store_straight(SwizzledTile<E>& tile, int piece, const std::uint32_t (&r)[4], int thread) {
+__device__ void store_straight(SwizzledTile<E>& tile, int piece, const LeftOperand& r, int thread) {
   const int lane = thread % 32, warp = thread / 32;
   const std::uint32_t address = shared_address(tile.at(16 * warp + lane % 16, piece + lane / 16));
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]),

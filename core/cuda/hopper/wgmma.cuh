@@ -1,9 +1,6 @@
 #pragma once
 // Products of a warp group on Hopper's tensor cores (wgmma). The left operand is 64 rows in shared memory or in registers, the
 // right operand a tile in shared memory (core/cuda/hopper/tile.cuh), sums are float32.
-//
-// An accumulator of N columns has for every 8 columns 4 values a thread: row lane / 4 of the warp's 16 with the columns
-// 2 (lane % 4) and the next, then the row 8 below.
 #include <glade/core/cuda/hopper/tile.cuh>
 
 namespace glade::cuda {
@@ -19,6 +16,10 @@ template <int N>
 __device__ void pin(float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int kColumns>
+__device__ void pin(Accumulator<kColumns>& x) {
+  pin(x.x);
 }
 /// The same for a left operand, whose registers pending products still read.
 template <int N>
@@ -95,6 +96,16 @@ __device__ void wgmma(float (&d)[N], const std::uint32_t (&a)[4], std::uint64_t 
     else GLADE_WGMMA_REGISTERS(128, 64, "f16", 64, 65, 66, 67, 68, 69, 70);
   }
 }
+
+template <class E, int kTransposeB = 0, int kColumns>
+__device__ void wgmma(Accumulator<kColumns>& d, std::uint64_t a, std::uint64_t b, int add) {
+  wgmma<E, kTransposeB>(d.x, a, b, add);
+}
+template <class E, int kTransposeB = 0, int kColumns>
+__device__ void wgmma(Accumulator<kColumns>& d, const LeftOperand& a, std::uint64_t b, int add) {
+  wgmma<E, kTransposeB>(d.x, a, b, add);
+}
+
 #undef GLADE_OUTPUTS_8
 #undef GLADE_OUTPUTS_16
 #undef GLADE_OUTPUTS_32

@@ -64,13 +64,12 @@ struct Scorer : ConstantDecayBlock<E> {
   const int thread;
 
   __device__ void run() const {
-    const int lane = thread % 32, row = thread / 32 * 16 + lane / 4;
-    float weights[32];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int steps = row + i / 2 % 2 * 8 - (i / 4 * 8 + lane % 4 * 2 + i % 2), distance = p.backward ? -steps : steps;
-      weights[i] = distance < 0 ? 0.f : p.scale * decays.over(distance);
-    }
+    const int lane = thread % 32;
+    Accumulator<kTile> weights;
+    weights.for_each(thread, [&](float& weight, int row, int column) {
+      const int steps = row - column, distance = p.backward ? -steps : steps;
+      weight = distance < 0 ? 0.f : p.scale * decays.over(distance);
+    });
     for (int i = 0; i < range.count; ++i) {
       this->wait_for(i);
       std::uint64_t* const empty = &shared.empty[i % S::kStages];
@@ -79,7 +78,7 @@ struct Scorer : ConstantDecayBlock<E> {
         continue;
       }
       const typename S::Stage& stage = this->stage(i);
-      float sums[32];
+      Accumulator<kTile> sums;
       const std::uint32_t x = operand(stage.x[0]), y = operand(stage.y[0]);
       wgmma_begin();
 #pragma unroll
@@ -93,20 +92,20 @@ struct Scorer : ConstantDecayBlock<E> {
       this->arrive(empty, lane);
       const int size = range.size(i);
 #pragma unroll
-      for (int j = 0; j < 32; ++j) sums[j] *= weights[j];
+      for (int j = 0; j < sums.kSize; ++j) sums[j] *= weights[j];
       if (size < kTile)  // rows of y beyond the sequence's end may hold NaN, which a weight of 0 would not remove
 #pragma unroll
-        for (int j = 0; j < 32; ++j)
-          if (weights[j] == 0 || j / 4 * 8 + lane % 4 * 2 + j % 2 >= size) sums[j] = 0;
+        for (int j = 0; j < sums.kSize; ++j)
+          if (weights[j] == 0 || sums.column(j, thread) >= size) sums[j] = 0;
       const int output_chunk = i - range.state_only, slot = output_chunk % S::kScores;
       if (output_chunk >= S::kScores) barrier_wait(&shared.used[slot], (output_chunk / S::kScores - 1) & 1);
       typename S::Scores& to = shared.scores[slot];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        std::uint32_t rounded[4], low_part[4];
+        LeftOperand rounded, low_part;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float* pair = &sums[8 * k + 2 * j];
+          const float* pair = &sums[sums.element(k, j)];
           rounded[j] = pack<E>(pair[0], pair[1]);
           low_part[j] = pack_low<E>(pair[0], pair[1], rounded[j]);
         }
@@ -153,9 +152,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
   /// Initialises the state before the first chunk of the range.
   __device__ void start() {
 #pragma unroll
-    for (auto& tile : state)
-#pragma unroll
-      for (float& x : tile) x = 0;
+    for (auto& tile : state) tile.fill(0);
     if (this->is_scan || (!range.at_sequence_start && !segment.long_memory)) return;
     const auto decay_from = [&](int token) {
       return decays.over(p.backward ? token - range.first_position : range.first_position - token);
@@ -196,10 +193,11 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
     sync_group<2 * kGroup>(1);
     float* const tile = reinterpret_cast<float*>(shared.stages[index].x);  // [channels of y][64 channels of w, swizzled]
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      const int inner = i / 32 * kTile + i % 32 / 4 * 8 + lane() % 4 * 2 + i % 2, outer = row() + i / 2 % 2 * 8;
-      tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)] = state[i / 32][i % 32];
-    }
+    for (int i = 0; i < State::kTiles; ++i)
+      state[i].for_each(thread, [&](float x, int outer, int column) {
+        const int inner = i * kTile + column;
+        tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)] = x;
+      });
     sync_group<kGroup>(2 + index);
     const float by = p.backward ? p.scale : 1.f;
     const int outer = thread % 16 * 4;
@@ -228,7 +226,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
     for (int k = 0; k < 4; ++k)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 by = *reinterpret_cast<const float2*>(&factors.to_end[16 * k + half * 8 + lane() % 4 * 2]);
+        const float2 by = *reinterpret_cast<const float2*>(&factors.to_end[left_column(k, 2 * half, thread)]);
 #pragma unroll
         for (int j = 2 * half; j < 2 * half + 2; ++j) {
           const float2 values = unpack<E>(w[k][j]);
@@ -286,7 +284,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
   }
   __device__ void compute_chunk(int i) {
     const auto [stage, factors, chunk_decay, size] = chunk(i);
-    float out[32];
+    Accumulator<kTile> out;
     typename State::Rounded rounded;
     this->round_state(rounded, 0);
     const std::uint32_t x = operand(stage.x[0]);
@@ -301,12 +299,8 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
     this->add_to_state(weighted, operand(stage.y[0]));
     wgmma_wait<1>();
     pin(out);
-#pragma unroll
-    for (int m = 0; m < 8; ++m) {
-      const float2 by = *reinterpret_cast<const float2*>(&factors.before[m * 8 + lane() % 4 * 2]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[4 * m + i] *= i % 2 ? by.y : by.x;
-    }
+    const float* const before = factors.before;
+    out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&before[t]); });
     const int output_chunk = i - range.state_only, slot = output_chunk % S::kScores;
     barrier_wait(&shared.scored[slot], output_chunk / S::kScores & 1);
     wgmma_begin();
@@ -321,21 +315,20 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
   }
   /// Stores results to global memory. Those of a whole chunk in the element type go to the tile of w instead, and TMA stores them
   /// from there.
-  __device__ void store(const float (&out)[32], SwizzledTile<E>& tile, int size, std::int64_t first_token) const {
+  __device__ void store(const Accumulator<kTile>& out, SwizzledTile<E>& tile, int size, std::int64_t first_token) const {
     if (p.float_out) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2, column = first_outer() + row() + i / 2 % 2 * 8;
+      out.for_each(thread, [&](float x, int row, int t) {
+        const int column = first_outer() + row;
         if (t < size && column < p.outer)
-          static_cast<float*>(p.out)[(first_token + t) * p.out_step + std::int64_t{head} * p.outer + column] = out[i];
-      }
+          static_cast<float*>(p.out)[(first_token + t) * p.out_step + std::int64_t{head} * p.outer + column] = x;
+      });
       return;
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // overwrites only this warp's own channels of w
-      const float* s = &out[8 * k];
-      const std::uint32_t r[4] = {pack<E>(s[0], s[1]), pack<E>(s[2], s[3]), pack<E>(s[4], s[5]), pack<E>(s[6], s[7])};
-      store_transposed(tile, k, r, thread);
+      LeftOperand rounded;
+      out.template round<E>(rounded, k);
+      store_transposed(tile, k, rounded, thread);
     }
     if (size == kTile) return;
     sync_group<kGroup>(2 + index);

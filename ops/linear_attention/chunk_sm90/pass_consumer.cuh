@@ -54,8 +54,9 @@ struct Consumer : State<C> {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 values = unpack<E>(pairs[j]);
-        carry[j % 2] += values.x * state[i / 4][i % 4 * 8 + 2 * j];
-        carry[j % 2] += values.y * state[i / 4][i % 4 * 8 + 2 * j + 1];
+        const float* gradient = &state[i / 4][Accumulator<kTile>::element(i % 4, j)];
+        carry[j % 2] += values.x * gradient[0];
+        carry[j % 2] += values.y * gradient[1];
       }
     }
     if constexpr (kGates == Gates::outer) sum_quad(carry);
@@ -84,27 +85,26 @@ struct Consumer : State<C> {
       at += kRows * row_step;
     }
   }
-  __device__ void store_float(const float (&x)[32], void* to, const Step& step) const {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2, column = first_outer + row() + i / 2 % 2 * 8;
+  __device__ void store_float(const Accumulator<kTile>& x, void* to, const Step& step) const {
+    x.for_each(thread, [&](float value, int row, int t) {
+      const int column = first_outer + row;
       if (t < step.count && column < p.outer)
-        static_cast<float*>(to)[(segment.token(step.position() + t) * p.heads + head) * p.outer + column] = x[i];
-    }
+        static_cast<float*>(to)[(segment.token(step.position() + t) * p.heads + head) * p.outer + column] = value;
+    });
   }
-  __device__ void to_tile(SwizzledTile<E>& tile, const float (&x)[32]) const {
+  __device__ void to_tile(SwizzledTile<E>& tile, const Accumulator<kTile>& x) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float* s = &x[8 * k];
-      const std::uint32_t r[4] = {pack<E>(s[0], s[1]), pack<E>(s[2], s[3]), pack<E>(s[4], s[5]), pack<E>(s[6], s[7])};
-      store_transposed(tile, k, r, thread);
+      LeftOperand rounded;
+      x.template round<E>(rounded, k);
+      store_transposed(tile, k, rounded, thread);
     }
   }
 
   /// Sums x over the 64 channels for every token, to stage.column_sums.
-  __device__ void sum_channels(const Stage<C>& stage, const float (&x)[32]) {
+  __device__ void sum_channels(const Stage<C>& stage, const Accumulator<kTile>& x) {
     sync();  // all threads have read u, whose memory the sums reuse
-    sum_rows(x, lane(), [&](int i, float sum) { stage.column_sums(thread / 32)[i / 4 * 8 + 2 * lane() + i % 2] = sum; });
+    sum_rows(x, lane(), [&](int i, float sum) { stage.column_sums(thread / 32)[x.column(i, thread)] = sum; });
     sync();
   }
   __device__ static float channel_sum(const Stage<C>& stage, int t) {
@@ -118,23 +118,21 @@ struct Consumer : State<C> {
   /// Calls f(elements of x, their place in p.u_out). The pass for dq stores u out there, and the pass for dk loads it. A whole
   /// chunk is stored in the layout of the registers.
   template <class F>
-  __device__ void for_each_u_out(const Step& step, float (&x)[32], F&& f) const {
+  __device__ void for_each_u_out(const Step& step, Accumulator<kTile>& x, F&& f) const {
     float* tile = p.u_out + saved_tile(step.chunk) * (kTile * kTile);
     if (step.size == kTile) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         f(*reinterpret_cast<float4*>(&x[4 * i]), *(reinterpret_cast<float4*>(tile) + i * kGroup + thread));
     } else {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int t = i / 4 * 8 + lane() % 4 * 2 + i % 2;
-        if (t < step.count) f(x[i], tile[(step.offset + t) * kTile + row() + i / 2 % 2 * 8]);
-      }
+      x.for_each(thread, [&](float& value, int row, int t) {
+        if (t < step.count) f(value, tile[(step.offset + t) * kTile + row]);
+      });
     }
   }
   /// Computes the gradients of per-channel gates. x holds q dq - k dk and becomes its sum over this token, the later tokens of
   /// the step, and the carry.
-  __device__ void sum_later(const Vectors<C>& vectors, float (&x)[32]) {
+  __device__ void sum_later(const Vectors<C>& vectors, Accumulator<kTile>& x) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float later = carry[half];
@@ -155,11 +153,10 @@ struct Consumer : State<C> {
 #pragma unroll
         for (int m = 0; m < 8; ++m)
 #pragma unroll
-          for (int j = 0; j < 2; ++j)
-            if (dead >> (8 * m + lane() % 4 * 2 + j) & 1) x[4 * m + 2 * half + j] = 0;
+          for (int i = 4 * m + 2 * half; i < 4 * m + 2 * half + 2; ++i)
+            if (dead >> x.column(i, thread) & 1) x[i] = 0;
     }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] *= p.scale;
+    x.scale_rows(p.scale, p.scale);
   }
   /// Does the same for per-head gates, from the sums over channels. One warp adds the sums; q_dq belongs to the two tokens of
   /// this lane.
@@ -197,23 +194,23 @@ struct Consumer : State<C> {
 
   /// Finishes the results of a step. With Gates::outer, `out` is what comes from the state and `inner` what comes from the step
   /// itself; otherwise `out` is their sum.
-  __device__ void finish(const Stage<C>& stage, float (&out)[32], const float (&inner)[32], float2 q_dq) {
+  __device__ void finish(const Stage<C>& stage, Accumulator<kTile>& out, const Accumulator<kTile>& inner, float2 q_dq) {
     Tiles<C>& tiles = stage.tiles;
     const Vectors<C>& vectors = stage.vectors;
     const Step step = vectors.step;
-    float u_out[kGateGradients ? 32 : 4];  // u times out
+    Accumulator<kTile> u_out;  // u times out, for gradients of gates
     float from_state[2] = {};              // the part of u_out that came through the state, by row
     if constexpr (kGateGradients) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        std::uint32_t u[4];
+        LeftOperand u;
         load_transposed(u, *stage.u, k, thread);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int t = 16 * k + j / 2 * 8 + lane() % 4 * 2, i = 8 * k + 2 * j;
+          const int i = out.element(k, j);
           const float2 us = unpack<E>(u[j]);
           if constexpr (kGates == Gates::outer) {
-            const float* at = stage.vectors.factor(16 * k + j / 2 * 8, lane() % 4 * 2, row() + j % 2 * 8);
+            const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
             const float2 factor = make_float2(at[0], at[kTile]);
             const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
             const float2 rounded = C::kLowParts && step.size == kTile ? scaled : as_rounded(scaled);
@@ -230,20 +227,17 @@ struct Consumer : State<C> {
         }
       }
     }
-    if constexpr (kGates != Gates::outer) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) out[i] *= p.scale;
-    }
+    if constexpr (kGates != Gates::outer) out.scale_rows(p.scale, p.scale);
     if (p.float_out) store_float(out, p.out, step);
     else to_tile(tiles.w[index], out);
     if constexpr (kGates == Gates::outer) {
       if (!p.backward) {
         for_each_u_out(step, u_out, [](const auto& x, auto& to) { to = x; });
       } else {
-        float q_dq[32] = {};
+        Accumulator<kTile> q_dq = {};
         for_each_u_out(step, q_dq, [](auto& x, const auto& from) { x = from; });
 #pragma unroll
-        for (int i = 0; i < 32; ++i) u_out[i] = i / 4 * 8 + lane() % 4 * 2 + i % 2 < step.count ? q_dq[i] - u_out[i] : 0.f;
+        for (int i = 0; i < q_dq.kSize; ++i) u_out[i] = q_dq.column(i, thread) < step.count ? q_dq[i] - u_out[i] : 0.f;
         sum_quad(from_state);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -276,7 +270,7 @@ struct Consumer : State<C> {
   /// `start` is called after the last read to start other products. In sub-chunks, the product with the low part of y is added to
   /// the state here, because the scores will reuse the memory of these low parts.
   template <class F>
-  __device__ void multiply_state(const Stage<C>& stage, float (&out)[32], F&& start) {
+  __device__ void multiply_state(const Stage<C>& stage, Accumulator<kTile>& out, F&& start) {
     const Step& step = stage.vectors.step;
     const std::uint32_t x = operand(stage.tiles.x[0]);
 #pragma unroll
@@ -349,7 +343,7 @@ struct Consumer : State<C> {
 
     const std::uint32_t y = operand(stage.tiles.y[0]);
     Left w;
-    float out[32];
+    Accumulator<kTile> out;
     multiply_state(stage, out, [&] {
       if constexpr (C::kConsumersScore && !kLarge) start_scores();
     });
@@ -363,22 +357,18 @@ struct Consumer : State<C> {
       add_to_state(weighted, y);
       wgmma_wait<1>();
       pin(out);
-#pragma unroll
-      for (int m = 0; m < 8; ++m) {
-        const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[m * 8 + lane() % 4 * 2]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[4 * m + i] *= i % 2 ? factor.y : factor.x;
-      }
+      out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&vectors.before[t]); });
       if constexpr (kGateGradients) {
         if (p.backward) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            std::uint32_t u[4];
+            LeftOperand u;
             load_transposed(u, *stage.u, k, thread);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const float2 us = unpack<E>(u[j]);
-              carry[0] += us.x * out[8 * k + 2 * j] + us.y * out[8 * k + 2 * j + 1];
+              const int i = out.element(k, j);
+              carry[0] += us.x * out[i] + us.y * out[i + 1];
             }
           }
         }
@@ -408,7 +398,7 @@ struct Consumer : State<C> {
     } else {
       Left w_low;
       if constexpr (C::kLowParts) load(w_low, stage.w_low());
-      float inner[32];
+      Accumulator<kTile> inner;
       wgmma_begin();
       add_product(inner, w, operand(stage.scores()), 0);
       if constexpr (C::kLowParts) {
@@ -458,9 +448,7 @@ struct Consumer : State<C> {
   __device__ void run() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int i = 0; i < 32; ++i) state[tile][i] = 0;
+    for (auto& tile : state) tile.fill(0);
     if (const float* first = segment.state_before(p, n)) {
       first += head * size;
       const float by = p.backward ? 1 / p.scale : 1.f;

@@ -9,7 +9,7 @@ template <class C, int kThreads>
 struct Scores {
   using E = typename C::Element;
   static constexpr int kColumns = kTile * kGroup / kThreads;  ///< score columns per warp group
-  float sums[kColumns / 2];
+  Accumulator<kColumns> sums;
 
   __device__ void start(const Stage<C>& stage, int thread, bool low_part_of_y) {
     const int first = thread / kGroup * kColumns;
@@ -35,7 +35,7 @@ struct Scores {
   /// meet at a barrier first. The last kPending groups of products may still be in flight.
   template <int kPending = 0>
   __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier, bool low_part_of_y) {
-    const int lane = thread % 32, row = thread % kGroup / 32 * 16 + lane / 4;
+    const int row = fragment_row(thread % kGroup);
     const float* b = stage.vectors.b;
     const float sign = backward ? -1.f : 1.f;
     float own[2];
@@ -46,7 +46,7 @@ struct Scores {
     if (!C::kSeparateScores && low_part_of_y) sync_group<kThreads>(barrier);
 #pragma unroll
     for (int m = 0; m < kColumns / 8; ++m) {
-      const int column = thread / kGroup * kColumns + m * 8 + lane % 4 * 2;
+      const int column = thread / kGroup * kColumns + m * 8 + fragment_column(thread);
       float2 other;
       if constexpr (C::kGates == Gates::none) other = *reinterpret_cast<const float2*>(&b[column]);
 #pragma unroll

@@ -12,45 +12,37 @@ struct State {
   static constexpr bool kLarge = kTiles > 2;  ///< leaves few registers for anything else
 
   int thread;
-  float state[kTiles][32];  ///< accumulators of wgmma: rows are channels of w, columns are channels of y
+  Accumulator<kTile> state[kTiles];  ///< rows are channels of w, columns are channels of y
   __device__ int lane() const { return thread % 32; }
-  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two rows
+  __device__ int row() const { return fragment_row(thread); }  ///< the first of this thread's two rows
 
   /// Calls f(element, offset in memory) for every element of the state that lies within the matrix.
   template <class F>
   __device__ void for_each_element(const StateArguments& p, int first_outer, F&& f) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int outer = first_outer + row() + i / 2 % 2 * 8, inner = tile * kTile + i / 4 * 8 + lane() % 4 * 2 + i % 2;
+      state[tile].for_each(thread, [&](float& x, int row, int column) {
+        const int outer = first_outer + row, inner = tile * kTile + column;
         if (outer < p.outer && inner < p.inner)
-          f(state[tile][i], std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
-      }
+          f(x, std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
+      });
       pin(state[tile]);  // otherwise the addresses of all tiles would occupy registers at once
     }
   }
   __device__ void scale_rows(float first, float second) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int i = 0; i < 32; ++i) state[tile][i] *= i / 2 % 2 ? second : first;
+    for (int tile = 0; tile < kTiles; ++tile) state[tile].scale_rows(first, second);
   }
   /// Multiplies R by the factor from the previous step's reference to this step's, so that R holds the state times e^r. The
   /// factor is applied as two square roots, because it may be too small for a float.
   __device__ void scale_state(const Vectors<C>& vectors) {
     if constexpr (kGates == Gates::inner) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int m = 0; m < 8; ++m) {
-          const float2 factor = *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + m * 8 + lane() % 4 * 2]);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float by = i % 2 ? factor.y : factor.x;
-            state[tile][4 * m + i] = state[tile][4 * m + i] * by * by;
-          }
-        }
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const auto root = [&](int column) { return *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + column]); };
+        state[tile].scale_columns(thread, root);
+        state[tile].scale_columns(thread, root);
+      }
     } else if constexpr (kGates == Gates::outer) {
       const float first = vectors.before[row()], second = vectors.before[row() + 8];
       scale_rows(first, second);
@@ -59,30 +51,29 @@ struct State {
   }
 
   static constexpr int kRounded = kLarge ? 1 : kTiles;  ///< state tiles that are rounded at a time
-  using Rounded = std::uint32_t[kRounded][4][4];
+  using Rounded = LeftOperand[kRounded][4];
   __device__ void round_state(Rounded& rounded, int first) const {
 #pragma unroll
     for (int tile = 0; tile < kRounded; ++tile)
 #pragma unroll
-      for (int i = 0; i < 16; ++i)
-        rounded[tile][i / 4][i % 4] = pack<E>(state[first + tile][2 * i], state[first + tile][2 * i + 1]);
+      for (int k = 0; k < 4; ++k) state[first + tile].template round<E>(rounded[tile][k], k);
   }
   /// Adds the rounded state times x^T to out. It rounds the state again, because keeping the rounded values would take registers.
-  __device__ void add_rounded_state(float (&out)[32], std::uint32_t x) {
+  __device__ void add_rounded_state(Accumulator<kTile>& out, std::uint32_t x) {
     add_state_as(out, x, [](const float* pair) { return pack<E>(pair[0], pair[1]); });
   }
   /// Adds the low part of the state times x^T to out.
-  __device__ void add_low_part_of_state(float (&out)[32], std::uint32_t x) {
+  __device__ void add_low_part_of_state(Accumulator<kTile>& out, std::uint32_t x) {
     add_state_as(out, x, [](const float* pair) { return pack_low<E>(pair[0], pair[1], pack<E>(pair[0], pair[1])); });
   }
 
-  using Left = std::uint32_t[4][4];  ///< a tile as the left operand of wgmma
+  using Left = LeftOperand[4];  ///< a tile as the left operand of wgmma
   __device__ void load(Left& to, SwizzledTile<E>& tile) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) load_transposed(to[k], tile, k, thread);
   }
   /// out (+)= left tile^T; add = 0 overwrites out.
-  __device__ static void add_product(float (&out)[32], const Left& left, std::uint32_t tile, int add) {
+  __device__ static void add_product(Accumulator<kTile>& out, const Left& left, std::uint32_t tile, int add) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma<E>(out, left[k], descriptor(tile, k * kColumnStep), add + k);
   }
@@ -98,7 +89,7 @@ struct State {
   __device__ void add_to_state(SwizzledTile<E>& w, std::uint32_t y) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      std::uint32_t left[4];
+      LeftOperand left;
       load_transposed(left, w, k, thread);
       wgmma_begin();
 #pragma unroll
@@ -118,7 +109,7 @@ struct State {
     for (int k = 0; k < 4; ++k)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 by = *reinterpret_cast<const float2*>(&vectors.after[16 * k + j / 2 * 8 + lane() % 4 * 2]);
+        const float2 by = *reinterpret_cast<const float2*>(&vectors.after[left_column(k, j, thread)]);
         const float2 values = unpack<E>(w[k][j]);
         to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
       }
@@ -127,14 +118,14 @@ struct State {
  private:
   /// Adds convert(pairs of the state) times x^T to out. It needs few registers, and waits for the products.
   template <class F>
-  __device__ void add_state_as(float (&out)[32], std::uint32_t x, F&& convert) {
+  __device__ void add_state_as(Accumulator<kTile>& out, std::uint32_t x, F&& convert) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        std::uint32_t left[4];
+        LeftOperand left;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) left[j] = convert(&state[tile][8 * k + 2 * j]);
+        for (int j = 0; j < 4; ++j) left[j] = convert(&state[tile][state[tile].element(k, j)]);
         wgmma_begin();
         wgmma<E>(out, left, descriptor(x, tile * kTileStep + k * kColumnStep), 1);
         wgmma_commit();

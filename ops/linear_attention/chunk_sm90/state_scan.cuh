@@ -97,26 +97,20 @@ struct StateScanConsumer {
   const int index, thread;
   const StateScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile;
-  float state[B::kValues * 32]{};  ///< accumulators of wgmma: rows are keys, columns are values
+  Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
   float decay[2]{};                ///< log decay, base 2, of this thread's two rows since the start
 
   __device__ int quad_lane() const { return thread % 4; }
   /// The first of this thread's two keys. The second is 8 further on.
-  __device__ int key() const { return first_key + thread / 32 * 16 + thread % 32 / 4; }
+  __device__ int key() const { return first_key + fragment_row(thread); }
   __device__ void sync() const { sync_group<kGroup>(1 + index); }
 
   template <class F>
   __device__ void for_each_element(F&& f) {
-#pragma unroll
-    for (int i = 0; i < B::kValues * 32; ++i) {
-      const int row = key() + i / 2 % 2 * 8, column = scan.first_value + i / 4 * 8 + quad_lane() * 2 + i % 2;
-      if (row < p.inner && column < p.outer)
-        f(state[i], std::int64_t{row} * p.inner_stride + std::int64_t{column} * p.outer_stride);
-    }
-  }
-  __device__ void scale_state(float first, float second) {
-#pragma unroll
-    for (int i = 0; i < B::kValues * 32; ++i) state[i] *= i / 2 % 2 ? second : first;
+    state.for_each(thread, [&](float& x, int row, int column) {
+      const int key = first_key + row, value = scan.first_value + column;
+      if (key < p.inner && value < p.outer) f(x, std::int64_t{key} * p.inner_stride + std::int64_t{value} * p.outer_stride);
+    });
   }
 
   /// Rounds the state before a chunk, in the scan's order, into shared memory.
@@ -125,9 +119,9 @@ struct StateScanConsumer {
     sync();
 #pragma unroll
     for (int i = 0; i < B::kValues * 4; ++i) {
-      const float* x = &state[8 * i];
-      const std::uint32_t r[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
-      store_straight(shared.states[index][i / 4], i % 4 * 2, r, thread);
+      LeftOperand rounded;
+      state.template round<E>(rounded, i);
+      store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, thread);
     }
   }
   /// Starts to store the rounded state as a chunk boundary state.
@@ -158,7 +152,7 @@ struct StateScanConsumer {
               inside ? __ldg(static_cast<const float*>(p.gk) + scan.gate_at(step, token) * p.inner + row) : 0.f;
         }
       } else {
-        std::uint32_t pairs[4];
+        LeftOperand pairs;
         load_transposed(pairs, shared.stages[s].gates[index], k, thread);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -209,7 +203,7 @@ struct StateScanConsumer {
 
   /// What a chunk adds to the state, as the left operand of wgmma.
   struct Operand {
-    std::uint32_t y[4][4], low_part[4][4];
+    LeftOperand y[4], low_part[4];
     Sums sums[2];
   };
   template <bool kBackward>
@@ -244,7 +238,7 @@ struct StateScanConsumer {
     const int chunk = scan.step(i).chunk;
     Operand own = operand;
     if (p.boundary_states) round_state();
-    scale_state(exp2_approx(own.sums[0].all), exp2_approx(own.sums[1].all));
+    state.scale_rows(exp2_approx(own.sums[0].all), exp2_approx(own.sums[1].all));
     const std::uint32_t w = cuda::operand(shared.stages[i % B::kStages].w[0]);
     wgmma_begin();
     add(own.y, w);
@@ -260,9 +254,9 @@ struct StateScanConsumer {
       if constexpr (B::kLowParts) pin(own.low_part[k]);
     }
     barrier_arrive(&shared.empty[i % B::kStages]);
-    if constexpr (kBackward) scale_state(exp2_approx(own.sums[0].last), exp2_approx(own.sums[1].last));
+    if constexpr (kBackward) state.scale_rows(exp2_approx(own.sums[0].last), exp2_approx(own.sums[1].last));
   }
-  __device__ void add(const std::uint32_t (&left)[4][4], std::uint32_t w) {
+  __device__ void add(const LeftOperand (&left)[4], std::uint32_t w) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if constexpr (B::kValues == 2) wgmma<E, 1>(state, left[k], descriptor_128(w, k * kRowStep), 1);

@@ -22,7 +22,7 @@ __device__ inline float exp2_approx(float x) {
 /// Sums an accumulator over the warp's 16 rows. The first four lanes call store(i, sum), where i is the element that has the
 /// sum's column.
 template <class F>
-__device__ void sum_rows(const float (&x)[32], int lane, F&& store) {
+__device__ void sum_rows(const Accumulator<kTile>& x, int lane, F&& store) {
 #pragma unroll
   for (int m = 0; m < 8; ++m)
 #pragma unroll
