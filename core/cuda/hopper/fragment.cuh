@@ -65,7 +65,8 @@ struct Accumulator {
       for (int i = 0; i < 4; ++i) x[4 * m + i] *= i % 2 ? factor.y : factor.x;
     }
   }
-  /// Rounds the 16 columns that begin with column 16 step, as a left operand, and as store_transposed and store_straight take them.
+  /// Rounds the 16 columns that begin with column 16 step, as a left operand, and as store_transposed and store_straight take
+  /// them.
   template <class E>
   __device__ void round(LeftOperand& to, int step) const {
 #pragma unroll

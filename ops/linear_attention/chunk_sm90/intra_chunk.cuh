@@ -72,7 +72,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     if (__syncthreads_or(!safe)) return false;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      std::uint32_t q[4], k[4], low_part[4];
+      LeftOperand q, k, low_part;
       load_transposed(q, shared.queries()[group], s, thread);
       load_transposed(k, shared.k[group], s, thread);
 #pragma unroll
@@ -108,26 +108,17 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
       __syncthreads();  // all threads have read the tiles whose memory the scores and the values reuse
       Base::store_scores(sums, [](int key_token, int query_token) { return query_token >= key_token; });
     }
-    Base::forget_addresses();
     typename Base::Sums sums;
-    Base::loop_over_values(sums, [&] {
-      Base::copy_gates(shared.before);
-      Base::copy(shared.after, kQueries, 0);
-      commit_copies();
+    Base::template sum_over_values<false>(sums, [&](const typename Base::Columns& scores) {
+      Base::store_scores(scores, [](int grad_o_token, int v_token) { return v_token <= grad_o_token; });
     });
-    Base::forget_addresses();
-    Base::store_scores(sums.scores, [](int grad_o_token, int v_token) { return v_token <= grad_o_token; });
-    fence_for_wgmma();
-    wait_copies<0>();
-    __syncthreads();
-    Base::forget_addresses();
     finish(sums.q, sums.k, sums.states);
   }
 
   static constexpr int kBatch = 2;  ///< products of 16 tokens that run at once; there are no registers for more
 
   /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states).
-  __device__ void finish(float (&q)[32], float (&k)[32], const float (&states)[2]) {
+  __device__ void finish(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2]) {
     float across_end[2];
     unsigned dead[2];
 #pragma unroll
@@ -150,14 +141,14 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
 #pragma unroll
     for (int first = 0; first < 4; first += kBatch) {
-      std::uint32_t keys[kBatch][4], keys_low[kBatch][4];
+      LeftOperand keys[kBatch], keys_low[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         load_keys(keys[i], keys_low[i], first + i);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float2 x = Base::sum_of(keys[i][j], keys_low[i][j]);
-          const float* gradient = &k[8 * (first + i) + 2 * j];
+          const float* gradient = &k[k.element(first + i, j)];
           across_end[j % 2] += x.x * gradient[0];
           across_end[j % 2] += x.y * gradient[1];
         }
@@ -178,7 +169,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     typename Base::Store store_q(*this, kGradQ, a.dq.is_float, group * kTile, 0);
 #pragma unroll
     for (int first = 0; first < 4; first += kBatch) {
-      std::uint32_t queries[kBatch][4], queries_low[kBatch][4];
+      LeftOperand queries[kBatch], queries_low[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int s = first + i;
@@ -186,7 +177,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
         float out[8];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          float* gradient = &q[8 * s + 2 * j];
+          float* gradient = &q[q.element(s, j)];
           const float2 exponent = *Base::saved(2 * s + j / 2, j % 2),
                        factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));
           const Scaled scaled(queries[i][j], factor.x, factor.y);
@@ -212,12 +203,12 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     typename Base::Store store_k(*this, kGradK, a.dk.is_float, group * kTile, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      std::uint32_t keys[4], keys_low[4];
+      LeftOperand keys, keys_low;
       load_keys(keys, keys_low, s);
       float out[8];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int i = 8 * s + 2 * j;
+        const int i = k.element(s, j);
         const float2 x = Base::sum_of(keys[j], keys_low[j]), exponent = *Base::saved(2 * s + j / 2, j % 2);
         q[i] -= x.x * k[i];
         q[i + 1] -= x.y * k[i + 1];
@@ -233,7 +224,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, across_end[i / 2 % 2]);
     Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
   }
-  __device__ void load_keys(std::uint32_t (&keys)[4], std::uint32_t (&keys_low)[4], int s) {
+  __device__ void load_keys(LeftOperand& keys, LeftOperand& keys_low, int s) {
     load_transposed(keys, shared.k[group], s, thread);
     if constexpr (kLowParts) load_transposed(keys_low, shared.k_low[group], s, thread);
   }

@@ -32,7 +32,7 @@ struct IntraChunkBlock {
   static constexpr int kThreads = kTiles * kGroup;
   static constexpr int kColumns = kTile / kTiles;  ///< tokens of a warp group in products whose columns the groups divide
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< see Variant::kLowParts
-  using Columns = float[kColumns / 2];
+  using Columns = Accumulator<kColumns>;
 
   const IntraChunkArguments& a;
   Shared& shared;
@@ -79,7 +79,7 @@ struct IntraChunkBlock {
     __builtin_assume(x >= 0 && x < end);  // otherwise divisions need more instructions
   }
   __device__ int lane() const { return thread % 32; }
-  __device__ int row() const { return thread / 32 * 16 + lane() / 4; }  ///< the first of this thread's two rows
+  __device__ int row() const { return fragment_row(thread); }  ///< the first of this thread's two rows
   __device__ int first_row() const { return group * kColumns; }
   /// The token of the i-th element of an accumulator with all columns.
   __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }
@@ -161,7 +161,7 @@ struct IntraChunkBlock {
   template <Slots kSlots = Slots::own>
   __device__ void load_gates(Row& gates, Tile& tile, int half) const {
     const int channel = group * kTile + row() + 8 * half, sub_chunk = sub_chunk_of_slot<kSlots>(lane() % 4);
-    std::uint32_t pairs[4];
+    LeftOperand pairs;
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
       const int t = sub_chunk * 16 + 2 * m;
@@ -206,7 +206,7 @@ struct IntraChunkBlock {
   }
   /// The index of an accumulator's element: the i-th of this thread's row `half`.
   __device__ static int element(int i, int half) { return 2 * i - i % 2 + 2 * half; }
-  __device__ static void get_row(Row& to, const float (&x)[32], int half) {
+  __device__ static void get_row(Row& to, const Accumulator<kTile>& x, int half) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) to[i] = x[element(i, half)];
   }
@@ -265,10 +265,10 @@ struct IntraChunkBlock {
   __device__ void store_scores(const Columns& sums, F&& keep) const {
 #pragma unroll
     for (int s = 0; s < kColumns / 16; ++s) {
-      std::uint32_t rounded[4], low_part[4];
+      LeftOperand rounded, low_part;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int i = 8 * s + 2 * j, t = token_of_row(row()) + j % 2 * 2, column = own_token(i);
+        const int i = sums.element(s, j), t = token_of_row(row()) + j % 2 * 2, column = own_token(i);
         const float first = keep(t, column) ? sums[i] : 0.f, second = keep(t, column + 1) ? sums[i + 1] : 0.f;
         rounded[j] = pack<E>(first, second);
         low_part[j] = pack_low<E>(first, second, rounded[j]);
@@ -279,7 +279,7 @@ struct IntraChunkBlock {
   }
   /// Adds x times the scores to sums, for 16 tokens of x.
   template <int kTransposeB>
-  __device__ static void add_scores(float (&sums)[32], const std::uint32_t (&x)[4], const std::uint32_t (&x_low)[4],
+  __device__ static void add_scores(Accumulator<kTile>& sums, const LeftOperand& x, const LeftOperand& x_low,
                                     std::uint32_t scores, std::uint32_t scores_low, int at) {
     wgmma<E, kTransposeB>(sums, x, descriptor(scores, at), 1);
     if constexpr (kLowParts) {
@@ -290,9 +290,9 @@ struct IntraChunkBlock {
 
   /// What the loop over the values computes.
   struct Sums {
-    float q[32], k[32];  ///< S do and D v, [key][token]
-    Columns scores;      ///< do v^T, [token of do][token of v]
-    float states[2];     ///< S D summed over the values, this thread's terms, by row
+    Accumulator<kTile> q, k;  ///< S do and D v, [key][token]
+    Columns scores;           ///< do v^T, [token of do][token of v]
+    float states[2];          ///< S D summed over the values, this thread's terms, by row
   };
   /// Loops over the tiles of values: stores the gradients of the values, and computes `sums`. It calls last() when the states of
   /// the last tile have been read.
@@ -325,7 +325,7 @@ struct IntraChunkBlock {
       forget_addresses();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        std::uint32_t state[4], gradient[4];
+        LeftOperand state, gradient;
         load_straight(state, shared.before[group], i, thread);
         load_straight(gradient, shared.after[group], i, thread);
 #pragma unroll
@@ -362,11 +362,29 @@ struct IntraChunkBlock {
       }
     }
   }
+  /// Computes `sums`, and stores the scores in them by store(scores). In the end shared.before holds the gates and shared.after
+  /// the queries as they lie in memory, and, where kCopiesKeys, shared.k the keys.
+  template <bool kCopiesKeys, class F>
+  __device__ void sum_over_values(Sums& sums, F&& store) {
+    forget_addresses();
+    loop_over_values(sums, [&] {
+      copy_gates(shared.before);
+      copy(shared.after, kQueries, 0);
+      if constexpr (kCopiesKeys) copy(shared.k, kKeys, 0);
+      commit_copies();
+    });
+    forget_addresses();
+    store(sums.scores);
+    fence_for_wgmma();
+    wait_copies<0>();
+    __syncthreads();
+    forget_addresses();
+  }
   /// Computes D^T k + do^T scores for this group's tokens.
   __device__ void multiply_values(Columns& sums, Tile& grad_o) {
     const std::uint32_t k = operand(shared.k[0], first_row()), k_low = operand(shared.k_low[0], first_row()),
                         scores = operand(shared.scores[0], first_row()), scores_low = operand(shared.scores[1], first_row());
-    std::uint32_t left[2][4];
+    LeftOperand left[2];
 #pragma unroll
     for (int i = 0; i < 4 * kTiles + 4; ++i) {  // first 16 keys at a time, then 16 tokens
       const bool with_state = i < 4 * kTiles;
@@ -375,8 +393,8 @@ struct IntraChunkBlock {
       if (with_state)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          left[i % 2][j] = multiply_pairs(
-              left[i % 2][j], *reinterpret_cast<const std::uint32_t*>(&shared.scale[16 * i + j / 2 * 8 + lane() % 4 * 2]));
+          left[i % 2][j] =
+              multiply_pairs(left[i % 2][j], *reinterpret_cast<const std::uint32_t*>(&shared.scale[left_column(i, j, thread)]));
       const int at = i % 4 * kColumnStep + (with_state ? i / 4 * kTileStep : 0);
       wgmma_begin();
       wgmma<E>(sums, left[i % 2], descriptor(with_state ? k : scores, at), i);
@@ -437,7 +455,7 @@ struct IntraChunkBlock {
     int step_, tokens_, channels_;
   };
   /// Replaces x by its sums over each token and the later ones.
-  __device__ void add_later(float (&x)[32]) const {
+  __device__ void add_later(Accumulator<kTile>& x) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Row own, later;
@@ -448,7 +466,7 @@ struct IntraChunkBlock {
     }
   }
   /// Stores the gradients of the gates. `sums` is memory of this warp group for [4][kTile] numbers.
-  __device__ void store_gate_gradients(float (&x)[32], const unsigned (&dead)[2], float* sums) const {
+  __device__ void store_gate_gradients(Accumulator<kTile>& x, const unsigned (&dead)[2], float* sums) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       if (dead[half])

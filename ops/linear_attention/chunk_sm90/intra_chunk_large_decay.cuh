@@ -31,7 +31,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   // Loops over a thread's two channels are not unrolled, because the instructions would exceed the instruction cache. In each
   // iteration get_row(.., 0) reads the first row, and push_row() appends a row behind the second. After two iterations both rows
   // are in their places again.
-  __device__ static void push_row(float (&x)[32], const Row& row) {
+  __device__ static void push_row(Accumulator<kTile>& x, const Row& row) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       x[Base::element(i, 0)] = x[Base::element(i, 1)];
@@ -42,7 +42,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   /// Computes exponents: of the queries of a slot from their boundary, of the keys of a slot to their boundary, or of own tokens
   /// to the chunk's end.
   template <Slots kSlots>
-  __device__ void load_exponents(float (&to)[32], Tile& tile) const {
+  __device__ void load_exponents(Accumulator<kTile>& to, Tile& tile) const {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       Row gates, sums;
@@ -60,12 +60,11 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   }
   /// Loads 16 tokens of a tile and applies their factors.
   template <Slots kSlots>
-  __device__ void scale(std::uint32_t (&x)[4], std::uint32_t (&low_part)[4], Tile& from, int step,
-                        const float (&exponents)[32]) const {
+  __device__ void scale(LeftOperand& x, LeftOperand& low_part, Tile& from, int step, const Accumulator<kTile>& exponents) const {
     load_transposed(x, from, step, thread, Base::template address_row<kSlots>());
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float* exponent = &exponents[8 * step + 2 * j];
+      const float* exponent = &exponents[exponents.element(step, j)];
       const Scaled scaled(x[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
       x[j] = scaled.rounded;
       low_part[j] = scaled.low_part;
@@ -73,11 +72,11 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   }
   template <Slots kSlots>
   __device__ void scale_tile(Tile& tile, Tile& tile_low, Tile& gates) const {
-    float exponents[32]{};
+    Accumulator<kTile> exponents{};
     load_exponents<kSlots>(exponents, gates);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      std::uint32_t x[4], low_part[4];
+      LeftOperand x, low_part;
       scale<kSlots>(x, low_part, tile, s, exponents);
       store_transposed(tile, s, x, thread);
       if constexpr (kLowParts) store_transposed(tile_low, s, low_part, thread);
@@ -86,7 +85,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   __device__ void load_row(Row& to, Tile& tile, int half) const {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      std::uint32_t x[4];
+      LeftOperand x;
       load_transposed(x, tile, s, thread);
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
@@ -105,7 +104,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   }
   __device__ void sum_sub_chunks() const {
     Row keys[2], decays[2];
-    std::uint32_t queries[4][4];
+    LeftOperand queries[4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       load_row(keys[half], shared.k[group], half);
@@ -154,20 +153,8 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   /// Runs this path. The tiles and values have been copied or are in flight, and no factors are applied yet.
   __device__ void run_large_decay() {
     prepare_large_decay();
-    Base::forget_addresses();
     typename Base::Sums sums;
-    Base::loop_over_values(sums, [&] {
-      Base::copy_gates(shared.before);
-      Base::copy(shared.after, kQueries, 0);
-      Base::copy(shared.k, kKeys, 0);
-      commit_copies();
-    });
-    Base::forget_addresses();
-    store_gradient_scores(sums.scores);
-    fence_for_wgmma();
-    wait_copies<0>();
-    __syncthreads();
-    Base::forget_addresses();
+    Base::template sum_over_values<true>(sums, [&](Columns& scores) { store_gradient_scores(scores); });
     finish_large_decay(sums.q, sums.k, sums.states);
   }
 
@@ -190,9 +177,9 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
     Base::copy_values(0);
     commit_copies();
 
-    std::uint32_t keys[4][4], keys_low[4][4];
+    LeftOperand keys[4], keys_low[4];
     {
-      float to_end[32]{};
+      Accumulator<kTile> to_end{};
       load_exponents<Slots::own>(to_end, shared.k_low[group]);
 #pragma unroll
       for (int s = 0; s < 4; ++s) scale<Slots::own>(keys[s], keys_low[s], shared.k[group], s, to_end);
@@ -234,7 +221,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   __device__ static void shuffle_from(Columns& x, int distance) {
     const int from = static_cast<int>(threadIdx.x) % 32 ^ distance;
 #pragma unroll
-    for (float& value : x) value = __shfl_sync(~0u, value, from);
+    for (float& value : x.x) value = __shfl_sync(~0u, value, from);
   }
 
   /// Stores the scores of do and v. Pairs in different sub-chunks go to shared.scores, in the slots of keys and queries. Pairs in
@@ -290,11 +277,12 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
   }
 
   /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states).
-  __device__ void finish_large_decay(float (&q)[32], float (&k)[32], const float (&states)[2]) {
+  __device__ void finish_large_decay(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2]) {
     unsigned dead[2] = {};
 #pragma unroll
     for (int i = 0; i < 32; i += 2) *Base::saved(i / 4, i / 2 % 2) = make_float2(k[i], k[i + 1]);
-    float q_dq_minus_k_dk[32];  // without the pairs of a token with itself, and without what the gradients of keys get from D
+    Accumulator<kTile>
+        q_dq_minus_k_dk;  // without the pairs of a token with itself, and without what the gradients of keys get from D
     multiply_across_sub_chunks<0, Slots::keys, Slots::queries>(q_dq_minus_k_dk, shared.k[group]);
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
@@ -377,15 +365,14 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
 
   /// Computes the products of pairs in different sub-chunks: x with its factors times the scores, times the factors of y.
   template <int RowsAreInner, Slots kSlotsOfX, Slots kSlotsOfY>
-  __device__ void multiply_across_sub_chunks(float (&sums)[32], Tile& x) {
+  __device__ void multiply_across_sub_chunks(Accumulator<kTile>& sums, Tile& x) {
     const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
-    float exponents[32]{};
+    Accumulator<kTile> exponents{};
     load_exponents<kSlotsOfX>(exponents, shared.before[group]);
-#pragma unroll
-    for (float& sum : sums) sum = 0;
+    sums.fill(0);
 #pragma unroll
     for (int first = 0; first < 4; first += 2) {
-      std::uint32_t left[2][4], left_low[2][4];
+      LeftOperand left[2], left_low[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) scale<kSlotsOfX>(left[i], left_low[i], x, first + i, exponents);
       wgmma_begin();
@@ -409,7 +396,7 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
     }
     __syncwarp();
   }
-  __device__ void store(Tensors tensor, bool is_float, const float (&gradient)[32]) const {
+  __device__ void store(Tensors tensor, bool is_float, const Accumulator<kTile>& gradient) const {
     typename Base::Store to(*this, tensor, is_float, group * kTile, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {

@@ -183,6 +183,17 @@ struct Consumer : State<C> {
       p.dg[per_token(vectors.step, t + 1)] = vectors.dead[1] >> lane() & 1 ? 0.f : p.scale * (sum - first);
   }
 
+  /// Calls f(two values of u, step, j) for the pairs of u that this thread has, as a left operand.
+  template <class F>
+  __device__ void for_each_pair_of_u(const Stage<C>& stage, F&& f) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      LeftOperand u;
+      load_transposed(u, *stage.u, k, thread);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) f(unpack<E>(u[j]), k, j);
+    }
+  }
   /// Returns u with its factors as the other pass rounds it in the role of w, so that q dq and k dk cancel exactly within a step.
   __device__ static float2 as_rounded(float2 x) {
     const std::uint32_t packed = pack<E>(x.x, x.y);
@@ -199,33 +210,26 @@ struct Consumer : State<C> {
     const Vectors<C>& vectors = stage.vectors;
     const Step step = vectors.step;
     Accumulator<kTile> u_out;  // u times out, for gradients of gates
-    float from_state[2] = {};              // the part of u_out that came through the state, by row
+    float from_state[2] = {};  // the part of u_out that came through the state, by row
     if constexpr (kGateGradients) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        LeftOperand u;
-        load_transposed(u, *stage.u, k, thread);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int i = out.element(k, j);
-          const float2 us = unpack<E>(u[j]);
-          if constexpr (kGates == Gates::outer) {
-            const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
-            const float2 factor = make_float2(at[0], at[kTile]);
-            const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
-            const float2 rounded = C::kLowParts && step.size == kTile ? scaled : as_rounded(scaled);
-            const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
-            from_state[j % 2] += own.x + own.y;
-            u_out[i] = own.x + rounded.x * inner[i];
-            u_out[i + 1] = own.y + rounded.y * inner[i + 1];
-            out[i] = (out[i] + inner[i]) * (p.scale * factor.x);
-            out[i + 1] = (out[i + 1] + inner[i + 1]) * (p.scale * factor.y);
-          } else {
-            u_out[i] = us.x * out[i];
-            u_out[i + 1] = us.y * out[i + 1];
-          }
+      for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
+        const int i = out.element(k, j);
+        if constexpr (kGates == Gates::outer) {
+          const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
+          const float2 factor = make_float2(at[0], at[kTile]);
+          const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
+          const float2 rounded = C::kLowParts && step.size == kTile ? scaled : as_rounded(scaled);
+          const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
+          from_state[j % 2] += own.x + own.y;
+          u_out[i] = own.x + rounded.x * inner[i];
+          u_out[i + 1] = own.y + rounded.y * inner[i + 1];
+          out[i] = (out[i] + inner[i]) * (p.scale * factor.x);
+          out[i + 1] = (out[i + 1] + inner[i + 1]) * (p.scale * factor.y);
+        } else {
+          u_out[i] = us.x * out[i];
+          u_out[i + 1] = us.y * out[i + 1];
         }
-      }
+      });
     }
     if constexpr (kGates != Gates::outer) out.scale_rows(p.scale, p.scale);
     if (p.float_out) store_float(out, p.out, step);
@@ -359,19 +363,11 @@ struct Consumer : State<C> {
       pin(out);
       out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&vectors.before[t]); });
       if constexpr (kGateGradients) {
-        if (p.backward) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            LeftOperand u;
-            load_transposed(u, *stage.u, k, thread);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const float2 us = unpack<E>(u[j]);
-              const int i = out.element(k, j);
-              carry[0] += us.x * out[i] + us.y * out[i + 1];
-            }
-          }
-        }
+        if (p.backward)
+          for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
+            const int i = out.element(k, j);
+            carry[0] += us.x * out[i] + us.y * out[i + 1];
+          });
       }
       wgmma_begin();
       add_product(out, w, operand(stage.scores()), 1);

@@ -23,8 +23,7 @@ struct State {
     for (int tile = 0; tile < kTiles; ++tile) {
       state[tile].for_each(thread, [&](float& x, int row, int column) {
         const int outer = first_outer + row, inner = tile * kTile + column;
-        if (outer < p.outer && inner < p.inner)
-          f(x, std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
+        if (outer < p.outer && inner < p.inner) f(x, std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
       });
       pin(state[tile]);  // otherwise the addresses of all tiles would occupy registers at once
     }

@@ -98,7 +98,7 @@ struct StateScanConsumer {
   const StateScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile;
   Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
-  float decay[2]{};                ///< log decay, base 2, of this thread's two rows since the start
+  float decay[2]{};                         ///< log decay, base 2, of this thread's two rows since the start
 
   __device__ int quad_lane() const { return thread % 4; }
   /// The first of this thread's two keys. The second is 8 further on.
