@@ -119,8 +119,25 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
 
   /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states).
   __device__ void finish(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2]) {
-    float across_end[2];
+    float across_end[2];  // what the gradients of all gates of the chunk get from the state after it, by row
     unsigned dead[2];
+    apply_state_decays(q, k, states, across_end, dead);
+    const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
+    add_keys(q, k, across_end, scores, scores_low);
+#pragma unroll
+    for (float& x : across_end) x = Base::sum_quad(x) * a.scale;
+    finish_queries(q, k, scores, scores_low);
+    finish_keys(q, k);
+    if (!a.dgk && !a.dg) return;
+    Base::forget_addresses();
+    Base::add_later(q);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, across_end[i / 2 % 2]);
+    Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
+  }
+  /// Multiplies S do and D v by the decays between the chunk's boundaries and the reference, and saves the exponents.
+  __device__ void apply_state_decays(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2],
+                                     float (&across_end)[2], unsigned (&dead)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       typename Base::Row c;
@@ -138,7 +155,10 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
         k[4 * m + 2 * half + 1] *= to_end;
       }
     }
-    const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
+  }
+  /// Adds the keys times the scores of do and v to the gradients of the queries, and k D v to across_end.
+  __device__ void add_keys(Accumulator<kTile>& q, const Accumulator<kTile>& k, float (&across_end)[2], std::uint32_t scores,
+                           std::uint32_t scores_low) {
 #pragma unroll
     for (int first = 0; first < 4; first += kBatch) {
       LeftOperand keys[kBatch], keys_low[kBatch];
@@ -162,10 +182,10 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     }
     pin(q);
     Base::forget_addresses();
-#pragma unroll
-    for (float& x : across_end) x = Base::sum_quad(x) * a.scale;
-
-    // From here on q holds q dq.
+  }
+  /// Stores the gradients of the queries, replaces them by q dq, and adds the queries times those scores to the gradients of the
+  /// keys.
+  __device__ void finish_queries(Accumulator<kTile>& q, Accumulator<kTile>& k, std::uint32_t scores, std::uint32_t scores_low) {
     typename Base::Store store_q(*this, kGradQ, a.dq.is_float, group * kTile, 0);
 #pragma unroll
     for (int first = 0; first < 4; first += kBatch) {
@@ -200,6 +220,9 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     }
     pin(k);
     Base::forget_addresses();
+  }
+  /// Stores the gradients of the keys, and replaces q dq by q dq - k dk.
+  __device__ void finish_keys(Accumulator<kTile>& q, const Accumulator<kTile>& k) const {
     typename Base::Store store_k(*this, kGradK, a.dk.is_float, group * kTile, 0);
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -217,14 +240,8 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
       }
       if (a.dk.data) store_k(out);
     }
-    if (!a.dgk && !a.dg) return;
-    Base::forget_addresses();
-    Base::add_later(q);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, across_end[i / 2 % 2]);
-    Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
   }
-  __device__ void load_keys(LeftOperand& keys, LeftOperand& keys_low, int s) {
+  __device__ void load_keys(LeftOperand& keys, LeftOperand& keys_low, int s) const {
     load_transposed(keys, shared.k[group], s, thread);
     if constexpr (kLowParts) load_transposed(keys_low, shared.k_low[group], s, thread);
   }

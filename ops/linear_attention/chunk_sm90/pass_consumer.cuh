@@ -353,72 +353,82 @@ struct Consumer : State<C> {
     });
     if constexpr (C::kConsumersScore && !kLarge) finish_scores();
     load(w, stage.tiles.w[index]);
-    if constexpr (kGates == Gates::none) {
-      Left weighted;
-      apply_decays(weighted, w, vectors);
-      const float decay = vectors.decay[0];
-      scale_rows(decay, decay);
-      add_to_state(weighted, y);
-      wgmma_wait<1>();
-      pin(out);
-      out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&vectors.before[t]); });
-      if constexpr (kGateGradients) {
-        if (p.backward)
-          for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
-            const int i = out.element(k, j);
-            carry[0] += us.x * out[i] + us.y * out[i + 1];
-          });
-      }
-      wgmma_begin();
-      add_product(out, w, operand(stage.scores()), 1);
-      if constexpr (C::kLowParts) add_product(out, w, operand(stage.scores_low()), 1);
-      wgmma_commit();
-      wait_for_state();
-      pin(out);
-      finish(stage, out, out, q_dq);
-    } else if constexpr (kGates == Gates::inner) {
-      wgmma_begin();
-      add_product(out, w, operand(stage.scores()), 1);
-      if constexpr (C::kLowParts) add_product(out, w, operand(stage.scores_low()), 1);
-      wgmma_commit();
-      add_to_state(w, y);
-      if (C::kSeparateScores && low_part_of_y) {
-        add_to_state(w, operand(stage.y_low(0)));
-        wgmma_wait<2>();
-      } else {
-        wgmma_wait<1>();
-      }
-      pin(out);
-      finish(stage, out, out, q_dq);
-      wait_for_state();
-    } else {
-      Left w_low;
-      if constexpr (C::kLowParts) load(w_low, stage.w_low());
-      Accumulator<kTile> inner;
-      wgmma_begin();
-      add_product(inner, w, operand(stage.scores()), 0);
-      if constexpr (C::kLowParts) {
-        add_product(inner, w, operand(stage.scores_low()), 1);
-        add_product(inner, w_low, operand(stage.scores()), 1);
-      }
-      wgmma_commit();
-      if constexpr (kExactSubChunks)
-        if (step.size < kTile) {
-          wgmma_begin();
-          add_product(inner, w_low, operand(stage.scores_low()), 1);
-          wgmma_commit();
-        }
-      add_to_state(w, y);
-      constexpr bool kSmall = C::kLowParts && kTiles == 1;  // there the low part of w costs little
-      if constexpr (kExactSubChunks)
-        if (kSmall || step.size < kTile) add_to_state(w_low, y);
-      if constexpr (kLarge) wait_for_state();
-      else wgmma_wait<kSmall ? 2 : 1>();
-      pin(out);
-      pin(inner);
-      finish(stage, out, inner, q_dq);
-      if constexpr (!kLarge) wait_for_state();
+    if constexpr (kGates == Gates::none) finish_step(stage, out, w, y, q_dq);
+    else if constexpr (kGates == Gates::inner) finish_inner_step(stage, out, w, y, low_part_of_y);
+    else finish_outer_step(stage, out, w, y);
+  }
+  // The rest of a step, by Gates, once `out` is what comes from the state: the product of the scores and w, the new state, and
+  // the results.
+  __device__ void finish_step(const Stage<C>& stage, Accumulator<kTile>& out, const Left& w, std::uint32_t y, float2 q_dq) {
+    const Vectors<C>& vectors = stage.vectors;
+    Left weighted;
+    apply_decays(weighted, w, vectors);
+    const float decay = vectors.decay[0];
+    scale_rows(decay, decay);
+    add_to_state(weighted, y);
+    wgmma_wait<1>();
+    pin(out);
+    out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&vectors.before[t]); });
+    if constexpr (kGateGradients) {
+      if (p.backward)
+        for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
+          const int i = out.element(k, j);
+          carry[0] += us.x * out[i] + us.y * out[i + 1];
+        });
     }
+    wgmma_begin();
+    add_product(out, w, operand(stage.scores()), 1);
+    if constexpr (C::kLowParts) add_product(out, w, operand(stage.scores_low()), 1);
+    wgmma_commit();
+    wait_for_state();
+    pin(out);
+    finish(stage, out, out, q_dq);
+  }
+  __device__ void finish_inner_step(const Stage<C>& stage, Accumulator<kTile>& out, const Left& w, std::uint32_t y,
+                                    bool low_part_of_y) {
+    wgmma_begin();
+    add_product(out, w, operand(stage.scores()), 1);
+    if constexpr (C::kLowParts) add_product(out, w, operand(stage.scores_low()), 1);
+    wgmma_commit();
+    add_to_state(w, y);
+    if (C::kSeparateScores && low_part_of_y) {
+      add_to_state(w, operand(stage.y_low(0)));
+      wgmma_wait<2>();
+    } else {
+      wgmma_wait<1>();
+    }
+    pin(out);
+    finish(stage, out, out, {});
+    wait_for_state();
+  }
+  __device__ void finish_outer_step(const Stage<C>& stage, Accumulator<kTile>& out, const Left& w, std::uint32_t y) {
+    const Step& step = stage.vectors.step;
+    Left w_low;
+    if constexpr (C::kLowParts) load(w_low, stage.w_low());
+    Accumulator<kTile> inner;
+    wgmma_begin();
+    add_product(inner, w, operand(stage.scores()), 0);
+    if constexpr (C::kLowParts) {
+      add_product(inner, w, operand(stage.scores_low()), 1);
+      add_product(inner, w_low, operand(stage.scores()), 1);
+    }
+    wgmma_commit();
+    if constexpr (kExactSubChunks)
+      if (step.size < kTile) {
+        wgmma_begin();
+        add_product(inner, w_low, operand(stage.scores_low()), 1);
+        wgmma_commit();
+      }
+    add_to_state(w, y);
+    constexpr bool kSmall = C::kLowParts && kTiles == 1;  // there the low part of w costs little
+    if constexpr (kExactSubChunks)
+      if (kSmall || step.size < kTile) add_to_state(w_low, y);
+    if constexpr (kLarge) wait_for_state();
+    else wgmma_wait<kSmall ? 2 : 1>();
+    pin(out);
+    pin(inner);
+    finish(stage, out, inner, {});
+    if constexpr (!kLarge) wait_for_state();
   }
 
   /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment.
