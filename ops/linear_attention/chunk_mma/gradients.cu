@@ -42,6 +42,7 @@ __device__ float sum_shares(float x) {
   return x;
 }
 
+/// One function, because as a struct with functions for its parts it spills more registers (bfloat16, per-channel gates).
 template <class E, bool kPerChannel>
 __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
   extern __shared__ __align__(16) unsigned char memory[];

@@ -17,8 +17,8 @@ constexpr int kMostThreads = 512;                  // threads of a block; small 
 constexpr std::int64_t kMostSequences = 65535;     // sequences of a launch, which are the grid's third dimension
 constexpr unsigned kAhead = 4;                     // a block prefetches the state of the sequence this far ahead
 
-/// Loads the bits of a quad of channels of a row; absent channels are zeros. See Producer (recurrent_cuda/tile.cuh) for T, G and
-/// kVector.
+/// Loads the bits of a quad of channels of a row; absent channels are zeros. See Producer (recurrent_cuda/producer.cuh) for T, G
+/// and kVector.
 template <bool kVector, class G, class T = G>
 __device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t row, int channel) {
   Raw<G> raw;

@@ -2,11 +2,11 @@
 // The kernel that runs a Pass (recurrent_cuda/pass.cuh). A block owns some columns (outer channels) of the state of one sequence
 // and head, and processes the positions in tiles. The compute warps hold the state in registers: each thread has kInner inner
 // channels of kOuter columns, so that each 128-bit word that it reads from shared memory serves kOuter columns, and the sum over
-// the inner channels takes a few shuffles. The producer warps prepare the tiles (recurrent_cuda/tile.cuh). The two sides
+// the inner channels takes a few shuffles. The producer warps prepare the tiles (recurrent_cuda/producer.cuh). The two sides
 // synchronize once per tile.
 #include <glade/core/format.h>
+#include <glade/ops/linear_attention/recurrent_cuda/producer.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
-#include <glade/ops/linear_attention/recurrent_cuda/tile.cuh>
 
 namespace glade::cuda::recurrent {
 
