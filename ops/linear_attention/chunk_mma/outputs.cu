@@ -15,6 +15,62 @@ struct Shared {
   typename Gates<E, kPerChannel>::Shared gates;
 };
 
+/// Adds the products of 64 channels with gates of their own to the scores and the result. copy_x and copy_y start to copy the
+/// rows of x and y again.
+template <bool kForValues, class E, int kValues, class CopyX, class CopyY>
+__device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, true>& gates, Fragment<kTile>& scores,
+                             Fragment<kValues>& result, CopyX&& copy_x, CopyY&& copy_y) {
+  const auto& decays = shared.gates;
+  auto scale_both = [&](bool inverted) {
+    auto of_query = [&](int t, int channel) { return decays.factor(t, channel); };
+    auto of_key = [&](int t, int channel) { return decays.key_factor(t, channel, inverted); };
+    if constexpr (kForValues) {
+      scale(shared.x, of_key);
+      scale(shared.y, of_query);
+    } else {
+      scale(shared.x, of_query);
+      scale(shared.y, of_key);
+    }
+  };
+  bool safe = gates.from_middle(shared.gates, kTile);
+  wait_copies();
+  __syncthreads();
+  if (safe) {
+    scale_both(true);
+    scale(shared.state, [&](int channel, int) {  // between the chunk's boundary and its middle
+      const float middle_decay = decays.middle_decays[kForValues][channel];
+      return make_float2(middle_decay, middle_decay);
+    });
+    __syncthreads();
+    multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+    multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
+  } else {
+    kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
+    __syncthreads();
+    scale(shared.x, [&](int t, int channel) { return decays.factor(t, channel); });
+    __syncthreads();
+    multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+    for (int block = kTile; !safe; block /= 2) {
+      __syncthreads();
+      copy_x();
+      copy_y();
+      safe = gates.from_middle(shared.gates, block);
+      wait_copies();
+      __syncthreads();
+      scale_both(safe);
+      __syncthreads();
+      Fragment<kTile> block_scores;
+      multiply<Layout::plain, Layout::transposed>(block_scores, shared.x, shared.y);
+#pragma unroll
+      for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (is_measured_from(block, safe, block_scores.row(j), block_scores.column(i, j)))
+            scores.x[i][j] += block_scores.x[i][j];
+    }
+  }
+}
+
 template <class E, bool kPerChannel, bool kForValues, int kValues>
 __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_kernel(Arguments<E> a, OutputsArguments<E> o) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -49,54 +105,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
       multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
       multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
     } else {
-      auto scale_both = [&](bool inverted) {
-        auto of_query = [&](int t, int channel) { return decays.factor(t, channel); };
-        auto of_key = [&](int t, int channel) { return decays.key_factor(t, channel, inverted); };
-        if constexpr (kForValues) {
-          scale(shared.x, of_key);
-          scale(shared.y, of_query);
-        } else {
-          scale(shared.x, of_query);
-          scale(shared.y, of_key);
-        }
-      };
-      bool safe = gates.from_middle(shared.gates, kTile);
-      wait_copies();
-      __syncthreads();
-      if (safe) {
-        scale_both(true);
-        scale(shared.state, [&](int channel, int) {  // between the chunk's boundary and its middle
-          const float middle_decay = decays.middle_decays[kForValues][channel];
-          return make_float2(middle_decay, middle_decay);
-        });
-        __syncthreads();
-        multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
-        multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
-      } else {
-        kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
-        __syncthreads();
-        scale(shared.x, [&](int t, int channel) { return decays.factor(t, channel); });
-        __syncthreads();
-        multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
-        for (int block = kTile; !safe; block /= 2) {
-          __syncthreads();
-          copy_x();
-          copy_y();
-          safe = gates.from_middle(shared.gates, block);
-          wait_copies();
-          __syncthreads();
-          scale_both(safe);
-          __syncthreads();
-          Fragment<kTile> block_scores;
-          multiply<Layout::plain, Layout::transposed>(block_scores, shared.x, shared.y);
-#pragma unroll
-          for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-              if (is_measured_from(block, safe, block_scores.row(j), block_scores.column(i, j)))
-                scores.x[i][j] += block_scores.x[i][j];
-        }
-      }
+      add_channels<kForValues>(shared, gates, scores, result, copy_x, copy_y);
     }
     __syncthreads();
   }
