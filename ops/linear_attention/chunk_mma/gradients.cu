@@ -42,23 +42,12 @@ __device__ float sum_shares(float x) {
   return x;
 }
 
-/// One function, because as a struct with functions for its parts it spills more registers (bfloat16, per-channel gates).
+/// Computes do v^T, do S^T and v dS^T. Returns this thread's share of its row's sum of S dS.
 template <class E, bool kPerChannel>
-__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
-  const auto& decays = shared.gates;
-  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile), thread = threadIdx.x;
-  const int c = static_cast<int>(blockIdx.x % max_chunks);
-  const std::int64_t n = blockIdx.x / max_chunks;
-  const int head = blockIdx.y, first_k = static_cast<int>(blockIdx.z) * kTile;
-  const int row = thread / kShare, first_column = thread % kShare * 2;
-  const Sequence sequence(a.sequences, n);
-  if (c >= sequence.chunks()) return;
-  const Chunk chunk(sequence, c);
-  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
-
-  Fragment<kTile> grad_scores, dq, dk;
+__device__ float multiply_values(const Arguments<E>& a, const GradientsArguments<E>& g, Shared<E, kPerChannel>& shared,
+                                 const Chunk& chunk, int head, int first_k, std::int64_t boundary_state,
+                                 Fragment<kTile>& grad_scores, Fragment<kTile>& dq, Fragment<kTile>& dk) {
+  const int thread = threadIdx.x, row = thread / kShare, first_column = thread % kShare * 2;
   float state_sum = 0;
   for (int first_v = 0; first_v < a.V; first_v += kTile) {
     copy_rows(shared.grad_o, Head<E>{g.grad_o, a.heads, head, a.V}, chunk, first_v);
@@ -77,6 +66,78 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
     }
     __syncthreads();
   }
+  return state_sum;
+}
+
+/// Computes the gradients of the gates from q dq' - k dk'' and k dk', and stores them. A thread handles one channel of one
+/// sub-chunk.
+template <class E, bool kPerChannel>
+__device__ void store_gate_gradients(const Arguments<E>& a, const GradientsArguments<E>& g, Shared<E, kPerChannel>& shared,
+                                     const Gates<E, kPerChannel>& gates, const Chunk& chunk, int head, int first_k) {
+  const auto& decays = shared.gates;
+  const int thread = threadIdx.x, row = thread / kShare, first_column = thread % kShare * 2;
+  const int channel = thread % kTile, sub_chunk = thread / kTile, first_t = sub_chunk * kSubChunk;
+  float before = 0, after = 0;
+  for (int i = 0; i < kSubChunk; ++i) {
+    before += *shared.k_dk_state.at(first_t + i, channel);
+    after += *shared.q_dq_minus_k_dk.at(first_t + i, channel);
+  }
+  shared.k_dk_state_sum[sub_chunk][channel] = before;
+  shared.q_dq_minus_k_dk_sum[sub_chunk][channel] = after;
+  __syncthreads();
+  before = shared.end_sum[channel];
+  after = 0;
+  for (int p = 0; p < sub_chunk; ++p) before += shared.k_dk_state_sum[p][channel];
+  for (int p = sub_chunk + 1; p < kSubChunks; ++p) after += shared.q_dq_minus_k_dk_sum[p][channel];
+  for (int i = kSubChunk - 1; i >= 0; --i) {
+    float& x = *shared.q_dq_minus_k_dk.at(first_t + i, channel);
+    x = after += x;
+  }
+#pragma unroll
+  for (int i = 0; i < kSubChunk; ++i) {
+    const int t = first_t + i;
+    float& x = *shared.q_dq_minus_k_dk.at(t, channel);
+    bool dead;
+    if constexpr (kPerChannel) dead = gates.is_dead(i);
+    else dead = decays.step[t] < kDeadGate;
+    x = dead ? 0.f : x + before;
+    before += *shared.k_dk_state.at(t, channel);
+    if (!g.dgk || t >= chunk.count || first_k + channel >= a.K) continue;
+    const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + first_k + channel;
+    if (a.float_gates) static_cast<float*>(g.dgk)[at] = x;
+    else static_cast<E*>(g.dgk)[at] = static_cast<E>(x);
+  }
+  if (!g.dg) return;
+  __syncthreads();
+  float sum = 0;
+  for (int j = first_column; j < kTile; j += 2 * kShare) {
+    const float2 pair = load_pair(shared.q_dq_minus_k_dk.at(row, j));
+    sum += pair.x + pair.y;
+  }
+  sum = sum_shares(sum);
+  if (thread % kShare == 0 && row < chunk.count) {
+    g.dg[blockIdx.z * (linear_attention::all_tokens(a.sequences) * a.heads) + chunk.token(row) * a.heads + head] = sum;
+  }
+}
+
+/// A long function, because as a struct with functions for its parts it spills more registers (bfloat16, per-channel gates).
+template <class E, bool kPerChannel>
+__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
+  const auto& decays = shared.gates;
+  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile), thread = threadIdx.x;
+  const int c = static_cast<int>(blockIdx.x % max_chunks);
+  const std::int64_t n = blockIdx.x / max_chunks;
+  const int head = blockIdx.y, first_k = static_cast<int>(blockIdx.z) * kTile;
+  const int row = thread / kShare;
+  const Sequence sequence(a.sequences, n);
+  if (c >= sequence.chunks()) return;
+  const Chunk chunk(sequence, c);
+  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
+
+  Fragment<kTile> grad_scores, dq, dk;
+  float state_sum = multiply_values(a, g, shared, chunk, head, first_k, boundary_state, grad_scores, dq, dk);
 
   Gates<E, kPerChannel> gates;
   gates.load(a, chunk, n, head, first_k);
@@ -213,49 +274,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
   if (!g.dgk && !g.dg) return;
   __syncthreads();
 
-  // The gradients of the gates. A thread handles one channel of one sub-chunk.
-  const int channel = thread % kTile, sub_chunk = thread / kTile, first_t = sub_chunk * kSubChunk;
-  float before = 0, after = 0;
-  for (int i = 0; i < kSubChunk; ++i) {
-    before += *shared.k_dk_state.at(first_t + i, channel);
-    after += *shared.q_dq_minus_k_dk.at(first_t + i, channel);
-  }
-  shared.k_dk_state_sum[sub_chunk][channel] = before;
-  shared.q_dq_minus_k_dk_sum[sub_chunk][channel] = after;
-  __syncthreads();
-  before = shared.end_sum[channel];
-  after = 0;
-  for (int p = 0; p < sub_chunk; ++p) before += shared.k_dk_state_sum[p][channel];
-  for (int p = sub_chunk + 1; p < kSubChunks; ++p) after += shared.q_dq_minus_k_dk_sum[p][channel];
-  for (int i = kSubChunk - 1; i >= 0; --i) {
-    float& x = *shared.q_dq_minus_k_dk.at(first_t + i, channel);
-    x = after += x;
-  }
-#pragma unroll
-  for (int i = 0; i < kSubChunk; ++i) {
-    const int t = first_t + i;
-    float& x = *shared.q_dq_minus_k_dk.at(t, channel);
-    bool dead;
-    if constexpr (kPerChannel) dead = gates.is_dead(i);
-    else dead = decays.step[t] < kDeadGate;
-    x = dead ? 0.f : x + before;
-    before += *shared.k_dk_state.at(t, channel);
-    if (!g.dgk || t >= chunk.count || first_k + channel >= a.K) continue;
-    const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + first_k + channel;
-    if (a.float_gates) static_cast<float*>(g.dgk)[at] = x;
-    else static_cast<E*>(g.dgk)[at] = static_cast<E>(x);
-  }
-  if (!g.dg) return;
-  __syncthreads();
-  float sum = 0;
-  for (int j = first_column; j < kTile; j += 2 * kShare) {
-    const float2 pair = load_pair(shared.q_dq_minus_k_dk.at(row, j));
-    sum += pair.x + pair.y;
-  }
-  sum = sum_shares(sum);
-  if (thread % kShare == 0 && row < chunk.count) {
-    g.dg[blockIdx.z * (linear_attention::all_tokens(a.sequences) * a.heads) + chunk.token(row) * a.heads + head] = sum;
-  }
+  store_gate_gradients(a, g, shared, gates, chunk, head, first_k);
 }
 
 template <bool kPerChannel, class E>
