@@ -69,99 +69,12 @@ __device__ float multiply_values(const Arguments<E>& a, const GradientsArguments
   return state_sum;
 }
 
-/// Computes the gradients of the gates from q dq' - k dk'' and k dk', and stores them. A thread handles one channel of one
-/// sub-chunk.
+/// Finishes the terms of the states, and adds those of the pairs of a token with itself. `safe` is what gates.from_middle(kTile)
+/// returned. Sets q_dq_minus_k_dk to q dq'.
 template <class E, bool kPerChannel>
-__device__ void store_gate_gradients(const Arguments<E>& a, const GradientsArguments<E>& g, Shared<E, kPerChannel>& shared,
-                                     const Gates<E, kPerChannel>& gates, const Chunk& chunk, int head, int first_k) {
+__device__ void finish_state_terms(const Arguments<E>& a, Shared<E, kPerChannel>& shared, const Gates<E, kPerChannel>& gates,
+                                   bool safe, Fragment<kTile>& dq, Fragment<kTile>& dk, Fragment<kTile>& q_dq_minus_k_dk) {
   const auto& decays = shared.gates;
-  const int thread = threadIdx.x, row = thread / kShare, first_column = thread % kShare * 2;
-  const int channel = thread % kTile, sub_chunk = thread / kTile, first_t = sub_chunk * kSubChunk;
-  float before = 0, after = 0;
-  for (int i = 0; i < kSubChunk; ++i) {
-    before += *shared.k_dk_state.at(first_t + i, channel);
-    after += *shared.q_dq_minus_k_dk.at(first_t + i, channel);
-  }
-  shared.k_dk_state_sum[sub_chunk][channel] = before;
-  shared.q_dq_minus_k_dk_sum[sub_chunk][channel] = after;
-  __syncthreads();
-  before = shared.end_sum[channel];
-  after = 0;
-  for (int p = 0; p < sub_chunk; ++p) before += shared.k_dk_state_sum[p][channel];
-  for (int p = sub_chunk + 1; p < kSubChunks; ++p) after += shared.q_dq_minus_k_dk_sum[p][channel];
-  for (int i = kSubChunk - 1; i >= 0; --i) {
-    float& x = *shared.q_dq_minus_k_dk.at(first_t + i, channel);
-    x = after += x;
-  }
-#pragma unroll
-  for (int i = 0; i < kSubChunk; ++i) {
-    const int t = first_t + i;
-    float& x = *shared.q_dq_minus_k_dk.at(t, channel);
-    bool dead;
-    if constexpr (kPerChannel) dead = gates.is_dead(i);
-    else dead = decays.step[t] < kDeadGate;
-    x = dead ? 0.f : x + before;
-    before += *shared.k_dk_state.at(t, channel);
-    if (!g.dgk || t >= chunk.count || first_k + channel >= a.K) continue;
-    const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + first_k + channel;
-    if (a.float_gates) static_cast<float*>(g.dgk)[at] = x;
-    else static_cast<E*>(g.dgk)[at] = static_cast<E>(x);
-  }
-  if (!g.dg) return;
-  __syncthreads();
-  float sum = 0;
-  for (int j = first_column; j < kTile; j += 2 * kShare) {
-    const float2 pair = load_pair(shared.q_dq_minus_k_dk.at(row, j));
-    sum += pair.x + pair.y;
-  }
-  sum = sum_shares(sum);
-  if (thread % kShare == 0 && row < chunk.count) {
-    g.dg[blockIdx.z * (linear_attention::all_tokens(a.sequences) * a.heads) + chunk.token(row) * a.heads + head] = sum;
-  }
-}
-
-/// A long function, because as a struct with functions for its parts it spills more registers (bfloat16, per-channel gates).
-template <class E, bool kPerChannel>
-__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
-  const auto& decays = shared.gates;
-  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile), thread = threadIdx.x;
-  const int c = static_cast<int>(blockIdx.x % max_chunks);
-  const std::int64_t n = blockIdx.x / max_chunks;
-  const int head = blockIdx.y, first_k = static_cast<int>(blockIdx.z) * kTile;
-  const int row = thread / kShare;
-  const Sequence sequence(a.sequences, n);
-  if (c >= sequence.chunks()) return;
-  const Chunk chunk(sequence, c);
-  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
-
-  Fragment<kTile> grad_scores, dq, dk;
-  float state_sum = multiply_values(a, g, shared, chunk, head, first_k, boundary_state, grad_scores, dq, dk);
-
-  Gates<E, kPerChannel> gates;
-  gates.load(a, chunk, n, head, first_k);
-  auto copy_queries_and_keys = [&] {
-    copy_rows(shared.q, a.queries(head), chunk, first_k);
-    copy_rows(shared.k, a.keys(head), chunk, first_k);
-  };
-  copy_queries_and_keys();
-  gates.sum(shared.gates);
-  grad_scores.each([&](float& value, int t, int j) {
-    value *= a.scale;
-    if constexpr (!kPerChannel) value *= decays.between(t, j);
-    if (t == j) shared.grad_diagonal[t] = value;
-  });
-
-  // The terms of the states, and of the pairs of a token with itself.
-  Fragment<kTile> q_dq_minus_k_dk;
-  bool safe = true;
-  if constexpr (kPerChannel) safe = gates.from_middle(shared.gates, kTile);
-  wait_copies();
-  __syncthreads();
-  state_sum = sum_shares(state_sum);
-  if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay(row);
-
   // Multiplies the term of the state by its decay, passes it to `use`, and then adds the pair of the token with itself: the
   // diagonal of dA times the row of `other`.
   auto finish_state_term = [&](Fragment<kTile>& gradient, const Tile<E, kTile>& other, auto&& decay, auto&& use) {
@@ -213,7 +126,14 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
     __syncthreads();
     finish_key_term([&](int t, int channel) { return decays.factor(t, channel); });
   }
+}
 
+/// Adds the terms of pairs of different tokens. copy_queries_and_keys() starts to copy their rows again.
+template <class E, bool kPerChannel, class Copy>
+__device__ void add_token_pairs(Shared<E, kPerChannel>& shared, const Gates<E, kPerChannel>& gates, bool safe,
+                                Fragment<kTile>& grad_scores, Fragment<kTile>& dq, Fragment<kTile>& dk,
+                                Fragment<kTile>& q_dq_minus_k_dk, Copy&& copy_queries_and_keys) {
+  const auto& decays = shared.gates;
   // The terms of pairs of tokens. When q_dq_minus_k_dk is summed from a step to the end of the chunk, pairs behind the step
   // cancel and pairs across it remain. The query side and the key side use the same rounded factors, so only float32 rounding is
   // left.
@@ -259,6 +179,103 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
       add_pairs_around_middles(block);
     }
   }
+}
+
+/// Computes the gradients of the gates from q dq' - k dk'' and k dk', and stores them. A thread handles one channel of one
+/// sub-chunk.
+template <class E, bool kPerChannel>
+__device__ void store_gate_gradients(const Arguments<E>& a, const GradientsArguments<E>& g, Shared<E, kPerChannel>& shared,
+                                     const Gates<E, kPerChannel>& gates, const Chunk& chunk, int head, int first_k) {
+  const auto& decays = shared.gates;
+  const int thread = threadIdx.x, row = thread / kShare, first_column = thread % kShare * 2;
+  const int channel = thread % kTile, sub_chunk = thread / kTile, first_t = sub_chunk * kSubChunk;
+  float before = 0, after = 0;
+  for (int i = 0; i < kSubChunk; ++i) {
+    before += *shared.k_dk_state.at(first_t + i, channel);
+    after += *shared.q_dq_minus_k_dk.at(first_t + i, channel);
+  }
+  shared.k_dk_state_sum[sub_chunk][channel] = before;
+  shared.q_dq_minus_k_dk_sum[sub_chunk][channel] = after;
+  __syncthreads();
+  before = shared.end_sum[channel];
+  after = 0;
+  for (int p = 0; p < sub_chunk; ++p) before += shared.k_dk_state_sum[p][channel];
+  for (int p = sub_chunk + 1; p < kSubChunks; ++p) after += shared.q_dq_minus_k_dk_sum[p][channel];
+  for (int i = kSubChunk - 1; i >= 0; --i) {
+    float& x = *shared.q_dq_minus_k_dk.at(first_t + i, channel);
+    x = after += x;
+  }
+#pragma unroll
+  for (int i = 0; i < kSubChunk; ++i) {
+    const int t = first_t + i;
+    float& x = *shared.q_dq_minus_k_dk.at(t, channel);
+    bool dead;
+    if constexpr (kPerChannel) dead = gates.is_dead(i);
+    else dead = decays.step[t] < kDeadGate;
+    x = dead ? 0.f : x + before;
+    before += *shared.k_dk_state.at(t, channel);
+    if (!g.dgk || t >= chunk.count || first_k + channel >= a.K) continue;
+    const std::int64_t at = (chunk.token(t) * a.heads + head) * a.K + first_k + channel;
+    if (a.float_gates) static_cast<float*>(g.dgk)[at] = x;
+    else static_cast<E*>(g.dgk)[at] = static_cast<E>(x);
+  }
+  if (!g.dg) return;
+  __syncthreads();
+  float sum = 0;
+  for (int j = first_column; j < kTile; j += 2 * kShare) {
+    const float2 pair = load_pair(shared.q_dq_minus_k_dk.at(row, j));
+    sum += pair.x + pair.y;
+  }
+  sum = sum_shares(sum);
+  if (thread % kShare == 0 && row < chunk.count) {
+    g.dg[blockIdx.z * (linear_attention::all_tokens(a.sequences) * a.heads) + chunk.token(row) * a.heads + head] = sum;
+  }
+}
+
+template <class E, bool kPerChannel>
+__global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients_kernel(Arguments<E> a, GradientsArguments<E> g) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
+  const auto& decays = shared.gates;
+  const int max_chunks = static_cast<int>((a.sequences.length + kTile - 1) / kTile), thread = threadIdx.x;
+  const int c = static_cast<int>(blockIdx.x % max_chunks);
+  const std::int64_t n = blockIdx.x / max_chunks;
+  const int head = blockIdx.y, first_k = static_cast<int>(blockIdx.z) * kTile;
+  const int row = thread / kShare;
+  const Sequence sequence(a.sequences, n);
+  if (c >= sequence.chunks()) return;
+  const Chunk chunk(sequence, c);
+  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
+
+  Fragment<kTile> grad_scores, dq, dk;
+  float state_sum = multiply_values(a, g, shared, chunk, head, first_k, boundary_state, grad_scores, dq, dk);
+
+  Gates<E, kPerChannel> gates;
+  gates.load(a, chunk, n, head, first_k);
+  auto copy_queries_and_keys = [&] {
+    copy_rows(shared.q, a.queries(head), chunk, first_k);
+    copy_rows(shared.k, a.keys(head), chunk, first_k);
+  };
+  copy_queries_and_keys();
+  gates.sum(shared.gates);
+  grad_scores.each([&](float& value, int t, int j) {
+    value *= a.scale;
+    if constexpr (!kPerChannel) value *= decays.between(t, j);
+    if (t == j) shared.grad_diagonal[t] = value;
+  });
+
+  // The terms of the states, and of the pairs of a token with itself.
+  Fragment<kTile> q_dq_minus_k_dk;
+  bool safe = true;
+  if constexpr (kPerChannel) safe = gates.from_middle(shared.gates, kTile);
+  wait_copies();
+  __syncthreads();
+  state_sum = sum_shares(state_sum);
+  if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay(row);
+
+  finish_state_terms(a, shared, gates, safe, dq, dk, q_dq_minus_k_dk);
+
+  add_token_pairs(shared, gates, safe, grad_scores, dq, dk, q_dq_minus_k_dk, copy_queries_and_keys);
 
   q_dq_minus_k_dk.each_pair(
       [&](const float* pair, int t, int channel) { store_pair(shared.q_dq_minus_k_dk.at(t, channel), pair[0], pair[1]); });
