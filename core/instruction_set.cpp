@@ -3,22 +3,25 @@
 #include <cstdlib>
 #include <string_view>
 
+#include <glade/core/format.h>
+
 namespace glade {
 namespace {
 
 InstructionSet widest_allowed() {
-  const char* name = std::getenv("GLADE_SIMD");
-  if (name == nullptr) return InstructionSet::avx512;
-  return std::string_view(name) == "portable" ? InstructionSet::portable
-         : std::string_view(name) == "avx2"   ? InstructionSet::avx2
-                                              : InstructionSet::avx512;
+  const char* variable = std::getenv("GLADE_SIMD");
+  const std::string_view name = variable == nullptr ? "avx512" : variable;
+  if (name == "portable") return InstructionSet::portable;
+  if (name == "avx2") return InstructionSet::avx2;
+  if (name == "avx512") return InstructionSet::avx512;
+  fail<ValueError>("GLADE_SIMD is {}, expected portable, avx2 or avx512", name);
 }
 
 }  // namespace
 
 InstructionSet instruction_set() {
+  [[maybe_unused]] const InstructionSet allowed = widest_allowed();
 #if defined(__x86_64__)
-  const InstructionSet allowed = widest_allowed();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

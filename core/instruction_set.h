@@ -5,7 +5,8 @@ namespace glade {
 
 enum class InstructionSet { portable, avx2, avx512 };
 
-/// The widest that this processor has. The environment variable GLADE_SIMD (portable, avx2, avx512) can ask for less.
+/// The widest that this processor has. The environment variable GLADE_SIMD (portable, avx2, avx512) can ask for less. ValueError
+/// for any other value of it: what computes in parallel asks before.
 InstructionSet instruction_set();
 
 }  // namespace glade

@@ -80,7 +80,7 @@ void continue_one(const nn::models::CausalLM& model, const lm::Tokenizer& tokeni
   show(tokenizer.decode(prompt));
   o.sampling.on_tokens = [&](std::span<const std::int64_t> tokens) { show(text.add(tokens[0])); };
   model.generate({prompt}, o.sampling, conversations);
-  show("\n");
+  show(text.finish() + '\n');
 }
 
 int generate(Options& o) {

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include <glade/core/format.h>
+#include <glade/core/instruction_set.h>
 #include <glade/nn/hdf5/dataset.h>
 
 namespace glade::nn {
@@ -154,6 +155,7 @@ void HDF5File::Content::read(const std::vector<hdf5::ReadJob>& jobs) const {
 }
 
 HDF5File::HDF5File(const std::string& path) {
+  instruction_set();  // whose error must not come from a parallel loop of checksums
   named(path, [&] {
     content_ = std::make_unique<Content>(path);
     content_->walk(hdf5::open_superblock(content_->source));

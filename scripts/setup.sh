@@ -15,7 +15,7 @@ packages=(
 )
 test_packages=(
   make                                                     # a build of one's own, without Ninja
-  libsentencepiece-dev                                     # tokenizers of published models, for examples/generate
+  libsentencepiece-dev libpcre2-dev                        # tokenizers of published models, for the programs in examples/
   libgtest-dev                                             # tests
   python3 python3-venv python3-dev                         # the Python package
 )

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <glade/core/error.h>
+#include <glade/core/instruction_set.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -90,6 +91,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
     try {
       app.parse(argc, argv);
       check_file_names(app);
+      glade::instruction_set();  // refuses an unknown GLADE_SIMD before any work
       exit_code = body();
     } catch (const CLI::CallForHelp&) {
       std::fputs(app.help().c_str(), stdout);

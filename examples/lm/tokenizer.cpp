@@ -9,6 +9,9 @@
 #include <sentencepiece_processor.h>
 #endif
 
+#include "lm/model.h"
+#include "lm/tokenizer_json.h"
+
 namespace lm {
 namespace {
 
@@ -79,11 +82,7 @@ class SentencePiece : public Tokenizer {
 
 std::unique_ptr<Tokenizer> open_file(const std::string& file) {
   if (!fs::is_regular_file(file)) throw UsageError(fmt::format("--tokenizer {}: expected auto, bytes, ids or a file", file));
-  if (file.ends_with(".json"))
-    throw UsageError(
-        fmt::format("{}: this program reads SentencePiece models (tokenizer.model); examples/generate.py reads tokenizer.json, "
-                    "and --tokenizer ids takes its tokens",
-                    file));
+  if (file.ends_with(".json")) return std::make_unique<TokenizerJson>(file);
 #ifdef GLADE_SENTENCEPIECE
   return std::make_unique<SentencePiece>(file);
 #else
@@ -94,10 +93,10 @@ std::unique_ptr<Tokenizer> open_file(const std::string& file) {
 }  // namespace
 
 void add_tokenizer_option(CLI::App& app, std::string& kind) {
-  app.add_option(
-         "--tokenizer", kind,
-         "How text becomes tokens: bytes, ids (the text is numbers), a SentencePiece model, or auto: the file in the model's "
-         "folder, or bytes for a vocabulary of 256")
+  app.add_option("--tokenizer", kind,
+                 "How text becomes tokens: bytes, ids (the text is numbers), a tokenizer.json, a SentencePiece model, or auto: "
+                 "the file in the model's "
+                 "folder, or bytes for a vocabulary of 256")
       ->type_name("auto|bytes|ids|FILE")
       ->capture_default_str();
 }
@@ -106,22 +105,29 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::st
   if (kind == "ids") return std::make_unique<Numbers>();
   if (kind == "bytes") return std::make_unique<Bytes>();
   if (kind != "auto") return open_file(kind);
-  for (const char* file : {"tokenizer.model", "tokenizer.json"})
-    if (const fs::path path = fs::path(model) / file; fs::exists(path)) return open_file(path);
+  for (const char* file : {"tokenizer.json", "tokenizer.model"})
+    if (const fs::path path = fs::path(find_model(model)) / file; fs::exists(path)) return open_file(path);
   if (vocab_size == 256) return std::make_unique<Bytes>();
   throw UsageError(
       fmt::format("{} has no tokenizer, and its {} tokens are no bytes: give --tokenizer ids or a file", model, vocab_size));
 }
 
-TextStream::TextStream(const Tokenizer& tokenizer, const Tokens& prompt)
-    : tokenizer_(tokenizer), tokens_(prompt), shown_(tokenizer.decode(prompt).size()) {}
-
 std::string TextStream::add(std::int64_t token) {
-  constexpr std::string_view kIncomplete = "\xef\xbf\xbd";  // U+FFFD, where a character's other bytes are to come
   tokens_.push_back(token);
-  const std::string text = tokenizer_.decode(tokens_);
-  if (text.size() <= shown_ || text.ends_with(kIncomplete)) return "";
-  return text.substr(std::exchange(shown_, text.size()));
+  return text_after_shown("\xef\xbf\xbd");  // U+FFFD stands for a character whose other bytes are to come
+}
+
+std::string TextStream::finish() { return text_after_shown(""); }
+
+std::string TextStream::text_after_shown(const std::string& incomplete) {
+  constexpr std::size_t kContext = 32;  // tokens on which the next one's text may depend, as its space does on being the first
+  const std::size_t begin = shown_ - std::min(shown_, kContext);
+  const auto tokens = std::span(tokens_).subspan(begin);
+  const std::size_t before = tokenizer_.decode(tokens.first(shown_ - begin)).size();
+  const std::string text = tokenizer_.decode(tokens);
+  if (text.size() <= before || (!incomplete.empty() && text.ends_with(incomplete))) return "";
+  shown_ = tokens_.size();
+  return text.substr(before);
 }
 
 }  // namespace lm

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <glade/core/format.h>
+#include <glade/core/instruction_set.h>
 #include <glade/nn/hdf5/fletcher32.h>
 
 namespace glade::nn::hdf5 {
@@ -84,6 +85,7 @@ T Writer::check(T result, const std::string& entry, const char* action) const {
 }
 
 Writer::Writer(OutputFile& output) : output_(output) {
+  instruction_set();  // whose error must not come from a parallel loop of checksums
   // The formats since HDF5 1.10, whose metadata have checksums.
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   const bool ready = output.attach(access) >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0;

@@ -226,7 +226,7 @@ TEST_F(PretrainedPrograms, GenerateSaysWhichTokenizersItTakes) {
   std::ofstream("text.txt") << "text";
   const std::string command = kGenerate + "--checkpoint " + kData + "gla_base --prompt x ";
   expect_refused(command, 2, "gla_base has no tokenizer, and its 97 tokens are no bytes: give --tokenizer ids or a file");
-  expect_refused(command + "--tokenizer tokenizer.json", 2, "examples/generate.py reads tokenizer.json");
+  expect_refused(command + "--tokenizer tokenizer.json", 2, "tokenizer.json: is no tokenizer: ");
   expect_refused(command + "--tokenizer missing", 2, "--tokenizer missing: expected auto, bytes, ids or a file");
   expect_refused(command + "--tokenizer text.txt", 2, "text.txt: ");
   expect_refused(command + "--tokenizer ids", 2, "'x' is not the number of a token");

@@ -1,9 +1,11 @@
 // From a plan to the CPU kernels.
+#include <glade/core/instruction_set.h>
 #include <glade/ops/linear_attention/cpu/kernels.h>
 
 namespace glade::cpu {
 
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  instruction_set();  // whose error must not come from a parallel loop
   if (plan.forward.kernels == AttentionKernels::cpu_recurrent) return recurrent_forward(r, o, final_state);
   r.checkpoint_interval = plan.forward.cpu_chunk.checkpoint_interval;
   if (plan.forward.keeps_states) r.states = allocate_chunk_states(r);
