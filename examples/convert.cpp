@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "lm/byte_progress.h"
+#include "lm/model.h"
 #include "lm/program.h"
 
 namespace fs = std::filesystem;
@@ -29,10 +30,9 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("input", o.input, "A published model's folder, or a checkpoint")
+  app.add_option("input", o.input, "A published model's folder or its name in the cache of Hugging Face, or a checkpoint")
       ->required()
-      ->type_name("FILE.h5|FOLDER")
-      ->check(CLI::ExistingPath);
+      ->type_name("FILE.h5|FOLDER|owner/name");
   app.add_option("output", o.output, "The checkpoint that is made of a folder, or the folder that is made of a checkpoint")
       ->required()
       ->type_name("FILE.h5|FOLDER");
@@ -145,7 +145,8 @@ void checkpoint_to_folder(const Options& o) {
   report(o, tensors.size());
 }
 
-int convert(const Options& o) {
+int convert(Options& o) {
+  o.input = lm::find_model(o.input);
   if (fs::is_directory(o.input)) folder_to_checkpoint(o);
   else checkpoint_to_folder(o);
   return 0;

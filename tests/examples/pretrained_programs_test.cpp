@@ -154,7 +154,8 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   nn::Checkpoint lightning;
   lightning.config = nn::models::LightningConfig().to_json();
   nn::save_checkpoint("lightning.h5", lightning);
-  expect_refused(kConvert + " missing out", 2, "missing");
+  expect_refused(kConvert + " missing out", 1, "missing: cannot be opened");
+  expect_refused("HF_HUB_CACHE=cache " + kConvert + " owner/name out", 1, "hf download owner/name");
   expect_refused(kConvert + " text.txt out", 1, "text.txt: ");
   expect_refused(kConvert + " lightning.h5 out", 1, "lightning.h5: model config: model_type is \"lightning\", expected \"gla\"");
   nn::Checkpoint conversation;

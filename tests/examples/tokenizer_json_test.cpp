@@ -23,7 +23,7 @@ bool has_patterns() {
   }
 }
 
-class BadTokenizerFiles : public FolderTest {};
+class OtherTokenizerFiles : public FolderTest {};
 
 class TokenizerFiles : public FolderTest, public ::testing::WithParamInterface<const char*> {};
 
@@ -55,7 +55,24 @@ INSTANTIATE_TEST_SUITE_P(Files, TokenizerFiles,
                          ::testing::Values("llama", "metaspace_first", "metaspace_always", "unknowns", "gpt2", "gpt2_space",
                                            "llama3"));
 
-TEST_F(BadTokenizerFiles, UnknownPartsAreRefusedByName) {
+TEST_F(OtherTokenizerFiles, OlderFilesAreReadToo) {
+  json older = json::parse(read_file(kTokenizers + "llama.json"));
+  older.at("model").erase("type");
+  older.at("model").erase("ignore_merges");
+  for (json& merge : older.at("model").at("merges")) merge = merge[0].get<std::string>() + ' ' + merge[1].get<std::string>();
+  std::ofstream("older.json") << older;
+  const lm::TokenizerJson tokenizer(std::string("older.json")), newer(kTokenizers + "llama.json");
+  for (const std::string text : {"the layer reads the state", "<s>Größe 状态 🙂", ""})
+    EXPECT_EQ(tokenizer.encode(text), newer.encode(text));
+
+  older = json::parse(read_file(kTokenizers + "metaspace_always.json"));
+  older["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"add_prefix_space", true}};
+  std::ofstream("older.json", std::ios::trunc) << older;
+  EXPECT_EQ(lm::TokenizerJson(std::string("older.json")).encode("the state"),
+            lm::TokenizerJson(kTokenizers + "metaspace_always.json").encode("the state"));
+}
+
+TEST_F(OtherTokenizerFiles, UnknownPartsAreRefusedByName) {
   const json good = json::parse(read_file(kTokenizers + "llama.json"));
   const auto expect_error = [&](const char* where, const json& value, const std::string& message) {
     json bad = good;
@@ -85,7 +102,7 @@ TEST_F(BadTokenizerFiles, UnknownPartsAreRefusedByName) {
   EXPECT_EQ(tokenizer.decode(lm::Tokens{5000, -1}), "") << "a model's vocabulary may be padded";
 }
 
-TEST_F(BadTokenizerFiles, ProgramsReadThem) {
+TEST_F(OtherTokenizerFiles, ProgramsReadThem) {
   std::filesystem::create_directory("model");
   for (const char* file : {"config.json", "model.safetensors"})
     std::filesystem::copy(GLADE_TEST_DATA "/gla_base/" + std::string(file), "model");
