@@ -264,6 +264,7 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {kTrain + "--device cpu --data short.txt", 1, "too few for sequences of 32 bytes"},
            {kTrain, 2, "--data"},
            {run + "--no-such-option", 2, "--no-such-option"},
+           {"GLADE_SIMD=foo " + run, 2, "GLADE_SIMD is foo, expected portable, avx2 or avx512"},
            {run + "--lr fast", 2, "--lr"},
            {run + "--lr -1", 2, "--lr: -1, expected a number of at least 0"},
            {run + "--lr nan", 2, "--lr: nan, expected a number"},
