@@ -39,6 +39,7 @@ def parse_options():
     options = parser.parse_args()
     if options.plot:
         program.check_folder("--plot", options.plot)
+        program.check_package("--plot", "matplotlib")
     most = most_pairs(options.seq_len)
     if max(options.pairs) > most:
         raise UsageError(f"--pairs {max(options.pairs)}: a sequence of {options.seq_len} holds {most} pairs at most")

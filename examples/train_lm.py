@@ -11,7 +11,7 @@ from glade import nn, optim
 
 from lm import program
 from lm.data import Data
-from lm.log import CSVLog, TensorBoardLog
+from lm.log import CSVLog, MemoryLog, TensorBoardLog
 from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, choose_run, parse_options
 from lm.program import ProgramError
 from lm.run_settings import RunSettings
@@ -80,7 +80,8 @@ class Training:
         self.print_summary()
 
     def open_log(self, stack, resumed):
-        logs = []
+        self.history = MemoryLog() if self.options.plot else None
+        logs = [self.history] if self.history else []
         for log in self.options.log:
             if log.is_folder:
                 logs.append(TensorBoardLog(log.path, resumed.step + 1 if resumed else 0))
@@ -154,8 +155,8 @@ class Training:
         if self.device.type == "cuda":
             categories = {"parameters": list(self.model.parameters()), "optimizer": list(self.optimizer.state_dict().values())}
             print(glade.cuda.memory_summary(self.device.index, categories), end="")
-        if self.options.plot and self.log.history:
-            plot(self.log.history, self.data.unit, self.options.plot)
+        if self.history and self.history.rows:
+            plot(self.history.rows, self.data.unit, self.options.plot)
         return 128 + received[0] if received else 0
 
     def is_due(self, every):

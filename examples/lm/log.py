@@ -1,4 +1,4 @@
-"""Records of a run: CSV files, and event files for TensorBoard."""
+"""Records of a run: CSV files, event files for TensorBoard, and memory."""
 
 import os
 
@@ -38,10 +38,8 @@ class TensorBoardLog:
 
     def __init__(self, folder, first_step):
         """`first_step` is that of a run that goes on: TensorBoard leaves out what earlier files have of later steps."""
-        try:
-            from tensorboardX import SummaryWriter
-        except ModuleNotFoundError:
-            raise ProgramError(f"--log {folder}/: the package tensorboardX writes TensorBoard's event files: pip install tensorboardX") from None
+        from tensorboardX import SummaryWriter
+
         suffix = f".{os.getpid()}"  # files are named by the second in which they are made
         self._writer = SummaryWriter(str(folder), purge_step=first_step or None, filename_suffix=suffix)
 
@@ -55,3 +53,19 @@ class TensorBoardLog:
 
     def close(self):
         self._writer.close()
+
+
+class MemoryLog:
+    """Keeps all rows."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, row):
+        self.rows.append(row)
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass

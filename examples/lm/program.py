@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import importlib.util
 import math
 import os
 import signal
@@ -78,9 +79,10 @@ def number_type(kind, is_right, expected):
     def parse(text):
         try:
             value = kind(text)
+            passes = abs(value) < math.inf and is_right(value)
         except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or not is_right(value):
+            passes = False
+        if not passes:
             raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
         return value
 
@@ -100,6 +102,12 @@ def file_name(text):
     if not text:
         raise argparse.ArgumentTypeError("an empty file name")
     return Path(text)
+
+
+def check_package(option, package):
+    """UsageError where a package that `option` needs is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{option} needs the package {package}: pip install {package}")
 
 
 def is_same_file(a, b):

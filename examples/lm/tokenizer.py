@@ -118,7 +118,7 @@ def open_tokenizer(options, folder, vocab_size):
         return Bytes() if kind == "bytes" else Numbers()
     if kind != "auto":
         return open_file(Path(kind))
-    for name in ("tokenizer.model", "tokenizer.json"):
+    for name in ("tokenizer.json", "tokenizer.model"):
         if folder and (folder / name).exists():
             return open_file(folder / name)
     if vocab_size == 256:

@@ -29,10 +29,9 @@ def columns(unit):
 
 class TrainingLog:
     """Shows progress and writes a row a step to `logs`. Losses are read in batches, some steps late, so that a GPU is not kept waiting
-    for the host. `history` keeps all rows."""
+    for the host."""
 
     def __init__(self, logs, tokens_a_step, unit):
-        self.history = []
         self._unwritten = set()  # logs that keep rows, as was said
         self._logs, self._tokens_a_step, self._unit = logs, tokens_a_step, unit
         self._progress = Progress(sys.stdout)
@@ -108,7 +107,6 @@ class TrainingLog:
         return time.perf_counter() - self._start
 
     def _write(self, row):
-        self.history.append(row)
         for log in self._logs:
             log.write(row)
 

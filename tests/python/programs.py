@@ -22,6 +22,13 @@ def python(name):
     return [sys.executable, ROOT / "examples" / f"{name}.py"]
 
 
+def without(packages, name, *options):
+    """The command of a module as a program where these packages are not installed."""
+    script = f"import runpy, sys; sys.modules.update(dict.fromkeys({packages!r})); sys.path.insert(0, {str(ROOT / 'examples')!r})"
+    script += f"; sys.argv[0] = '{name}.py'; runpy.run_module('{name}', run_name='__main__')"
+    return [sys.executable, "-c", script, *options]
+
+
 def cpp(name):
     """The command of a program in C++; skips the test where it is not built."""
     program = ROOT / "build" / "examples" / name

@@ -97,7 +97,6 @@ def run(*arguments):
 
 
 def test_bytes_as_in_cpp(tmp_path, capsys):
-    pytest.importorskip("tqdm")
     (tmp_path / "a.txt").write_text("één\nzwei\n\ndrei")
     (tmp_path / "b.txt").write_bytes(b"last\r\n")
     assert run("--output", tmp_path / "py.bin", "--separator", "\n", tmp_path / "a.txt", tmp_path / "b.txt") == 0
@@ -113,7 +112,6 @@ def test_bytes_as_in_cpp(tmp_path, capsys):
 @pytest.fixture
 def tokenizer(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    pytest.importorskip("tqdm")
     words = {word: i for i, word in enumerate(["[UNK]", "</s>", "the", "fox", "dog", "jumps", "over"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

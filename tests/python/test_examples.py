@@ -116,6 +116,7 @@ def test_bad_options(text, tmp_path):
         (["--steps", "5", "--minutes", "5"], "--minutes: not allowed with argument --steps"),
         (["--save", "model.h5", "--keep", "-1"], "--keep: -1, expected a whole number of at least 0"),
         (["--batch", "0"], "--batch: 0, expected a whole number from 1 to 2^40"),
+        (["--batch", "9" * 400], "expected a whole number from 1 to 2^40"),
         (["--lr", "nan"], "--lr: nan, expected a number of at least 0"),
         (["--steps", "many"], "--steps: many, expected a whole number from 1 to 2^40"),
         (["--save", "nowhere/model.h5"], "--save nowhere/model.h5: there is no folder nowhere"),

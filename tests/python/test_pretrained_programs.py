@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from glade.nn import models
-from programs import ROOT, cpp, environment, python
+from programs import ROOT, call, cpp, environment, python, refused, without
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXTS = ["the layer reads the state", "höflich grüßen die Tiere den Hund"] * 3
@@ -64,6 +64,15 @@ def test_texts_are_continued(folder):
 
     batch = run(folder, "--prompt", PROMPT, "--prompt", "the layer", "--tokens", "12")
     assert batch.stdout == streamed.stdout + expected(folder, "the layer", 12) + "\n"
+
+
+def test_tokenizer_json_as_in_cpp(tmp_path):
+    shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
+    byte_level_bpe().save(str(tmp_path / "model/tokenizer.json"))
+    for options in (["--prompt", PROMPT], ["--prompt", PROMPT, "--prompt", "the layer"]):
+        ours, theirs = (run(tmp_path / "model", *options, "--tokens", "12", program=program) for program in (None, cpp("generate")))
+        assert ours.returncode == theirs.returncode == 0, theirs.stderr
+        assert ours.stdout == theirs.stdout != ""
 
 
 def test_sentencepiece(tmp_path):
@@ -148,11 +157,6 @@ def test_bad_input_is_named(folder, tmp_path):
 def test_missing_packages_are_named(name, package, tmp_path):
     """Only where they are needed."""
     (tmp_path / name).write_text("{}")
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}', name='{package}')")
-    command = [*python("generate"), "--checkpoint", ROOT / "tests/data/gla_base", "--tokenizer"]
-    variables = environment()
-    variables["PYTHONPATH"] = f"{tmp_path / 'without'}:{variables['PYTHONPATH']}"
-    result = subprocess.run([*command, tmp_path / name], capture_output=True, text=True, env=variables, timeout=120)
-    assert (result.returncode, result.stderr) == (2, f"generate.py: {tmp_path / name}: the package {package} reads it: pip install {package}\n")
-    assert subprocess.run([*command, "ids", "--prompt", "12", "--tokens", "1"], capture_output=True, env=variables, timeout=120).returncode == 0
+    command = without([package], "generate", "--checkpoint", ROOT / "tests/data/gla_base", "--tokenizer")
+    assert refused([*command, name], tmp_path) == (2, f"generate.py: {name}: the package {package} reads it: pip install {package}")
+    assert call([*command, "ids", "--prompt", "12", "--tokens", "1"], tmp_path).startswith("12 ")

@@ -11,7 +11,7 @@ import pytest
 
 import glade
 from glade.nn import models
-from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen
+from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen, without
 
 TEXT = "".join(f"Line {i * i}" + (".\n" if i % 5 == 0 else ": foxes and dogs. ") for i in range(40))
 
@@ -95,6 +95,7 @@ def test_multiple_choice_is_by_log_likelihood(model, tmp_path):
 
 
 def test_a_published_folder_with_its_tokenizer(tmp_path):
+    """Its tokenizer.json."""
     tokenizers = pytest.importorskip("tokenizers")
     shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -110,6 +111,7 @@ def test_a_published_folder_with_its_tokenizer(tmp_path):
     assert found["text.txt", "bits_per_token"] == pytest.approx(bits / (len(tokens) - 1), abs=1e-5)
     first = len(tokenizer.decode(tokens[:1]).encode())
     assert found["text.txt", "bits_per_byte"] == pytest.approx(bits / (len(TEXT) - first), abs=1e-5)
+    assert found == pytest.approx(evaluate(tmp_path, "--data", "text.txt", checkpoint="model", program=cpp("evaluate")), rel=1e-6)
 
 
 def test_the_same_as_in_cpp(model, tmp_path):
@@ -147,19 +149,17 @@ def test_in_a_terminal(model, width, tmp_path):
 
 
 def test_bytes_need_no_other_package(model, tmp_path):
-    """evaluate, generate, train_lm and tokenize."""
+    """But NumPy."""
     (tmp_path / "text.txt").write_text(TEXT)
-    blocked = "tokenizers sentencepiece tqdm tensorboardX matplotlib ml_dtypes h5py"
-    program = f"import runpy, sys; sys.modules.update(dict.fromkeys('{blocked}'.split()))"
+    packages = "tokenizers sentencepiece tqdm tensorboardX matplotlib ml_dtypes h5py".split()
     for name, options in {
         "evaluate": "--checkpoint model.h5 --data text.txt --device cpu",
         "generate": "--checkpoint model.h5 --tokens 2 --device cpu",
         "train_lm": "--data text.txt --steps 1 --seq-len 8 --device cpu --log log.csv",
+        "associative_recall": "--models gla --steps 1 --pairs 1 --seq-len 8 --device cpu",
+        "glade.tokenize": "--output text.bin text.txt",
     }.items():
-        script = f"{program}; sys.path.insert(0, {str(ROOT / 'examples')!r}); sys.argv = {['x', *options.split()]}; runpy.run_module('{name}', run_name='__main__')"
-        call([python(name)[0], "-c", script], tmp_path)
-    script = f"{program}; sys.argv = ['x', '--output', 'text.bin', 'text.txt']; runpy.run_module('glade.tokenize', run_name='__main__')"
-    call([python("x")[0], "-c", script], tmp_path)
+        call(without(packages, name, *options.split()), tmp_path)
 
 
 def test_output_that_cannot_be_written(model, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from programs import call, cpp, python
 
-# Options of one program only, and those for what only one of the two reads or writes.
-DIFFERENT = {"--help", "--plot", "--log", "--tokenizer"}
+# Plots and TensorBoard are for Python only.
+DIFFERENT = {"--help", "--plot", "--log"}
 
 
 def options(help_text):

