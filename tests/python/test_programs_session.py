@@ -28,7 +28,7 @@ def run(command, folder, lines):
     if "^C" not in lines:
         return process.communicate(timeout=300)[0].splitlines()
     before = [process.stdout.readline().rstrip("\n") for _ in range(lines.index("^C"))]
-    time.sleep(2)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     return [*before, "^C", *process.communicate(timeout=60)[0].splitlines()]
 
