@@ -28,8 +28,9 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
   if (option->get_expected_max() > 1 && option->get_expected_min() < 2) line += " ...";
 
   std::string text = option->get_description();
+  const std::string value = option->get_default_str();
   if (option->get_required()) text += " (required)";
-  else if (!option->get_default_str().empty()) text += " [" + option->get_default_str() + "]";
+  else if (!value.empty()) text += value.starts_with('[') ? " " + value : " [" + value + "]";  // lists have brackets
   if (line.size() + 2 > kDescriptionColumn) line += "\n" + std::string(kDescriptionColumn, ' ');
   else line.resize(kDescriptionColumn, ' ');
   std::size_t column = kDescriptionColumn;

@@ -34,7 +34,7 @@ void ModelOptions::add_to(CLI::App& app) {
          "Hugging Face")
       ->required()
       ->type_name("FILE.h5|FOLDER|owner/name");
-  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->type_name("DEVICE")->capture_default_str();
   app.add_option("--dtype", dtype, "Type of activations: float32, bfloat16 or float16 [the model's]")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
 }

@@ -66,7 +66,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 /// The string that Replace looks for.
 std::string pattern_text(const char* kind, const json& component) {
   const json& pattern = component.at("pattern");
-  if (!pattern.contains("String") || pattern.at("String") == "") fail_unsupported(kind, component);
+  if (!pattern.contains("String") || pattern.at("String").get<std::string>().empty()) fail_unsupported(kind, component);
   return pattern.at("String").get<std::string>();
 }
 
@@ -154,13 +154,15 @@ void TokenizerJson::load(const json& file) {
 void TokenizerJson::add_normalizer(const json& normalizer) {
   for (const json& step : steps_of(normalizer, "normalizers")) {
     if (step.at("type") == "Prepend") {
-      normalizers_.push_back(
-          [prefix = step.at("prepend").get<std::string>()](std::string text) { return text.empty() ? text : prefix + text; });
+      normalizers_.push_back([prefix = step.at("prepend").get<std::string>()](const std::string& text) {
+        return text.empty() ? text : prefix + text;
+      });
     } else if (step.at("type") == "Replace") {
       normalizers_.push_back(
-          [from = pattern_text("normalizer", step), to = step.at("content").get<std::string>()](std::string text) {
-            replace_all(text, from, to);
-            return text;
+          [from = pattern_text("normalizer", step), to = step.at("content").get<std::string>()](const std::string& text) {
+            std::string result = text;
+            replace_all(result, from, to);
+            return result;
           });
     } else {
       fail_unsupported("normalizer", step);
@@ -293,7 +295,7 @@ void TokenizerJson::add_tokens(const json& added_tokens) {
 }
 
 std::string TokenizerJson::normalize(std::string text) const {
-  for (const Normalizer& normalizer : normalizers_) text = normalizer(std::move(text));
+  for (const Normalizer& normalizer : normalizers_) text = normalizer(text);
   return text;
 }
 

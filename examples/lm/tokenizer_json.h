@@ -38,7 +38,7 @@ class TokenizerJson : public Tokenizer {
     std::optional<std::int64_t> token;
     bool is_first;  ///< in the whole text
   };
-  using Normalizer = std::function<std::string(std::string)>;
+  using Normalizer = std::function<std::string(const std::string&)>;
   using PreTokenizer = std::function<void(std::vector<Part>&)>;
   using Decoder = std::function<void(std::vector<std::string>&)>;
 

@@ -222,6 +222,28 @@ TEST_F(LanguageModel, CheckpointsAreShownAndCompared) {
   EXPECT_EQ(run_shell(kInspect + "--diff a.h5 a.h5").output, "");
 }
 
+TEST_F(LanguageModel, DamagedCheckpointsAreFound) {
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 2 --save good.h5").exit_code, 0);
+  const ProcessResult whole = run_shell(kInspect + "good.h5 --verify");
+  EXPECT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_NE(whole.output.find("good.h5: all "), std::string::npos) << whole.output;
+  const std::string good = read_file("good.h5");
+  int found = 0;
+  for (std::size_t at = good.size() / 4; at < good.size(); at += good.size() / 8) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    std::ofstream("bad.h5", std::ios::binary | std::ios::trunc) << bad;
+    const ProcessResult result = run_shell(kInspect + "bad.h5 --verify");
+    found += result.exit_code == 1 && result.output.find("bad.h5: ") != std::string::npos;
+    EXPECT_EQ(result.output.find("are undamaged") == std::string::npos, result.exit_code == 1) << result.output;
+  }
+  EXPECT_GE(found, 5) << "of six bytes, some lie where nothing is";
+  std::ofstream("bad.h5", std::ios::binary | std::ios::trunc) << good.substr(0, good.size() / 2);
+  expect_refused({kInspect + "bad.h5 --verify", 1, "bad.h5: truncated"});
+  expect_refused({kInspect + "bad.h5", 1, "bad.h5: truncated"});
+  expect_refused({kInspect + "good.h5 --verify --json", 2, "--json"});
+}
+
 TEST_F(LanguageModel, ProfileIsAChromeTrace) {
   const std::string run = kTrain + "--device cpu --data text.txt --profile trace.json --accumulate 2 ";
   const ProcessResult result = run_shell(run + "--steps 20");
