@@ -70,6 +70,13 @@ std::string pattern_text(const char* kind, const json& component) {
   return pattern.at("String").get<std::string>();
 }
 
+/// A text that is not empty.
+std::string text_of(const char* kind, const json& component, const char* name) {
+  const auto text = component.at(name).get<std::string>();
+  if (text.empty()) fail_unsupported(kind, component);
+  return text;
+}
+
 /// What is in a Sequence, under the name `member`, or the component alone. None for null.
 std::vector<json> steps_of(const json& component, const char* member) {
   if (component.is_null()) return {};
@@ -201,7 +208,7 @@ void TokenizerJson::add_pre_tokenizer(const json& pre_tokenizer) {
     } else if (step.at("type") == "Split" && step.at("behavior") == "Isolated" && step.at("pattern").contains("Regex")) {
       pre_tokenizers_.push_back(split_at(Regex(step.at("pattern").at("Regex").get<std::string>())));
     } else if (step.at("type") == "Metaspace") {
-      const auto space = step.at("replacement").get<std::string>();
+      const auto space = text_of("pre-tokenizer", step, "replacement");
       pre_tokenizers_.push_back([space, scheme = prepend_scheme(step),
                                  is_split = step.value("split", true)](std::vector<Part>& parts) {
         std::vector<Part> result;
@@ -250,7 +257,7 @@ void TokenizerJson::add_decoder(const json& decoder) {
       });
     } else if (type == "Metaspace") {
       decoders_.push_back(
-          [space = step.at("replacement").get<std::string>(), scheme = prepend_scheme(step)](std::vector<std::string>& tokens) {
+          [space = text_of("decoder", step, "replacement"), scheme = prepend_scheme(step)](std::vector<std::string>& tokens) {
             for (std::size_t i = 0; i < tokens.size(); ++i)
               replace_all(tokens[i], space, i == 0 && scheme != PrependScheme::never ? "" : " ");
           });
@@ -264,7 +271,7 @@ void TokenizerJson::add_decoder(const json& decoder) {
     } else if (type == "Fuse") {
       decoders_.push_back([](std::vector<std::string>& tokens) { tokens = {join(tokens)}; });
     } else if (type == "Strip") {
-      decoders_.push_back([what = step.at("content").get<std::string>(), begin = step.at("start").get<std::size_t>(),
+      decoders_.push_back([what = text_of("decoder", step, "content"), begin = step.at("start").get<std::size_t>(),
                            end = step.at("stop").get<std::size_t>()](std::vector<std::string>& tokens) {
         for (std::string& token : tokens) {
           for (std::size_t i = 0; i < begin && token.starts_with(what); ++i) token.erase(0, what.size());

@@ -91,6 +91,8 @@ TEST_F(OtherTokenizerFiles, UnknownPartsAreRefusedByName) {
                R"(the pre-tokenizer {"type":"BertPreTokenizer"} is not supported)");
   expect_error("/post_processor", json{{"type", "BertProcessing"}},
                R"(the post-processor {"type":"BertProcessing"} is not supported)");
+  expect_error("/pre_tokenizer", json{{"type", "Metaspace"}, {"replacement", ""}}, "the pre-tokenizer ");
+  expect_error("/decoder", json{{"type", "Metaspace"}, {"replacement", ""}}, "the decoder ");
   expect_error("/decoder", json{{"type", "CTC"}}, R"(the decoder {"type":"CTC"} is not supported)");
   expect_error("/added_tokens/0/single_word", true, "the added token ");
   expect_error("/model", json::object(), "is no tokenizer: ");
