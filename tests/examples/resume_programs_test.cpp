@@ -1,4 +1,5 @@
 // train_lm goes on with what it was made with, and saves whatever happens to its terminal or the disk.
+#include <glade/nn/checkpoint.h>
 #include <pty.h>
 
 #include <thread>
@@ -70,6 +71,19 @@ TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
                 "--lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
                 "--weight-decay 0, --grad-clip 2\n");
   EXPECT_EQ(warning("--steps 4"), "");
+}
+
+TEST_F(ResumePrograms, CheckpointsWithoutSettingsGoOn) {
+  const std::string run = kSmall + "--steps 12 ";
+  ASSERT_EQ(run_shell(run + "--save whole.h5").exit_code, 0);
+  ASSERT_EQ(run_shell(run + "--save half.h5 --stop-at 6").exit_code, 0);
+  nn::Checkpoint checkpoint = nn::load_checkpoint("half.h5");
+  EXPECT_EQ(std::erase_if(checkpoint.data, [](const auto& entry) { return entry.first.starts_with("run."); }), 13u);
+  nn::save_checkpoint("old.h5", checkpoint);
+  const ProcessResult rest = run_shell(run + "--resume old.h5 --save rest.h5");
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_EQ(rest.output.find("old.h5: the run"), std::string::npos) << rest.output;
+  EXPECT_EQ(run_shell(kInspect + "--diff whole.h5 rest.h5").output, "");
 }
 
 TEST_F(ResumePrograms, ClosedTerminalsSave) {

@@ -185,6 +185,8 @@ TEST_F(LanguageModel, RefusesBadTokenFiles) {
   ASSERT_EQ(run_shell(kTokenize + "--output good.bin text.txt; head -c 1000 good.bin >short.bin").exit_code, 0);
   expect_refused({kTrain + "--device cpu --data short.bin", 1, "short.bin: truncated"});
   expect_refused({kTrain + "--device cpu --data good.bin text.txt", 1, "text.txt: is text, but good.bin is a token file"});
+  ASSERT_EQ(run_shell("tail -c +65 good.bin >headless.bin").exit_code, 0);
+  expect_refused({kTrain + "--device cpu --data headless.bin", 1, "headless.bin: is neither text (of its bytes 50% are zeros"});
   std::string damaged = read_file("good.bin");
   for (std::size_t i = 65; i < damaged.size(); i += 2) damaged[i] = 1;
   std::ofstream("damaged.bin", std::ios::binary) << damaged;
