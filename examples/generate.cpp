@@ -90,6 +90,7 @@ int generate(Options& o) {
   model->set_algorithm(kAlgorithms.at(o.algorithm));
   const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.model.checkpoint, lm::vocab_size(*model));
   std::vector<lm::Tokens> prompts;
+  prompts.reserve(o.prompts.size());
   for (const std::string& text : o.prompts) prompts.push_back(tokenizer->encode(text));
   for (const lm::Tokens& tokens : {tokenizer->stop_tokens(), lm::stop_tokens(*model)})
     o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), tokens.begin(), tokens.end());
