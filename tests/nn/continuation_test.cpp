@@ -15,18 +15,6 @@ const std::vector<std::int64_t> kChunks{1, 2, 63, 64, 65, 1000};
 constexpr std::int64_t kTotal = kPrompt + 1 + 2 + 63 + 64 + 65 + 1000;
 constexpr std::int64_t kBatch = 2, kVocabulary = 31;
 
-/// The largest difference over the largest value.
-double difference(const Tensor& a, const Tensor& b) {
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  EXPECT_EQ(x.size(), y.size());
-  double largest = 0, difference = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    difference = std::max(difference, std::abs(x[i] - y[i]));
-    largest = std::max(largest, std::abs(y[i]));
-  }
-  return difference / largest;
-}
-
 /// Models of both kinds on every device, with the prompt and chunks read by each form of the recurrence.
 class Continuation : public ::testing::TestWithParam<std::tuple<DeviceType, Algorithm, std::string>> {
  protected:
@@ -88,7 +76,7 @@ class Continuation : public ::testing::TestWithParam<std::tuple<DeviceType, Algo
 TEST_P(Continuation, OfChunksEqualsOnePassInFloat64) {
   const NoGradGuard no_grad;
   const auto model = make(DType::float64);
-  EXPECT_LT(difference(in_chunks(*model, ids()), model->forward(ids())), 1e-13);
+  EXPECT_LT(largest_error(in_chunks(*model, ids()), model->forward(ids())), 1e-13);
 }
 
 // In float32 the chunks are as close to the exact logits as one pass is: rounding by 2^-24, which a norm over small outputs of a
@@ -98,7 +86,8 @@ TEST_P(Continuation, OfChunksIsAsExactAsOnePassInFloat32) {
   const auto exact = make(DType::float64), model = make(DType::float32);
   exact->load_state_dict(model->state_dict());
   const Tensor expected = exact->forward(ids());
-  const double one_pass = difference(model->forward(ids()), expected), chunks = difference(in_chunks(*model, ids()), expected);
+  const double one_pass = largest_error(model->forward(ids()), expected),
+               chunks = largest_error(in_chunks(*model, ids()), expected);
   EXPECT_LT(chunks, 2 * one_pass);
   EXPECT_LT(chunks, 5e-5);
 }
@@ -120,8 +109,8 @@ TEST_P(Continuation, OfConversationsEqualsOnePass) {
       // The second row lags behind: chunks of different lengths continue side by side.
       const std::int64_t end = begin + chunk, other = talks[1].length + (chunk + 1) / 2;
       model->generate({part(0, begin, end), part(1, talks[1].length, other)}, {.max_new_tokens = 0}, &talks);
-      EXPECT_LT(difference(talks[0].logits, slice(select(expected, 0, 0), 0, end - 1, end)), tolerance) << chunk;
-      EXPECT_LT(difference(talks[1].logits, slice(select(expected, 0, 1), 0, other - 1, other)), tolerance) << chunk;
+      EXPECT_LT(largest_error(talks[0].logits, slice(select(expected, 0, 0), 0, end - 1, end)), tolerance) << chunk;
+      EXPECT_LT(largest_error(talks[1].logits, slice(select(expected, 0, 1), 0, other - 1, other)), tolerance) << chunk;
       begin = end;
     }
   }

@@ -29,18 +29,6 @@ StateDict expected(const std::string& model, const std::string& group = "") {
   return load_state_dict_hdf5(data_folder(model) + "/expected.h5", group);
 }
 
-/// The largest difference over the largest value.
-double difference(const Tensor& a, const Tensor& b) {
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
-  EXPECT_EQ(x.size(), y.size());
-  double largest = 0, difference = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    difference = std::max(difference, std::abs(x[i] - y[i]));
-    largest = std::max(largest, std::abs(y[i]));
-  }
-  return difference / largest;
-}
-
 /// A published name, as glade says it.
 std::string glade_name(std::string name) {
   if (const auto at = name.find("g_norm_swish_gate"); at != std::string::npos) name.replace(at, 17, "g_norm");
@@ -74,11 +62,11 @@ TEST_P(PretrainedModels, GiveTheSameLogitsLossAndGradients) {
     const auto model = load(name);
     const StateDict values = expected(name);
     const Tensor ids = input_ids(name);
-    EXPECT_LT(difference(model->forward(ids), values.at("logits")), 1e-5) << name;
+    EXPECT_LT(largest_error(model->forward(ids), values.at("logits")), 1e-5) << name;
     // A sequence that is read in two parts gives the same logits.
     AttentionStates states;
     const Tensor first = model->forward(slice(ids, 1, 0, 65), &states), second = model->forward(slice(ids, 1, 65, 70), &states);
-    EXPECT_LT(difference(cat({first, second}, 1), values.at("logits")), 1e-5) << name;
+    EXPECT_LT(largest_error(cat({first, second}, 1), values.at("logits")), 1e-5) << name;
     const Tensor loss = model->loss(ids, targets_of(ids));
     EXPECT_NEAR(loss.item<double>() / values.at("loss").item<double>(), 1, 1e-6) << name;
     loss.backward();
@@ -129,8 +117,8 @@ TEST_P(PretrainedModels, ReadPromptsOfDifferentLengthsAtOnce) {
     const auto ids = values.at("input_ids").to_vector<std::int64_t>();  // two rows of 70
     std::vector<Conversation> talks;
     load(name)->generate({{ids.begin(), ids.begin() + 66}, {ids.begin() + 70, ids.begin() + 100}}, {.max_new_tokens = 0}, &talks);
-    EXPECT_LT(difference(talks[0].logits, slice(select(values.at("logits"), 0, 0), 0, 65, 66)), 1e-5) << name;
-    EXPECT_LT(difference(talks[1].logits, slice(select(values.at("logits"), 0, 1), 0, 29, 30)), 1e-5) << name;
+    EXPECT_LT(largest_error(talks[0].logits, slice(select(values.at("logits"), 0, 0), 0, 65, 66)), 1e-5) << name;
+    EXPECT_LT(largest_error(talks[1].logits, slice(select(values.at("logits"), 0, 1), 0, 29, 30)), 1e-5) << name;
   }
 }
 

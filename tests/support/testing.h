@@ -2,6 +2,7 @@
 // What the tests share: devices, random tensors, comparison.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -68,6 +69,19 @@ inline double relative_error(const Tensor& a, const Tensor& b) {
     norm += y[i] * y[i];
   }
   return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+/// The largest difference over the largest value of b.
+inline double largest_error(const Tensor& a, const Tensor& b) {
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  EXPECT_EQ(x.size(), y.size());
+  if (x.size() != y.size()) return INFINITY;
+  double largest = 0, difference = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    difference = std::max(difference, std::abs(x[i] - y[i]));
+    largest = std::max(largest, std::abs(y[i]));
+  }
+  return difference / largest;
 }
 
 /// Whether `statement` throws E and the message contains `text`.
