@@ -16,6 +16,7 @@
 #include <glade/core/graphed_function.h>
 #include <glade/core/interrupt.h>
 #include <glade/core/memory.h>
+#include <glade/core/process_group.h>
 #include <glade/core/profile.h>
 #include <glade/core/shape.h>
 #include <glade/core/storage.h>
@@ -28,6 +29,7 @@
 #include <glade/nn/convolution.h>
 #include <glade/nn/data/loader.h>
 #include <glade/nn/data/token_data.h>
+#include <glade/nn/distributed/data_parallel.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
 #include <glade/nn/hdf5_file.h>
@@ -49,6 +51,7 @@
 #include <glade/nn/safetensors.h>
 #include <glade/nn/state_dict.h>
 #include <glade/ops/activation/activation.h>
+#include <glade/ops/collective/collective.h>
 #include <glade/ops/convolution/convolution.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>

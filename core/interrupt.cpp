@@ -7,7 +7,7 @@ namespace glade {
 
 namespace {
 
-std::atomic<void (*)()> interrupt_check{nullptr};
+std::atomic<void (*)()> interrupt_check{nullptr}, peer_check{nullptr};
 
 /// Whether 50 ms have passed on this thread since it last said so. By a clock that ticks every few milliseconds and costs as many
 /// nanoseconds.
@@ -25,9 +25,14 @@ bool is_time() {
 }  // namespace
 
 void set_interrupt_check(void (*check)()) { interrupt_check = check; }
+void set_peer_check(void (*check)()) { peer_check = check; }
 
 void check_interrupt() {
-  if (const auto check = interrupt_check.load(std::memory_order_relaxed); check != nullptr && is_time()) check();
+  const auto interrupt = interrupt_check.load(std::memory_order_relaxed);
+  const auto peers = peer_check.load(std::memory_order_relaxed);
+  if ((interrupt == nullptr && peers == nullptr) || !is_time()) return;
+  if (interrupt != nullptr) interrupt();
+  if (peers != nullptr) peers();
 }
 
 void Interruption::ask() noexcept {

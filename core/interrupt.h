@@ -12,7 +12,10 @@ namespace glade {
 /// Sets what check_interrupt() calls; null, as at first, for nothing. It throws to end the operation.
 void set_interrupt_check(void (*check)());
 
-/// Calls the check that was set, at most twenty times a second on a thread: it may stand in loops.
+/// The same for a check that process groups set: whether the other processes do what this one does.
+void set_peer_check(void (*check)());
+
+/// Calls the checks that were set, at most twenty times a second on a thread: it may stand in loops.
 void check_interrupt();
 
 /// The same for a parallel loop: the thread that made this asks, and all leave the loop.

@@ -2,6 +2,7 @@
 #if !defined(GLADE_WITH_CUDA)
 
 #include <glade/core/allocator.h>
+#include <glade/core/cuda/nccl.h>
 #include <glade/core/device.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/event.h>
@@ -51,6 +52,21 @@ void before_replay(std::function<void()>) {}  // NOLINT(performance-unnecessary-
 void check_not_capturing(std::string_view, std::string_view) {}
 
 }  // namespace cuda
+
+namespace nccl {
+
+Id make_id() { detail::throw_no_cuda(); }
+Communicator::Communicator(int device, int size, int, const Id&) : device_(device), size_(size) { detail::throw_no_cuda(); }
+Communicator::~Communicator() = default;
+void Communicator::all_reduce(const Tensors&, ReduceOp, Stream) const {}
+void Communicator::broadcast(const Tensors&, int, Stream) const {}
+void Communicator::all_gather(const Tensor&, const Tensor&, Stream) const {}
+void Communicator::reduce_scatter(const Tensor&, const Tensor&, ReduceOp, Stream) const {}
+void Communicator::all_to_all(const Tensor&, const Tensor&, Stream) const {}
+void Communicator::send(const Tensor&, int, Stream) const {}
+void Communicator::receive(const Tensor&, int, Stream) const {}
+
+}  // namespace nccl
 
 }  // namespace glade
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [train | test | check]: installs what scripts/train.sh needs, or besides that what the tests need (so
-# without an argument), or besides that what scripts/check.sh and the benchmarks need. It can be run again at any time.
+# scripts/setup.sh [train | distributed | test | check]: installs what scripts/train.sh needs, or besides that what training
+# on several GPUs or hosts needs, or besides that what the tests need (so without an argument), or besides that what
+# scripts/check.sh and the benchmarks need. It can be run again at any time.
 #
 # System packages come from apt (as root, or through sudo) and only those that are missing. Python packages go to .venv at
 # the project's root; the library, the examples and their tests do without them.
@@ -13,7 +14,11 @@ packages=(
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
   bible-kjv                                                # the example's training text
 )
+distributed_packages=(
+  openmpi-bin libopenmpi-dev                               # starting several processes, and what they exchange on CPUs
+)
 test_packages=(
+  "${distributed_packages[@]}"
   make                                                     # a build of one's own, without Ninja
   libsentencepiece-dev libpcre2-dev                        # tokenizers of published models, for the programs in examples/
   libgtest-dev                                             # tests
@@ -22,9 +27,10 @@ test_packages=(
 requirements=()
 case $group in
   train) ;;
+  distributed) packages+=("${distributed_packages[@]}") ;;
   test) packages+=("${test_packages[@]}") requirements=(test) ;;
   check) packages+=("${test_packages[@]}" libbenchmark-dev) requirements=(test check) ;;
-  *) echo "setup.sh: there is no group '$group': train, test, check" >&2; exit 2 ;;
+  *) echo "setup.sh: there is no group '$group': train, distributed, test, check" >&2; exit 2 ;;
 esac
 
 missing=()

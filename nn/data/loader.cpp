@@ -120,9 +120,10 @@ class Loader::Worker {
 
   Batch assemble(std::int64_t position) {
     const LoaderOptions& options = loader_.options_;
-    std::vector<std::int64_t> starts(static_cast<std::size_t>(options.batch_size));
-    for (std::int64_t& start : starts) start = loader_.start_of(position++);
-    Batch batch = host_memory(batch_shape(options.batch_size, options.seq_len, options.packed));
+    const auto [begin, end] = *options.share;
+    std::vector<std::int64_t> starts;
+    for (std::int64_t i = begin; i < end; ++i) starts.push_back(loader_.start_of(position + i));
+    Batch batch = host_memory(batch_shape(end - begin, options.seq_len, options.packed));
     fill_batch(*loader_.data_, starts, options.seq_len, options.packed, batch);
     return batch;
   }
@@ -155,6 +156,9 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const LoaderOptions& optio
   if (options.batch_size > kMaxBatchTokens / seq_len)
     fail<ValueError>("Loader: batch_size is {} and seq_len {}, expected at most {} tokens in a batch", options.batch_size,
                      seq_len, kMaxBatchTokens);
+  const auto [first, last] = options_.share.emplace(options.share.value_or(std::pair(std::int64_t{0}, options.batch_size)));
+  if (first < 0 || first >= last || last > options.batch_size)
+    fail<ValueError>("Loader: the share is from sequence {} to {} of a batch of {}", first, last, options.batch_size);
   if (begin < 0 || end > size || begin > end) fail<ValueError>("Loader: from token {} to {} of {}", begin, end, size);
   if (end - begin - 1 < seq_len)
     fail<ValueError>("Loader: {} tokens are too few for sequences of {} and the token after each", end - begin, seq_len);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <glade/core/tensor.h>
@@ -27,6 +28,8 @@ Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, st
 
 struct LoaderOptions {
   std::int64_t batch_size = 1, seq_len = 1;
+  /// The sequences of each batch that next() gives, begin and end, where several loaders share a batch: ProcessGroup::share().
+  std::optional<std::pair<std::int64_t, std::int64_t>> share = {};
   bool packed = false;
   std::uint64_t seed = 0;
   std::int64_t begin = 0;                ///< the part of the data to take
@@ -49,7 +52,8 @@ class Loader {
   /// The next batch, on the device. Throws what the thread threw when it assembled that batch; so does every later call.
   Batch next();
 
-  /// The number of sequences that next() has given: what was only prepared does not count.
+  /// The number of sequences in the batches that next() has given, those of other shares included: what was only prepared does
+  /// not count.
   std::int64_t position() const;
   /// Goes on from there. ValueError for a position outside 0 to 2^62.
   void seek(std::int64_t position);

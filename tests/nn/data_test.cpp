@@ -344,6 +344,22 @@ TEST_P(LoaderTest, SeveralThreadsTakeEveryBatchOnce) {
   EXPECT_EQ(loader.position(), alone.position());
 }
 
+// Whatever the number of shares, together they are the batches of one loader.
+TEST_P(LoaderTest, SharesMakeUpTheBatch) {
+  Loader whole(data_, options());
+  LoaderOptions first = options(), rest = options();
+  first.share = {0, 1};
+  rest.share = {1, 3};
+  Loader a(data_, first), b(data_, rest);
+  for (int i = 0; i < 5; ++i) {
+    const auto expected = whole.next().inputs.to_vector<std::int64_t>();
+    auto values = a.next().inputs.to_vector<std::int64_t>();
+    for (const std::int64_t x : b.next().inputs.to_vector<std::int64_t>()) values.push_back(x);
+    EXPECT_EQ(values, expected);
+    EXPECT_EQ(b.position(), whole.position());
+  }
+}
+
 TEST_P(LoaderTest, RefusesBadOptions) {
   const auto refused = [&](auto change, const std::string& message) {
     LoaderOptions bad = options();
@@ -356,6 +372,8 @@ TEST_P(LoaderTest, RefusesBadOptions) {
   refused([](auto& o) { o.begin = 4990; }, "10 tokens are too few");
   refused([](auto& o) { o.end = 5001; }, "to 5001 of 5000");
   refused([](auto& o) { o.begin = -1; }, "from token -1");
+  for (const auto& [begin, end] : {std::pair(-1, 2), {1, 1}, {2, 4}})
+    refused([&](auto& o) { o.share = {begin, end}; }, "the share is from sequence " + std::to_string(begin));
   Loader loader(data_, options());
   EXPECT_TRUE(throws_with<ValueError>([&] { loader.seek(-1); }, "position is -1"));
   constexpr std::int64_t kMax = std::int64_t{1} << 62;

@@ -1,0 +1,37 @@
+#pragma once
+// What glade uses of NCCL, which is opened when it is first needed: NVIDIA's package, or its wheel.
+#include <array>
+#include <memory>
+
+#include <glade/core/process_group.h>
+
+namespace glade::nccl {
+
+/// What the ranks of a communicator have in common: one of them makes it and gives it to the others.
+using Id = std::array<char, 128>;
+/// DistributedError, saying what to install, where there is no NCCL.
+Id make_id();
+
+/// One GPU for each rank. Collectives are queued on a stream. All throw DistributedError where NCCL fails.
+class Communicator {
+ public:
+  /// Waits until all ranks have come.
+  Communicator(int device, int size, int rank, const Id& id);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  void all_reduce(const Tensors& tensors, ReduceOp op, Stream stream) const;
+  void broadcast(const Tensors& tensors, int root, Stream stream) const;
+  void all_gather(const Tensor& out, const Tensor& in, Stream stream) const;
+  void reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op, Stream stream) const;
+  void all_to_all(const Tensor& out, const Tensor& in, Stream stream) const;
+  void send(const Tensor& x, int to, Stream stream) const;
+  void receive(const Tensor& x, int from, Stream stream) const;
+
+ private:
+  int device_, size_;
+  void* handle_ = nullptr;  // an ncclComm_t
+};
+
+}  // namespace glade::nccl

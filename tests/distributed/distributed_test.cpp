@@ -1,0 +1,82 @@
+// Processes that compute together: runs distributed_ranks, whose tests are in ranks_*.cpp, under mpirun.
+#include <glade/core/process_group.h>
+#include <glade/nn/distributed/data_parallel.h>
+#include <glade/ops/collective/collective.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce.h>
+
+#include "support/process.h"
+#include "support/testing.h"
+
+namespace glade::testing_support {
+namespace {
+
+/// As root and with more processes than cores, for every MPI; each with one thread, and without test reports of their own.
+const std::string kEnvironment =
+    "env -u GTEST_OUTPUT OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+    "OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
+    "OMPI_MCA_btl_vader_single_copy_mechanism=none ";
+
+class Distributed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string(GLADE_MPIEXEC).empty()) GTEST_SKIP() << "built without MPI (openmpi-bin libopenmpi-dev)";
+  }
+  static ProcessResult run(int ranks, const std::string& filter, const std::string& variables = "GLADE_DISTRIBUTED_TIMEOUT=30") {
+    return run_shell(kEnvironment + variables + " " GLADE_MPIEXEC " -n " + std::to_string(ranks) +
+                     " " GLADE_RANKS " --gtest_brief=1 --gtest_filter='" + filter + "'");
+  }
+  static void expect_passes(int ranks, const std::string& filter) {
+    const ProcessResult result = run(ranks, filter);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find("[  PASSED  ]"), std::string::npos) << result.output;
+  }
+};
+
+TEST_F(Distributed, CollectivesOfTwoProcesses) { expect_passes(2, "Collective*"); }
+TEST_F(Distributed, CollectivesOfFourProcesses) { expect_passes(4, "Collective*"); }
+TEST_F(Distributed, DataParallelTrainingOfTwoProcesses) { expect_passes(2, "DataParallel*"); }
+TEST_F(Distributed, DataParallelTrainingOfFourProcesses) { expect_passes(4, "DataParallel*"); }
+
+TEST_F(Distributed, AProcessThatDoesNotComeIsAnError) {
+  const ProcessResult result = run(2, "Fault.AHangingRank", "GLADE_DISTRIBUTED_TIMEOUT=1");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("all_reduce: another process did not come for 1 s"), std::string::npos) << result.output;
+}
+
+// Without MPI's library; and where the launcher's processes do not find one another.
+TEST(DistributedWithoutMPI, SaysWhatToInstall) {
+  const std::string folder = std::filesystem::temp_directory_path() / ("glade." + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(std::filesystem::canonical(GLADE_LIBRARY), folder + "/libglade.so.0");
+  const ProcessResult result = run_shell("env -u GTEST_OUTPUT OMPI_COMM_WORLD_SIZE=2 LD_LIBRARY_PATH=" + folder +
+                                         " " GLADE_RANKS " --gtest_filter=Fault.World");
+  std::filesystem::remove_all(folder);
+  EXPECT_NE(result.output.find("apt-get install openmpi-bin libopenmpi-dev"), std::string::npos) << result.output;
+}
+
+TEST_F(Distributed, ALauncherThatMPIDoesNotKnowIsAnError) {
+  const ProcessResult result = run_shell(kEnvironment + "SLURM_STEP_NUM_TASKS=2 " GLADE_RANKS " --gtest_filter=Fault.World");
+  EXPECT_NE(result.output.find("the launcher started 2 processes, but MPI finds 1"), std::string::npos) << result.output;
+}
+
+TEST(DistributedAlone, IsAGroupOfOneWithoutMPI) {
+  const ProcessGroup world = ProcessGroup::world();
+  EXPECT_EQ(world.size(), 1);
+  EXPECT_EQ(world.rank(), 0);
+  EXPECT_EQ(world.share(5), (std::pair<std::int64_t, std::int64_t>(0, 5)));
+  Tensor x = Tensor::from_vector(std::vector{1.0, 2.0, 3.0}).set_requires_grad();
+  const std::vector<Tensor> results{
+      all_reduce(x), all_reduce(x, ReduceOp::average), broadcast(x), all_gather(x), reduce_scatter(x), all_to_all(x)};
+  for (const Tensor& y : results) EXPECT_EQ(y.to_vector<double>(), x.to_vector<double>());
+  for (const Tensor& y : results) sum(y * y).backward();
+  EXPECT_TRUE(all_close(x.grad(), 12.0 * x.detach()));
+  EXPECT_TRUE(throws_with<ValueError>([&] { send(x, 0); }, "alone in its group"));
+  world.barrier();
+  EXPECT_EQ(world.split(3).size(), 1);
+  EXPECT_EQ(nn::distributed::device_of_rank("cpu"), kCPU);
+  EXPECT_EQ(run_shell("grep -c libmpi /proc/" + std::to_string(getpid()) + "/maps").output, "0\n");
+}
+
+}  // namespace
+}  // namespace glade::testing_support
