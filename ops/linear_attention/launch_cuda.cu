@@ -1,5 +1,6 @@
 // From a plan to the CUDA kernels.
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/format.h>
 #include <glade/ops/linear_attention/chunk_mma/chunk_mma.h>
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/common/chunk_gradients.h>
@@ -11,8 +12,21 @@ namespace {
 
 using linear_attention::ChunkGradients;
 
-bool is_chunk(AttentionKernels kernels) {
-  return kernels != AttentionKernels::recurrent && kernels != AttentionKernels::decode_step;
+/// Kernels that are launched by the same functions: a folder.
+enum class Family { recurrent, chunk_mma, chunk_sm90 };
+
+Family family_of(AttentionKernels kernels) {
+  switch (kernels) {
+    case AttentionKernels::recurrent:
+    case AttentionKernels::decode_step: return Family::recurrent;
+    case AttentionKernels::chunk_mma: return Family::chunk_mma;
+    case AttentionKernels::sm90_pass:
+    case AttentionKernels::sm90_constant_decay:
+    case AttentionKernels::sm90_intra_chunk: return Family::chunk_sm90;
+    case AttentionKernels::cpu_recurrent:
+    case AttentionKernels::cpu_chunk: break;
+  }
+  fail<Error>("recurrent: a plan of {} for CUDA", kernels_name(kernels));
 }
 
 /// The gradients of a problem, or some of them, by the chunk kernels.
@@ -25,7 +39,7 @@ class ChunkBackward {
   /// Those of values and the initial state (`values`), and those of all else (`others`).
   void run(RecurrenceGradients& grads, bool values, bool others) const {
     const AttentionProblem::Gradients& wanted = plan_.problem.gradients;
-    const bool mma = plan_.backward.kernels == AttentionKernels::chunk_mma, gaps = !mma && r_.group() == 1;
+    const bool sm90 = family_of(plan_.backward.kernels) == Family::chunk_sm90, gaps = sm90 && r_.group() == 1;
     if (others && wanted.q) grads.q = memory_.rows(GradientMemory::Rows::query, gaps);
     if (others && wanted.k) grads.k = memory_.rows(GradientMemory::Rows::key, gaps);
     if (values && wanted.v) grads.v = memory_.rows(GradientMemory::Rows::value, gaps);
@@ -42,8 +56,7 @@ class ChunkBackward {
       of_heads.v = per_query_head(grads.v, r_.V);
       of_heads.initial_state = grads.initial_state;
     }
-    if (mma) chunk_mma::backward(plan_, r_, grad_o_, grad_final_state_, of_heads);
-    else chunk_sm90::backward(plan_, r_, grad_o_, grad_final_state_, of_heads);
+    (sm90 ? chunk_sm90::backward : chunk_mma::backward)(plan_, r_, grad_o_, grad_final_state_, of_heads);
     sum_chunk_gradients(r_, std::move(of_heads), grads);
   }
 
@@ -67,16 +80,21 @@ AttentionProblem::Gpu attention_gpu(Device device) {
 
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const DeviceGuard guard(r.q.device());
-  if (!is_chunk(plan.forward.kernels)) return recurrent::forward(plan, r, o, final_state);
-  if (plan.forward.kernels == AttentionKernels::chunk_mma) return chunk_mma::forward(plan, r, o, final_state);
-  chunk_sm90::forward(plan, r, o, final_state);
+  switch (family_of(plan.forward.kernels)) {
+    case Family::recurrent: return recurrent::forward(plan, r, o, final_state);
+    case Family::chunk_mma: return chunk_mma::forward(plan, r, o, final_state);
+    case Family::chunk_sm90: return chunk_sm90::forward(plan, r, o, final_state);
+  }
 }
 
 SegmentEffect attention_segment(const AttentionPlan& plan, const Recurrence& r) {
   const DeviceGuard guard(r.q.device());
-  if (!is_chunk(plan.forward.kernels)) return recurrent::segment(plan, r);
-  if (plan.forward.kernels == AttentionKernels::chunk_mma) return chunk_mma::segment(plan, r);
-  return chunk_sm90::segment(plan, r);
+  switch (family_of(plan.forward.kernels)) {
+    case Family::recurrent: return recurrent::segment(plan, r);
+    case Family::chunk_mma: return chunk_mma::segment(plan, r);
+    case Family::chunk_sm90: return chunk_sm90::segment(plan, r);
+  }
+  return {};
 }
 
 RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& given_grad_o,
@@ -84,7 +102,7 @@ RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurren
   const DeviceGuard guard(r.q.device());
   const AttentionProblem::Gradients& wanted = plan.problem.gradients;
   const Tensor grad_o = given_grad_o.defined() ? given_grad_o : zeros({r.tokens, r.heads, r.V}, r.q.options());
-  if (!is_chunk(plan.backward.kernels)) {
+  if (family_of(plan.backward.kernels) == Family::recurrent) {
     const RecurrenceGradients grads = memory.all(r, wanted);
     recurrent::backward(plan, r, grad_o, grad_final_state, grads);
     return grads;

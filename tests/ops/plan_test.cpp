@@ -159,7 +159,10 @@ TEST(Plan, ChoosesAsRecorded) {
     const Json row = Json::parse(line);
     const AttentionProblem p = read_problem(row);
     const AttentionPlan made = plan(p, read_config(row, 0), read_config(row, 1));
-    ASSERT_EQ(kernels_name(made.forward.kernels), row["forward"][0].get<std::string>()) << line << '\n' << made.to_string();
+    if (row["forward"][0] != kernels_name(made.forward.kernels)) {
+      ADD_FAILURE() << "forward " << line << '\n' << made.to_string();
+      continue;
+    }
     const auto launched = [&](const char* pass) { return std::vector<std::int64_t>(row[pass].begin() + 1, row[pass].end()); };
     const auto expect = [&](const char* pass, std::int64_t at, std::int64_t value) {
       EXPECT_EQ(launched(pass)[static_cast<std::size_t>(at)], value) << pass << ' ' << line << '\n' << made.to_string();
@@ -174,7 +177,10 @@ TEST(Plan, ChoosesAsRecorded) {
     if (!row.contains("backward")) continue;
 
     const AttentionPlan::Backward& b = made.backward;
-    ASSERT_EQ(kernels_name(b.kernels), row["backward"][0].get<std::string>()) << line << '\n' << made.to_string();
+    if (row["backward"][0] != kernels_name(b.kernels)) {
+      ADD_FAILURE() << "backward " << line << '\n' << made.to_string();
+      continue;
+    }
     const bool values = p.gradients.v || p.gradients.gv, others = p.gradients.q || p.gradients.k || p.gradients.of_key_gates();
     if (b.kernels == AttentionKernels::recurrent) {
       EXPECT_EQ(launched("backward"), launch_of(values ? b.keys_inner : b.values_inner, p)) << line;
