@@ -41,22 +41,49 @@ PyObject* class_of(const Error& error) {
   return found ? error_classes[i].type : base_error;
 }
 
+/// A message in Python's names: C++ functions say "Module::to: ..." and know guards instead of context managers.
+std::string in_python(std::string text) {
+  constexpr std::string_view kGuard = "a NoGradGuard", kContext = "glade.no_grad()";
+  for (std::size_t at; (at = text.find(kGuard)) != text.npos;) text.replace(at, kGuard.size(), kContext);
+  const std::size_t name_end = text.find_first_of(" /.\\");  // of the operation, before what the caller named
+  for (std::size_t at; (at = text.find("::")) < name_end;) text.replace(at, 2, ".");
+  return text;
+}
+
 void set_error(const Error& error) {
   PyErr_SetString(class_of<ShapeError, DTypeError, DeviceError, IndexError, ValueError, AutogradError, OutOfMemoryError,
                            CudaError, CheckpointError>(error),
-                  error.what());
+                  in_python(error.what()).c_str());
+}
+
+/// What Python calls a C++ type.
+std::string python_name(const std::string& type) {
+  if (type.find("basic_string") != type.npos) return "str";
+  if (type == "double" || type == "float") return "float";
+  if (type == "bool") return "bool";
+  if (type.find("int") != type.npos || type.find("long") != type.npos) return "int";
+  const std::size_t begin = type.find("glade::");
+  if (begin == type.npos) return type;
+  std::string name = type.substr(
+      begin, type.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:", begin) - begin);
+  return name.substr(name.rfind(':') + 1);
 }
 
 /// pybind11 calls a value of a wrong type inside of a list or returned by a callback a RuntimeError.
 void set_error(const py::cast_error& error) {
-  const std::string_view text = error.what();
+  const std::string text = error.what();
   constexpr std::string_view kGiven = "Unable to cast Python instance of type ", kWanted = " to C++ type ";
   const std::size_t wanted = text.find(kWanted);
-  if (text.starts_with(kGiven) && wanted != text.npos)
-    PyErr_Format(PyExc_TypeError, "a value is of %s, expected what becomes C++'s %s",
-                 std::string(text.substr(kGiven.size(), wanted - kGiven.size())).c_str(),
-                 std::string(text.substr(wanted + kWanted.size())).c_str());
-  else PyErr_SetString(PyExc_TypeError, error.what());
+  if (!text.starts_with(kGiven) || wanted == text.npos) {
+    PyErr_SetString(PyExc_TypeError, text.c_str());
+    return;
+  }
+  const auto between_quotes = [&](std::size_t from) {
+    const std::size_t begin = text.find('\'', from) + 1;
+    return text.substr(begin, text.find('\'', begin) - begin);
+  };
+  PyErr_Format(PyExc_TypeError, "a value is of type %s, expected %s", between_quotes(0).c_str(),
+               python_name(between_quotes(wanted)).c_str());
 }
 
 }  // namespace

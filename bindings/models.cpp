@@ -161,6 +161,21 @@ void bind_models(py::module_& module) {
           "\"chunk\", 64 steps at a time, a ValueError in forward where that is not supported; or \"auto\", as at first. A "
           "single "
           "token that comes with states is always one recurrent step.")
+      .def("_arguments",
+           [](const CausalLM& self) {
+             py::dict config = py::module_::import("json").attr("loads")(self.config_json());
+             config.attr("pop")("model_type");
+             return config;
+           })
+      .def(
+          "extra_repr",
+          [](const CausalLM& self) {
+            std::int64_t count = 0;
+            for (const Tensor& x : self.parameters()) count += x.numel();
+            return "parameters=" + std::to_string(count) +
+                   ", dtype=" + py::module_::import("json").attr("loads")(self.config_json())["dtype"].cast<std::string>();
+          },
+          "The number of parameters and the dtype of activations.")
       .def_property_readonly("config_json", &CausalLM::config_json, "The configuration as JSON, as checkpoints keep it.")
       .def_property_readonly(
           "config", [](const CausalLM& self) { return py::module_::import("json").attr("loads")(self.config_json()); },

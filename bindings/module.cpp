@@ -25,4 +25,6 @@ PYBIND11_MODULE(_glade, module) {
   bind_checkpoint(module);
   bind_data(module);
   bind_profiler(module);
+  make_modules_collectable();
+  explain_argument_errors(module);
 }

@@ -1,4 +1,4 @@
-// glade.nn: Module, which classes in Python derive from, and the layers.
+// glade.nn: the layers and the initialisers.
 #include <glade/nn/attention.h>
 #include <glade/nn/convolution.h>
 #include <glade/nn/dropout.h>
@@ -8,7 +8,7 @@
 #include <glade/nn/mlp.h>
 #include <glade/nn/norm.h>
 
-#include "python.h"
+#include "modules.h"
 
 namespace glade::python {
 
@@ -17,209 +17,130 @@ namespace {
 using namespace nn;
 using py::arg;
 
-/// Module's protected members, which a class in Python calls by setting attributes.
-struct Registry : Module {
-  using Module::register_buffer;
-  using Module::register_module;
-  using Module::register_parameter;
-  using Module::unregister;
-};
-constexpr auto add_parameter = &Registry::register_parameter;
-constexpr auto add_buffer = &Registry::register_buffer;
-constexpr auto add_module = &Registry::register_module;
-constexpr auto remove = &Registry::unregister;
-
-/// The C++ part of a module, which a class in Python has from super().__init__() on.
-Module& module_of(const py::object& self) {
-  if (reinterpret_cast<py::detail::instance*>(self.ptr())->get_value_and_holder().value_ptr() == nullptr)
-    throw py::attribute_error("a module has no parts before its __init__ calls super().__init__()");
-  return self.cast<Module&>();
-}
-
-// Children are found by address, so an attribute that holds one keeps it alive as long as the parent refers to it.
-void set_attribute(const py::object& self, const py::str& name, const py::object& value) {
-  Module& module = module_of(self);
-  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), value.ptr()) != 0) throw py::error_already_set();
-  (module.*remove)(name);
-  if (py::isinstance<Module>(value)) {
-    (module.*add_module)(name, value.cast<Module&>());
-  } else if (is_tensor(value.ptr())) {
-    const Tensor& x = tensor_of(value.ptr());
-    if (x.requires_grad() && x.is_leaf()) (module.*add_parameter)(name, x);
-  }
-}
-
-void delete_attribute(const py::object& self, const py::str& name) {
-  Module& module = module_of(self);
-  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), nullptr) != 0) throw py::error_already_set();
-  (module.*remove)(name);
-}
-
-void register_buffer(const py::object& self, const py::str& name, const py::object& tensor) {
-  if (!is_tensor(tensor.ptr())) throw py::type_error("register_buffer: expected a tensor");
-  Module& module = module_of(self);
-  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
-  (module.*remove)(name);
-  (module.*add_buffer)(name, tensor_of(tensor.ptr()));
-}
-
-py::object child(const py::object& self, Module* module) {
-  return py::cast(module, py::return_value_policy::reference_internal, self);
-}
-
-/// Of the layers written in C++, whose parts are no attributes.
-py::object find_child(const py::object& self, const std::string& name) {
-  for (const auto& [key, module] : module_of(self).named_children())
-    if (key == name) return child(self, module);
-  throw py::attribute_error("'" + py::str(py::type::of(self).attr("__name__")).cast<std::string>() + "' has no attribute '" +
-                            name + "'");
-}
-
-py::list named_children(const py::object& self) {
-  py::list result;
-  for (const auto& [name, module] : self.cast<const Module&>().named_children())
-    result.append(py::make_tuple(name, child(self, module)));
+/// The fields of an options struct that differ from its defaults.
+py::dict differing(const py::dict& given, const py::dict& defaults) {
+  py::dict result;
+  for (const auto& [name, value] : given)
+    if (!value.equal(defaults[name])) result[name] = value;
   return result;
 }
 
-void collect_modules(const py::object& module, const std::string& prefix, py::list& result) {
-  result.append(py::make_tuple(prefix, module));
-  for (const auto& [name, below] : module.cast<const Module&>().named_children())
-    collect_modules(child(module, below), prefix.empty() ? name : prefix + "." + name, result);
+py::dict fields(const GatedLinearAttentionOptions& x) {
+  return py::dict(arg("num_heads") = x.num_heads, arg("num_kv_heads") = x.num_kv_heads, arg("expand_k") = x.expand_k,
+                  arg("expand_v") = x.expand_v, arg("feature_map") = x.feature_map, arg("use_short_conv") = x.use_short_conv,
+                  arg("conv_size") = x.conv_size, arg("conv_bias") = x.conv_bias, arg("use_output_gate") = x.use_output_gate,
+                  arg("elementwise_affine") = x.elementwise_affine, arg("norm_eps") = x.norm_eps,
+                  arg("gate_logit_normalizer") = x.gate_logit_normalizer, arg("gate_low_rank_dim") = x.gate_low_rank_dim,
+                  arg("clamp_min") = x.clamp_min);
 }
 
-py::list named_modules(const py::object& self) {
-  py::list result;
-  collect_modules(self, "", result);
-  return result;
+py::dict fields(const LightningAttentionOptions& x) {
+  return py::dict(arg("num_heads") = x.num_heads, arg("expand_k") = x.expand_k, arg("expand_v") = x.expand_v,
+                  arg("use_output_gate") = x.use_output_gate, arg("norm_eps") = x.norm_eps);
 }
 
-/// The module's type, the shapes of its own parameters, and the same of those below, a line each.
-std::string describe(const py::object& self, const std::string& indent) {
-  const auto& described = self.cast<const Module&>();
-  const auto& children = described.named_children();
-  std::string text = py::str(py::type::of(self).attr("__name__")), separator = "(";
-  for (const auto& [name, x] : described.named_parameters()) {
-    if (name.find('.') != std::string::npos) continue;
-    text += separator + name + " " + x.shape().str();
-    separator = ", ";
-  }
-  if (separator == "(") text += separator;
-  for (const auto& [name, module] : children)
-    text += "\n" + indent + "  (" + name + "): " + describe(child(self, module), indent + "  ");
-  return text + (children.empty() ? ")" : "\n" + indent + ")");
-}
-
-/// A change of the module, as a method that returns it.
-template <class... Args>
-auto returning_self(void (Module::*change)(Args...)) {
-  return [change](const py::object& self, Args... args) {
-    (self.cast<Module&>().*change)(args...);
-    return self;
-  };
-}
-
-void bind_module(py::module_& module) {
-  py::class_<Module>(module, "Module", py::dynamic_attr(),
-                     "The base of all layers and models. A class derives from it, makes its parts in __init__ after "
-                     "super().__init__(), and has a "
-                     "`forward` of its own; calling the module calls forward.\n\nParts are found by attribute: modules, and "
-                     "tensors that require a "
-                     "gradient (nn.Parameter), which become parameters. register_buffer adds what is saved but not trained.")
-      .def(py::init<>())
-      .def("__setattr__", set_attribute)
-      .def("__delattr__", delete_attribute)
-      .def("__getattr__", find_child)
-      .def(
-          "__call__",
-          [](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
-            return self.attr("forward")(*args, **kwargs);
-          },
-          "forward(...)")
-      .def("__repr__", [](const py::object& self) { return describe(self, ""); })
-      .def(
-          "__reduce__",  // also what copy.deepcopy calls
-          [](const py::object& self) -> py::object {
-            const std::string name = py::str(py::type::of(self).attr("__name__"));
-            throw py::type_error("a " + name + " cannot be pickled or copied: make another one and load this one's state_dict()");
-          })
-      .def("register_buffer", register_buffer, arg("name"), arg("tensor"),
-           "Sets an attribute to a tensor that is saved and moved with the module, but not trained. ValueError for a name with "
-           "'.' or '/'.")
-      .def("named_children", named_children, "(name, module) for each module right below this one.")
-      .def("named_modules", named_modules, "(dotted name, module) for this module (named \"\") and all below.")
-      .def("named_parameters", &Module::named_parameters,
-           "(dotted name, tensor) for each parameter of this module and all below, a shared one under its first name only.")
-      .def("parameters", &Module::parameters, "The parameters of this module and all below.")
-      .def("state_dict", &Module::state_dict,
-           "Every parameter and buffer by dotted name, a shared one under each of its names. The values share the module's "
-           "memory.")
-      .def("load_state_dict", &Module::load_state_dict, arg("state"), arg("strict") = true, Unlocked(),
-           "Copies a state_dict's values into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped "
-           "and mistyped entries at once; nothing is changed then. Unless `strict`, missing and unexpected ones are no error.")
-      .def_property_readonly("training", &Module::training, "Whether the module is in training mode.")
-      .def("train", returning_self(&Module::train), arg("mode") = true,
-           "Sets training mode for this module and all below, and returns the module.")
-      .def("eval", returning_self(&Module::eval), "Sets evaluation mode for this module and all below, and returns the module.")
-      .def("to", returning_self<DType>(&Module::to), arg("dtype"),
-           "Moves the parameters, buffers and gradients to a device, or converts the floating-point ones to a dtype, and returns "
-           "the module. The "
-           "tensors stay the same objects. Not between a forward pass and its backward. DTypeError for a dtype that is not "
-           "floating-point.")
-      .def("to", returning_self<Device>(&Module::to), arg("device"))
-      .def("zero_grad", &Module::zero_grad, "Forgets the gradients of all parameters.")
-      .def("requires_grad_", returning_self(&Module::set_requires_grad), arg("value") = true,
-           "Sets whether gradients are wanted for the parameters, and returns the module.");
+/// A size, or a sequence of one: norms are over the last dimension.
+std::int64_t one_size(const char* layer, const Shape& shape) {
+  if (shape.ndim() != 1)
+    throw ValueError(std::string(layer) + ": normalized_shape is " + shape.str() +
+                     ", expected one size: norms are over the last dimension");
+  return shape[0];
 }
 
 void bind_simple_layers(py::module_& module) {
   py::class_<UnaryModule, Module>(module, "UnaryModule", "A module of one tensor to one tensor.")
       .def("forward", &UnaryModule::forward, arg("x"), Unlocked(), "The layer's result for x.");
   py::class_<Sequential, UnaryModule>(module, "Sequential", "Modules one after the other, in the layers written in C++.");
-  py::class_<Linear, UnaryModule>(
+  py::class_<Linear, UnaryModule> linear(
       module, "Linear",
-      "x weight^T + bias for x [..., in]: [..., out]. Computes in x's dtype. Starts uniform within +-1 / sqrt(in).")
-      .def(py::init<std::int64_t, std::int64_t, bool>(), arg("in_features"), arg("out_features"), arg("bias") = true)
+      "x weight^T + bias for x [..., in]: [..., out]. Computes in x's dtype. Starts uniform within +-1 / sqrt(in).");
+  linear.def(py::init<std::int64_t, std::int64_t, bool>(), arg("in_features"), arg("out_features"), arg("bias") = true)
       .def_static(
           "from_weight", [](const Tensor& weight) { return std::make_unique<Linear>(weight); }, arg("weight"),
           "A layer without bias that shares a weight [out, in] of another module.")
-      .def_readonly("weight", &Linear::weight, "[out, in]")
-      .def_readonly("bias", &Linear::bias, "[out], or None.");
-  py::class_<Embedding, UnaryModule>(
+      .def("_arguments", [](const Linear& self) {
+        return py::dict(arg("in_features") = self.weight.size(1), arg("out_features") = self.weight.size(0),
+                        arg("bias") = self.bias.defined());
+      });
+  def_parameter(linear, "weight", &Linear::weight, "[out, in]");
+  def_parameter(linear, "bias", &Linear::bias, "[out], or None.");
+
+  py::class_<Embedding, UnaryModule> embedding(
       module, "Embedding",
-      "weight[indices] for int64 or int32 indices of any shape: [..., dim]. Starts normal with deviation 1. No gradient "
-      "flows to row padding_index where it is >= 0.")
-      .def(py::init<std::int64_t, std::int64_t, std::int64_t>(), arg("num_embeddings"), arg("dim"), arg("padding_index") = -1)
-      .def_readonly("weight", &Embedding::weight, "[num_embeddings, dim]");
-  py::class_<RMSNorm, UnaryModule>(module, "RMSNorm",
-                                   "x / sqrt(mean(x^2) + eps) * weight over the last dimension (arXiv 1910.07467).")
-      .def(py::init<std::int64_t, double, bool>(), arg("dim"), arg("eps") = 1e-5, arg("elementwise_affine") = true)
+      "weight[indices] for int64 or int32 indices of any shape: [..., embedding_dim]. Starts normal with deviation 1. Row "
+      "padding_idx, where given, starts as zeros and no gradient flows to it. IndexError for a padding_idx that is no row.");
+  embedding
+      .def(py::init([](std::int64_t num_embeddings, std::int64_t embedding_dim, std::optional<std::int64_t> padding_idx) {
+             const std::int64_t row = padding_idx.value_or(-1), counted = row < 0 && padding_idx ? row + num_embeddings : row;
+             if (padding_idx && counted < 0)
+               throw IndexError("Embedding: padding_idx is " + std::to_string(row) + ", expected a row of " +
+                                std::to_string(num_embeddings));
+             return std::make_unique<Embedding>(num_embeddings, embedding_dim, counted);
+           }),
+           arg("num_embeddings"), arg("embedding_dim"), arg("padding_idx") = py::none())
+      .def("_arguments", [](const Embedding& self) {
+        const std::optional<std::int64_t> row = self.padding_idx() < 0 ? std::nullopt : std::optional(self.padding_idx());
+        return py::dict(arg("num_embeddings") = self.weight.size(0), arg("embedding_dim") = self.weight.size(1),
+                        arg("padding_idx") = row);
+      });
+  def_parameter(embedding, "weight", &Embedding::weight, "[num_embeddings, embedding_dim]");
+
+  py::class_<RMSNorm, UnaryModule> rms_norm(module, "RMSNorm",
+                                            "x / sqrt(mean(x^2) + eps) * weight over the last dimension (arXiv 1910.07467), of "
+                                            "size normalized_shape.");
+  rms_norm
+      .def(py::init([](const Shape& shape, double eps, bool affine) {
+             return std::make_unique<RMSNorm>(one_size("RMSNorm", shape), eps, affine);
+           }),
+           arg("normalized_shape"), arg("eps") = 1e-5, arg("elementwise_affine") = true)
+      .def("_arguments",
+           [](const RMSNorm& self) {
+             return py::dict(arg("normalized_shape") = self.dim(), arg("eps") = self.eps(),
+                             arg("elementwise_affine") = self.weight.defined());
+           })
       .def("forward_sum", &RMSNorm::forward_sum, arg("x"), arg("residual"), Unlocked(),
            "(forward(x + residual), x + residual) in one pass.")
       .def("forward_gated", &RMSNorm::forward_gated, arg("x"), arg("gate"), Unlocked(),
-           "forward(x) * silu(gate) in one pass; gate has x's shape.")
-      .def_readonly("weight", &RMSNorm::weight, "[dim], ones at first; None without elementwise_affine.");
-  py::class_<LayerNorm, UnaryModule>(module, "LayerNorm",
-                                     "(x - mean) / sqrt(var + eps) * weight + bias over the last dimension (arXiv 1607.06450).")
-      .def(py::init<std::int64_t, double, bool, bool>(), arg("dim"), arg("eps") = 1e-5, arg("elementwise_affine") = true,
-           arg("bias") = true)
-      .def_readonly("weight", &LayerNorm::weight, "[dim], ones at first; None without elementwise_affine.")
-      .def_readonly("bias", &LayerNorm::bias, "[dim], zeros at first, or None.");
+           "forward(x) * silu(gate) in one pass; gate has x's shape.");
+  def_parameter(rms_norm, "weight", &RMSNorm::weight, "[normalized_shape], ones at first; None without elementwise_affine.");
+
+  py::class_<LayerNorm, UnaryModule> layer_norm(
+      module, "LayerNorm",
+      "(x - mean) / sqrt(var + eps) * weight + bias over the last dimension (arXiv 1607.06450), of size normalized_shape.");
+  layer_norm
+      .def(py::init([](const Shape& shape, double eps, bool affine, bool bias) {
+             return std::make_unique<LayerNorm>(one_size("LayerNorm", shape), eps, affine, bias);
+           }),
+           arg("normalized_shape"), arg("eps") = 1e-5, arg("elementwise_affine") = true, arg("bias") = true)
+      .def("_arguments", [](const LayerNorm& self) {
+        return py::dict(arg("normalized_shape") = self.dim(), arg("eps") = self.eps(),
+                        arg("elementwise_affine") = self.weight.defined(), arg("bias") = self.bias.defined());
+      });
+  def_parameter(layer_norm, "weight", &LayerNorm::weight, "[normalized_shape], ones at first; None without elementwise_affine.");
+  def_parameter(layer_norm, "bias", &LayerNorm::bias, "[normalized_shape], zeros at first, or None.");
+
   py::class_<Dropout, UnaryModule>(
       module, "Dropout",
       "Zeroes elements with probability p and scales the others by 1 / (1 - p) while training; x itself in evaluation. "
       "ValueError for p outside [0, 1].")
-      .def(py::init<double>(), arg("p") = 0.5);
+      .def(py::init<double>(), arg("p") = 0.5)
+      .def("_arguments", [](const Dropout& self) { return py::dict(arg("p") = self.p()); });
   py::class_<GatedMLP, UnaryModule>(module, "GatedMLP",
                                     "down_proj(silu(gate_proj(x)) * up_proj(x)) (arXiv 2002.05202), without biases.")
       .def(py::init<std::int64_t, std::int64_t>(), arg("hidden_size"), arg("intermediate_size"))
+      .def("_arguments",
+           [](const GatedMLP& self) {
+             return py::dict(arg("hidden_size") = self.gate_proj.weight.size(1),
+                             arg("intermediate_size") = self.gate_proj.weight.size(0));
+           })
       .def_static("default_intermediate_size", &GatedMLP::default_intermediate_size, arg("hidden_size"),
                   arg("hidden_ratio") = 4.0,
                   "The intermediate size with the parameters of a plain MLP of hidden_ratio: two thirds of it, rounded up to a "
                   "multiple of 256.");
-  py::class_<ShortConvolution, Module>(
+  py::class_<ShortConvolution, Module> convolution(
       module, "ShortConvolution",
-      "Depthwise causal convolution over x [B, T, dim] with a window of kernel_size, then silu unless switched off.")
+      "Depthwise causal convolution over x [B, T, dim] with a window of kernel_size, then silu unless switched off.");
+  convolution
       .def(py::init<std::int64_t, std::int64_t, bool, bool>(), arg("dim"), arg("kernel_size") = 4, arg("bias") = false,
            arg("silu") = true)
       .def(
@@ -232,8 +153,12 @@ void bind_simple_layers(py::module_& module) {
           },
           arg("x"), arg("state") = py::none(), arg("cu_seqlens") = py::none(), Unlocked(),
           "(y, state): the window after the last input, [N, dim, kernel_size - 1], from which the next call goes on.")
-      .def_readonly("weight", &ShortConvolution::weight, "[dim, kernel_size]")
-      .def_readonly("bias", &ShortConvolution::bias, "[dim], or None.");
+      .def("_arguments", [](const ShortConvolution& self) {
+        return py::dict(arg("dim") = self.weight.size(0), arg("kernel_size") = self.weight.size(1),
+                        arg("bias") = self.bias.defined(), arg("silu") = self.silu());
+      });
+  def_parameter(convolution, "weight", &ShortConvolution::weight, "[dim, kernel_size]");
+  def_parameter(convolution, "bias", &ShortConvolution::bias, "[dim], or None.");
 }
 
 void bind_attention(py::module_& module) {
@@ -281,7 +206,12 @@ void bind_attention(py::module_& module) {
            arg("use_short_conv") = GLA{}.use_short_conv, arg("conv_size") = GLA{}.conv_size, arg("conv_bias") = GLA{}.conv_bias,
            arg("use_output_gate") = GLA{}.use_output_gate, arg("elementwise_affine") = GLA{}.elementwise_affine,
            arg("norm_eps") = GLA{}.norm_eps, arg("gate_logit_normalizer") = GLA{}.gate_logit_normalizer,
-           arg("gate_low_rank_dim") = GLA{}.gate_low_rank_dim, arg("clamp_min") = py::none());
+           arg("gate_low_rank_dim") = GLA{}.gate_low_rank_dim, arg("clamp_min") = py::none())
+      .def("_arguments", [](const GatedLinearAttention& self) {
+        py::dict arguments(arg("hidden_size") = self.q_proj.weight.size(1));
+        arguments.attr("update")(differing(fields(self.options()), fields(GLA{})));
+        return arguments;
+      });
 
   using Lightning = LightningAttentionOptions;
   py::class_<LightningAttention, LinearAttention>(
@@ -296,7 +226,13 @@ void bind_attention(py::module_& module) {
            }),
            arg("hidden_size"), arg("layer_idx"), arg("num_layers"), py::kw_only(), arg("num_heads") = Lightning{}.num_heads,
            arg("expand_k") = Lightning{}.expand_k, arg("expand_v") = Lightning{}.expand_v,
-           arg("use_output_gate") = Lightning{}.use_output_gate, arg("norm_eps") = Lightning{}.norm_eps);
+           arg("use_output_gate") = Lightning{}.use_output_gate, arg("norm_eps") = Lightning{}.norm_eps)
+      .def("_arguments", [](const LightningAttention& self) {
+        py::dict arguments(arg("hidden_size") = self.q_proj.weight.size(1), arg("layer_idx") = self.layer_idx(),
+                           arg("num_layers") = self.num_layers());
+        arguments.attr("update")(differing(fields(self.options()), fields(Lightning{})));
+        return arguments;
+      });
 }
 
 /// An initialiser with some numbers for parameters, which returns the tensor it filled.

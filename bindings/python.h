@@ -127,6 +127,10 @@ void bind_optim(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_data(py::module_& module);
 void bind_profiler(py::module_& module);
+/// Lets Python's collector free modules in cycles, of all classes bound so far.
+void make_modules_collectable();
+/// Makes wrong arguments of all that is bound so far an error of one line.
+void explain_argument_errors(py::module_& module);
 
 // Slots of the type Tensor.
 extern PyType_Slot operator_slots[];

@@ -1,6 +1,8 @@
 // The Python type Tensor: its object, its properties, and what the language asks of it besides operators and indexing.
 #include <new>
 
+#include <glade/autograd/node.h>
+
 #include "python.h"
 
 #include <structmember.h>  // after Python.h
@@ -113,15 +115,33 @@ PyObject* item_at(PyObject* self, Py_ssize_t i) {
 
 // ---- numbers and text ----------------------------------------------------------------------------------------------
 
+/// As PyTorch prints a tensor: the values, and what is not as usual.
+std::string described(const Tensor& x, const std::string& whole) {
+  const std::string values = whole.substr(0, whole.rfind('\n'));
+  std::string text = "tensor(";
+  for (const char c : values) text += c == '\n' ? std::string("\n       ") : std::string(1, c);
+  std::string rest;
+  const auto add = [&](const std::string& part) { rest += ", " + part; };
+  const bool is_cut = values.find("...") != values.npos;
+  if (is_cut || (x.numel() == 0 && x.ndim() != 1)) add("shape=" + py::str(py::cast(x.shape())).cast<std::string>());
+  const bool is_usual = x.dtype() == DType::float32 || x.dtype() == DType::int64 || x.dtype() == DType::boolean;
+  if (!is_usual || (x.numel() == 0 && x.dtype() != DType::float32)) add("dtype=" + std::string(dtype_name(x.dtype())));
+  if (!x.is_cpu()) add("device='" + x.device().name() + "'");
+  if (!x.is_leaf()) add(std::string("grad_fn=<") + x.impl()->autograd->grad_fn->name() + ">");
+  else if (x.requires_grad()) add("requires_grad=True");
+  const std::size_t last_line = text.size() - (text.rfind('\n') + 1);
+  if (last_line + rest.size() > 90 && !rest.empty()) rest.replace(1, 1, "\n       ");
+  return text + rest + ")";
+}
+
 PyObject* as_text(PyObject* self) {
   return guarded([&] {
-    const Tensor& x = tensor_of(self);
     std::string text;
     {
-      py::gil_scoped_release unlocked;
-      text = x.str();
+      const py::gil_scoped_release unlocked;
+      text = tensor_of(self).str();
     }
-    return py::str(text).release().ptr();
+    return py::str(described(tensor_of(self), text)).release().ptr();
   });
 }
 

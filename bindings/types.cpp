@@ -66,8 +66,10 @@ std::vector<std::int64_t> integers_from_arguments(const py::args& arguments, con
     for (const py::handle size : sizes)
       result.push_back(to_integer(py::reinterpret_steal<py::object>(PyNumber_Index(size.ptr())).ptr()));
   } catch (py::error_already_set& error) {
-    throw py::type_error(std::string(function) + ": expected integers or one sequence of them, got " +
-                         std::string(py::str(sizes)));
+    std::string given = py::str(sizes);
+    given = given.substr(0, given.find('\n'));
+    if (given.size() > 60) given = given.substr(0, 57) + "...";
+    throw py::type_error(std::string(function) + ": expected integers or one sequence of them, got " + given);
   }
   return result;
 }

@@ -90,14 +90,12 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t hidden_size, const Gated
       v_proj(hidden_size, sizes.shared_value, false),
       g_norm(sizes.value / options.num_heads, options.norm_eps, options.elementwise_affine),
       o_proj(sizes.value, hidden_size, false),
-      num_heads_(options.num_heads),
+      options_(options),
       num_kv_heads_(sizes.kv_heads),
-      gate_logit_normalizer_(options.gate_logit_normalizer),
-      clamp_min_(options.clamp_min),
       feature_map_(find_feature_map(options.feature_map)) {
-  if (!(gate_logit_normalizer_ > 0) || !std::isfinite(gate_logit_normalizer_))
+  if (!(options_.gate_logit_normalizer > 0) || !std::isfinite(options_.gate_logit_normalizer))
     fail<ValueError>("GatedLinearAttention: gate_logit_normalizer is {}, expected a positive finite number",
-                     gate_logit_normalizer_);
+                     options_.gate_logit_normalizer);
   gk_down_ = &gk_proj.add<Linear>(hidden_size, options.gate_low_rank_dim, false);
   gk_up_ = &gk_proj.add<Linear>(options.gate_low_rank_dim, sizes.shared_key, true);
 
@@ -133,15 +131,15 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
     k = feature_map_(k);
   }
 
-  Tensor gk = low_rank_gate(projected[3], gk_up_->weight, gk_up_->bias, gate_logit_normalizer_);
-  if (clamp_min_) gk = clamp(gk, *clamp_min_, std::numeric_limits<double>::infinity());
+  Tensor gk = low_rank_gate(projected[3], gk_up_->weight, gk_up_->bias, options_.gate_logit_normalizer);
+  if (options_.clamp_min) gk = clamp(gk, *options_.clamp_min, std::numeric_limits<double>::infinity());
   gk = split_heads(gk, num_kv_heads_);
-  if (num_kv_heads_ != num_heads_) gk = repeat_interleave(gk, num_heads_ / num_kv_heads_, 2);
+  if (num_kv_heads_ != options_.num_heads) gk = repeat_interleave(gk, options_.num_heads / num_kv_heads_, 2);
 
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.gk = gk;
   const auto [o, final_state] =
-      recurrent(split_heads(q, num_heads_), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
+      recurrent(split_heads(q, options_.num_heads), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[4] : Tensor(), g_norm, o_proj, residual);
 }
@@ -153,7 +151,7 @@ LightningAttention::LightningAttention(std::int64_t hidden_size, std::int64_t la
       v_proj(hidden_size, heads_size("LightningAttention", "expand_v", hidden_size, options.expand_v, options.num_heads), false),
       g_norm(v_proj.weight.size(0) / options.num_heads, options.norm_eps),
       o_proj(v_proj.weight.size(0), hidden_size, false),
-      num_heads_(options.num_heads),
+      options_(options),
       layer_idx_(layer_idx),
       num_layers_(num_layers) {
   if (layer_idx < 0 || layer_idx >= num_layers)
@@ -173,12 +171,12 @@ Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const
   Tensors weights{q_proj.weight, k_proj.weight, v_proj.weight};
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);
-  const Tensor q = split_heads(silu(projected[0]), num_heads_);
+  const Tensor q = split_heads(silu(projected[0]), options_.num_heads);
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
-  options.g_gamma = lightning_g_gamma(num_heads_, layer_idx_, num_layers_, x.device(),
+  options.g_gamma = lightning_g_gamma(options_.num_heads, layer_idx_, num_layers_, x.device(),
                                       q.dtype() == DType::float64 ? DType::float64 : DType::float32);
   const auto [o, final_state] =
-      recurrent(q, split_heads(silu(projected[1]), num_heads_), split_heads(projected[2], num_heads_), options);
+      recurrent(q, split_heads(silu(projected[1]), options_.num_heads), split_heads(projected[2], options_.num_heads), options);
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[3] : Tensor(), g_norm, o_proj, residual);
 }

@@ -59,6 +59,7 @@ class GatedLinearAttention : public LinearAttention {
   explicit GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options = {});
   Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
                  const Tensor& residual = {}) const override;
+  const GatedLinearAttentionOptions& options() const { return options_; }
 
   Linear q_proj, k_proj, v_proj;
   Sequential gk_proj;  ///< two linear layers through gate_low_rank_dim
@@ -71,10 +72,9 @@ class GatedLinearAttention : public LinearAttention {
   struct Sizes;
   GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options, const Sizes& sizes);
 
-  std::int64_t num_heads_, num_kv_heads_;
-  Linear *gk_down_, *gk_up_;  // gk_proj's
-  double gate_logit_normalizer_;
-  std::optional<double> clamp_min_;
+  GatedLinearAttentionOptions options_;
+  std::int64_t num_kv_heads_;
+  Linear *gk_down_, *gk_up_;              // gk_proj's
   Tensor (*feature_map_)(const Tensor&);  // null: none
 };
 
@@ -95,6 +95,9 @@ class LightningAttention : public LinearAttention {
                      const LightningAttentionOptions& options = {});
   Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
                  const Tensor& residual = {}) const override;
+  const LightningAttentionOptions& options() const { return options_; }
+  std::int64_t layer_idx() const { return layer_idx_; }
+  std::int64_t num_layers() const { return num_layers_; }
 
   Linear q_proj, k_proj, v_proj;
   std::optional<Linear> g_proj;
@@ -102,7 +105,8 @@ class LightningAttention : public LinearAttention {
   Linear o_proj;
 
  private:
-  std::int64_t num_heads_, layer_idx_, num_layers_;
+  LightningAttentionOptions options_;
+  std::int64_t layer_idx_, num_layers_;
 };
 
 }  // namespace glade::nn

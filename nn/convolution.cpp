@@ -10,8 +10,8 @@
 namespace glade::nn {
 
 ShortConvolution::ShortConvolution(std::int64_t dim, std::int64_t kernel_size, bool with_bias, bool silu)
-    : weight(register_parameter("weight", empty({dim, kernel_size}))),
-      bias(with_bias ? register_parameter("bias", empty({dim})) : Tensor()),
+    : weight(register_parameter("weight", empty({dim, kernel_size}), &weight)),
+      bias(register_parameter("bias", with_bias ? empty({dim}) : Tensor(), &bias)),
       silu_(silu) {
   if (kernel_size <= 0) fail<ValueError>("ShortConvolution: kernel_size is {}, expected a positive number", kernel_size);
   const double bound = 1 / std::sqrt(static_cast<double>(kernel_size));

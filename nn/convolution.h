@@ -11,9 +11,10 @@ class ShortConvolution : public Module {
   /// `state`, where given, is the window before the first input (undefined: zeros) and becomes the window after the last,
   /// [N, D, kernel_size - 1]. cu_seqlens as in short_convolution().
   Tensor forward(const Tensor& x, Tensor* state = nullptr, const Tensor& cu_seqlens = {}) const;
+  bool silu() const { return silu_; }
 
-  const Tensor weight;  ///< [dim, kernel_size]
-  const Tensor bias;    ///< [dim]; undefined without bias
+  Tensor weight;  ///< [dim, kernel_size]
+  Tensor bias;    ///< [dim]; undefined without bias
 
  private:
   bool silu_;

@@ -10,6 +10,7 @@ class Dropout : public UnaryModule {
   /// ValueError for p outside [0, 1].
   explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) const override;
+  double p() const { return p_; }
 
  private:
   double p_;

@@ -7,14 +7,14 @@
 
 namespace glade::nn {
 
-Embedding::Embedding(std::int64_t num_embeddings, std::int64_t dim, std::int64_t padding_index)
-    : weight(register_parameter("weight", empty({num_embeddings, dim}))), padding_index_(padding_index) {
-  if (padding_index >= num_embeddings)
-    fail<IndexError>("Embedding: padding_index is {}, expected less than {}", padding_index, num_embeddings);
+Embedding::Embedding(std::int64_t num_embeddings, std::int64_t dim, std::int64_t padding_idx)
+    : weight(register_parameter("weight", empty({num_embeddings, dim}), &weight)), padding_idx_(padding_idx) {
+  if (padding_idx >= num_embeddings)
+    fail<IndexError>("Embedding: padding_idx is {}, expected less than {}", padding_idx, num_embeddings);
   init::normal_(weight);
-  if (padding_index >= 0) init::constant_(select(weight.detach(), 0, padding_index), 0);
+  if (padding_idx >= 0) init::constant_(select(weight.detach(), 0, padding_idx), 0);
 }
 
-Tensor Embedding::forward(const Tensor& indices) const { return embedding(weight, indices, padding_index_); }
+Tensor Embedding::forward(const Tensor& indices) const { return embedding(weight, indices, padding_idx_); }
 
 }  // namespace glade::nn

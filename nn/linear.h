@@ -16,8 +16,8 @@ class Linear : public UnaryModule {
   /// forward(x) + addend, added inside of the product.
   Tensor forward_sum(const Tensor& x, const Tensor& addend) const;
 
-  const Tensor weight;  ///< [out, in]
-  const Tensor bias;    ///< [out]; undefined without bias
+  Tensor weight;  ///< [out, in]
+  Tensor bias;    ///< [out]; undefined without bias
 };
 
 }  // namespace glade::nn

@@ -19,6 +19,12 @@ void replace_data(const Tensor& x, const Tensor& value) {
   target.contiguous = source.contiguous;
 }
 
+NamedTensors each_once(NamedTensors all) {
+  std::set<const TensorImpl*> seen;
+  std::erase_if(all, [&](const auto& entry) { return !seen.insert(entry.second.impl()).second; });
+  return all;
+}
+
 template <class Place>
 void convert(const NamedTensors& state, Place place) {
   for (const auto& [name, x] : state) {
@@ -31,12 +37,15 @@ void convert(const NamedTensors& state, Place place) {
 }  // namespace
 
 NamedTensors Module::named_parameters() const {
-  NamedTensors all, unique;
-  collect("", false, all);
-  std::set<const TensorImpl*> seen;
-  for (auto& entry : all)
-    if (seen.insert(entry.second.impl()).second) unique.push_back(std::move(entry));
-  return unique;
+  NamedTensors all;
+  collect("", Kind::parameters, all);
+  return each_once(std::move(all));
+}
+
+NamedTensors Module::named_buffers() const {
+  NamedTensors all;
+  collect("", Kind::buffers, all);
+  return each_once(std::move(all));
 }
 
 Tensors Module::parameters() const {
@@ -47,7 +56,7 @@ Tensors Module::parameters() const {
 
 NamedTensors Module::named_state() const {
   NamedTensors all;
-  collect("", true, all);
+  collect("", Kind::all, all);
   return all;
 }
 
@@ -88,24 +97,27 @@ void Module::to(DType dtype) {
   convert(state, dtype);
 }
 
-void Module::zero_grad() {
-  for (const auto& [name, x] : named_parameters()) x.set_grad({});
+void Module::apply(const std::function<void(Module&)>& f) {
+  for (const auto& [name, module] : modules_) module->apply(f);
+  f(*this);
 }
+
+void Module::zero_grad(bool set_to_none) { clear_gradients(named_parameters(), set_to_none); }
 
 void Module::set_requires_grad(bool value) {
   for (Tensor& x : parameters()) x.set_requires_grad(value);
 }
 
-Tensor Module::register_parameter(const std::string& name, Tensor value) {
+Tensor Module::register_parameter(const std::string& name, Tensor value, const Tensor* member) {
   check_name(name);
-  value.set_requires_grad();
-  parameters_.emplace_back(name, value);
+  if (value.defined()) value.set_requires_grad();
+  parameters_.push_back({name, member != nullptr ? Tensor() : value, member});
   return value;
 }
 
 Tensor Module::register_buffer(const std::string& name, Tensor value) {
   check_name(name);
-  buffers_.emplace_back(name, value);
+  buffers_.push_back({name, value, nullptr});
   return value;
 }
 
@@ -116,30 +128,34 @@ void Module::register_module(const std::string& name, Module& module) {
 }
 
 void Module::unregister(const std::string& name) {
-  const auto has_name = [&](const auto& entry) { return entry.first == name; };
+  const auto has_name = [&](const Entry& entry) { return entry.name == name; };
   std::erase_if(parameters_, has_name);
   std::erase_if(buffers_, has_name);
-  std::erase_if(modules_, has_name);
+  std::erase_if(modules_, [&](const auto& entry) { return entry.first == name; });
 }
 
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find_first_of("./") != std::string::npos)
     fail<ValueError>("Module: name '{}' is empty or contains '.' or '/'", name);
-  const auto is_taken = [&](const auto& entries) {
-    return std::ranges::any_of(entries, [&](const auto& e) { return e.first == name; });
-  };
-  if (is_taken(parameters_) || is_taken(buffers_) || is_taken(modules_)) fail<ValueError>("Module: name '{}' is taken", name);
+  const bool is_taken = std::ranges::count(parameters_, name, &Entry::name) + std::ranges::count(buffers_, name, &Entry::name) +
+                            std::ranges::count(modules_, name, &std::pair<std::string, Module*>::first) >
+                        0;
+  if (is_taken) fail<ValueError>("Module: name '{}' is taken", name);
 }
 
 bool Module::contains(const Module& other) const {
   return this == &other || std::ranges::any_of(modules_, [&](const auto& entry) { return entry.second->contains(other); });
 }
 
-void Module::collect(const std::string& prefix, bool buffers, NamedTensors& out) const {
-  for (const auto& [name, x] : parameters_) out.emplace_back(prefix + name, x);
-  if (buffers)
-    for (const auto& [name, x] : buffers_) out.emplace_back(prefix + name, x);
-  for (const auto& [name, module] : modules_) module->collect(prefix + name + '.', buffers, out);
+void Module::append(const std::vector<Entry>& entries, const std::string& prefix, NamedTensors& out) {
+  for (const Entry& entry : entries)
+    if (entry.get().defined()) out.emplace_back(prefix + entry.name, entry.get());
+}
+
+void Module::collect(const std::string& prefix, Kind kind, NamedTensors& out) const {
+  if (kind != Kind::buffers) append(parameters_, prefix, out);
+  if (kind != Kind::parameters) append(buffers_, prefix, out);
+  for (const auto& [name, module] : modules_) module->collect(prefix + name + '.', kind, out);
 }
 
 }  // namespace glade::nn

@@ -10,6 +10,7 @@
 //       }
 //       Tensor forward(const Tensor& x) const { return output(tanh(hidden(x))); }
 //     };
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,8 @@ class Module {
   void assign_state_dict(const StateDict& state);
   /// What state_dict() holds, in the order of registration.
   NamedTensors named_state() const;
+  /// The buffers of this module and all below, in the order of registration, a shared one under its first name only.
+  NamedTensors named_buffers() const;
   /// The submodules right below this one, in the order of registration.
   const std::vector<std::pair<std::string, Module*>>& named_children() const { return modules_; }
 
@@ -47,6 +50,8 @@ class Module {
   void train(bool mode = true);
   void eval() { train(false); }
   bool training() const { return training_; }
+  /// Calls f for all modules below, the innermost first, and for this one.
+  void apply(const std::function<void(Module&)>& f);
 
   /// Moves parameters, buffers and gradients; the tensors stay the same ones, so shared ones stay shared and optimisers
   /// keep them. Not between a forward pass and its backward.
@@ -54,15 +59,17 @@ class Module {
   /// Converts floating-point parameters, buffers and gradients, in the same way.
   void to(DType dtype);
 
-  /// Forgets the gradients of all parameters.
-  void zero_grad();
+  /// Forgets the gradients of all parameters, or with set_to_none false fills them with zeros.
+  void zero_grad(bool set_to_none = true);
   /// Whether gradients are wanted for the parameters.
   void set_requires_grad(bool value);
 
  protected:
-  /// Registers a tensor, which from here on requires a gradient, and returns it. ValueError for a name that is empty,
-  /// taken or contains '.' or '/'.
-  Tensor register_parameter(const std::string& name, Tensor value);
+  /// Registers a tensor, which from here on requires a gradient, and returns it. With `member`, in which the layer keeps it,
+  /// an assignment to the member replaces the parameter: `head.weight = embedding.weight` ties the two. An undefined value is a
+  /// parameter that the layer can do without, and does not count as one while it is undefined. ValueError for a name that is
+  /// empty, taken or contains '.' or '/'.
+  Tensor register_parameter(const std::string& name, Tensor value, const Tensor* member = nullptr);
   /// Registers a tensor that is saved but not trained, and returns it.
   Tensor register_buffer(const std::string& name, Tensor value);
   /// Registers a submodule, which must live as long as this module: a member, or what a member owns. ValueError for a name as
@@ -74,10 +81,19 @@ class Module {
  private:
   void check_name(const std::string& name) const;
   bool contains(const Module& other) const;
-  /// Appends the parameters, and the buffers if asked, of this module and all below.
-  void collect(const std::string& prefix, bool buffers, NamedTensors& out) const;
+  enum class Kind { parameters, buffers, all };
+  /// Appends what this module and all below have of a kind.
+  void collect(const std::string& prefix, Kind kind, NamedTensors& out) const;
 
-  NamedTensors parameters_, buffers_;
+  struct Entry {
+    std::string name;
+    Tensor value;
+    const Tensor* member;  // that holds it, or null
+    const Tensor& get() const { return member != nullptr ? *member : value; }
+  };
+  static void append(const std::vector<Entry>& entries, const std::string& prefix, NamedTensors& out);
+
+  std::vector<Entry> parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> modules_;
   bool training_ = true;
 };

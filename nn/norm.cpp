@@ -17,7 +17,9 @@ double checked_eps(const char* layer, double eps) {
 }  // namespace
 
 RMSNorm::RMSNorm(std::int64_t dim, double eps, bool elementwise_affine)
-    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()), eps_(checked_eps("RMSNorm", eps)) {}
+    : weight(register_parameter("weight", elementwise_affine ? ones({dim}) : Tensor(), &weight)),
+      dim_(dim),
+      eps_(checked_eps("RMSNorm", eps)) {}
 
 Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, weight, eps_); }
 
@@ -32,8 +34,9 @@ Tensor RMSNorm::forward_gated_linear(const Tensor& x, const Tensor& gate, const 
 }
 
 LayerNorm::LayerNorm(std::int64_t dim, double eps, bool elementwise_affine, bool with_bias)
-    : weight(elementwise_affine ? register_parameter("weight", ones({dim})) : Tensor()),
-      bias(elementwise_affine && with_bias ? register_parameter("bias", zeros({dim})) : Tensor()),
+    : weight(register_parameter("weight", elementwise_affine ? ones({dim}) : Tensor(), &weight)),
+      bias(register_parameter("bias", elementwise_affine && with_bias ? zeros({dim}) : Tensor(), &bias)),
+      dim_(dim),
       eps_(checked_eps("LayerNorm", eps)) {}
 
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight, bias, eps_); }

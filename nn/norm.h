@@ -12,6 +12,8 @@ class RMSNorm : public UnaryModule {
  public:
   explicit RMSNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true);
   Tensor forward(const Tensor& x) const override;
+  std::int64_t dim() const { return dim_; }
+  double eps() const { return eps_; }
   /// {forward(x + residual), x + residual} in one pass; residual may be undefined (see add_rms_norm).
   std::pair<Tensor, Tensor> forward_sum(const Tensor& x, const Tensor& residual = {}) const;
   /// forward(x) * silu(gate) in one pass; gate has x's shape.
@@ -20,9 +22,10 @@ class RMSNorm : public UnaryModule {
   /// keeps x and gate alone (see gated_norm_linear).
   Tensor forward_gated_linear(const Tensor& x, const Tensor& gate, const Tensor& weight, const Tensor& addend = {}) const;
 
-  const Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
+  Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
 
  private:
+  std::int64_t dim_;
   double eps_;
 };
 
@@ -31,11 +34,14 @@ class LayerNorm : public UnaryModule {
  public:
   explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true, bool with_bias = true);
   Tensor forward(const Tensor& x) const override;
+  std::int64_t dim() const { return dim_; }
+  double eps() const { return eps_; }
 
-  const Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
-  const Tensor bias;    ///< [dim], zeros at first; undefined without elementwise_affine or with_bias
+  Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
+  Tensor bias;    ///< [dim], zeros at first; undefined without elementwise_affine or with_bias
 
  private:
+  std::int64_t dim_;
   double eps_;
 };
 

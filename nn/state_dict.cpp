@@ -49,6 +49,13 @@ bool is_same_view(const Tensor& a, const Tensor& b) {
   return a.raw_data() == b.raw_data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
 }
 
+void clear_gradients(const NamedTensors& tensors, bool set_to_none) {
+  for (const auto& [name, x] : tensors) {
+    if (set_to_none) x.set_grad({});
+    else if (const Tensor gradient = x.grad(); gradient.defined()) fill_data(gradient, 0);
+  }
+}
+
 void copy_state(const NamedTensors& targets, const StateDict& state) {
   NoGradGuard no_grad;
   for (const auto& [name, target] : targets)

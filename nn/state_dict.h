@@ -28,6 +28,8 @@ TensorInfos infos_of(const StateDict& state);
 void check_state(const std::string& what, const NamedTensors& targets, const TensorInfos& state, bool strict = true);
 /// Whether both are the same elements of the same memory, as tied parameters are.
 bool is_same_view(const Tensor& a, const Tensor& b);
+/// Forgets the gradients of the tensors, or with set_to_none false fills them with zeros.
+void clear_gradients(const NamedTensors& tensors, bool set_to_none);
 /// Copies the entries of `state`, which must fit, into the tensors of `targets`.
 void copy_state(const NamedTensors& targets, const StateDict& state);
 

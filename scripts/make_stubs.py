@@ -35,10 +35,11 @@ BARE = {
     "object": "Any", "handle": "Any", "Iterable": "Iterable[Any]", "Callable": "Callable[..., Any]", "dict": "dict[str, Any]", "list": "list[Any]", "tuple": "tuple[Any, ...]",
     "os.PathLike": "os.PathLike[str]",
 }  # fmt: skip
-RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_")}
+RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_", "apply", "cuda", "cpu", "float", "double", "half", "bfloat16")}
 RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
+RETURNS |= {("Module", name): "list[Module]" for name in ("children", "modules")}
 RETURNS |= {("CheckpointSaver", "__enter__"): "Self", ("TokenWriter", "__enter__"): "Self", ("Loader", "__iter__"): "Self"}
-IGNORED = {"__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
+IGNORED = {"_arguments", "__setstate__", "__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """
     dtype: DType

@@ -75,7 +75,7 @@ TEST_P(Layers, EmbeddingTakesRowsAndSparesThePadding) {
   sum(y).backward();
   const auto gradient = sum(layer.weight.grad(), {1}).to_vector<double>();
   EXPECT_EQ(gradient, (std::vector<double>{3, 0, 0, 0, 0, 0, 6}));
-  EXPECT_TRUE(throws_with<IndexError>([] { Embedding bad(3, 2, 3); }, "padding_index is 3"));
+  EXPECT_TRUE(throws_with<IndexError>([] { Embedding bad(3, 2, 3); }, "padding_idx is 3"));
 }
 
 TEST_P(Layers, NormsNormaliseTheLastDimension) {

@@ -56,6 +56,45 @@ TEST(Module, NamesParametersInOrderAndSharedOnesOnce) {
   EXPECT_FALSE(model.inner.count.requires_grad());
 }
 
+TEST(Module, AssignedMembersAreParameters) {
+  struct Tied : Module {
+    Linear first{3, 3, false}, second{3, 3, false};
+    Tied() {
+      register_module("first", first);
+      register_module("second", second);
+    }
+  } model;
+  EXPECT_EQ(model.parameters().size(), 2u);
+  model.second.weight = model.first.weight;
+  EXPECT_EQ(names(model.named_parameters()), (std::vector<std::string>{"first.weight"}));
+  EXPECT_EQ(names(model.named_state()), (std::vector<std::string>{"first.weight", "second.weight"}));
+  model.second.bias = ones({3}).set_requires_grad();
+  EXPECT_EQ(names(model.named_parameters()), (std::vector<std::string>{"first.weight", "second.bias"}));
+  model.to(DType::float64);
+  EXPECT_EQ(model.second.weight.dtype(), DType::float64);
+  EXPECT_TRUE(all_close(model.second(ones({1, 3}, {DType::float64, kCPU})) - 1, model.first(ones({1, 3}, {DType::float64, kCPU})),
+                        1e-12, 0));
+}
+
+TEST(Module, AppliesAFunctionFromTheInside) {
+  Outer model;
+  std::vector<Module*> seen;
+  model.apply([&](Module& module) { seen.push_back(&module); });
+  EXPECT_EQ(seen, (std::vector<Module*>{&model.first, &model.inner, &model.tied, &model}));
+  EXPECT_EQ(names(model.named_buffers()), (std::vector<std::string>{"inner.count"}));
+}
+
+TEST(Module, ZeroGradCanKeepTheMemory) {
+  Linear layer(2, 2);
+  sum(layer(ones({1, 2}))).backward();
+  const Tensor gradient = layer.weight.grad();
+  layer.zero_grad(false);
+  EXPECT_TRUE(layer.weight.grad().is_same(gradient));
+  EXPECT_EQ(gradient.to_vector<float>(), (std::vector<float>{0, 0, 0, 0}));
+  layer.zero_grad();
+  EXPECT_FALSE(layer.weight.grad().defined());
+}
+
 TEST(Module, RefusesBadNames) {
   struct Named : Module {
     explicit Named(const std::string& name) {

@@ -1,9 +1,7 @@
 """Modules written in Python and in C++, layers, initialisers, optimisers, models."""
 
-import copy
 import gc
 import math
-import pickle
 import signal
 import threading
 import weakref
@@ -51,8 +49,6 @@ def test_parameters_are_found_by_attribute():
     assert [name for name, _ in model.named_children()] == ["blocks", "head"]
     assert dict(model.named_modules())["blocks.1"] is model.blocks[1] and dict(model.named_modules())[""] is model
     assert len(model.blocks) == 2 and len(model.head) == 3 and list(model.blocks)[1] is model.blocks[1]
-    assert "(blocks): ModuleList(" in repr(model) and "(2): Linear(weight [2, 3])" in repr(model)
-    assert repr(model.blocks[0]) == "Block(scale [3]\n  (linear): Linear(weight [3, 3], bias [3])\n)" and repr(nn.Dropout(0.5)) == "Dropout()"
 
 
 def test_forward_takes_any_arguments():
@@ -73,7 +69,7 @@ def test_attributes_can_be_replaced():
     assert block.named_parameters() == [] and block.state_dict() == {} and not hasattr(block, "linear")
     with pytest.raises(AttributeError):
         del block.nothing
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError, match="weight: expected a parameter"):
         nn.Linear(1, 1).weight = glade.ones(1)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         block.nothing
@@ -106,12 +102,6 @@ def test_a_module_is_no_part_of_itself():
         with pytest.raises(ValueError, match="'back' would be a part of itself"):
             parent.back = part
     assert len(outer.parameters()) == 3
-
-
-def test_modules_are_not_copied_or_pickled():
-    for call in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"a Block cannot be pickled or copied: .* state_dict\(\)"):
-            call(Block())
 
 
 def test_tied_weights():
@@ -191,7 +181,7 @@ def test_layers(rng):
     linear = nn.Linear(8, 3)
     np.testing.assert_allclose(to_numpy(linear(x)), to_numpy(x) @ to_numpy(linear.weight).T + to_numpy(linear.bias), rtol=1e-4, atol=1e-5)
     assert nn.Linear(8, 3, bias=False).bias is None
-    embedding = nn.Embedding(10, 4, padding_index=2)
+    embedding = nn.Embedding(10, 4, padding_idx=2)
     assert embedding(glade.tensor([[1, 2]])).shape == (1, 2, 4) and embedding.weight[2].tolist() == [0, 0, 0, 0]
     assert nn.LayerNorm(8)(x).mean(-1).abs().max().item() < 1e-5
     assert abs(nn.RMSNorm(8)(x).square().mean().item() - 1) < 1e-3

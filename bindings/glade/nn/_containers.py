@@ -34,6 +34,16 @@ class ModuleList(Module):
         return iter(self._items)
 
 
+class _Shown:
+    """A function as it is printed, by its name."""
+
+    def __init__(self, function: Any) -> None:
+        self._name = getattr(function, "__name__", None) or repr(function)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
 class Sequential(Module):
     """Applies its parts one after the other: modules, named "0", "1", ..., and functions, which hold nothing.
 
@@ -58,6 +68,9 @@ class Sequential(Module):
         for part in self._parts:
             x = part(x)
         return x
+
+    def _parts_to_show(self) -> list[tuple[str, Any]]:
+        return [(str(i), part if isinstance(part, Module) else _Shown(part)) for i, part in enumerate(self._parts)]
 
     def __len__(self) -> int:
         return len(self._parts)
