@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include <glade/core/format.h>
+#include <glade/core/message.h>
 
 namespace glade::tuning {
 
@@ -76,8 +77,11 @@ void clear_process_cache() {
 void detail::warn_once(const std::string& about, const std::string& message) {
   static std::mutex mutex;
   static std::set<std::string> warned;
-  const std::lock_guard lock(mutex);
-  if (warned.insert(about).second) fmt::print(stderr, "glade: warning: {}\n", message);
+  const bool first = [&] {
+    const std::lock_guard lock(mutex);
+    return warned.insert(about).second;
+  }();
+  if (first) warn(message);  // without the lock: Python's handler waits for the interpreter
 }
 
 }  // namespace glade::tuning

@@ -67,7 +67,7 @@ std::size_t export_cache(const std::string& path);
 std::size_t import_cache(const std::string& path);
 
 namespace detail {
-/// To stderr, once a process for each `about`.
+/// Calls warn() once a process for each `about`.
 void warn_once(const std::string& about, const std::string& message);
 }  // namespace detail
 

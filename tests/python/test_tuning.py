@@ -90,3 +90,14 @@ def test_policies(inputs, monkeypatch):
     assert tuning.autotune_policy() == "autotune"
     with pytest.raises(ValueError, match="expected heuristic, autotune or cache_only"):
         tuning.set_autotune_policy("always")
+
+
+def test_damaged_caches_warn_once(tmp_path, inputs):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "recurrent_attention.json").write_text("damaged")
+    with pytest.warns(UserWarning, match="the tuning cache .*recurrent_attention.json is passed over .* it is not JSON") as caught:
+        RecurrentAttention()(*inputs)
+        tuning.clear_process_cache()
+        RecurrentAttention()(*inputs)
+    assert len(caught) == 1
