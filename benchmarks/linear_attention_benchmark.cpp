@@ -127,7 +127,7 @@ void generate(benchmark::State& state, std::int64_t batch) {
   });
   graph.replay();
 
-  benchmarks::Stopwatch stopwatch;
+  benchmarks::Stopwatch stopwatch(kCUDA);
   for (auto _ : state) {
     stopwatch.start();
     graph.replay();
