@@ -347,7 +347,7 @@ class Csv {
   void print(const std::string& line) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
-    if (file_.is_open()) file_ << line << std::endl;
+    if (file_.is_open()) file_ << line << '\n' << std::flush;
   }
 
   std::ofstream& file_;
