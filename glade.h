@@ -22,6 +22,7 @@
 #include <glade/core/storage.h>
 #include <glade/core/stream.h>
 #include <glade/core/tensor.h>
+#include <glade/nn/activation.h>
 #include <glade/nn/attention.h>
 #include <glade/nn/checkpoint.h>
 #include <glade/nn/checkpoint_saver.h>
@@ -35,6 +36,7 @@
 #include <glade/nn/hdf5_file.h>
 #include <glade/nn/init.h>
 #include <glade/nn/linear.h>
+#include <glade/nn/loss.h>
 #include <glade/nn/mlp.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/models/config.h>
@@ -42,6 +44,7 @@
 #include <glade/nn/models/pretrained.h>
 #include <glade/nn/module.h>
 #include <glade/nn/norm.h>
+#include <glade/nn/optim/adam.h>
 #include <glade/nn/optim/adamw.h>
 #include <glade/nn/optim/clip.h>
 #include <glade/nn/optim/loss_scaler.h>

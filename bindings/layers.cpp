@@ -1,8 +1,7 @@
-// What layers are made of: indexing by tensors, norms, losses, the short convolution.
+// What layers are made of: indexing by tensors, norms, the short convolution.
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/convolution/convolution.h>
 #include <glade/ops/index/index.h>
-#include <glade/ops/loss/loss.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/norm/norm.h>
 
@@ -14,12 +13,6 @@ namespace {
 
 using py::arg;
 using OptionalTensor = std::optional<Tensor>;
-
-Reduction reduction_named(const char* function, const std::string& name) {
-  if (name == "mean") return Reduction::mean;
-  if (name == "sum") return Reduction::sum;
-  throw ValueError(std::string(function) + ": reduction is '" + name + "', expected 'mean' or 'sum'");
-}
 
 void bind_index(py::module_& module) {
   module.def("embedding", embedding, arg("weight"), arg("indices"), arg("padding_index") = -1, Unlocked(),
@@ -72,56 +65,11 @@ void bind_norm(py::module_& module) {
       "(rms_norm(x + residual, weight, eps), x + residual) in one pass; residual has x's shape (ShapeError).");
 }
 
-void bind_loss(py::module_& module) {
-  module.def(
-      "cross_entropy",
-      [](const Tensor& logits, const Tensor& targets, std::int64_t ignore_index, double label_smoothing,
-         const std::string& reduction) {
-        return cross_entropy(logits, targets, {ignore_index, label_smoothing, reduction_named("cross_entropy", reduction)});
-      },
-      arg("logits"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("label_smoothing") = 0.0,
-      arg("reduction") = "mean", Unlocked(),
-      "The cross entropy of logits [..., C] against class indices [...] (int64 or int32): a float32 scalar (float64 for "
-      "float64).\n\n"
-      "Targets equal to ignore_index count for nothing; label_smoothing in [0, 1) is the share of the target spread over all "
-      "classes; "
-      "reduction is \"mean\", over the targets that count, or \"sum\". IndexError for another target outside [0, C).");
-  module.def(
-      "linear_cross_entropy",
-      [](const Tensor& x, const Tensor& weight, const Tensor& targets, std::int64_t ignore_index, double label_smoothing,
-         const std::string& reduction) {
-        return linear_cross_entropy(x, weight, targets,
-                                    {ignore_index, label_smoothing, reduction_named("linear_cross_entropy", reduction)});
-      },
-      arg("x"), arg("weight"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("label_smoothing") = 0.0,
-      arg("reduction") = "mean", Unlocked(),
-      "cross_entropy(linear(x, weight), targets, ...) for x [..., in] and weight [C, in], without ever holding all logits. "
-      "Computed "
-      "in x's dtype, whatever the weight's. Errors as for those two.");
-  module.def(
-      "nll_loss",
-      [](const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index, const std::string& reduction) {
-        return nll_loss(log_probabilities, targets, ignore_index, reduction_named("nll_loss", reduction));
-      },
-      arg("log_probabilities"), arg("targets"), py::kw_only(), arg("ignore_index") = -100, arg("reduction") = "mean", Unlocked(),
-      "cross_entropy from log-probabilities [..., C], as log_softmax gives them. IndexError for a target outside [0, C) that is "
-      "not "
-      "ignore_index.");
-  module.def(
-      "mse_loss",
-      [](const Tensor& a, const Tensor& b, const std::string& reduction) {
-        return mse_loss(a, b, reduction_named("mse_loss", reduction));
-      },
-      arg("a"), arg("b"), py::kw_only(), arg("reduction") = "mean", Unlocked(),
-      "The mean (or, with reduction=\"sum\", the sum) of (a - b)^2. ShapeError unless the shapes are equal.");
-}
-
 }  // namespace
 
 void bind_layers(py::module_& module) {
   bind_index(module);
   bind_norm(module);
-  bind_loss(module);
   module.def(
       "linear",
       [](const Tensor& x, const Tensor& weight, const OptionalTensor& bias) { return linear(x, weight, or_undefined(bias)); },

@@ -232,7 +232,8 @@ py::tuple reduce(const py::object& self) {
     throw py::type_error("a " + type_name(self) + " cannot be pickled or copied alone: copy the model that it is a part of");
   py::dict tensors;  // of the C++ part
   for (const auto& [name, x] : module.named_state())
-    if (!attributes.contains(name.substr(0, name.find('.')))) tensors[py::str(name)] = to_python(x);
+    if (!attributes.contains(name.substr(0, name.find('.'))) && !has_name(module.named_buffers(), name))
+      tensors[py::str(name)] = to_python(x);  // its buffers are among the arguments
   const py::dict state(arg("attributes") = attributes.attr("copy")(),
                        arg("parameters") = own_names(module.named_parameters(), attributes),
                        arg("buffers") = own_names(module.named_buffers(), attributes), arg("tensors") = tensors,

@@ -1,9 +1,8 @@
-// glade.nn: the layers and the initialisers.
+// glade.nn: the layers.
 #include <glade/nn/attention.h>
 #include <glade/nn/convolution.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
-#include <glade/nn/init.h>
 #include <glade/nn/linear.h>
 #include <glade/nn/mlp.h>
 #include <glade/nn/norm.h>
@@ -235,50 +234,15 @@ void bind_attention(py::module_& module) {
       });
 }
 
-/// An initialiser with some numbers for parameters, which returns the tensor it filled.
-template <class... Numbers, class Fill, class... Extra>
-void def_initializer(py::module_& module, const char* name, Fill fill, const Extra&... extra) {
-  module.def(
-      name,
-      [fill](const py::object& x, Numbers... numbers) {
-        if (!is_tensor(x.ptr())) throw py::type_error("expected a tensor");
-        if constexpr (std::is_invocable_v<Fill, const Tensor&, Numbers...>) fill(tensor_of(x.ptr()), numbers...);
-        else fill(tensor_of(x.ptr()), numbers..., default_generator());
-        return x;
-      },
-      arg("x"), extra...);
-}
-
-void bind_init(py::module_& module) {
-  def_initializer<double>(module, "constant_", init::constant_, arg("value"),
-                          "Fills x with one value, unrecorded, and returns it.");
-  def_initializer<double, double>(module, "uniform_", init::uniform_, arg("low"), arg("high"),
-                                  "Fills x with uniform random numbers, unrecorded, and returns it.");
-  def_initializer<double, double>(module, "normal_", init::normal_, arg("mean") = 0.0, arg("deviation") = 1.0,
-                                  "Fills x with normal random numbers, unrecorded, and returns it.");
-  def_initializer<double>(
-      module, "kaiming_uniform_", init::kaiming_uniform_, arg("gain") = 1.0,
-      "Fills a weight [out, in, ...] uniformly within +-gain * sqrt(3 / fan_in) (He et al. 2015), unrecorded, and "
-      "returns it. gain is 1 for a "
-      "linear layer, sqrt(2) in front of relu. ShapeError for less than two dimensions.");
-  def_initializer<double>(
-      module, "xavier_uniform_", init::xavier_uniform_, arg("gain") = 1.0,
-      "Fills a weight [out, in, ...] uniformly within +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio "
-      "2010), unrecorded, and returns "
-      "it. ShapeError for less than two dimensions.");
-  def_initializer<double>(
-      module, "xavier_normal_", init::xavier_normal_, arg("gain") = 1.0,
-      "Fills a weight [out, in, ...] normally with deviation gain * sqrt(2 / (fan_in + fan_out)), unrecorded, and "
-      "returns it. ShapeError for "
-      "less than two dimensions.");
-}
-
 }  // namespace
 
 void bind_modules(py::module_& module) {
   py::module_ layers = public_submodule(module, "_nn", "glade.nn");
   bind_module(layers);
   bind_simple_layers(layers);
+  bind_activation_layers(layers);
+  bind_loss_modules(layers);
+  bind_losses(module);
   bind_attention(layers);
   py::module_ initializers = public_submodule(layers, "init", "glade.nn.init");
   bind_init(initializers);

@@ -8,6 +8,12 @@ namespace glade::python {
 
 /// The class Module.
 void bind_module(py::module_& module);
+void bind_activation_layers(py::module_& module);
+/// The initialisers, in glade.nn.init.
+void bind_init(py::module_& module);
+void bind_loss_modules(py::module_& module);
+/// The losses as functions.
+void bind_losses(py::module_& module);
 
 /// A layer's parameter as an attribute that can be set: to a parameter, which may be another layer's, or to None.
 template <class Class, class Layer>

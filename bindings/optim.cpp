@@ -1,7 +1,7 @@
 // glade.optim: optimisers, learning-rate schedules, gradient clipping.
 #include <pybind11/functional.h>
 
-#include <glade/nn/optim/adamw.h>
+#include <glade/nn/optim/adam.h>
 #include <glade/nn/optim/clip.h>
 #include <glade/nn/optim/loss_scaler.h>
 #include <glade/nn/optim/schedule.h>
@@ -60,6 +60,52 @@ std::unique_ptr<Optimizer> make_optimizer(const py::iterable& parameters, const 
   return std::make_unique<Optimizer>(named_tensors(list), options);
 }
 
+/// A group also as a dict, as PyTorch's programs read and write it.
+py::object group_item(const py::object& self, const std::string& key) {
+  if (key == "params" || key == "param_names" || key == "lr" || key == "weight_decay") return self.attr(key.c_str());
+  throw py::key_error(key);
+}
+
+void set_group_item(const py::object& self, const std::string& key, const py::object& value) {
+  if (key != "lr" && key != "weight_decay") throw py::key_error(key + ": only lr and weight_decay can be set");
+  self.attr(key.c_str()) = value;
+}
+
+void bind_groups(py::module_& module) {
+  py::class_<ParameterGroup>(module, "ParameterGroup",
+                             "Parameters that share a learning rate and a weight decay; group[\"lr\"] is group.lr.")
+      .def_property_readonly(
+          "params",
+          [](const ParameterGroup& self) {
+            Tensors result;
+            for (const auto& [name, x] : self.parameters) result.push_back(x);
+            return result;
+          },
+          "The parameters.")
+      .def_property_readonly(
+          "param_names",
+          [](const ParameterGroup& self) {
+            std::vector<std::string> result;
+            for (const auto& [name, x] : self.parameters) result.push_back(name);
+            return result;
+          },
+          "The names of the parameters, or their numbers where none were given.")
+      .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
+      .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.")
+      .def("__getitem__", group_item, arg("key"))
+      .def("__setitem__", set_group_item, arg("key"), arg("value"))
+      .def(
+          "keys", [](const ParameterGroup&) { return std::vector<std::string>{"params", "param_names", "lr", "weight_decay"}; },
+          "The names of what group[...] reads.")
+      .def("__repr__", [](const ParameterGroup& self) {
+        std::int64_t count = 0;
+        for (const auto& [name, x] : self.parameters) count += x.numel();
+        return "ParameterGroup(lr=" + py::repr(py::float_(self.lr)).cast<std::string>() +
+               ", weight_decay=" + py::repr(py::float_(self.weight_decay)).cast<std::string>() + ", " +
+               std::to_string(self.parameters.size()) + " tensors of " + std::to_string(count) + " parameters)";
+      });
+}
+
 constexpr const char* kParameters =
     "\n\n`params` are a module's named_parameters(), tensors, or groups: dicts with params and, for the group alone, lr and "
     "weight_decay. ValueError "
@@ -72,10 +118,7 @@ constexpr const char* kParameters =
 
 void bind_optim(py::module_& module) {
   py::module_ optimizers = public_submodule(module, "_optim", "glade.optim");
-  py::class_<ParameterGroup>(optimizers, "ParameterGroup", "Parameters that share a learning rate and a weight decay.")
-      .def_readonly("params", &ParameterGroup::parameters, "(name, tensor) pairs.")
-      .def_readwrite("lr", &ParameterGroup::lr, "The learning rate.")
-      .def_readwrite("weight_decay", &ParameterGroup::weight_decay, "The weight decay.");
+  bind_groups(optimizers);
   py::class_<LossScaler>(
       optimizers, "LossScaler",
       "A factor for the loss that is as large as the gradients' range allows, for float16:\n\n"
@@ -106,10 +149,17 @@ void bind_optim(py::module_& module) {
           "step is skipped where one is not finite; then returns their norm before clipping, a float64 scalar. ValueError where "
           "a "
           "parameter was moved or converted since the optimiser was made.")
-      .def("zero_grad", &Optimizer::zero_grad, "Forgets the gradients.")
+      .def("zero_grad", &Optimizer::zero_grad, arg("set_to_none") = true, "Forgets the gradients, or fills them with zeros.")
       .def_property_readonly(
-          "groups", [](Optimizer& self) -> std::vector<ParameterGroup>& { return self.groups(); },
+          "param_groups", [](Optimizer& self) -> std::vector<ParameterGroup>& { return self.groups(); },
           py::return_value_policy::reference_internal, "The groups, whose lr and weight_decay can be set.")
+      .def("__repr__",
+           [](const py::object& self) {
+             std::string text = py::str(py::type::of(self).attr("__name__"));
+             text += "(";
+             for (const py::handle group : self.attr("param_groups")) text += "\n  " + py::repr(group).cast<std::string>();
+             return text + "\n)";
+           })
       .def_property(
           "lr", [](Optimizer& self) { return self.groups().front().lr; }, &Optimizer::set_lr,
           "The learning rate of the first group; setting it sets that of all. ValueError for one that is negative or not finite.")
@@ -131,20 +181,43 @@ void bind_optim(py::module_& module) {
            arg("params"), arg("lr") = AdamWOptions{}.lr, py::kw_only(),
            arg("betas") = std::pair(AdamWOptions{}.beta1, AdamWOptions{}.beta2), arg("eps") = AdamWOptions{}.eps,
            arg("weight_decay") = AdamWOptions{}.weight_decay);
+  const std::string adam_doc =
+      std::string("Adam (arXiv 1412.6980), with weight_decay * parameter added to the gradient; AdamW decays better.") +
+      kParameters;
+  py::class_<Adam, AdamW>(optimizers, "Adam", adam_doc.c_str())
+      .def(py::init(
+               [](const py::iterable& parameters, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
+                 return make_optimizer<Adam>(parameters, AdamOptions{lr, betas.first, betas.second, eps, weight_decay});
+               }),
+           arg("params"), arg("lr") = AdamOptions{}.lr, arg("betas") = std::pair(AdamOptions{}.beta1, AdamOptions{}.beta2),
+           arg("eps") = AdamOptions{}.eps, arg("weight_decay") = AdamOptions{}.weight_decay);
   const std::string sgd_doc =
-      std::string("buffer = momentum * buffer + gradient + weight_decay * parameter; parameter -= lr * buffer.") + kParameters;
+      std::string(
+          "buffer = momentum * buffer + gradient + weight_decay * parameter; parameter -= lr * buffer. With nesterov, "
+          "parameter -= lr * (gradient + momentum * buffer).") +
+      kParameters;
   py::class_<SGD, Optimizer>(optimizers, "SGD", sgd_doc.c_str())
-      .def(py::init([](const py::iterable& parameters, double lr, double momentum, double weight_decay) {
-             return make_optimizer<SGD>(parameters, SGDOptions{lr, momentum, weight_decay});
+      .def(py::init([](const py::iterable& parameters, double lr, double momentum, double weight_decay, bool nesterov) {
+             return make_optimizer<SGD>(parameters, SGDOptions{lr, momentum, weight_decay, nesterov});
            }),
            arg("params"), arg("lr") = SGDOptions{}.lr, py::kw_only(), arg("momentum") = SGDOptions{}.momentum,
-           arg("weight_decay") = SGDOptions{}.weight_decay);
+           arg("weight_decay") = SGDOptions{}.weight_decay, arg("nesterov") = false);
 
   optimizers.def("constant_lr", constant_lr, "A schedule that is always 1.");
   optimizers.def("warmup_cosine_lr", warmup_cosine_lr, arg("warmup"), arg("total"), arg("final_factor") = 0.1,
                  "A schedule that rises in equal steps to 1 over `warmup` steps, then falls to final_factor along half a cosine "
                  "until step `total`, and "
                  "stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].");
+  optimizers.def("step_lr", step_lr, arg("step_size"), arg("gamma") = 0.1,
+                 "A schedule that multiplies the learning rate by gamma every step_size steps. ValueError unless step_size is "
+                 "positive.");
+  optimizers.def("cosine_lr", cosine_lr, arg("period"), arg("final_factor") = 0.0,
+                 "A schedule along half a cosine from 1 to final_factor over `period` steps, back over the next, and so on. "
+                 "ValueError unless period is positive and final_factor in [0, 1].");
+  optimizers.def("one_cycle_lr", one_cycle_lr, arg("total"), arg("warmup") = 0.3, arg("initial_factor") = 0.04,
+                 arg("final_factor") = 4e-6,
+                 "A schedule that rises along half a cosine from initial_factor to 1 over the share `warmup` of the `total` "
+                 "steps, then falls to final_factor (arXiv 1708.07120). ValueError for numbers out of range.");
   py::class_<LRScheduler>(
       optimizers, "LRScheduler",
       "Sets an optimiser's learning rates to their initial ones times schedule(step): at once for step 0, "
@@ -153,6 +226,7 @@ void bind_optim(py::module_& module) {
       "is negative or not finite.")
       .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())
       .def("step", &LRScheduler::step, "Goes on to the next step.")
+      .def("get_last_lr", &LRScheduler::learning_rates, "The learning rates of the groups.")
       .def_property_readonly("factor", &LRScheduler::factor, "The factor in use.")
       .def("state_dict", &LRScheduler::state_dict, "The number of steps taken, as \"step\".")
       .def("load_state_dict", &LRScheduler::load_state_dict, arg("state"),

@@ -1,10 +1,12 @@
 #include <glade/nn/init.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
+#include <glade/core/parallel.h>
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/random/random.h>
 
@@ -23,6 +25,24 @@ Fans fans(const Tensor& x, const char* operation) {
   double window = 1;
   for (int d = 2; d < x.ndim(); ++d) window *= static_cast<double>(x.size(d));
   return {columns * window, rows * window};
+}
+
+double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+
+/// Where the normal distribution function is p, by bisection and then Newton's method.
+double normal_quantile(double p) {
+  double low = -40, high = 40;
+  for (int i = 0; i < 12; ++i) {
+    const double middle = (low + high) / 2;
+    (normal_cdf(middle) < p ? low : high) = middle;
+  }
+  double x = (low + high) / 2;
+  for (int i = 0; i < 5; ++i) {
+    const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+    if (density < 1e-300) break;
+    x = std::clamp(x - (normal_cdf(x) - p) / density, low, high);
+  }
+  return x;
 }
 
 }  // namespace
@@ -51,6 +71,26 @@ const Tensor& normal_(const Tensor& x, double mean, double deviation, Generator&
 const Tensor& kaiming_uniform_(const Tensor& x, double gain, Generator& generator) {
   const double bound = gain * std::sqrt(3 / fans(x, "kaiming_uniform_").in);
   return uniform_(x, -bound, bound, generator);
+}
+
+const Tensor& kaiming_normal_(const Tensor& x, double gain, Generator& generator) {
+  return normal_(x, 0, gain / std::sqrt(fans(x, "kaiming_normal_").in), generator);
+}
+
+const Tensor& trunc_normal_(const Tensor& x, double mean, double deviation, double low, double high, Generator& generator) {
+  if (!(deviation > 0) || !std::isfinite(deviation))
+    fail<ValueError>("trunc_normal_: the deviation is {}, expected a positive finite number", deviation);
+  if (!(low < high)) fail<ValueError>("trunc_normal_: the limits are {} and {}, expected the first below the second", low, high);
+  if (skipping) return x;
+  // The quantiles of uniform numbers, on the CPU whatever the device, so that both get the same.
+  const double first = normal_cdf((low - mean) / deviation), last = normal_cdf((high - mean) / deviation);
+  const Tensor values = uniform(x.shape(), first, last, {DType::float64, kCPU}, generator);
+  auto* data = values.data<double>();
+  parallel_for(values.numel(), 1024, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) data[i] = std::clamp(mean + deviation * normal_quantile(data[i]), low, high);
+  });
+  const NoGradGuard no_grad;
+  return copy_(x, to_data(values, x.dtype()));
 }
 
 const Tensor& xavier_uniform_(const Tensor& x, double gain, Generator& generator) {

@@ -1,5 +1,7 @@
 #pragma once
 // Initialisers: fill a tensor in place, unrecorded, and return it. Random numbers come from `generator`.
+#include <numbers>
+
 #include <glade/core/generator.h>
 #include <glade/core/tensor.h>
 
@@ -18,11 +20,18 @@ class SkipInit {
 };
 
 const Tensor& constant_(const Tensor& x, double value);
+inline const Tensor& zeros_(const Tensor& x) { return constant_(x, 0); }
+inline const Tensor& ones_(const Tensor& x) { return constant_(x, 1); }
 const Tensor& uniform_(const Tensor& x, double low, double high, Generator& generator = default_generator());
 const Tensor& normal_(const Tensor& x, double mean = 0, double deviation = 1, Generator& generator = default_generator());
+/// Normal, but only values within [low, high]. ValueError unless deviation is positive and low < high.
+const Tensor& trunc_normal_(const Tensor& x, double mean = 0, double deviation = 1, double low = -2, double high = 2,
+                            Generator& generator = default_generator());
 /// For a weight [out, in, ...], where fan_in counts all dimensions but the first: uniform within +-gain * sqrt(3 / fan_in)
-/// (He et al. 2015). gain is 1 for a linear layer, sqrt(2) in front of relu. ShapeError for less than two dimensions.
-const Tensor& kaiming_uniform_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
+/// (He et al. 2015). gain is sqrt(2) in front of relu, 1 for a linear layer. ShapeError for less than two dimensions.
+const Tensor& kaiming_uniform_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator());
+/// The same, but normal with deviation gain / sqrt(fan_in).
+const Tensor& kaiming_normal_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator());
 /// Uniform within +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010).
 const Tensor& xavier_uniform_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
 /// Normal with deviation gain * sqrt(2 / (fan_in + fan_out)).

@@ -23,13 +23,16 @@ AdamW::AdamW(const NamedTensors& parameters, const AdamWOptions& options)
     : AdamW(matrices_and_rest(parameters, options), options) {}
 
 AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
-    : Optimizer("AdamW", std::move(groups)), options_(options) {
-  const auto check_beta = [](const char* name, double beta) {
-    if (!(beta >= 0 && beta < 1)) fail<ValueError>("AdamW: {} is {}, expected a value in [0, 1)", name, beta);
+    : AdamW("AdamW", std::move(groups), options, Decay::decoupled) {}
+
+AdamW::AdamW(const char* name, std::vector<ParameterGroup> groups, const AdamWOptions& options, Decay decay)
+    : Optimizer(name, std::move(groups)), options_(options), decay_(decay) {
+  const auto check_beta = [&](const char* setting, double beta) {
+    if (!(beta >= 0 && beta < 1)) fail<ValueError>("{}: {} is {}, expected a value in [0, 1)", name, setting, beta);
   };
   check_beta("beta1", options.beta1);
   check_beta("beta2", options.beta2);
-  if (!(options.eps >= 0)) fail<ValueError>("AdamW: eps is {}, expected at least 0", options.eps);
+  if (!(options.eps >= 0)) fail<ValueError>("{}: eps is {}, expected at least 0", name, options.eps);
   exp_avg_ = make_state("exp_avg");
   exp_avg_sq_ = make_state("exp_avg_sq");
   step_ = make_counter("step");
@@ -39,9 +42,12 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
 void AdamW::advance() {
   const auto t = static_cast<double>(++*step_.data<std::int64_t>());
   std::vector<double> numbers;
-  for (const ParameterGroup& group : groups_)
+  for (const ParameterGroup& group : groups_) {
+    const bool decoupled = decay_ == Decay::decoupled;
     numbers.insert(numbers.end(), {options_.beta1, options_.beta2, options_.eps, group.lr / (1 - std::pow(options_.beta1, t)),
-                                   1 / std::sqrt(1 - std::pow(options_.beta2, t)), 1 - group.lr * group.weight_decay});
+                                   1 / std::sqrt(1 - std::pow(options_.beta2, t)),
+                                   decoupled ? 1 - group.lr * group.weight_decay : 1, decoupled ? 0 : group.weight_decay});
+  }
   GLADE_DISPATCH(device_, write_numbers, settings_, numbers);
 }
 

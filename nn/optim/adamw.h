@@ -21,11 +21,16 @@ class AdamW : public Optimizer {
   /// In a graph's capture the step is recorded: every replay counts as a step with the groups' learning rates of then.
   Tensor step(const StepOptions& options = {}) override;
 
+ protected:
+  enum class Decay { decoupled, in_gradient };
+  AdamW(const char* name, std::vector<ParameterGroup> groups, const AdamWOptions& options, Decay decay);
+
  private:
   /// Counts a step and queues what it reads.
   void advance();
 
   AdamWOptions options_;
+  Decay decay_;
   Tensors exp_avg_, exp_avg_sq_;
   Tensor step_;
   Tensor settings_;  // see AdamWSettings

@@ -15,17 +15,19 @@ struct AdamWTensors {
 
 /// Where AdamW reads what changes from step to step: in memory of the device, so that a captured graph follows it.
 struct AdamWSettings {
-  Tensor values;  // float64 [groups, 6]: the rows of AdamWStep
+  Tensor values;  // float64 [groups, 7]: the rows of AdamWStep
   Tensor factor;  // float64 scalar that gradients are multiplied by, or undefined
   bool skip;      // whether nothing is changed where factor is not finite
 };
 
-/// One step: m and v move towards g and g^2, then p = p * decay - lr * m / (sqrt(v) * inverse_sqrt_correction + eps).
+/// One step: g += l2 * p, m and v move towards g and g^2, then p = p * decay - lr * m / (sqrt(v) * inverse_sqrt_correction +
+/// eps).
 struct AdamWStep {
   double beta1, beta2, eps;
   double lr;                       // with the bias correction of m
   double inverse_sqrt_correction;  // bias correction of v
   double decay;
+  double l2;  // weight decay that is part of the gradient, as in Adam
 };
 constexpr std::int64_t kAdamWNumbers = sizeof(AdamWStep) / sizeof(double);
 

@@ -59,11 +59,11 @@ void adamw(const std::vector<AdamWTensors>& tensors, const AdamWSettings& settin
       C* __restrict m = x.exp_avg.data<C>();
       C* __restrict v = x.exp_avg_sq.data<C>();
       const C beta1(step.beta1), beta2(step.beta2), rest1(1 - step.beta1), rest2(1 - step.beta2);
-      const C eps(step.eps), lr(step.lr), correction(step.inverse_sqrt_correction), decay(step.decay), scale(factor);
+      const C eps(step.eps), lr(step.lr), correction(step.inverse_sqrt_correction), decay(step.decay), l2(step.l2), scale(factor);
       parallel_for(x.parameter.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) {
-          const C gradient = C(g[i]) * scale;
+          const C gradient = C(g[i]) * scale + l2 * C(p[i]);
           m[i] = beta1 * m[i] + rest1 * gradient;
           v[i] = beta2 * v[i] + rest2 * gradient * gradient;
           p[i] = T(C(p[i]) * decay - lr * m[i] / (std::sqrt(v[i]) * correction + eps));

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto [tensor, begin, end] = list.part();
   const AdamWStep step = settings[list.group[tensor]];
   const C beta1(step.beta1), beta2(step.beta2), rest1(1 - step.beta1), rest2(1 - step.beta2), eps(step.eps), lr(step.lr),
-      correction(step.inverse_sqrt_correction), decay(step.decay), scale(factor != nullptr ? *factor : 1);
+      correction(step.inverse_sqrt_correction), decay(step.decay), l2(step.l2), scale(factor != nullptr ? *factor : 1);
   T* const p = static_cast<T*>(list.data[0][tensor]);
   const T* const g = static_cast<const T*>(list.data[1][tensor]);
   C* const m = static_cast<C*>(list.data[2][tensor]);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
     Vector<Copy, W> copied;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const C gradient = C(gradients.x[w]) * scale;
+      const C gradient = C(gradients.x[w]) * scale + l2 * C(values.x[w]);
       means.x[w] = beta1 * means.x[w] + rest1 * gradient;
       squares.x[w] = beta2 * squares.x[w] + rest2 * gradient * gradient;
       values.x[w] = T(C(values.x[w]) * decay - lr * means.x[w] / (sqrt(squares.x[w]) * correction + eps));

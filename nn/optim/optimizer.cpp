@@ -41,9 +41,8 @@ Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups) : nam
   if (seen.empty()) fail<ValueError>("{}: no parameters", name_);
 }
 
-void Optimizer::zero_grad() {
-  for (const ParameterGroup& group : groups_)
-    for (const auto& [name, x] : group.parameters) x.set_grad({});
+void Optimizer::zero_grad(bool set_to_none) {
+  for (const ParameterGroup& group : groups_) clear_gradients(group.parameters, set_to_none);
 }
 
 void Optimizer::set_lr(double lr) {

@@ -32,8 +32,8 @@ class Optimizer {
   /// skipped step counts as one. ValueError, before anything is changed, where a parameter was moved or converted since the
   /// optimiser was made.
   virtual Tensor step(const StepOptions& options = {}) = 0;
-  /// Forgets the gradients.
-  void zero_grad();
+  /// Forgets the gradients, or with set_to_none false fills them with zeros.
+  void zero_grad(bool set_to_none = true);
 
   std::vector<ParameterGroup>& groups() { return groups_; }
   /// Sets the learning rate of every group. ValueError for one that is negative or not finite.

@@ -1,5 +1,6 @@
 #include <glade/nn/optim/schedule.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -24,6 +25,46 @@ LRSchedule warmup_cosine_lr(std::int64_t warmup, std::int64_t total, double fina
   };
 }
 
+namespace {
+
+void check_factor(const char* schedule, const char* name, double factor) {
+  if (!(factor >= 0 && factor <= 1)) fail<ValueError>("{}: {} is {}, expected a value in [0, 1]", schedule, name, factor);
+}
+
+/// From `from` at progress 0 to `to` at 1, and back at 2.
+double along_cosine(double from, double to, double progress) {
+  return to + (from - to) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace
+
+LRSchedule step_lr(std::int64_t step_size, double gamma) {
+  if (step_size <= 0) fail<ValueError>("step_lr: step_size is {}, expected a positive number", step_size);
+  if (!(gamma >= 0) || !std::isfinite(gamma))
+    fail<ValueError>("step_lr: gamma is {}, expected a finite number of at least 0", gamma);
+  return [=](std::int64_t step) { return std::pow(gamma, static_cast<double>(step / step_size)); };
+}
+
+LRSchedule cosine_lr(std::int64_t period, double final_factor) {
+  if (period <= 0) fail<ValueError>("cosine_lr: period is {}, expected a positive number", period);
+  check_factor("cosine_lr", "final_factor", final_factor);
+  return
+      [=](std::int64_t step) { return along_cosine(1, final_factor, static_cast<double>(step) / static_cast<double>(period)); };
+}
+
+LRSchedule one_cycle_lr(std::int64_t total, double warmup, double initial_factor, double final_factor) {
+  if (total <= 0) fail<ValueError>("one_cycle_lr: total is {}, expected a positive number", total);
+  check_factor("one_cycle_lr", "warmup", warmup);
+  check_factor("one_cycle_lr", "initial_factor", initial_factor);
+  check_factor("one_cycle_lr", "final_factor", final_factor);
+  const double peak = warmup * static_cast<double>(total) - 1, last = static_cast<double>(total - 1);
+  return [=](std::int64_t step) {
+    const double t = std::min(static_cast<double>(step), last);
+    if (t < peak) return along_cosine(initial_factor, 1, t / peak);
+    return last > peak ? along_cosine(1, final_factor, (t - std::max(peak, 0.0)) / (last - std::max(peak, 0.0))) : final_factor;
+  };
+}
+
 LRScheduler::LRScheduler(Optimizer& optimizer, LRSchedule schedule)
     : optimizer_(optimizer), schedule_(std::move(schedule)), step_(zeros({}, {DType::int64, kCPU})) {
   for (const ParameterGroup& group : optimizer_.groups()) initial_.push_back(group.lr);
@@ -33,6 +74,12 @@ LRScheduler::LRScheduler(Optimizer& optimizer, LRSchedule schedule)
 void LRScheduler::step() { apply(step_.item<std::int64_t>() + 1); }
 
 double LRScheduler::factor() const { return schedule_(step_.item<std::int64_t>()); }
+
+std::vector<double> LRScheduler::learning_rates() const {
+  std::vector<double> result;
+  for (const ParameterGroup& group : optimizer_.groups()) result.push_back(group.lr);
+  return result;
+}
 
 StateDict LRScheduler::state_dict() const { return {{"step", step_}}; }
 

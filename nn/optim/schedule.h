@@ -16,6 +16,15 @@ LRSchedule constant_lr();
 /// stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].
 LRSchedule warmup_cosine_lr(std::int64_t warmup, std::int64_t total, double final_factor = 0.1);
 
+/// gamma to the power of the number of times that step_size steps have passed. ValueError unless step_size is positive.
+LRSchedule step_lr(std::int64_t step_size, double gamma = 0.1);
+/// Half a cosine from 1 down to final_factor over `period` steps, and up again over the next, and so on. ValueError unless period
+/// is positive and final_factor in [0, 1].
+LRSchedule cosine_lr(std::int64_t period, double final_factor = 0);
+/// Rises along half a cosine from initial_factor to 1 over the share `warmup` of the `total` steps, then falls along another to
+/// final_factor (arXiv 1708.07120). ValueError unless total is at least 1, warmup in [0, 1] and the factors are.
+LRSchedule one_cycle_lr(std::int64_t total, double warmup = 0.3, double initial_factor = 0.04, double final_factor = 4e-6);
+
 /// Sets the learning rates of an optimiser's groups to their initial ones times the schedule's factor: at once for step 0,
 /// and after every optimiser step by step(). ValueError, changing nothing, for a factor that is negative or not finite.
 class LRScheduler {
@@ -24,6 +33,8 @@ class LRScheduler {
   void step();
   /// The factor in use.
   double factor() const;
+  /// The learning rates of the groups.
+  std::vector<double> learning_rates() const;
 
   /// The number of steps taken, as "step".
   StateDict state_dict() const;

@@ -12,8 +12,9 @@ SGD::SGD(const NamedTensors& parameters, const SGDOptions& options)
     : SGD(std::vector<ParameterGroup>{{parameters, options.lr, options.weight_decay}}, options) {}
 
 SGD::SGD(std::vector<ParameterGroup> groups, const SGDOptions& options)
-    : Optimizer("SGD", std::move(groups)), momentum_(options.momentum) {
+    : Optimizer("SGD", std::move(groups)), momentum_(options.momentum), nesterov_(options.nesterov) {
   if (!(momentum_ >= 0 && momentum_ < 1)) fail<ValueError>("SGD: momentum is {}, expected a value in [0, 1)", momentum_);
+  if (nesterov_ && momentum_ == 0) fail<ValueError>("SGD: nesterov needs a momentum, expected one above 0");
   buffers_ = make_state("momentum");
 }
 
@@ -29,10 +30,15 @@ Tensor SGD::step(const StepOptions& options) {
       const Tensor& buffer = buffers_[i++];
       const Tensor gradient = x.grad();
       if (!gradient.defined()) continue;
+      const Tensor scaled = factor.defined() ? to(gradient * factor, gradient.dtype()) : gradient;
       multiply_(buffer, momentum_);
-      add_(buffer, factor.defined() ? to(gradient * factor, gradient.dtype()) : gradient);
+      add_(buffer, scaled);
       if (group.weight_decay != 0) add_(buffer, x, group.weight_decay);
-      add_(x, buffer, -group.lr);
+      if (nesterov_) {
+        if (group.weight_decay != 0) add_(x, x, -group.lr * group.weight_decay);
+        add_(x, scaled, -group.lr);
+      }
+      add_(x, buffer, nesterov_ ? -group.lr * momentum_ : -group.lr);
     }
   return norm;
 }

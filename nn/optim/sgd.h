@@ -7,9 +7,11 @@ struct SGDOptions {
   double lr = 1e-2;
   double momentum = 0;
   double weight_decay = 0;  ///< added to the gradient as weight_decay * parameter
+  bool nesterov = false;    ///< needs momentum
 };
 
-/// buffer = momentum * buffer + gradient; parameter -= lr * buffer.
+/// buffer = momentum * buffer + gradient; parameter -= lr * buffer. With nesterov, parameter -= lr * (gradient + momentum *
+/// buffer).
 class SGD : public Optimizer {
  public:
   explicit SGD(const NamedTensors& parameters, const SGDOptions& options = {});
@@ -19,6 +21,7 @@ class SGD : public Optimizer {
 
  private:
   double momentum_;
+  bool nesterov_;
   Tensors buffers_;
 };
 

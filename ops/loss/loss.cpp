@@ -4,6 +4,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
 #include <glade/ops/loss/loss_kernels.h>
 #include <glade/ops/loss/targets.h>
 #include <glade/ops/random/random.h>
@@ -62,6 +63,24 @@ Tensor class_loss(const char* name, const char* argument, const ClassLossOptions
   return loss;
 }
 
+/// The losses of cross_entropy, one for each target.
+Tensor row_losses(const char* name, const ClassLossOptions& options, const Tensor& x, const Tensor& targets) {
+  const Tensor labels = check(name, "logits", x, targets, options.ignore_index);
+  const TensorOptions wide{compute_dtype(x.dtype()), x.device()};
+  Tensor losses = empty(labels.shape(), wide);
+  GLADE_DISPATCH(x.device(), class_losses, options, contiguous_data(x), labels, losses, Tensor());
+  autograd::record(
+      name, losses, {&x}, [options, wide, x = SavedTensor(x), labels = SavedTensor(labels)](const Node&, const Tensor& grad) {
+        const Tensor values = x.get(), classes = labels.get(), column = unsqueeze(grad, -1);
+        if (GradMode::enabled()) return Tensors{composed_backward(options, values, classes, ones({}, wide), column)};
+        Tensor dx = empty(values.shape(), values.options());
+        copy_data(dx, values);  // which becomes the gradient of the losses' sum
+        GLADE_DISPATCH(dx.device(), class_losses, options, dx, classes, empty(classes.shape(), wide), ones({}, wide));
+        return Tensors{to_data(dx * column, dx.dtype())};
+      });
+  return losses;
+}
+
 }  // namespace
 
 ClassLossOptions class_loss_options(const char* name, const CrossEntropyOptions& options) {
@@ -90,20 +109,19 @@ Tensor check_targets(const char* name, const char* argument, const Shape& input,
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
-  return class_loss("cross_entropy", "logits", class_loss_options("cross_entropy", options), logits, targets);
+  const ClassLossOptions checked = class_loss_options("cross_entropy", options);
+  if (options.reduction == Reduction::none) return row_losses("cross_entropy", checked, logits, targets);
+  return class_loss("cross_entropy", "logits", checked, logits, targets);
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, std::int64_t ignore_index, Reduction reduction) {
-  return class_loss("nll_loss", "log_probabilities", {true, reduction == Reduction::mean, ignore_index, 0}, log_probabilities,
-                    targets);
-}
-
-Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
-  if (!(a.shape() == b.shape())) fail<ShapeError>("mse_loss: a is {} and b is {}, expected equal shapes", a.shape(), b.shape());
-  check_same_device("mse_loss", {{"a", &a}, {"b", &b}});
-  const DType dtype = compute_dtype(promote(a.dtype(), b.dtype()));
-  const Tensor squares = square(to(a, dtype) - to(b, dtype));
-  return reduction == Reduction::mean ? mean(squares) : sum(squares);
+  if (reduction != Reduction::none)
+    return class_loss("nll_loss", "log_probabilities", {true, reduction == Reduction::mean, ignore_index, 0}, log_probabilities,
+                      targets);
+  const Tensor labels = check("nll_loss", "log_probabilities", log_probabilities, targets, ignore_index);
+  const Tensor counts = not_equal(labels, ignore_index), column = unsqueeze(where(counts, labels, zeros_like(labels)), -1);
+  const Tensor losses = -to(squeeze(gather(log_probabilities, -1, column), -1), compute_dtype(log_probabilities.dtype()));
+  return where(counts, losses, zeros_like(losses));
 }
 
 }  // namespace glade

@@ -1,13 +1,17 @@
 // Layers against plain loops, their gradients, precision and initial values.
+#include <glade/nn/activation.h>
+#include <glade/nn/containers.h>
 #include <glade/nn/convolution.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
 #include <glade/nn/init.h>
 #include <glade/nn/linear.h>
+#include <glade/nn/loss.h>
 #include <glade/nn/mlp.h>
 #include <glade/nn/norm.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -205,6 +209,42 @@ TEST(GatedMLP, DefaultSizeIsTwoThirdsRoundedUp) {
   EXPECT_EQ(GatedMLP::default_intermediate_size(96, 8), 512);
 }
 
+TEST(Loss, ClassesAreInDimensionOne) {
+  const Tensor logits = random_tensor({2, 5, 3}), targets = Tensor::from_vector<std::int64_t>({0, 4, 2, 1, -100, 3}, {2, 3});
+  const Tensor last = permute(logits, {0, 2, 1});
+  EXPECT_TRUE(all_close(CrossEntropyLoss()(logits, targets), cross_entropy(last, targets)));
+  CrossEntropyOptions options;
+  options.reduction = Reduction::none;
+  const Tensor losses = CrossEntropyLoss(options)(logits, targets);
+  EXPECT_EQ(losses.shape(), (Shape{2, 3}));
+  EXPECT_TRUE(all_close(sum(losses) / 5, cross_entropy(last, targets)));
+  const Tensor logs = log_softmax(logits, 1);
+  EXPECT_TRUE(all_close(NLLLoss(-100, Reduction::none)(logs, targets), losses));
+}
+
+TEST(Loss, ModulesAreTheFunctions) {
+  const Tensor x = random_tensor({4}), y = uniform({4});
+  EXPECT_TRUE(all_close(MSELoss(Reduction::none)(x, y), square(x - y)));
+  EXPECT_TRUE(all_close(L1Loss(Reduction::sum)(x, y), sum(abs(x - y))));
+  EXPECT_TRUE(all_close(BCELoss()(sigmoid(x), y), BCEWithLogitsLoss()(x, y)));
+  const Tensor weighted = BCEWithLogitsLoss(Reduction::none, full({1}, 3.0))(x, ones({4}));
+  EXPECT_TRUE(all_close(weighted, 3 * softplus(-x)));
+  EXPECT_TRUE(all_close(KLDivLoss(Reduction::sum)(log(y), y), zeros({}), 0, 1e-6));
+  EXPECT_EQ(BCEWithLogitsLoss(Reduction::mean, ones({1})).state_dict().size(), 1u);
+}
+
+TEST(Activation, ModulesAreTheFunctions) {
+  const Tensor x = random_tensor({2, 3, 4});
+  Sequential model;
+  model.add<ReLU>();
+  model.add<Flatten>();
+  EXPECT_TRUE(all_close(model(x), flatten(relu(x), 1), 0, 0));
+  EXPECT_TRUE(all_close(GELU(GeluForm::tanh)(x), gelu(x, GeluForm::tanh), 0, 0));
+  EXPECT_TRUE(all_close(SiLU()(x), silu(x), 0, 0));
+  EXPECT_TRUE(all_close(Softmax(1)(x), softmax(x, 1), 0, 0));
+  EXPECT_TRUE(Identity()(x).is_same(x));
+}
+
 double deviation_of(const Tensor& x) { return std::sqrt(mean(square(x)).item<double>()); }
 
 TEST(Init, FillsWithTheStatedDistributions) {
@@ -219,6 +259,13 @@ TEST(Init, FillsWithTheStatedDistributions) {
   init::kaiming_uniform_(x, 2, generator);
   EXPECT_NEAR(deviation_of(x), 2 / std::sqrt(200.0), 2e-3);
   EXPECT_LE(largest(), 2 * std::sqrt(3 / 200.0));
+  init::kaiming_normal_(x, 2, generator);
+  EXPECT_NEAR(deviation_of(x), 2 / std::sqrt(200.0), 2e-3);
+  init::trunc_normal_(x, 0, 0.5, -0.5, 0.5, generator);  // the deviation of a normal distribution cut at one deviation is 0.53956
+  EXPECT_NEAR(deviation_of(x), 0.5 * 0.53956, 3e-3);
+  EXPECT_LE(largest(), 0.5);
+  EXPECT_NEAR(mean(x).item<double>(), 0, 4e-3);
+  EXPECT_TRUE(throws_with<ValueError>([&] { init::trunc_normal_(x, 0, 1, 2, 2); }, "the limits are 2 and 2"));
   init::xavier_uniform_(x, 1, generator);
   EXPECT_NEAR(deviation_of(x), std::sqrt(2 / 500.0), 1e-3);
   EXPECT_LE(largest(), std::sqrt(6 / 500.0));

@@ -1,6 +1,6 @@
 // Optimisers against their formulas, clipping, schedules and saved state.
 #include <glade/nn/linear.h>
-#include <glade/nn/optim/adamw.h>
+#include <glade/nn/optim/adam.h>
 #include <glade/nn/optim/clip.h>
 #include <glade/nn/optim/schedule.h>
 #include <glade/nn/optim/sgd.h>
@@ -192,6 +192,43 @@ TEST(Optimizer, RefusesBadArguments) {
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}}, {.beta2 = 1}), "beta2 is 1"));
   EXPECT_TRUE(throws_with<ValueError>(make({{"x", x}}, {.weight_decay = NAN}), "weight_decay is nan"));
   EXPECT_TRUE(throws_with<ValueError>([&] { SGD sgd({{"x", x}}, {.momentum = 1}); }, "momentum is 1"));
+}
+
+TEST_P(Optim, AdamPutsDecayIntoTheGradient) {
+  const Tensor x = leaf(random_tensor({300}, device())), y = leaf(x), gradient = random_tensor({300}, device());
+  Adam adam({{"x", x}}, {.lr = 0.01, .weight_decay = 0.3});
+  AdamW adamw({{"y", y}}, {.lr = 0.01, .weight_decay = 0});
+  for (int step = 0; step < 3; ++step) {
+    y.set_grad(gradient + 0.3 * y.detach());
+    x.set_grad(gradient);
+    adam.step();
+    adamw.step();
+    EXPECT_TRUE(all_close(x, y));
+  }
+  EXPECT_TRUE(throws_with<ValueError>([&] { Adam bad({{"x", x}}, {.beta2 = 1}); }, "Adam: beta2 is 1"));
+}
+
+TEST_P(Optim, NesterovLooksAhead) {
+  const Tensor x = leaf(ones({2}, {DType::float64, device()}));
+  SGD sgd({{"x", x}}, {.lr = 0.1, .momentum = 0.5, .nesterov = true});
+  x.set_grad(ones({2}, {DType::float64, device()}));
+  sgd.step();
+  EXPECT_NEAR(x.to_vector<double>()[0], 1 - 0.1 * 1.5, 1e-15);
+  sgd.step();  // buffer 1.5
+  EXPECT_NEAR(x.to_vector<double>()[0], 1 - 0.1 * 1.5 - 0.1 * 1.75, 1e-15);
+}
+
+TEST(Schedule, StepsCosinesAndOneCycle) {
+  EXPECT_DOUBLE_EQ(step_lr(3, 0.5)(2), 1);
+  EXPECT_DOUBLE_EQ(step_lr(3, 0.5)(6), 0.25);
+  EXPECT_DOUBLE_EQ(cosine_lr(4, 0.2)(2), 0.6);
+  EXPECT_DOUBLE_EQ(cosine_lr(4, 0.2)(4), 0.2);
+  EXPECT_DOUBLE_EQ(cosine_lr(4, 0.2)(8), 1);
+  const LRSchedule cycle = one_cycle_lr(11, 6.0 / 11, 0.1, 0);
+  EXPECT_DOUBLE_EQ(cycle(0), 0.1);
+  EXPECT_NEAR(cycle(5), 1, 1e-15);
+  EXPECT_NEAR(cycle(10), 0, 1e-15);
+  EXPECT_NEAR(cycle(99), 0, 1e-15);
 }
 
 TEST(Optimizer, RefusesAConvertedParameter) {

@@ -89,6 +89,6 @@ def test_learning_rates_below_zero():
     assert scheduler.state_dict()["step"].item() == 0 and optimizer.lr == 0.5
     scheduler.load_state_dict({"step": glade.tensor(2)})
     assert scheduler.factor == 0.5 and optimizer.lr == 0.25
-    optimizer.groups[0].lr = -1
+    optimizer.param_groups[0].lr = -1
     with pytest.raises(glade.ValueError, match="lr is -1"):
         optimizer.step()

@@ -233,7 +233,10 @@ def test_initializers():
     assert nn.init.constant_(x, 3) is x and x.min().item() == 3
     assert nn.init.uniform_(x, -1, 2).min().item() >= -1 and x.requires_grad and x.is_leaf
     assert abs(nn.init.normal_(x, 1, 0.5).mean().item() - 1) < 0.1
-    assert nn.init.kaiming_uniform_(x).abs().max().item() <= math.sqrt(3 / 40)
+    assert nn.init.kaiming_uniform_(x).abs().max().item() <= math.sqrt(6 / 40)
+    assert abs(nn.init.kaiming_normal_(x, nonlinearity="linear").var().item() * 40 - 1) < 0.2
+    assert nn.init.trunc_normal_(x, std=0.5, a=-0.5, b=0.5).abs().max().item() <= 0.5 and nn.init.zeros_(x).abs().sum().item() == 0
+    assert nn.init.ones_(x).min().item() == 1
     assert nn.init.xavier_uniform_(x).abs().max().item() <= math.sqrt(6 / 90)
     assert abs(nn.init.xavier_normal_(x).var().item() * 45 - 1) < 0.2
 
@@ -262,16 +265,16 @@ def test_adamw(rng):
 def test_groups_and_schedules():
     a, b = nn.Parameter(glade.ones(2)), nn.Parameter(glade.ones(2))
     optimizer = optim.SGD([{"params": [a], "lr": 1.0}, {"params": [("b", b)], "weight_decay": 1.0}], lr=0.5)
-    assert [group.lr for group in optimizer.groups] == [1.0, 0.5] and optimizer.lr == 1.0
-    assert [name for group in optimizer.groups for name, _ in group.params] == ["0", "b"]
+    assert [group.lr for group in optimizer.param_groups] == [1.0, 0.5] and optimizer.lr == 1.0
+    assert [name for group in optimizer.param_groups for name in group.param_names] == ["0", "b"]
     a.grad, b.grad = glade.ones(2), glade.zeros(2)
     optimizer.step()
     assert a.tolist() == [0, 0] and b.tolist() == [0.5, 0.5]
-    optimizer.groups[1].lr = 0.25
-    assert optimizer.groups[1].lr == 0.25
+    optimizer.param_groups[1].lr = 0.25
+    assert optimizer.param_groups[1].lr == 0.25
     scheduler = optim.LRScheduler(optimizer, lambda step: 1 / (step + 1))
     scheduler.step()
-    assert scheduler.factor == 0.5 and [group.lr for group in optimizer.groups] == [0.5, 0.125]
+    assert scheduler.factor == 0.5 and [group.lr for group in optimizer.param_groups] == [0.5, 0.125]
     state = {name: x.clone() for name, x in scheduler.state_dict().items()}
     scheduler.step()
     scheduler.load_state_dict(state)
@@ -286,7 +289,7 @@ def test_groups_and_schedules():
         with pytest.raises(ValueError):
             optim.AdamW(wrong)
     optimizer.lr = 3
-    assert [group.lr for group in optimizer.groups] == [3, 3]
+    assert [group.lr for group in optimizer.param_groups] == [3, 3]
 
 
 def test_scheduler_keeps_its_optimizer():

@@ -21,26 +21,45 @@ from typing import Any
 
 from glade._glade import Tensor as _Tensor, as_tensor as _as_tensor
 from glade._glade._nn import (
+    GELU,
     AttentionState,
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
     Dropout,
     Embedding,
+    Flatten,
     GatedLinearAttention,
     GatedMLP,
+    Identity,
+    KLDivLoss,
+    L1Loss,
     LayerNorm,
     LightningAttention,
     Linear,
     LinearAttention,
+    Loss,
     Module,
+    MSELoss,
+    NLLLoss,
+    ReLU,
     RMSNorm,
     ShortConvolution,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
     UnaryModule,
 )
-from glade.nn import init, models
-from glade.nn._containers import ModuleList, Sequential
+from glade.nn import functional, init, models
+from glade.nn._containers import ModuleDict, ModuleList, ParameterList, Sequential
 
 __all__ = [
-    "AttentionState", "Dropout", "Embedding", "GatedLinearAttention", "GatedMLP", "LayerNorm", "LightningAttention", "Linear", "LinearAttention",
-    "Module", "ModuleList", "Parameter", "RMSNorm", "Sequential", "ShortConvolution", "UnaryModule", "init", "models",
+    "AttentionState", "BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GELU", "GatedLinearAttention", "GatedMLP",
+    "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LightningAttention", "Linear", "LinearAttention", "Loss", "MSELoss", "Module", "ModuleDict", "ModuleList",
+    "NLLLoss", "Parameter", "ParameterList", "RMSNorm", "ReLU", "Sequential", "ShortConvolution", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh",
+    "UnaryModule", "functional", "init", "models",
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@
 
 from glade._glade._optim import (
     SGD,
+    Adam,
     AdamW,
     LossScaler,
     LRScheduler,
@@ -21,7 +22,15 @@ from glade._glade._optim import (
     ParameterGroup,
     clip_grad_norm_,
     constant_lr,
+    cosine_lr,
+    one_cycle_lr,
+    step_lr,
     warmup_cosine_lr,
 )
 
-__all__ = ["SGD", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "warmup_cosine_lr"]
+from glade.optim import lr_scheduler
+
+__all__ = [
+    "SGD", "Adam", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "cosine_lr", "lr_scheduler",
+    "one_cycle_lr", "step_lr", "warmup_cosine_lr",
+]  # fmt: skip

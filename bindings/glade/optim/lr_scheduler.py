@@ -1,0 +1,63 @@
+"""Learning-rate schedules under PyTorch's names. Each is an LRScheduler with one of optim's schedules, which glade.save keeps.
+
+>>> from glade import nn, optim
+>>> optimizer = optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+>>> scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+>>> rates = []
+>>> for _ in range(5):
+...     rates.append(optimizer.lr)
+...     scheduler.step()
+>>> rates
+[1.0, 1.0, 0.5, 0.5, 0.25]
+"""
+
+from collections.abc import Callable
+
+from glade._glade import ValueError as _ValueError
+from glade._glade._optim import LRScheduler, Optimizer, cosine_lr, one_cycle_lr, step_lr
+
+__all__ = ["CosineAnnealingLR", "LRScheduler", "LambdaLR", "OneCycleLR", "StepLR"]
+
+
+class LambdaLR(LRScheduler):
+    """Multiplies the initial learning rates by lr_lambda(step)."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
+        super().__init__(optimizer, lr_lambda)
+
+
+class StepLR(LRScheduler):
+    """Multiplies the learning rates by gamma every step_size steps."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        super().__init__(optimizer, step_lr(step_size, gamma))
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the initial learning rate down to eta_min along half a cosine over T_max steps, back over the next T_max, and so on.
+
+    ValueError where eta_min is not 0 and the groups differ in their learning rates: one factor serves all groups.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        rates = {group.lr for group in optimizer.param_groups}
+        if eta_min != 0 and len(rates) > 1:
+            raise _ValueError(f"CosineAnnealingLR: eta_min is {eta_min}, expected 0 for groups with several learning rates")
+        super().__init__(optimizer, cosine_lr(T_max, eta_min / rates.pop() if eta_min != 0 else 0.0))
+
+
+class OneCycleLR(LRScheduler):
+    """Up from max_lr / div_factor to max_lr over the share pct_start of total_steps, then down to that over final_div_factor.
+
+    Momentum stays as it is (PyTorch's cycle_momentum=False).
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
+        final_div_factor: float = 1e4, *, cycle_momentum: bool,
+    ) -> None:  # fmt: skip
+        if cycle_momentum:
+            raise _ValueError("OneCycleLR: cycle_momentum is True, expected False: momentum stays as it is")
+        schedule = one_cycle_lr(total_steps, pct_start, 1 / div_factor, 1 / (div_factor * final_div_factor))
+        optimizer.lr = max_lr
+        super().__init__(optimizer, schedule)
