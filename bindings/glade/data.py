@@ -1,4 +1,4 @@
-"""Token files, and batches of them assembled on a background thread. docs/data.md tells the story.
+"""Token files, and batches of them assembled on a background thread (docs/data.md tells the story); other data sets and DataLoader.
 
 >>> import glade, os, tempfile
 >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")
@@ -15,6 +15,9 @@
 ([[1, 2, 3, 9, 4, 5]], [[2, 3, 9, -100, 5, 9]], [0, 4, 6])
 """
 
+from glade._dataset import DataLoader, Dataset, Subset, TensorDataset, collate, random_split
 from glade._glade._data import Batch, Loader, TokenData, TokenWriter, make_batch
 
-__all__ = ["Batch", "Loader", "TokenData", "TokenWriter", "make_batch"]
+__all__ = [
+    "Batch", "DataLoader", "Dataset", "Loader", "Subset", "TensorDataset", "TokenData", "TokenWriter", "collate", "make_batch", "random_split",
+]  # fmt: skip
