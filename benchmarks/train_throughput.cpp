@@ -2,6 +2,7 @@
 // tokens.
 //
 //   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_train_fla.py
+//   mpirun -np 4 train_throughput ...                          data parallel, the same batch on every rank: weak scaling
 #include <fmt/format.h>
 #include <glade/glade.h>
 
@@ -48,10 +49,12 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 int run(const Options& options) {
   const double start = seconds();
-  const Device device = Device::parse(options.device);
+  const ProcessGroup world = ProcessGroup::world();
+  const Device device = world.device(options.device);
   const auto model =
       options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
   model->to(device);
+  nn::distributed::DataParallel parallel(*model, world);
   optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-4});
   double parameters = 0;
   for (const Tensor& x : model->parameters()) parameters += static_cast<double>(x.numel());
@@ -62,6 +65,7 @@ int run(const Options& options) {
   const auto train = [&](const Tensors& batch) {
     const Tensor loss = model->loss(batch[0], batch[1]);
     loss.backward();
+    parallel.wait();
     optimizer.step({.max_norm = 1});
     optimizer.zero_grad();
     return Tensors{loss.detach()};
@@ -78,12 +82,16 @@ int run(const Options& options) {
     if (i >= 0) times.push_back(seconds() - begin);
   }
   std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-  const double rate = static_cast<double>(options.batch * options.seq_len) / times[times.size() / 2];
+  const double rate = static_cast<double>(world.size() * options.batch * options.seq_len) / times[times.size() / 2];
   const double peak = device.is_cuda() ? static_cast<double>(cuda::memory_stats(device.index).peak_allocated) : 0;
+  ProcessGroup::shutdown();
+  if (world.rank() > 0) return 0;
   fmt::print(
-      "{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss {:.4f} -> "
+      "{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss "
+      "{:.4f} -> "
       "{:.4f}\n",
-      options.model, options.size, options.batch, options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / kPeakFlops,
+      world.size() > 1 ? fmt::format("{} ranks, ", world.size()) : "", options.model, options.size, options.batch,
+      options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops,
       1e3 * times[times.size() / 2], peak / (1 << 30), first_step, first_loss, loss.item<double>());
   return 0;
 }
@@ -98,7 +106,7 @@ int main(int argc, char** argv) try {
   app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
   app.add_option("--dtype", o.dtype, "Of activations")->capture_default_str();
   app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--batch", o.batch, "Sequences of a step")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batch, "Sequences of a step on each rank")->check(positive)->capture_default_str();
   app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->check(positive)->capture_default_str();
   app.add_option("--steps", o.steps, "Steps to time")->check(positive)->capture_default_str();
   app.add_flag("--eager", o.eager, "Without a CUDA graph");

@@ -5,6 +5,7 @@
 #include <glade/core/error.h>
 #include <glade/core/interrupt.h>
 #include <glade/core/message.h>
+#include <glade/core/process_group.h>
 
 #include "python.h"
 
@@ -21,7 +22,7 @@ struct ErrorClass {
 
 PyObject* base_error = nullptr;
 
-std::array<ErrorClass, 9> error_classes{{
+std::array<ErrorClass, 10> error_classes{{
     {"ShapeError", "Sizes that do not fit together.", &PyExc_ValueError},
     {"DTypeError", "An element type that the operation does not take.", &PyExc_TypeError},
     {"DeviceError", "Tensors on different devices, or a device that is not there.", &PyExc_RuntimeError},
@@ -31,6 +32,8 @@ std::array<ErrorClass, 9> error_classes{{
     {"OutOfMemoryError", "An allocation that failed.", &PyExc_MemoryError},
     {"CudaError", "A CUDA or cuBLAS call that failed.", &PyExc_RuntimeError},
     {"CheckpointError", "A file that cannot be read or written as asked.", &PyExc_OSError},
+    {"DistributedError", "Processes that do not agree or do not answer, and MPI or NCCL where it is missing or fails.",
+     &PyExc_RuntimeError},
 }};
 
 template <class... E>
@@ -52,7 +55,7 @@ std::string in_python(std::string text) {
 
 void set_error(const Error& error) {
   PyErr_SetString(class_of<ShapeError, DTypeError, DeviceError, IndexError, ValueError, AutogradError, OutOfMemoryError,
-                           CudaError, CheckpointError>(error),
+                           CudaError, CheckpointError, DistributedError>(error),
                   in_python(error.what()).c_str());
 }
 

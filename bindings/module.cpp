@@ -24,6 +24,7 @@ PYBIND11_MODULE(_glade, module) {
   bind_optim(module);
   bind_checkpoint(module);
   bind_data(module);
+  bind_distributed(module);
   bind_profiler(module);
   make_modules_collectable();
   explain_argument_errors(module);

@@ -126,6 +126,7 @@ void bind_models(py::module_& module);
 void bind_optim(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_data(py::module_& module);
+void bind_distributed(py::module_& module);
 void bind_profiler(py::module_& module);
 /// Lets Python's collector free modules in cycles, of all classes bound so far.
 void make_modules_collectable();

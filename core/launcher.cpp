@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <string>
 
 #include <glade/core/format.h>
 #include <glade/core/peers.h>
@@ -56,6 +58,15 @@ std::unique_ptr<mpi::Communicator> connect() {
 }
 
 void disconnect() { reinterpret_cast<mpi::Finish>(dlsym(library(), mpi::kFinishName))(); }
+
+std::pair<int, int> place_among_gpus(const mpi::Communicator& host) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::uint64_t mine = std::hash<std::string>()(visible != nullptr ? visible : "all");
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(host.size()));
+  peers::wait_for(*host.all_gather(&mine, all.data(), sizeof mine), "ProcessGroup::world");
+  return {static_cast<int>(std::count(all.begin(), all.begin() + host.rank(), mine)),
+          static_cast<int>(std::ranges::count(all, mine))};
+}
 
 void divide_cores(const mpi::Communicator& host) {
   cpu_set_t mine;

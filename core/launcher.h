@@ -1,6 +1,7 @@
 #pragma once
 // How a process finds those that were started with it. For .cpp files only.
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <glade/core/mpi/communicator.h>
@@ -16,6 +17,10 @@ int announced_size();
 std::unique_ptr<mpi::Communicator> connect();
 /// Ends the connection; waits for all.
 void disconnect();
+
+/// The number of this process among those of `host` that see the same GPUs, and how many these are: launchers may show each
+/// process GPUs of its own (CUDA_VISIBLE_DEVICES).
+std::pair<int, int> place_among_gpus(const mpi::Communicator& host);
 
 /// Where OMP_NUM_THREADS is not set: the threads of this process are the cores that it may use, divided by the processes of
 /// `host` that may use the same ones.

@@ -17,15 +17,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::chrono::duration<double> timeout() {
-  static const std::chrono::duration<double> seconds = [] {
+double timeout() {
+  static const double seconds = [] {
     const char* const given = std::getenv("GLADE_DISTRIBUTED_TIMEOUT");
-    if (given == nullptr) return std::chrono::duration<double>(60);
+    if (given == nullptr) return 60.0;
     char* end = nullptr;
     const double value = std::strtod(given, &end);
     if (end == given || *end != '\0' || !(value > 0))
       fail<ValueError>("GLADE_DISTRIBUTED_TIMEOUT is {}, expected a number of seconds above 0", given);
-    return std::chrono::duration<double>(value);
+    return value;
   }();
   return seconds;
 }
@@ -60,20 +60,20 @@ void set_failed(const char* operation) {
   if (failure.empty()) failure = fmt::format("the processes cannot go on together: an earlier {} did not end", operation);
 }
 
-void wait_for(mpi::Request& request, const char* operation) {
+void wait_for(mpi::Request& request, const char* operation, std::optional<double> seconds) {
   check_usable();
   constexpr int kYields = 2000;  // then the processor is left to others
+  const double limit = seconds ? *seconds : timeout();
   const Clock::time_point begin = Clock::now();
   try {
     for (int i = 0; !request.is_done(); ++i) {
       if (i < kYields) sched_yield();
       else std::this_thread::sleep_for(std::chrono::microseconds(50));
       check_interrupt();
-      if (i % 64 == 0 && Clock::now() - begin > timeout())
+      if (i % 64 == 0 && std::chrono::duration<double>(Clock::now() - begin).count() > limit)
         fail<DistributedError>(
-            "{}: another process did not come for {:g} s: it hangs or has ended (GLADE_DISTRIBUTED_TIMEOUT sets "
-            "the seconds)",
-            operation, timeout().count());
+            "{}: another process did not come for {:g} s: it hangs or has ended (GLADE_DISTRIBUTED_TIMEOUT sets the seconds)",
+            operation, limit);
     }
   } catch (...) {
     set_failed(operation);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -11,9 +12,9 @@
 
 namespace glade::peers {
 
-/// Waits until a request is done. DistributedError after GLADE_DISTRIBUTED_TIMEOUT seconds (60), and at once if an earlier wait
-/// of this process failed: whose memory MPI still uses is then unknown.
-void wait_for(mpi::Request& request, const char* operation);
+/// Waits until a request is done, by default for GLADE_DISTRIBUTED_TIMEOUT seconds (60). DistributedError after that time, and at
+/// once if an earlier wait of this process failed: whose memory MPI still uses is then unknown.
+void wait_for(mpi::Request& request, const char* operation, std::optional<double> seconds = {});
 /// DistributedError where a wait failed.
 void check_usable();
 /// Remembers that one did, in a call of this operation.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -196,6 +197,7 @@ namespace {
 struct World {
   ProcessGroup group;
   int local_rank = 0, local_size = 1;
+  int gpu = 0, processes_at_gpus = 1;  // this one's place among those that see the same GPUs
   bool is_over = false;
 };
 World* world_of_process = nullptr;
@@ -216,6 +218,7 @@ ProcessGroup ProcessGroup::world() {
     const auto host = all->split_by_host();
     made->local_rank = host->rank();
     made->local_size = host->size();
+    std::tie(made->gpu, made->processes_at_gpus) = launcher::place_among_gpus(*host);
     launcher::divide_cores(*host);
     made->group = ProcessGroup(std::make_shared<Impl>(std::move(all)));
   }
@@ -228,8 +231,8 @@ void ProcessGroup::shutdown() {
   const std::shared_ptr<Impl> impl = std::move(world_of_process->group.impl_);
   world_of_process->is_over = true;
   if (!impl) return;
-  peers::wait_for(*impl->control->barrier(), "shutdown");
-  impl->nccls.clear();
+  for (const auto& entry : impl->nccls) cuda::synchronize(entry.first);
+  peers::wait_for(*impl->control->barrier(), "shutdown", std::numeric_limits<double>::infinity());  // one may still write files
   launcher::disconnect();
 }
 
@@ -237,6 +240,15 @@ int ProcessGroup::rank() const { return impl_ ? impl_->rank : 0; }
 int ProcessGroup::size() const { return impl_ ? impl_->size : 1; }
 int ProcessGroup::local_rank() const { return impl_ ? world_of_process->local_rank : 0; }
 int ProcessGroup::local_size() const { return impl_ ? world_of_process->local_size : 1; }
+
+Device ProcessGroup::device(const std::string& name) const {
+  const Device device = Device::parse(name);
+  if (device.is_cpu() || !impl_ || (name != "auto" && name != "cuda")) return device;
+  if (world_of_process->processes_at_gpus > cuda::device_count())
+    fail<DeviceError>("{} processes of this host have {} GPUs: start as many as there are GPUs, or choose the device cpu",
+                      world_of_process->processes_at_gpus, cuda::device_count());
+  return {DeviceType::cuda, world_of_process->gpu};
+}
 
 std::pair<std::int64_t, std::int64_t> ProcessGroup::share(std::int64_t total) const {
   const std::int64_t each = total / size(), more = total % size();

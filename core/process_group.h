@@ -65,6 +65,9 @@ class ProcessGroup {
   /// The rank among the processes of the world that run on this host, and their number.
   int local_rank() const;
   int local_size() const;
+  /// The device for this process: for "auto" and "cuda" a GPU of its own where there are GPUs, else Device::parse(). DeviceError
+  /// where fewer GPUs than processes are to be seen.
+  Device device(const std::string& name = "auto") const;
 
   /// The part of `total` things, begin and end, that is this rank's: parts follow one another in the order of the ranks, and
   /// their sizes differ by at most one.

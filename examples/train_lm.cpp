@@ -77,6 +77,13 @@ std::string config_field(const models::CausalLM& model, const char* name) {
   return nlohmann::json::parse(model.config_json()).at(name).get<std::string>();
 }
 
+/// This rank's sequences of every batch.
+std::pair<std::int64_t, std::int64_t> share_of(const lm::Run& run, const ProcessGroup& world) {
+  if (run.batch < world.size())
+    throw lm::UsageError(fmt::format("--batch {} is too small for {} processes", run.batch, world.size()));
+  return world.share(run.batch);
+}
+
 constexpr const char* kLossScale = "loss_scale.";  // of its state in a checkpoint's data
 
 /// Does the work in a range of a profile.
@@ -93,6 +100,7 @@ class Training {
   int run();
 
  private:
+  void train_to_the_end();
   void step();
   /// The loss of a step on batches of {inputs, targets, cu_seqlens, share in the loss} one after the other.
   Tensors train(const Tensors& batches);
@@ -102,16 +110,25 @@ class Training {
   void check_save(const std::function<void()>& check);
   /// Goes on from a checkpoint.
   void restore(const nn::CheckpointFile& file);
+  /// The lines that rank 0 shows.
+  void print(const std::string& line);
   void print_model();
   void print_memory() const;
+  /// Tells all ranks what only some know: that a signal came, rank 0's clock, and that rank 0 cannot go on, which ends all.
+  void agree();
+  /// Rank 0 shows and logs the steps so far. All ranks stop at a loss that is not finite.
+  void flush();
+  /// Work of rank 0 whose failure ends all ranks at the next agree().
+  void on_rank_0(const std::function<void(lm::Progress&)>& work);
   /// The share of the run that is behind: of its steps, or of its time.
   double done() const;
   bool finished() const;
 
-  /// The checkpoint that --resume asks for.
-  static std::optional<nn::CheckpointFile> open_resumed(const lm::Options& options);
+  /// The checkpoint that --resume asks for; rank 0 chooses.
+  static std::optional<nn::CheckpointFile> open_resumed(const lm::Options& options, const ProcessGroup& world);
 
   const lm::Options options_;
+  const ProcessGroup world_ = ProcessGroup::world();
   const Device device_;
   const lm::DeviceDefaults& defaults_;
   std::optional<nn::CheckpointFile> resumed_;  // while the training is prepared
@@ -121,41 +138,52 @@ class Training {
   const std::vector<nn::data::Batch> validation_;
   nn::data::Loader loader_;
   std::unique_ptr<models::CausalLM> model_;
+  std::optional<nn::distributed::DataParallel> parallel_;
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::LRScheduler> scheduler_;
   std::optional<optim::LossScaler> scaler_;  // for float16
-  std::optional<lm::Progress> progress_;
+  std::optional<lm::Progress> progress_;     // these three on rank 0 alone
   std::optional<nn::CheckpointSaver> saver_;
   std::optional<lm::StepProfile> profile_;
   std::int64_t step_ = 0, validated_step_ = -1;
+  int signal_ = 0;       // that came to any rank
+  double seconds_ = 0;   // of training, by rank 0's clock
+  std::string failure_;  // of rank 0
   GraphedFunction graphed_{device_, [this](const Tensors& batches) { return train(batches); }};
 };
 
-std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options) {
+std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options, const ProcessGroup& world) {
   if (options.resume.empty()) return std::nullopt;
   if (options.resume != "auto") return nn::CheckpointFile(options.resume);
-  return nn::open_newest_checkpoint(options.save, [](const std::string& error) {
-    fmt::print(stderr, "train_lm: passing over a damaged checkpoint: {}\n", error);
-  });
+  std::optional<nn::CheckpointFile> newest;
+  if (world.rank() == 0)
+    newest = nn::open_newest_checkpoint(options.save, [](const std::string& error) {
+      fmt::print(stderr, "train_lm: passing over a damaged checkpoint: {}\n", error);
+    });
+  const std::string path = world.broadcast(newest ? newest->header().path : std::string());
+  if (world.rank() > 0 && !path.empty()) newest.emplace(path);
+  return newest;
 }
 
 Training::Training(const lm::Options& options)
     : options_(options),
-      device_(Device::parse(options.device)),
+      device_(world_.device(options.device)),
       defaults_(device_.is_cuda() ? lm::kCudaDefaults : lm::kCpuDefaults),
-      resumed_(open_resumed(options)),
+      resumed_(open_resumed(options, world_)),
       settings_(resumed_ ? &resumed_->header() : nullptr),
       run_(options, defaults_, settings_),
       data_(options.data, run_.seq_len, run_.packed),
-      validation_(data_.validation_batches(run_.batch, device_)),
+      validation_(data_.validation_batches(run_.batch, device_, world_)),
       loader_(data_.tokens(), {.batch_size = run_.batch,
                                .seq_len = run_.seq_len,
+                               .share = share_of(run_, world_),
                                .packed = run_.packed,
                                .seed = run_.seed,
                                .end = data_.training_size(),
                                .device = device_}) {
   if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
-  if (!options.save.empty()) saver_.emplace(options.save, options.keep);
+  const bool is_first = world_.rank() == 0;
+  if (!options.save.empty() && is_first) saver_.emplace(options.save, options.keep);
   manual_seed(run_.seed);
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
   model_->to(device_);
@@ -164,7 +192,7 @@ Training::Training(const lm::Options& options)
                      optim::AdamWOptions{.lr = run_.lr, .beta2 = 0.95, .weight_decay = run_.weight_decay});
   if (config_field(*model_, "dtype") == "float16") scaler_.emplace(device_);
 
-  progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
+  if (is_first) progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
   const std::int64_t warmup = std::min(run_.warmup, run_.steps);
   scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, run_.steps)](std::int64_t step) {
     if (run_.minutes > 0 && step >= warmup)  // the cosine follows the time
@@ -173,7 +201,8 @@ Training::Training(const lm::Options& options)
   });
   if (resumed_) restore(*resumed_);
   resumed_.reset();
-  if (!options.profile.empty()) profile_.emplace(options.profile, device_);
+  parallel_.emplace(*model_, world_);
+  if (!options.profile.empty() && is_first) profile_.emplace(options.profile, device_);
   print_model();
 }
 
@@ -190,41 +219,77 @@ void Training::restore(const nn::CheckpointFile& file) {
     if (name.starts_with(kLossScale)) scale.emplace(name.substr(std::strlen(kLossScale)), x);
   if (scaler_ && !scale.empty()) scaler_->load_state_dict(scale);
   step_ = header.step;
-  if (const std::string changes = settings_.changes(); !changes.empty()) fmt::print(stderr, "train_lm: {}\n", changes);
-  progress_->print(fmt::format("resuming from {} after step {}", header.path, step_));
+  if (const std::string changes = settings_.changes(); !changes.empty() && progress_)
+    fmt::print(stderr, "train_lm: {}\n", changes);
+  print(fmt::format("resuming from {} after step {}", header.path, step_));
 }
 
 void Training::print_model() {
   double parameters = 0;
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
-  progress_->print(fmt::format(
-      "{} model of {:.2f} million parameters on {}; {:.2f} million {}s to train on, {:.2f} for validation",
-      config_field(*model_, "model_type"), parameters / 1e6, device_.name(), static_cast<double>(data_.training_size()) / 1e6,
-      data_.unit(), static_cast<double>(data_.validation_size()) / 1e6));
+  const std::string others = world_.size() > 1 ? fmt::format(" and {} more processes", world_.size() - 1) : "";
+  print(fmt::format("{} model of {:.2f} million parameters on {}{}; {:.2f} million {}s to train on, {:.2f} for validation",
+                    config_field(*model_, "model_type"), parameters / 1e6, device_.name(), others,
+                    static_cast<double>(data_.training_size()) / 1e6, data_.unit(),
+                    static_cast<double>(data_.validation_size()) / 1e6));
 }
 
 int Training::run() {
   lm::catch_interrupts();
+  train_to_the_end();
+  if (saver_) saver_->wait();
+  on_rank_0([](lm::Progress& progress) { progress.finish(); });
+  agree();
+  ProcessGroup::shutdown();
+  print(fmt::format("{} after step {}, {:.1f} s", signal_ == 0 ? "finished" : "interrupted", step_, seconds_));
+  if (device_.is_cuda() && progress_) print_memory();
+  return signal_ == 0 ? 0 : 128 + signal_;
+}
+
+void Training::train_to_the_end() {
   const auto every = [this](std::int64_t interval) { return interval > 0 && step_ % interval == 0; };
-  while (!finished() && lm::interrupted() == 0) {
+  for (agree(); !finished() && signal_ == 0; agree()) {
     if (profile_) profile_->next_step();
     step();
     if (saver_) check_save([this] { saver_->check(); });
     if (every(options_.eval_every) && !finished()) validate();
     if (every(options_.save_every) && !finished()) save();
   }
-  progress_->flush();
-  progress_->erase();
+  flush();
+  if (progress_) progress_->erase();
   if (profile_) profile_->finish();
-  const int signal = lm::interrupted();
-  if (signal == 0) validate();
+  if (signal_ == 0) validate();
   save();
-  if (saver_) saver_->wait();
-  progress_->finish();
-  progress_->print(
-      fmt::format("{} after step {}, {:.1f} s", signal == 0 ? "finished" : "interrupted", step_, progress_->seconds()));
-  if (device_.is_cuda()) print_memory();
-  return signal == 0 ? 0 : 128 + signal;
+}
+
+void Training::agree() {
+  const Tensor known = Tensor::from_vector(
+      std::vector{static_cast<double>(lm::interrupted()), progress_ ? progress_->seconds() : 0, failure_.empty() ? 0.0 : 1.0});
+  world_.all_reduce({known}, ReduceOp::max).wait();
+  const auto values = known.to_vector<double>();
+  signal_ = static_cast<int>(values[0]);
+  seconds_ = values[1];
+  if (values[2] == 0) return;
+  ProcessGroup::shutdown();
+  if (failure_.empty()) throw lm::Silent();
+  throw std::runtime_error(failure_);
+}
+
+void Training::on_rank_0(const std::function<void(lm::Progress&)>& work) {
+  try {
+    if (progress_) work(*progress_);
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+  }
+}
+
+void Training::flush() {
+  on_rank_0([](lm::Progress& progress) { progress.flush(); });
+  agree();
+}
+
+void Training::print(const std::string& line) {
+  if (progress_) progress_->print(line);
 }
 
 void Training::print_memory() const {
@@ -237,31 +302,36 @@ bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 &&
 
 void Training::step() {
   std::vector<nn::data::Batch> batches;
-  double counted = 0;
+  const Tensor counted = zeros({}, {DType::float64, kCPU});  // targets of all ranks
   phase("data", [&] {
     for (std::int64_t i = 0; i < run_.accumulate; ++i)
-      counted += static_cast<double>(batches.emplace_back(loader_.next()).counted);
+      *counted.data<double>() += static_cast<double>(batches.emplace_back(loader_.next()).counted);
+    world_.all_reduce({counted}).wait();
   });
+  const double average = counted.item<double>() / world_.size();
   Tensors arguments;
   for (const nn::data::Batch& batch : batches)
     arguments.insert(arguments.end(), {batch.inputs, batch.targets, batch.cu_seqlens,
-                                       full({}, static_cast<double>(batch.counted) / counted, {DType::float32, device_})});
+                                       full({}, static_cast<double>(batch.counted) / average, {DType::float32, device_})});
   // Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-  const Tensor loss = (run_.packed || options_.eager || profile_ ? train(arguments) : graphed_(arguments))[0];
+  const bool is_eager = run_.packed || options_.eager || !options_.profile.empty();
+  const Tensor loss = (is_eager ? train(arguments) : graphed_(arguments))[0];
   const double learning_rate = run_.lr * scheduler_->factor();
   scheduler_->step();
   ++step_;
-  progress_->add(step_, done(), learning_rate, loss);
+  on_rank_0([&](lm::Progress& progress) { progress.add(step_, done(), learning_rate, loss); });
 }
 
 Tensors Training::train(const Tensors& batches) {
   Tensor loss;  // as of one batch of all their sequences: every target counts the same
   for (auto batch = batches.begin(); batch != batches.end(); batch += 4) {
     Tensor part = phase("forward", [&] { return model_->loss(batch[0], batch[1], batch[2]); });
-    if (batches.size() > 4) part = part * batch[3];
+    if (batches.size() > 4 || world_.size() > 1) part = part * batch[3];
+    parallel_->set_communicating(batch + 4 == batches.end());
     phase("backward", [&] { (scaler_ ? scaler_->scale(part) : part).backward(); });
     loss = loss.defined() ? loss + part.detach() : part.detach();
   }
+  parallel_->wait({loss});
   phase("optimizer", [&] {
     optimizer_->step({.max_norm = run_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
     optimizer_->zero_grad();
@@ -271,7 +341,7 @@ Tensors Training::train(const Tensors& batches) {
 
 void Training::validate() {
   if (std::exchange(validated_step_, step_) == step_) return;
-  progress_->flush();
+  flush();
   NoGradGuard no_grad;
   model_->eval();
   double sum = 0, tokens = 0;
@@ -281,11 +351,14 @@ void Training::validate() {
     tokens += n;
   }
   model_->train();
-  progress_->add_validation(step_, sum / tokens);
+  const Tensor totals = Tensor::from_vector(std::vector{sum, tokens});
+  world_.all_reduce({totals}).wait();
+  const auto of_all = totals.to_vector<double>();
+  on_rank_0([&](lm::Progress& progress) { progress.add_validation(step_, of_all[0] / of_all[1]); });
 }
 
 void Training::save() {
-  progress_->flush();  // stops at a loss that is not finite, before the last good checkpoint is replaced
+  flush();  // stops at a loss that is not finite, before the last good checkpoint is replaced
   if (!saver_) return;
   nn::Checkpoint checkpoint;
   checkpoint.step = step_;
@@ -306,13 +379,13 @@ void Training::check_save(const std::function<void()>& check) {
   try {
     check();
   } catch (const CheckpointError& error) {
-    progress_->print(fmt::format("not saved, and tried again at the next save: {}", error.what()));
+    print(fmt::format("not saved, and tried again at the next save: {}", error.what()));
   }
 }
 
 double Training::done() const {
-  const double share = run_.minutes > 0 ? progress_->seconds() / (60 * run_.minutes)
-                                        : static_cast<double>(step_) / static_cast<double>(run_.steps);
+  const double share =
+      run_.minutes > 0 ? seconds_ / (60 * run_.minutes) : static_cast<double>(step_) / static_cast<double>(run_.steps);
   return std::min(share, 1.0);
 }
 

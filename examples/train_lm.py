@@ -7,13 +7,13 @@ import sys
 from contextlib import ExitStack
 
 import glade
-from glade import nn, optim
+from glade import distributed, nn, optim
 
 from lm import program
 from lm.data import Data
 from lm.log import CSVLog, MemoryLog, TensorBoardLog
 from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, choose_run, parse_options
-from lm.program import ProgramError
+from lm.program import ProgramError, Silent, UsageError
 from lm.run_settings import RunSettings
 from lm.step_profile import StepProfile
 from lm.training_log import TrainingLog, columns
@@ -21,11 +21,13 @@ from lm.training_log import TrainingLog, columns
 LOSS_SCALE = "loss_scale."  # of its state in a checkpoint's data
 
 
-def open_resumed(options):
-    """The checkpoint that --resume asks for, or None."""
-    if options.resume == AUTO:
-        return glade.open_newest_checkpoint(options.save)
-    return glade.CheckpointFile(options.resume) if options.resume else None
+def open_resumed(options, world):
+    """The checkpoint that --resume asks for, or None; rank 0 chooses."""
+    if options.resume != AUTO:
+        return glade.CheckpointFile(options.resume) if options.resume else None
+    newest = glade.open_newest_checkpoint(options.save) if world.rank == 0 else None
+    path = world.broadcast_text(newest.path if newest else "")
+    return newest or (glade.CheckpointFile(path) if path else None)
 
 
 def configure(options, defaults, vocab_size, resumed):
@@ -53,29 +55,36 @@ def configure(options, defaults, vocab_size, resumed):
 class Training:
     def __init__(self, options, stack):
         self.options = options
-        self.device = glade.Device(options.device)
+        self.world = distributed.world()
+        self.device = self.world.device(options.device)
         defaults = CUDA_DEFAULTS if self.device.type == "cuda" else CPU_DEFAULTS
-        resumed = open_resumed(options)
+        resumed = open_resumed(options, self.world)
         self.settings = RunSettings(resumed)
         run = self.chosen = choose_run(options, defaults, self.settings)
         self.data = Data(options.data, run.seq_len, run.packed)
         if options.save or resumed:
             self.settings.fix_data(self.data.tokens)
-        self.kept = list(self.data.validation_batches(run.batch, self.device))
-        how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device)
+        if run.batch < self.world.size:
+            raise UsageError(f"--batch {run.batch} is too small for {self.world.size} processes")
+        self.kept = list(self.data.validation_batches(run.batch, self.device, self.world))
+        how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device, share=self.world.share(run.batch))
         self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how)
-        self.saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep)) if options.save else None
+        is_first = self.world.rank == 0
+        saves = options.save and is_first
+        self.saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep)) if saves else None
         glade.manual_seed(run.seed)
         self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
         self.model.model.recompute = options.recompute
         self.optimizer = optim.AdamW(self.model.named_parameters(), lr=run.lr, betas=(0.9, 0.95), weight_decay=run.weight_decay)
         self.scaler = optim.LossScaler(self.device) if self.model.config["dtype"] == "float16" else None
         self.step, self.validated_step = 0, None
-        self.log = self.open_log(stack, resumed)
+        self.received, self.signal, self.seconds, self.failure = [], 0, 0.0, None
+        self.log = self.open_log(stack, resumed) if is_first else None  # what follows is shown and written by rank 0 alone
         self.scheduler = optim.LRScheduler(self.optimizer, self.schedule())
         if resumed:
             self.resume(resumed)
-        self.profile = StepProfile(options.profile, self.device) if options.profile else None
+        self.parallel = distributed.DataParallel(self.model)
+        self.profile = StepProfile(options.profile, self.device) if options.profile and is_first else None
         self.train_graphed = glade.cuda.GraphedFunction(self.device, self.train)
         self.print_summary()
 
@@ -107,15 +116,19 @@ class Training:
         if self.scaler and scale:
             self.scaler.load_state_dict(scale)
         self.step = resumed.step
-        if self.settings.changes():
-            print(f"train_lm.py: {self.settings.changes()}", file=sys.stderr)
-        print(f"resuming from {resumed.path} after step {self.step}")
+        if self.log:
+            if self.settings.changes():
+                print(f"train_lm.py: {self.settings.changes()}", file=sys.stderr)
+            print(f"resuming from {resumed.path} after step {self.step}")
 
     def print_summary(self):
+        if not self.log:
+            return
+        others = f" and {self.world.size - 1} more processes" if self.world.size > 1 else ""
         parameters = sum(x.numel() for x in self.model.parameters())
         data, unit = self.data, self.data.unit
         print(
-            f"{self.model.config['model_type']} model of {parameters / 1e6:.2f} million parameters on {self.device}; {data.training_size / 1e6:.2f} "
+            f"{self.model.config['model_type']} model of {parameters / 1e6:.2f} million parameters on {self.device}{others}; {data.training_size / 1e6:.2f} "
             f"million {unit}s to train on, {data.validation_size / 1e6:.2f} for validation",
             flush=True,
         )
@@ -123,15 +136,27 @@ class Training:
     def done(self):
         """The share of the run that is behind: of its steps, or of its time."""
         minutes = self.chosen.minutes
-        return min(self.log.seconds() / (60 * minutes) if minutes else self.step / self.chosen.steps, 1.0)
+        return min(self.seconds / (60 * minutes) if minutes else self.step / self.chosen.steps, 1.0)
 
     def is_finished(self):
         return self.done() >= 1 or 0 < self.options.stop_at <= self.step
 
     def run(self):
         """To the end, or to a signal. Returns the exit code."""
-        received = program.catch_interrupts()
-        while not self.is_finished() and not received:
+        self.received = program.catch_interrupts()
+        self.train_to_the_end()
+        if self.saver:
+            self.saver.wait()
+        self.on_rank_0(lambda log: log.finish())
+        self.agree()
+        distributed.shutdown()
+        if self.log:
+            self.print_end()
+        return 128 + self.signal if self.signal else 0
+
+    def train_to_the_end(self):
+        self.agree()
+        while not self.is_finished() and not self.signal:
             if self.profile:
                 self.profile.next_step()
             self.take_step()
@@ -141,23 +166,45 @@ class Training:
                 self.validate()
             if self.is_due(self.options.save_every):
                 self.save()
-        self.log.flush()
-        self.log.erase()
+            self.agree()
+        self.flush()
+        if self.log:
+            self.log.erase()
         if self.profile:
             self.profile.finish()
-        if not received:
+        if not self.signal:
             self.validate()
         self.save()
-        if self.saver:
-            self.saver.wait()
-        self.log.finish()
-        self.log.print(f"{'interrupted' if received else 'finished'} after step {self.step}, {self.log.seconds():.1f} s")
+
+    def print_end(self):
+        self.log.print(f"{'interrupted' if self.signal else 'finished'} after step {self.step}, {self.seconds:.1f} s")
         if self.device.type == "cuda":
             categories = {"parameters": list(self.model.parameters()), "optimizer": list(self.optimizer.state_dict().values())}
             print(glade.cuda.memory_summary(self.device.index, categories), end="")
         if self.history and self.history.rows:
             plot(self.history.rows, self.data.unit, self.options.plot)
-        return 128 + received[0] if received else 0
+
+    def agree(self):
+        """Tells all ranks what only some know: that a signal came, rank 0's clock, and that rank 0 cannot go on, which ends all."""
+        known = [self.received[0] if self.received else 0, self.log.seconds() if self.log else 0, self.failure is not None]
+        signal, self.seconds, failed = distributed.all_reduce(glade.tensor(known, dtype=glade.float64), "max").tolist()
+        self.signal = int(signal)
+        if failed:
+            distributed.shutdown()
+            raise self.failure or Silent
+
+    def on_rank_0(self, work):
+        """Calls `work` with rank 0's log. An error in it ends all ranks at the next agree()."""
+        try:
+            if self.log:
+                work(self.log)
+        except ProgramError as error:
+            self.failure = error
+
+    def flush(self):
+        """Rank 0 shows and logs the steps so far. All ranks stop at a loss that is not finite."""
+        self.on_rank_0(lambda log: log.flush())
+        self.agree()
 
     def is_due(self, every):
         """Whether something is to be done after this step, which is not the last one."""
@@ -166,18 +213,19 @@ class Training:
     def take_step(self):
         with glade.profiler.range("data"):
             batches = [next(self.loader) for _ in range(self.chosen.accumulate)]
-        counted = sum(batch.counted for batch in batches)
+        counted = glade.tensor(float(sum(batch.counted for batch in batches)), dtype=glade.float64)
+        average = distributed.all_reduce(counted, "average").item()  # of the ranks' targets
         arguments = []
         for batch in batches:
-            share = glade.full((), batch.counted / counted, device=self.device)
+            share = glade.full((), batch.counted / average, device=self.device)
             arguments += [batch.inputs, batch.targets, share, *([batch.cu_seqlens] if self.chosen.packed else [])]
         # Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-        is_eager = self.chosen.packed or self.options.eager or self.profile
+        is_eager = self.chosen.packed or self.options.eager or self.options.profile
         (loss,) = self.train(arguments) if is_eager else self.train_graphed(arguments)
         learning_rate = self.optimizer.lr
         self.scheduler.step()
         self.step += 1
-        self.log.add(self.step, self.done(), learning_rate, loss)
+        self.on_rank_0(lambda log: log.add(self.step, self.done(), learning_rate, loss))
 
     def train(self, arguments):
         """The loss of a step on batches of inputs, targets, share in the loss and, if packed, cu_seqlens, one after the other: as of one
@@ -188,11 +236,13 @@ class Training:
             inputs, targets, share, *cu_seqlens = arguments[i : i + size]
             with glade.profiler.range("forward"):
                 loss = self.model.loss(inputs, targets, *cu_seqlens)
-                if len(arguments) > size:
+                if len(arguments) > size or self.world.size > 1:
                     loss = loss * share
+            self.parallel.communicating = i + size == len(arguments)
             with glade.profiler.range("backward"):
                 (self.scaler.scale(loss) if self.scaler else loss).backward()
             total = total + loss.detach() if total is not None else loss.detach()
+        self.parallel.wait([total])
         with glade.profiler.range("optimizer"):
             self.optimizer.step(max_norm=self.chosen.grad_clip, scaler=self.scaler)
             self.optimizer.zero_grad()
@@ -203,21 +253,22 @@ class Training:
         if self.validated_step == self.step:
             return
         self.validated_step = self.step
-        self.log.flush()
+        self.flush()
         self.model.eval()
-        total = sum(self.model.loss(x, y, cu_seqlens).item() * counted for x, y, cu_seqlens, counted in self.kept)
+        loss = sum(self.model.loss(x, y, cu_seqlens).item() * counted for x, y, cu_seqlens, counted in self.kept)
         self.model.train()
-        self.log.add_validation(self.step, total / sum(counted for *_, counted in self.kept))
+        totals = glade.tensor([loss, float(sum(counted for *_, counted in self.kept))], dtype=glade.float64)
+        loss, counted = distributed.all_reduce(totals).tolist()
+        self.on_rank_0(lambda log: log.add_validation(self.step, loss / counted))
 
     def save(self):
-        self.log.flush()  # stops at a loss that is not finite, before the last good checkpoint is replaced
+        self.flush()  # stops at a loss that is not finite, before the last good checkpoint is replaced
         if not self.saver:
             return
         scale = {LOSS_SCALE + name: x for name, x in self.scaler.state_dict().items()} if self.scaler else {}
         data = self.loader.state_dict() | self.settings.state_dict | scale
         self.check_save(self.saver.wait)
         self.saver.save(self.model, optimizer=self.optimizer, scheduler=self.scheduler, step=self.step, data=data)
-
 
     def check_save(self, check):
         """Calls `check`, which raises the error of a save that failed: training goes on."""

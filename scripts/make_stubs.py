@@ -15,7 +15,7 @@ from glade import _glade
 
 FOLDER = Path(__file__).parents[1] / "bindings" / "glade" / "_glade"
 MODULES = {
-    "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_data": _glade._data, "_linear_attention": _glade._linear_attention, "_models": _glade._models, "_nn/__init__": _glade._nn,
+    "__init__": _glade, "_autograd": _glade._autograd, "_cuda": _glade._cuda, "_data": _glade._data, "_distributed": _glade._distributed, "_linear_attention": _glade._linear_attention, "_models": _glade._models, "_nn/__init__": _glade._nn,
     "_nn/init": _glade._nn.init, "_optim": _glade._optim, "_profiler": _glade._profiler, "_tuning": _glade._tuning,
 }  # fmt: skip
 # Public names of types, and where the stubs find them.
@@ -23,6 +23,7 @@ IMPORTS = {
     "glade": ("glade._glade", ["Checkpoint", "CheckpointFile", "CheckpointSaver", "Device", "DType", "Generator", "HDF5Entry", "HDF5File", "Tensor"]),
     "glade.cuda": ("glade._glade._cuda", ["Stream"]),
     "glade.data": ("glade._glade._data", ["Batch", "Loader", "TokenData"]),
+    "glade.distributed": ("glade._glade._distributed", ["DataParallel", "ProcessGroup"]),
     "glade.linear_attention": ("glade._glade._linear_attention", ["Plan"]),
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),

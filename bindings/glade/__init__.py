@@ -11,6 +11,7 @@ from glade import (
     autograd as autograd,
     cuda as cuda,
     data as data,
+    distributed as distributed,
     linear_attention as linear_attention,
     nn as nn,
     optim as optim,

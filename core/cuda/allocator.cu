@@ -2,6 +2,7 @@
 #include <glade/core/allocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -21,6 +22,7 @@ namespace glade::cuda {
 namespace {
 
 thread_local GraphMemory* recorded_memory = nullptr;
+std::atomic<int> first_device{-1};  // of which this process took memory
 
 constexpr std::size_t kSmall = std::size_t{1} << 20;     // of blocks that are kept here
 constexpr std::size_t kMaxKept = std::size_t{64} << 20;  // bytes kept in all
@@ -37,6 +39,8 @@ class Pool {
   // Before the first use: the device is not touched earlier.
   void open() {
     std::call_once(opened_, [this] {
+      int none = -1;
+      first_device.compare_exchange_strong(none, device_);
       DeviceGuard guard({DeviceType::cuda, device_});
       GLADE_CUDA(cudaStreamCreateWithFlags(&graph_stream_, cudaStreamNonBlocking));
       GLADE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device_));
@@ -283,6 +287,8 @@ void detail::cuda_free(void* data, std::size_t bytes, int device) noexcept {
 void* detail::pinned_allocate(std::size_t bytes) {
   cuda::check_device(0);
   if (bytes == 0) return nullptr;
+  // Whatever thread asks: on another device the driver would make a context, which takes memory of that GPU.
+  const cuda::DeviceGuard guard({DeviceType::cuda, std::max(cuda::first_device.load(), 0)});
   void* data = nullptr;
   const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
   if (code == cudaErrorMemoryAllocation) {

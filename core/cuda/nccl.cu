@@ -23,7 +23,6 @@ struct UniqueId {
 struct Library {
   int (*GetUniqueId)(UniqueId*);
   int (*CommInitRank)(Handle*, int size, UniqueId, int rank);
-  int (*CommDestroy)(Handle);
   int (*AllReduce)(const void*, void*, std::size_t, int type, int op, Handle, cudaStream_t);
   int (*Broadcast)(const void*, void*, std::size_t, int type, int root, Handle, cudaStream_t);
   int (*AllGather)(const void*, void*, std::size_t, int type, Handle, cudaStream_t);
@@ -62,7 +61,6 @@ Library::Library() {
   };
   find(GetUniqueId, "ncclGetUniqueId");
   find(CommInitRank, "ncclCommInitRank");
-  find(CommDestroy, "ncclCommDestroy");
   find(AllReduce, "ncclAllReduce");
   find(Broadcast, "ncclBroadcast");
   find(AllGather, "ncclAllGather");
@@ -140,10 +138,6 @@ Id make_id() {
 Communicator::Communicator(int device, int size, int rank, const Id& id) : device_(device), size_(size) {
   const cuda::DeviceGuard guard({DeviceType::cuda, device});
   check(library().CommInitRank(&handle_, size, {id}, rank), "ncclCommInitRank");
-}
-
-Communicator::~Communicator() {
-  if (handle_ != nullptr) library().CommDestroy(handle_);
 }
 
 void Communicator::all_reduce(const Tensors& tensors, ReduceOp op, Stream stream) const {

@@ -12,12 +12,12 @@ using Id = std::array<char, 128>;
 /// DistributedError, saying what to install, where there is no NCCL.
 Id make_id();
 
-/// One GPU for each rank. Collectives are queued on a stream. All throw DistributedError where NCCL fails.
+/// One GPU for each rank. Collectives are queued on a stream. All throw DistributedError where NCCL fails. It lives until the
+/// process ends: NCCL's own end of one waits for every CUDA graph that holds its collectives.
 class Communicator {
  public:
   /// Waits until all ranks have come.
   Communicator(int device, int size, int rank, const Id& id);
-  ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 

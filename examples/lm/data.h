@@ -1,5 +1,6 @@
 #pragma once
 // The data of a training run.
+#include <glade/core/process_group.h>
 #include <glade/nn/data/loader.h>
 
 #include <string>
@@ -19,8 +20,10 @@ class Data {
   /// What a token is: "byte" or "token".
   const char* unit() const { return tokens_->is_text() ? "byte" : "token"; }
 
-  /// The same sequences of the validation part at every call: at most 65536 tokens, spread evenly.
-  std::vector<glade::nn::data::Batch> validation_batches(std::int64_t sequences, glade::Device device) const;
+  /// The same sequences of the validation part at every call: at most 65536 tokens, spread evenly. Of every batch of so many
+  /// sequences this rank's share in the group, if there is one.
+  std::vector<glade::nn::data::Batch> validation_batches(std::int64_t sequences, glade::Device device,
+                                                         const glade::ProcessGroup& group = {}) const;
 
  private:
   std::shared_ptr<const glade::nn::data::TokenData> tokens_;

@@ -106,6 +106,8 @@ int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) 
     return report(app, error.what(), 2);
   } catch (const std::exception& error) {
     return report(app, error.what(), 1);
+  } catch (const Silent&) {
+    return 1;
   }
 }
 

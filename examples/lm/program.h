@@ -15,6 +15,9 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Ends a program with exit code 1 and no message: another process gives it.
+struct Silent {};
+
 /// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();

@@ -21,6 +21,10 @@ class UsageError(ProgramError):
     """Options that cannot be followed: exit code 2."""
 
 
+class Silent(Exception):
+    """What ends a program with exit code 1 and no message: another process gives it."""
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the options in one line, and in the help of each what it is without it."""
 
@@ -56,6 +60,8 @@ def run(main):
         code, message = 2, str(error)
     except (ProgramError, glade.Error) as error:
         message = str(error)
+    except Silent:
+        pass
     except OSError as error:
         message = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
     except ModuleNotFoundError as error:

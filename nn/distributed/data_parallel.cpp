@@ -29,15 +29,6 @@ void broadcast_state(const Module& model, const ProcessGroup& group) {
 
 }  // namespace
 
-Device device_of_rank(const std::string& name, const ProcessGroup& group) {
-  const Device device = Device::parse(name);
-  if (device.is_cpu() || group.size() == 1 || (name != "auto" && name != "cuda")) return device;
-  if (group.local_size() > cuda::device_count())
-    fail<DeviceError>("{} processes run on this host, which has {} GPUs: start as many as there are, or name --device cpu",
-                      group.local_size(), cuda::device_count());
-  return {DeviceType::cuda, group.local_rank()};
-}
-
 DataParallel::DataParallel(const Module& model, ProcessGroup group, std::size_t bucket_bytes)
     : group_(std::move(group)), bucket_bytes_(bucket_bytes) {
   if (group_.size() == 1) return;

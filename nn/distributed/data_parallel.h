@@ -9,10 +9,6 @@
 
 namespace glade::nn::distributed {
 
-/// The device for this process: for "auto" and "cuda" the GPU whose number is the local rank, else Device::parse(). DeviceError
-/// where a host runs more processes than it has GPUs.
-Device device_of_rank(const std::string& name, const ProcessGroup& group = ProcessGroup::world());
-
 /// Averages the gradients of parameters over the ranks of a group while backward runs: as soon as 25 MB of them are final, a
 /// collective starts, beside the rest of the pass. In a group of one nothing is done.
 ///
@@ -38,6 +34,7 @@ class DataParallel {
 
   /// Whether backward communicates; at first it does. Not for all but the last of several batches whose gradients add up.
   void set_communicating(bool value) { is_communicating_ = value; }
+  bool is_communicating() const { return is_communicating_; }
   /// After backward: the current stream, or on the CPU this thread, waits until the gradients are averages. Averages the tensors
   /// of `more` in place, with the last gradients.
   void wait(const Tensors& more = {});

@@ -5,29 +5,17 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/reduce/reduce.h>
 
-#include "support/process.h"
+#include "distributed/mpirun.h"
 #include "support/testing.h"
 
 namespace glade::testing_support {
 namespace {
 
-/// As root and with more processes than cores, for every MPI; each with one thread, and without test reports of their own.
-const std::string kEnvironment =
-    "env -u GTEST_OUTPUT OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-    "OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
-    "OMPI_MCA_btl_vader_single_copy_mechanism=none ";
-
-class Distributed : public ::testing::Test {
+class Distributed : public RanksTest {
  protected:
-  void SetUp() override {
-    if (std::string(GLADE_MPIEXEC).empty()) GTEST_SKIP() << "built without MPI (openmpi-bin libopenmpi-dev)";
-  }
-  static ProcessResult run(int ranks, const std::string& filter, const std::string& variables = "GLADE_DISTRIBUTED_TIMEOUT=30") {
-    return run_shell(kEnvironment + variables + " " GLADE_MPIEXEC " -n " + std::to_string(ranks) +
-                     " " GLADE_RANKS " --gtest_brief=1 --gtest_filter='" + filter + "'");
-  }
+  static std::string tests(const std::string& filter) { return GLADE_RANKS " --gtest_brief=1 --gtest_filter='" + filter + "'"; }
   static void expect_passes(int ranks, const std::string& filter) {
-    const ProcessResult result = run(ranks, filter);
+    const ProcessResult result = run_ranks(ranks, tests(filter));
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_NE(result.output.find("[  PASSED  ]"), std::string::npos) << result.output;
   }
@@ -38,25 +26,28 @@ TEST_F(Distributed, CollectivesOfFourProcesses) { expect_passes(4, "Collective*"
 TEST_F(Distributed, DataParallelTrainingOfTwoProcesses) { expect_passes(2, "DataParallel*"); }
 TEST_F(Distributed, DataParallelTrainingOfFourProcesses) { expect_passes(4, "DataParallel*"); }
 
+TEST_F(Distributed, OnTheGPUsOfThisHost) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "fewer than two GPUs";
+  expect_passes(cuda::device_count() < 4 ? 2 : 4, "CudaRanks.*");
+}
+
 TEST_F(Distributed, AProcessThatDoesNotComeIsAnError) {
-  const ProcessResult result = run(2, "Fault.AHangingRank", "GLADE_DISTRIBUTED_TIMEOUT=1");
+  const ProcessResult result = run_ranks(2, tests("Fault.AHangingRank"), "GLADE_DISTRIBUTED_TIMEOUT=1");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("all_reduce: another process did not come for 1 s"), std::string::npos) << result.output;
 }
 
-// Without MPI's library; and where the launcher's processes do not find one another.
-TEST(DistributedWithoutMPI, SaysWhatToInstall) {
-  const std::string folder = std::filesystem::temp_directory_path() / ("glade." + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  std::filesystem::copy_file(std::filesystem::canonical(GLADE_LIBRARY), folder + "/libglade.so.0");
-  const ProcessResult result = run_shell("env -u GTEST_OUTPUT OMPI_COMM_WORLD_SIZE=2 LD_LIBRARY_PATH=" + folder +
-                                         " " GLADE_RANKS " --gtest_filter=Fault.World");
-  std::filesystem::remove_all(folder);
+// libglade.so without libglade_mpi.so beside it.
+using DistributedWithoutMPI = FolderTest;
+TEST_F(DistributedWithoutMPI, SaysWhatToInstall) {
+  std::filesystem::copy_file(std::filesystem::canonical(GLADE_LIBRARY), "libglade.so.0");
+  const ProcessResult result =
+      run_shell("env -u GTEST_OUTPUT OMPI_COMM_WORLD_SIZE=2 LD_LIBRARY_PATH=. " GLADE_RANKS " --gtest_filter=Fault.World");
   EXPECT_NE(result.output.find("apt-get install openmpi-bin libopenmpi-dev"), std::string::npos) << result.output;
 }
 
 TEST_F(Distributed, ALauncherThatMPIDoesNotKnowIsAnError) {
-  const ProcessResult result = run_shell(kEnvironment + "SLURM_STEP_NUM_TASKS=2 " GLADE_RANKS " --gtest_filter=Fault.World");
+  const ProcessResult result = run_shell(kRanksEnvironment + "SLURM_STEP_NUM_TASKS=2 " GLADE_RANKS " --gtest_filter=Fault.World");
   EXPECT_NE(result.output.find("the launcher started 2 processes, but MPI finds 1"), std::string::npos) << result.output;
 }
 
@@ -74,7 +65,7 @@ TEST(DistributedAlone, IsAGroupOfOneWithoutMPI) {
   EXPECT_TRUE(throws_with<ValueError>([&] { send(x, 0); }, "alone in its group"));
   world.barrier();
   EXPECT_EQ(world.split(3).size(), 1);
-  EXPECT_EQ(nn::distributed::device_of_rank("cpu"), kCPU);
+  EXPECT_EQ(world.device("cpu"), kCPU);
   EXPECT_EQ(run_shell("grep -c libmpi /proc/" + std::to_string(getpid()) + "/maps").output, "0\n");
 }
 

@@ -1,0 +1,120 @@
+// glade.distributed: processes that compute together, collectives, data parallel training.
+#include <glade/core/process_group.h>
+#include <glade/nn/distributed/data_parallel.h>
+#include <glade/ops/collective/collective.h>
+
+#include "python.h"
+
+namespace glade::python {
+
+namespace {
+
+using nn::distributed::DataParallel;
+using py::arg;
+
+ReduceOp op_from(const std::string& name) {
+  if (name == "sum") return ReduceOp::sum;
+  if (name == "average") return ReduceOp::average;
+  if (name == "max") return ReduceOp::max;
+  if (name == "min") return ReduceOp::min;
+  throw ValueError("op is '" + name + "', expected sum, average, max or min");
+}
+
+/// None stands for all processes.
+ProcessGroup or_world(const std::optional<ProcessGroup>& group) { return group ? *group : ProcessGroup::world(); }
+
+void bind_group(py::module_& distributed) {
+  py::class_<ProcessGroup>(distributed, "ProcessGroup",
+                           "Processes that a launcher started together. A program that was started alone is a group of one, for "
+                           "which neither MPI nor NCCL is loaded.")
+      .def_property_readonly("rank", &ProcessGroup::rank, "The number of this process in the group.")
+      .def_property_readonly("size", &ProcessGroup::size, "The number of processes.")
+      .def_property_readonly("local_rank", &ProcessGroup::local_rank,
+                             "The number of this process among all that run on this host.")
+      .def_property_readonly("local_size", &ProcessGroup::local_size, "The number of all processes that run on this host.")
+      .def(
+          "device", &ProcessGroup::device, arg("name") = "auto",
+          "The device for this process: for \"auto\" and \"cuda\" a GPU of its own where there are GPUs. DeviceError where fewer "
+          "GPUs than processes are to be seen.")
+      .def("share", &ProcessGroup::share, arg("total"),
+           "The part of `total` things, begin and end, that is this rank's: parts follow one another in the order of the ranks, "
+           "and "
+           "their sizes differ by at most one.")
+      .def("split", &ProcessGroup::split, arg("color"), arg("key") = 0, Unlocked(),
+           "The groups of those ranks that give the same color, ordered by key, then by rank. All ranks call it.")
+      .def("barrier", &ProcessGroup::barrier, Unlocked(), "Waits until all ranks have come here.")
+      .def(
+          "broadcast_text",
+          [](const ProcessGroup& self, const std::string& text, int root) { return self.broadcast(text, root); }, arg("text"),
+          arg("root") = 0, Unlocked(), "Rank root's text, on all ranks.");
+  distributed.def("_world", &ProcessGroup::world, Unlocked());
+  distributed.def("shutdown", &ProcessGroup::shutdown, Unlocked(),
+                  "To be called by every process at the end of the program: waits for all of them and disconnects.");
+}
+
+void bind_collectives(py::module_& distributed) {
+  using Group = std::optional<ProcessGroup>;
+  const auto group = arg("group") = py::none();
+  distributed.def(
+      "all_reduce",
+      [](const Tensor& x, const std::string& op, const Group& g) { return all_reduce(x, op_from(op), or_world(g)); }, arg("x"),
+      arg("op") = "sum", py::kw_only(), group, Unlocked(),
+      "The sum or the average of the ranks' x; with op \"max\" or \"min\" the largest or smallest of each element, without a "
+      "gradient.");
+  distributed.def(
+      "broadcast", [](const Tensor& x, int root, const Group& g) { return broadcast(x, root, or_world(g)); }, arg("x"),
+      arg("root") = 0, py::kw_only(), group, Unlocked(), "Rank root's x, on all ranks.");
+  distributed.def(
+      "all_gather", [](const Tensor& x, const Group& g) { return all_gather(x, or_world(g)); }, arg("x"), py::kw_only(), group,
+      Unlocked(), "The ranks' x [n, ...] one after the other: [size * n, ...].");
+  distributed.def(
+      "reduce_scatter",
+      [](const Tensor& x, const std::string& op, const Group& g) { return reduce_scatter(x, op_from(op), or_world(g)); },
+      arg("x"), arg("op") = "sum", py::kw_only(), group, Unlocked(),
+      "x [size * n, ...] is reduced, and rank i gets its rows i * n to (i + 1) * n. ShapeError for rows that do not divide.");
+  distributed.def(
+      "all_to_all", [](const Tensor& x, const Group& g) { return all_to_all(x, or_world(g)); }, arg("x"), py::kw_only(), group,
+      Unlocked(),
+      "Rank i gets the rows i * n to (i + 1) * n of every rank's x [size * n, ...], in the order of the ranks. ShapeError for "
+      "rows "
+      "that do not divide.");
+  distributed.def(
+      "send", [](const Tensor& x, int to, const Group& g) { return send(x, to, or_world(g)); }, arg("x"), arg("to"),
+      py::kw_only(), group, Unlocked(),
+      "Sends x to another rank. The result is a zero that stands for what that rank computes from x: add it to the loss, or call "
+      "its "
+      "backward(), so that backward comes here and receives the gradient.");
+  distributed.def(
+      "recv",
+      [](const Shape& shape, int source, DType dtype, Device device, const Group& g) {
+        return recv(shape, {dtype, device}, source, or_world(g));
+      },
+      arg("shape"), arg("source"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU, group, Unlocked(),
+      "Receives a tensor from rank `source`. It requires a gradient, which backward sends back, where the sender's tensor does.");
+}
+
+}  // namespace
+
+void bind_distributed(py::module_& module) {
+  py::module_ distributed = public_submodule(module, "_distributed", "glade.distributed");
+  bind_group(distributed);
+  bind_collectives(distributed);
+  py::class_<DataParallel>(distributed, "DataParallel",
+                           "Averages the gradients of a model's parameters over the ranks of a group while backward runs. All "
+                           "ranks begin with rank 0's "
+                           "weights, buffers and random state. In a group of one nothing is done.")
+      .def(py::init([](const nn::Module& model, const std::optional<ProcessGroup>& group, std::size_t bucket_bytes) {
+             return std::make_unique<DataParallel>(model, or_world(group), bucket_bytes);
+           }),
+           arg("model"), py::kw_only(), arg("group") = py::none(), arg("bucket_bytes") = std::size_t{25} << 20, Unlocked(),
+           py::keep_alive<1, 2>(), "A collective starts when bucket_bytes of gradients are final.")
+      .def(
+          "wait", [](DataParallel& self, const Tensors& more) { self.wait(more); }, arg("more") = Tensors(), Unlocked(),
+          "After backward: waits until the gradients are averages (on a GPU the current stream waits). Averages the tensors of "
+          "`more` "
+          "in place, with the last gradients.")
+      .def_property("communicating", &DataParallel::is_communicating, &DataParallel::set_communicating,
+                    "Whether backward communicates: not for all but the last of several batches whose gradients add up.");
+}
+
+}  // namespace glade::python

@@ -1,0 +1,111 @@
+// train_lm on several ranks.
+#include <fstream>
+#include <map>
+
+#include "distributed/mpirun.h"
+#include "support/testing.h"
+
+namespace glade::testing_support {
+namespace {
+
+const std::string kTrain =
+    GLADE_EXAMPLES "/train_lm --device cpu --data text.txt --layers 1 --hidden 32 --heads 2 --seq-len 32 --warmup 5 ";
+
+class DistributedPrograms : public RanksTest {
+ protected:
+  void SetUp() override {
+    RanksTest::SetUp();
+    std::ofstream text("text.txt");
+    for (int i = 0; i < 600; ++i) text << "Line " << i << ": the quick brown fox jumps over " << i * i << " lazy dogs.\n";
+  }
+};
+
+/// The rows of a log, but for their times: step, loss and validation.
+std::vector<std::array<double, 3>> rows_of(const std::string& log) {
+  std::vector<std::array<double, 3>> rows;
+  std::ifstream in(log);
+  std::string line;
+  for (std::getline(in, line); std::getline(in, line);) {
+    std::vector<std::string> fields{""};
+    for (const char c : line) c == ',' ? static_cast<void>(fields.emplace_back()) : fields.back().push_back(c);
+    const auto number = [&](std::size_t i) { return fields.at(i).empty() ? 0 : std::stod(fields[i]); };
+    rows.push_back({number(0), number(1), number(3)});
+  }
+  return rows;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST_F(DistributedPrograms, TrainLmHasTheSameLossesOnOneTwoAndFourRanks) {
+  for (const std::string& options : {std::string("--batch 6 --steps 20 --eval-every 10 "),
+                                     std::string("--batch 4 --packed --accumulate 2 --steps 10 --model lightning ")}) {
+    std::vector<std::array<double, 3>> alone;
+    for (const int ranks : {1, 2, 4}) {
+      const ProcessResult result = run_ranks(ranks, kTrain + options + "--log log.csv --save model.h5");
+      ASSERT_EQ(result.exit_code, 0) << result.output;
+      EXPECT_EQ(count(result.output, "finished after step"), 1u) << result.output;
+      const auto rows = rows_of("log.csv");
+      if (ranks == 1) alone = rows;
+      ASSERT_EQ(rows.size(), alone.size());
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        for (int column : {0, 1, 2})
+          EXPECT_NEAR(rows[i][static_cast<std::size_t>(column)], alone[i][static_cast<std::size_t>(column)],
+                      1e-4 * alone[i][static_cast<std::size_t>(column)])
+              << "row " << i << " of " << ranks << " ranks";
+    }
+  }
+}
+
+// A run of two ranks goes on with four, and with one.
+TEST_F(DistributedPrograms, TrainLmGoesOnWithAnotherNumberOfRanks) {
+  ASSERT_EQ(run_ranks(1, kTrain + "--batch 4 --steps 20 --eval-every 0 --log whole.csv").exit_code, 0);
+  int stop = 5;
+  for (const int ranks : {2, 4, 1}) {
+    const ProcessResult result = run_ranks(ranks, kTrain +
+                                                      "--batch 4 --steps 20 --eval-every 0 --save model.h5 --resume auto "
+                                                      "--log parts.csv --stop-at " +
+                                                      std::to_string(stop));
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    stop += 5;
+  }
+  std::map<double, double> parts;
+  for (const auto& [step, loss, validation] : rows_of("parts.csv"))
+    if (loss > 0) parts[step] = loss;
+  ASSERT_EQ(parts.size(), 15u);
+  for (const auto& [step, loss, validation] : rows_of("whole.csv"))
+    if (parts.contains(step) && loss > 0) {
+      EXPECT_NEAR(parts.at(step), loss, 1e-4 * loss) << "step " << step;
+    }
+}
+
+TEST_F(DistributedPrograms, ASignalToAnyRankSavesOnceAndEndsAll) {
+  std::ofstream script("run.sh");
+  // The second rank sends it to itself: its process is the one that the shell becomes.
+  script << "if [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ]; then (sleep 2; kill -TERM $$) & fi\n"
+         << "exec " << kTrain << "--batch 4 --steps 1000000 --eval-every 0 --save model.h5\n";
+  script.close();
+  const ProcessResult result = run_ranks(3, "sh run.sh");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(count(result.output, "interrupted after step"), 1u) << result.output;
+  EXPECT_TRUE(std::filesystem::exists("model.h5"));
+}
+
+TEST_F(DistributedPrograms, ALossThatIsNotFiniteEndsAllWithOneMessage) {
+  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --lr 1e30 --eval-every 0 --save model.h5");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(count(result.output, "try a smaller --lr"), 1u) << result.output;
+  EXPECT_FALSE(std::filesystem::exists("model.h5"));
+}
+
+TEST_F(DistributedPrograms, MinutesAreRankZeros) {
+  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --minutes 0.02 --eval-every 0");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(count(result.output, "finished after step"), 1u) << result.output;
+}
+
+}  // namespace
+}  // namespace glade::testing_support
