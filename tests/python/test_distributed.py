@@ -1,0 +1,104 @@
+"""glade.distributed: what one process does, and what several do under mpirun."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import glade
+from glade import distributed
+
+LIBRARY = Path(glade._glade.__file__).parents[2] / "libglade_mpi.so"
+needs_mpi = pytest.mark.skipif(not shutil.which("mpirun") or not LIBRARY.exists(), reason="built without MPI, or no mpirun")
+
+WORKER = """
+import glade
+from glade import distributed, nn, optim
+
+world = distributed.world()
+rank, size = world.rank, world.size
+x = glade.full((2,), float(rank + 1), requires_grad=True)
+assert distributed.all_reduce(x).tolist() == [size * (size + 1) / 2] * 2
+assert distributed.all_reduce(x.detach(), "max").tolist() == [size] * 2
+assert distributed.all_gather(x).tolist() == [float(r + 1) for r in range(size) for _ in range(2)]
+assert distributed.broadcast(x, size - 1).tolist() == [size] * 2
+assert distributed.reduce_scatter(glade.ones(3 * size), "average").tolist() == [1] * 3
+assert distributed.all_to_all(glade.arange(size)).tolist() == [rank] * size
+assert world.broadcast_text(f"from {rank}", 1) == "from 1"
+assert world.split(rank % 2).size == (size + 1 - rank % 2) // 2
+(distributed.all_reduce(x) * (rank + 1)).sum().backward()
+assert x.grad.tolist() == [size * (size + 1) / 2] * 2
+if rank == 0:
+    distributed.send(x * x, 1).backward()
+elif rank == 1:
+    distributed.recv((2,), 0).sum().backward()
+assert x.grad.tolist() == [size * (size + 1) / 2 + (2 if rank == 0 else 0)] * 2
+try:
+    distributed.all_reduce(glade.ones(2 + rank % 2))
+    raise SystemExit("no error")
+except glade.ShapeError as error:
+    assert "rank 1: all_reduce of float32 [3] on cpu" in str(error), error
+
+glade.manual_seed(rank)
+model = nn.Linear(3, 1)
+parallel = distributed.DataParallel(model, bucket_bytes=1)
+optimizer = optim.AdamW(model.named_parameters(), lr=0.1)
+glade.manual_seed(7)
+data = glade.randn(8, 3)
+begin, end = world.share(8)
+for step in range(10):
+    loss = (model(data[begin:end]) - 1).square().mean()
+    loss.backward()
+    shown = loss.detach()
+    parallel.wait([shown])
+    optimizer.step()
+    optimizer.zero_grad()
+    if rank == 0:
+        print(f"loss {shown.item():.6f}", flush=True)
+world.barrier()
+distributed.shutdown()
+"""
+
+
+def run(ranks, script):
+    variables = {
+        "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "GLADE_DISTRIBUTED_TIMEOUT": "30",
+    }  # fmt: skip
+    command = ["mpirun", "-n", str(ranks), sys.executable, "-c", script]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_several_processes(ranks):
+    code, output = run(ranks, WORKER)
+    assert code == 0, output
+    losses = [line for line in output.splitlines() if line.startswith("loss")]
+    assert len(losses) == 10 and float(losses[-1].split()[1]) < float(losses[0].split()[1])
+
+
+@needs_mpi
+def test_an_error_of_one_process_ends_the_others():
+    code, output = run(2, "import glade\nif glade.distributed.world().rank: raise SystemExit(3)\nglade.distributed.world().barrier()")
+    assert code != 0, output
+
+
+def test_one_process():
+    world = distributed.world()
+    assert (world.rank, world.size, world.local_rank, world.local_size) == (0, 1, 0, 1)
+    assert world.share(7) == (0, 7) and world.device("cpu") == "cpu" and world.broadcast_text("a") == "a"
+    x = glade.tensor([1.0, 2.0], requires_grad=True)
+    for y in distributed.all_reduce(x), distributed.all_gather(x), distributed.broadcast(x), distributed.all_to_all(x), distributed.reduce_scatter(x):
+        assert y.tolist() == [1, 2]
+        y.sum().backward()
+    assert x.grad.tolist() == [5, 5]
+    with pytest.raises(glade.ValueError, match="op is 'mean', expected sum, average, max or min"):
+        distributed.all_reduce(x, "mean")
+    with pytest.raises(glade.AutogradError, match="max and min have no gradient"):
+        distributed.all_reduce(x, "max")
+    assert issubclass(glade.DistributedError, RuntimeError) and issubclass(glade.DistributedError, glade.Error)
