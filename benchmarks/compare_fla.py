@@ -1,6 +1,6 @@
 """Times glade's gated recurrence beside fla's kernels (flash-linear-attention) and torch's attention on the same GPU.
 
-    compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,decode,recurrent,first,plot,long] [--json FILE]
+    compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,published,decode,recurrent,first,plot,long] [--json FILE]
                    [--plot FILE] [--time-limit SECONDS]
 
 Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on random inputs of the same shapes, and prints one
@@ -33,11 +33,14 @@ SECONDS = 0.1  # of a measurement
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
 MAIN = (4, 2048, 16, 128, 128)
 SMALL, WIDE, LONG = (8, 1024, 8, 64, 64), (8, 2048, 4, 128, 256), (2, 16384, 16, 128, 128)
+PUBLISHED = (4, 2048, 4, 256, 512), (4, 4096, 8, 256, 256), (3, 3000, 12, 96, 96), (64, 256, 6, 32, 64)
 # What is compared: part -> (form, gate, sizes B, T, H, K, V, wanted ratios of forward and of forward with backward).
 ROWS = {
     "chunk": [("chunk", gate, sizes, (ratio, ratio)) for gate, sizes, ratio in (
         ("gk", MAIN, 3), ("g_gamma", MAIN, 3), ("g", MAIN, 2.5), ("gk", (8, 2048, 32, 256, 256), 3), ("gk", LONG, 3),
         ("g_gamma", LONG, 3), ("gk", WIDE, 3), ("gk", SMALL, 3), ("g_gamma", SMALL, 3), ("gk", (1, 131072, 8, 128, 128), 3))],
+    # The layers of the published models of 1.3 and 2.7 billion parameters, and heads that no other row has.
+    "published": [("chunk", "gk", sizes, (3, 3)) for sizes in PUBLISHED],
     "recurrent": [("recurrent", gate, sizes, (8, 6) if sizes == MAIN else (6.7, 5))
                   for gate in ("g", "gk", "g_gamma") for sizes in (MAIN, SMALL, WIDE, (1, 16384, 8, 128, 128))],
     "plot": [("chunk", "gk", (131072 // T, T, 8, 128, 128), (None, None))

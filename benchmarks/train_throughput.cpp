@@ -30,7 +30,8 @@ struct Size {
   std::int64_t hidden, layers, heads, vocabulary;
 };
 const std::map<std::string, Size> kSizes{
-    {"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}}};
+    {"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}},
+    {"1.3B", {2048, 24, 4, 32000}}, {"2.7B", {2560, 32, 5, 32000}}};
 
 template <class Config>
 std::unique_ptr<models::CausalLM> make_model(const Options& options) {
@@ -102,7 +103,7 @@ int main(int argc, char** argv) try {
   CLI::App app("Times training steps of language models.", "train_throughput");
   Options o;
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
-  app.add_option("--size", o.size, "11M, 134M or 374M")->check(CLI::IsMember({"11M", "134M", "374M"}))->capture_default_str();
+  app.add_option("--size", o.size, "Parameters")->check(CLI::IsMember(kSizes))->capture_default_str();
   app.add_option("--model", o.model, "gla or lightning")->check(CLI::IsMember({"gla", "lightning"}))->capture_default_str();
   app.add_option("--dtype", o.dtype, "Of activations")->capture_default_str();
   app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();

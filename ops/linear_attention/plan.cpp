@@ -71,6 +71,8 @@ ChunkSegments plan_mma(const AttentionProblem& p) {
 
 // ---- chunk, sm_90a -------------------------------------------------------------------------------------------------
 
+constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums over
+
 /// Whether the constant-decay kernels can compute the problem.
 bool supports_constant_decay(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
@@ -84,6 +86,38 @@ bool supports_state_scan(const AttentionProblem& p) {
   constexpr std::int64_t kBlocksForOne = 4;
   const std::int64_t chunks = chunks_of(p), slots = p.all_tokens() / kChunkTokens + p.sequences;
   return p.gk && p.K <= 2 * kChunkTokens && chunks <= kMostBlocks && p.sequences * chunks <= kBlocksForOne * slots;
+}
+
+/// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
+/// else is each part's own.
+AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
+  p.K /= parts;
+  p.heads *= parts;
+  p.kv_heads *= parts;
+  return p;
+}
+
+/// Parts of the key channels that the intra-chunk kernel computes as heads of their own, as it has room for two tiles of keys; 0
+/// where it cannot compute the gradients.
+int intra_chunk_key_parts(const AttentionProblem& p) {
+  if (supports_state_scan(p)) return 1;
+  constexpr int kParts = 2, kMultiple = 8;
+  if (p.g || p.g_gamma || p.kv_heads != p.heads || p.K % (kParts * kMultiple) != 0 || p.heads * kParts > kMostBlocks) return 0;
+  return supports_state_scan(with_parts_as_heads(p, kParts)) ? kParts : 0;
+}
+
+/// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are.
+int plan_key_parts(const AttentionProblem& p) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  const int parts = wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
+  return parts == 1 || p.V > kMostPassKeys ? parts : 0;
+}
+
+/// Whether the kernels of chunk_sm90 can compute the gradients that are wanted. A fused pass for dq or dk sums over the values.
+bool supports_sm90_backward(const AttentionProblem& p) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  return supports_chunk_sm90(p) &&
+         (p.V <= kMostPassKeys || plan_key_parts(p) > 0 || !(wanted.q || wanted.k || wanted.of_key_gates()));
 }
 
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
@@ -129,8 +163,9 @@ Sm90PassPlan plan_pass(const AttentionProblem& p, const AttentionConfig& config,
   const auto waves = [&](std::int64_t n) { return ceil_div(n, std::max<std::int64_t>(fill, 1)); };
   const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * all_heads(p));
   Sm90PassPlan plan;
-  plan.wide_blocks = outer > kChunkTokens &&
-                     (inner > kTwoTiles ? p.gk : saves_waves || (2 * blocks <= fill && blocks * most_segments >= 2 * fill));
+  const bool few = 2 * blocks <= fill;
+  plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
+                                                                : saves_waves || (few && blocks * most_segments >= 2 * fill));
   std::int64_t segments =
       std::min((plan.wide_blocks && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_segments);
   if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
@@ -156,7 +191,7 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
                             AttentionPlan::Forward& plan) {
   plan.kernels = AttentionKernels::sm90_pass;
   std::int64_t least = 1;
-  if (may_keep && !supports_state_scan(p)) {
+  if (may_keep && plan_key_parts(p) == 0) {
     Sm90PassPlan values, keys;
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
@@ -209,9 +244,10 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
   AttentionPlan::Backward& b = plan.backward;
   const AttentionProblem::Gradients& wanted = p.gradients;
   const bool gates = wanted.of_key_gates(), gate_gradients = gates || p.gk;
-  if (supports_state_scan(p) && (gates || wanted.q || wanted.k)) {
+  if (const int parts = plan_key_parts(p)) {
     b.kernels = AttentionKernels::sm90_intra_chunk;
-    b.intra_chunk = plan_intra_chunk(p, config, plan.forward);
+    b.intra_chunk = plan_intra_chunk(with_parts_as_heads(p, parts), config, plan.forward);
+    b.intra_chunk.key_parts = parts;
     b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments;
     return;
   }
@@ -232,7 +268,7 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
 /// The algorithm of a pass, once what the caller wants was checked.
 Algorithm choose(const AttentionProblem& p, const AttentionConfig& config, bool backward, const char* operation) {
   // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
-  const bool vanishes = backward && p.zero_scale && supports_chunk_sm90(p);
+  const bool vanishes = backward && p.zero_scale && supports_sm90_backward(p);
   Algorithm algorithm = config.algorithm;
   if (algorithm == Algorithm::automatic) algorithm = vanishes ? Algorithm::recurrent : pick_algorithm(p, backward);
   const bool chunk = algorithm == Algorithm::chunk;
@@ -270,7 +306,7 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
   } else {
-    plan_sm90_forward_pass(p, config, may_keep, f);
+    plan_sm90_forward_pass(p, config, may_keep && supports_sm90_backward(p), f);
   }
 }
 
@@ -292,7 +328,7 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.kernels = AttentionKernels::cpu_chunk;
     plan.backward.cpu_chunk = plan_cpu_chunk(plan.problem);
     plan.backward.reuses_states = plan.forward.keeps_states;
-  } else if (!supports_chunk_sm90(plan.problem)) {
+  } else if (!supports_sm90_backward(plan.problem)) {
     plan.backward.kernels = AttentionKernels::chunk_mma;
     plan.backward.mma = plan_mma(plan.problem);
   } else {
@@ -307,8 +343,9 @@ const char* algorithm_name(Algorithm algorithm) {
 }
 
 bool supports_chunk_sm90(const AttentionProblem& p) {
-  constexpr std::int64_t kLargest = 256, kMultiple = 8;
-  return is_16_bit(p.dtype) && p.gpu.sm90 && std::max(p.K, p.V) <= kLargest && p.K % kMultiple == 0 && p.V % kMultiple == 0;
+  constexpr std::int64_t kMostValues = 512, kMultiple = 8;
+  return is_16_bit(p.dtype) && p.gpu.sm90 && p.K <= kMostPassKeys && p.V <= kMostValues && p.K % kMultiple == 0 &&
+         p.V % kMultiple == 0;
 }
 
 const char* chunk_obstacle(const AttentionProblem& p) {
@@ -325,7 +362,8 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  return !chunk || config.sequence_split <= 1 || supports_chunk_sm90(p)
+  const bool sm90 = p.gradients.any() ? supports_sm90_backward(p) : supports_chunk_sm90(p);
+  return !chunk || config.sequence_split <= 1 || sm90
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
 }
@@ -337,7 +375,7 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   bool pays = p.length >= 64;
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
-  } else if (supports_chunk_sm90(p)) {
+  } else if (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p)) {
     // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
     // of a state scan and an intra-chunk kernel, if heads are small.
     pays = p.length >= (!backward || heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);

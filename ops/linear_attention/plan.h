@@ -101,6 +101,7 @@ struct Sm90PassPlan : ChunkSegments {
 /// The backward pass by state scan and intra-chunk kernel.
 struct Sm90IntraChunkPlan : Sm90PassPlan {
   int boundary_key_tiles = 1;  ///< of a block of the scan to the chunk boundaries
+  int key_parts = 1;           ///< of each head's key channels; the kernels compute them as heads of their own
 };
 
 /// A launch of the constant-decay passes: of `passes` passes that it computes at the same time.
@@ -168,7 +169,7 @@ const char* chunk_obstacle(const AttentionProblem& problem);
 const char* sizes_obstacle(const AttentionProblem& problem, bool chunk, const AttentionConfig& config);
 /// What Algorithm::automatic means for a pass of the problem.
 Algorithm pick_algorithm(const AttentionProblem& problem, bool backward);
-/// Whether the kernels of chunk_sm90 can compute the problem.
+/// Whether the kernels of chunk_sm90 can compute the outputs.
 bool supports_chunk_sm90(const AttentionProblem& problem);
 
 }  // namespace glade

@@ -39,6 +39,7 @@ Json describe(const Sm90IntraChunkPlan& plan) {
   Json json;
   add_segments(json, plan);
   json["scan_block_keys"] = plan.boundary_key_tiles * kChunkTokens;
+  json["key_parts"] = plan.key_parts;
   return json;
 }
 

@@ -42,7 +42,12 @@ std::pair<std::string, std::string> kernels(const AttentionProblem& p, const Att
 using Names = std::pair<std::string, std::string>;
 
 TEST(Plan, NamesTheKernelsOfCommonShapes) {
-  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 128, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk g")), Names("sm90_pass", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "g")), Names("sm90_pass", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 320, 512, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 520, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 128, 128, "g")), Names("sm90_pass", "sm90_pass"));
@@ -59,6 +64,17 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(cpu), Names("cpu_chunk", "cpu_chunk"));
   cpu.length = 8;
   EXPECT_EQ(kernels(cpu), Names("cpu_recurrent", "cpu_recurrent"));
+}
+
+TEST(Plan, SplitsLargeKeysIntoHeads) {
+  AttentionProblem p = problem(4, 2048, 4, 256, 512, "gk");
+  EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 2);
+  p.K = 128;
+  EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 1);
+  p.K = 256, p.kv_heads = 2;  // heads that share keys cannot be split
+  EXPECT_EQ(kernels(p).second, "chunk_mma");
+  p.gradients = {.v = true};
+  EXPECT_EQ(kernels(p).second, "sm90_pass");
 }
 
 TEST(Plan, IsPrinted) {
@@ -198,7 +214,7 @@ TEST(Plan, ChoosesAsRecorded) {
       expect("backward", 0, passes * b.constant_decay.blocks);
     }
   }
-  EXPECT_EQ(rows, 857);
+  EXPECT_EQ(rows, 850);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ import glade
 from programs import ROOT, call, cpp, refused, start, wait_until
 from programs import python as python_program
 
-OPTIONS = "--hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --warmup 2 --eval-every 4 --device cpu".split()
+OPTIONS = "--hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --warmup 2 --eval-every 4".split()
+ON_CPU = [*OPTIONS, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,8 @@ def text(tmp_path_factory):
     return path
 
 
-def run(program, text, log, *options):
-    call([*program, "--data", text, "--log", log, *OPTIONS, *options], log.parent)
+def run(program, text, log, *options, device="cpu"):
+    call([*program, "--data", text, "--log", log, *OPTIONS, "--device", device, *options], log.parent)
     with open(log) as file:
         return [float(row["loss"]) for row in csv.DictReader(file) if row["loss"]]
 
@@ -77,7 +78,7 @@ def test_resuming_from_the_newest_good_checkpoint(text, tmp_path):
     options = ("--save", tmp_path / "model.h5", "--keep", "2", "--resume", "auto")
     run(python(), text, tmp_path / "log.csv", "--steps", "4", "--save-every", "2", *options)
     os.truncate(tmp_path / "model-00000004.h5", 5000)
-    result = call([*python(), "--data", text, *OPTIONS, "--steps", "6", *options], tmp_path, stderr=subprocess.STDOUT)
+    result = call([*python(), "--data", text, *ON_CPU, "--steps", "6", *options], tmp_path, stderr=subprocess.STDOUT)
     assert "passing over a damaged checkpoint" in result and "model-00000004.h5: truncated" in result
     assert "resuming from " in result and "model-00000002.h5 after step 2\n" in result
     assert (tmp_path / "model-00000006.h5").exists()
@@ -86,7 +87,7 @@ def test_resuming_from_the_newest_good_checkpoint(text, tmp_path):
 def test_interrupts_save_whole_steps(text, tmp_path):
     """A run that is interrupted anywhere goes on to the same losses."""
     whole = run(python(), text, tmp_path / "whole.csv", "--steps", "60")
-    command = [*python(), "--data", text, *OPTIONS, "--steps", "60", "--log", "log.csv", "--save", "model.h5"]
+    command = [*python(), "--data", text, *ON_CPU, "--steps", "60", "--log", "log.csv", "--save", "model.h5"]
     program = start(command, tmp_path)
     wait_until(lambda: (tmp_path / "log.csv").exists() and len((tmp_path / "log.csv").read_text().splitlines()) > 5)
     program.send_signal(signal.SIGINT)
@@ -96,7 +97,7 @@ def test_interrupts_save_whole_steps(text, tmp_path):
 
 
 def refuse(text, folder, *options):
-    return refused([*python(), "--data", text, *OPTIONS, *options], folder)
+    return refused([*python(), "--data", text, *ON_CPU, *options], folder)
 
 
 def test_bad_options(text, tmp_path):
@@ -153,11 +154,11 @@ def test_packed_accumulated_batches_as_in_cpp(text, tmp_path):
 @pytest.mark.skipif(not glade.cuda.is_available(), reason="there is no GPU")
 def test_graphs_on_cuda(text, tmp_path):
     """Steps that are captured in graphs give the losses of eager ones, and those of the program in C++."""
-    options = ["--device", "cuda", "--steps", "12", "--accumulate", "2"]
-    graphed = run(python(), text, tmp_path / "graphed.csv", *options)
-    assert graphed == run(python(), text, tmp_path / "eager.csv", *options, "--eager")
-    assert graphed == pytest.approx(run(python(), text, tmp_path / "recompute.csv", *options, "--recompute"), abs=1e-6)
-    assert graphed == pytest.approx(run(cpp("train_lm"), text, tmp_path / "cpp.csv", *options), abs=1e-6)
+    options = ["--steps", "12", "--accumulate", "2"]
+    graphed = run(python(), text, tmp_path / "graphed.csv", *options, device="cuda")
+    assert graphed == run(python(), text, tmp_path / "eager.csv", *options, "--eager", device="cuda")
+    assert graphed == pytest.approx(run(python(), text, tmp_path / "recompute.csv", *options, "--recompute", device="cuda"), abs=1e-6)
+    assert graphed == pytest.approx(run(cpp("train_lm"), text, tmp_path / "cpp.csv", *options, device="cuda"), abs=1e-6)
 
 
 def test_recomputing_changes_no_loss(text, tmp_path):
@@ -167,7 +168,7 @@ def test_recomputing_changes_no_loss(text, tmp_path):
 
 def test_training_for_some_time(text, tmp_path):
     """The learning rate follows the time, down to a tenth of the highest."""
-    output = call([*python(), "--data", text, *OPTIONS, "--minutes", "0.03", "--eval-every", "0", "--log", "log.csv"], tmp_path)
+    output = call([*python(), "--data", text, *ON_CPU, "--minutes", "0.03", "--eval-every", "0", "--log", "log.csv"], tmp_path)
     assert 1.5 < float(re.search(r"finished after step \d+, ([\d.]+) s", output)[1]) < 60
     with open(tmp_path / "log.csv") as file:
         rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["learning_rate"]]

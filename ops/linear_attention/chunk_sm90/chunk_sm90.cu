@@ -9,6 +9,7 @@
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/common/segments.h>
+#include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::chunk_sm90 {
@@ -227,7 +228,7 @@ State final_gradient(const Tensor& grad_final_state, const ChunkGradients& grads
 }
 
 /// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time.
-void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const ChunkGradients& grads) {
   const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
   Launcher launcher(r);
@@ -261,6 +262,48 @@ void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Te
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
   launcher.run_intra_chunk(a);
+}
+
+Tensor split_heads(const Tensor& x, std::int64_t tokens, std::int64_t heads, std::int64_t size) {
+  return x.defined() ? reshape(x, {tokens, heads, size}) : x;
+}
+
+/// The recurrence whose heads are parts of r's key channels.
+Recurrence parts_as_heads(Recurrence r, int parts) {
+  r.heads *= parts;
+  r.K /= parts;
+  r.q = split_heads(r.q, r.tokens, r.heads, r.K);
+  r.k = split_heads(r.k, r.tokens, r.heads, r.K);
+  r.gk = split_heads(r.gk, r.tokens, r.heads, r.K);
+  if (r.initial_state.defined())
+    r.initial_state = reshape(r.initial_state, r.initial_state.ndim() == 3 ? Shape{r.heads, r.K, r.V}
+                                                                           : Shape{r.sequences, r.heads, r.K, r.V});
+  return r;
+}
+
+void sum_parts(const Recurrence& r, const Tensor& parts, const Tensor& out) {
+  const std::int64_t step = token_step(r, out, r.V);
+  constexpr std::int64_t kVector = 16;  // bytes
+  if (step * static_cast<std::int64_t>(dtype_size(out.dtype())) % kVector != 0 ||
+      reinterpret_cast<std::uintptr_t>(out.raw_data()) % kVector != 0)  // among columns of a gradient of other widths
+    return copy_data(reshape(out, {r.tokens, r.heads, r.V}), sum(reshape(parts, {r.tokens, r.heads, 2, r.V}), {2}));
+  const PartSums sums{parts.raw_data(), out.raw_data(), r.tokens, static_cast<int>(r.heads), static_cast<int>(r.V), step};
+  (is_bfloat16(r) ? run_part_sums<__nv_bfloat16> : run_part_sums<__half>)(sums, stream(r.q.device()));
+}
+
+/// By the kernels for two tiles of keys. The gradient of the values is a sum over the parts of the keys.
+void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                        const ChunkGradients& grads) {
+  const int parts = plan.backward.intra_chunk.key_parts;
+  if (parts == 1) return backward_of_heads(plan, r, grad_o, grad_final_state, grads);
+  const Recurrence split = parts_as_heads(r, parts);
+  ChunkGradients of_parts = grads;
+  of_parts.q = split_heads(grads.q, split.tokens, split.heads, split.K);
+  of_parts.k = split_heads(grads.k, split.tokens, split.heads, split.K);
+  if (grads.v.defined()) of_parts.v = empty({r.tokens, split.heads, r.V}, r.q.options());
+  backward_of_heads(plan, split, reshape(grad_o, {r.tokens, r.heads, r.V}), grad_final_state, of_parts);
+  if (!grads.v.defined() || r.tokens == 0) return;
+  sum_parts(r, of_parts.v, grads.v);
 }
 
 /// Where decay is constant and has no gradient.
