@@ -11,6 +11,9 @@ namespace glade::cuda {
 
 /// The first of a thread's two rows.
 __device__ inline int fragment_row(int thread) { return thread / 32 * 16 + thread % 32 / 4; }
+/// The first row of its warp, and the distance from there to fragment_row.
+__device__ inline int warp_row(int thread) { return thread / 32 * 16; }
+__device__ inline int lane_row(int thread) { return thread % 32 / 4; }
 /// The first of a thread's two columns of every 8.
 __device__ inline int fragment_column(int thread) { return thread % 32 % 4 * 2; }
 

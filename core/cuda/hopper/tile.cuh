@@ -64,6 +64,12 @@ __device__ void store_straight(SwizzledTile<E>& tile, int piece, const LeftOpera
 /// The token that a tile's row holds where each thread of load_transposed is to have 16 successive tokens, those from
 /// 16 (lane % 4) on, so that sums along the tokens stay within a thread.
 __host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }
+/// The first of those 16 tokens of a thread.
+__device__ inline int first_token(int thread) { return thread % 4 * 16; }
+/// Which of them has element i of an accumulator whose columns are such rows, in either of the thread's two rows.
+__host__ __device__ constexpr int token_of_element(int i) { return i / 4 * 2 + i % 2; }
+/// Which of them is the first of pair j that load_transposed loads in step `step`.
+__host__ __device__ constexpr int token_of_pair(int step, int j) { return 4 * step + j / 2 * 2; }
 
 /// Makes this thread's writes to shared memory visible to wgmma and TMA, before the barrier that tells of them.
 __device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

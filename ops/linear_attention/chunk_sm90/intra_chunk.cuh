@@ -77,7 +77,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
       load_transposed(k, shared.k[group], s, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float* exponent = &c[j % 2][4 * s + j / 2 * 2];
+        const float* exponent = &c[j % 2][token_of_pair(s, j)];
         const Scaled x(q[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
         q[j] = x.rounded;
         low_part[j] = x.low_part;
@@ -86,7 +86,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
       if constexpr (kLowParts) store_transposed(shared.queries_low()[group], s, low_part, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float* exponent = &c[j % 2][4 * s + j / 2 * 2];
+        const float* exponent = &c[j % 2][token_of_pair(s, j)];
         const Scaled x(k[j], exp2_approx(-exponent[0]), exp2_approx(-exponent[1]));
         k[j] = x.rounded;
         low_part[j] = x.low_part;

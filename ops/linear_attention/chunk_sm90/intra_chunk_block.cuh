@@ -82,7 +82,7 @@ struct IntraChunkBlock {
   __device__ int row() const { return fragment_row(thread); }  ///< the first of this thread's two rows
   __device__ int first_row() const { return group * kColumns; }
   /// The token of the i-th element of an accumulator with all columns.
-  __device__ int token(int i) const { return lane() % 4 * 16 + i / 4 * 2 + i % 2; }
+  __device__ int token(int i) const { return first_token(lane()) + token_of_element(i); }
   /// The token of the i-th element of an accumulator with this group's columns only.
   __device__ int own_token(int i) const { return token(i) + first_row() / 4; }
   __device__ int channels() const { return a.q.size; }
@@ -417,8 +417,11 @@ struct IntraChunkBlock {
       int index = block.thread;
       forget_index(index, kGroup);  // otherwise the addresses of all results would occupy registers at once
       const Place place = block.shared.places[tensor];
-      const int t = first / 4 + (is_float_ ? index % 4 * 16 : token_of_row(index % 32 / 4)),
-                channel = first_channel + index / 32 * 16 + (is_float_ ? index % 32 / 4 : index % 4 * 2 + (index % 2 ? 6 : 0));
+      // In 16 bits, blocks are transposed and neighbouring threads exchange values. Then a thread has four channels of a token,
+      // an odd thread of the last eight.
+      const int t = first / 4 + (is_float_ ? first_token(index) : token_of_row(lane_row(index))),
+                channel = first_channel + warp_row(index) +
+                          (is_float_ ? lane_row(index) : fragment_column(index) + (index % 2 ? 6 : 0));
       step_ = place.step;
       channels_ = place.size - channel;
       tokens_ = (channels_ > 0 ? block.count() : 0) - t;
@@ -429,6 +432,7 @@ struct IntraChunkBlock {
         float* const at = reinterpret_cast<float*>(at_);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
+          // token_of_element(i) and 8 half(i). As calls, they make the six float16 kernels 272 instructions longer.
           const int later = i / 4 * 2 + i % 2, channel = i / 2 % 2 * 8;
           if (later < tokens_ && channel < channels_) at[std::int64_t{later} * step_ + channel] = x[i];
         }

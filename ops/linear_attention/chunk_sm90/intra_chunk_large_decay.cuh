@@ -276,7 +276,8 @@ struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> 
     }
   }
 
-  /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states).
+  /// Computes the gradients of queries, keys and gates, from S do (in q), D v (in k) and the sums of S D (in states). This is one
+  /// long function because its steps share the rows of a half and the accumulators, which fill the registers.
   __device__ void finish_large_decay(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2]) {
     unsigned dead[2] = {};
 #pragma unroll

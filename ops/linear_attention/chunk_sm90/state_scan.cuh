@@ -141,12 +141,12 @@ struct StateScanConsumer {
   __device__ void load_gates(float (&gates)[2][kOwn], int s, const Step& step) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][quad_lane() * kOwn + 4 * k]);
+      const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][first_token(thread) + 4 * k]);
       const float all[4] = {by_token.x, by_token.y, by_token.z, by_token.w};
       if constexpr (kFloatGates) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          const int row = key() + i / 4 * 8, token = quad_lane() * kOwn + 4 * k + i % 4;
+          const int row = key() + i / 4 * 8, token = first_token(thread) + 4 * k + i % 4;
           const bool inside = token < step.count && row < p.inner;
           gates[i / 4][4 * k + i % 4] =
               inside ? __ldg(static_cast<const float*>(p.gk) + scan.gate_at(step, token) * p.inner + row) : 0.f;
@@ -157,8 +157,8 @@ struct StateScanConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = unpack<E>(pairs[i]);
-          gates[i % 2][4 * k + i / 2 * 2] = pair.x;
-          gates[i % 2][4 * k + i / 2 * 2 + 1] = pair.y;
+          gates[i % 2][token_of_pair(k, i)] = pair.x;
+          gates[i % 2][token_of_pair(k, i) + 1] = pair.y;
         }
       }
 #pragma unroll
@@ -224,7 +224,7 @@ struct StateScanConsumer {
       load_transposed(to.y[k], shared.stages[s].y[index], k, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float* exponent = &exponents[j % 2][4 * k + j / 2 * 2];
+        const float* exponent = &exponents[j % 2][token_of_pair(k, j)];
         const float2 y = unpack<E>(to.y[k][j]);
         const float x[2] = {y.x * exp2_approx(exponent[0]), y.y * exp2_approx(exponent[1])};
         to.y[k][j] = pack<E>(x[0], x[1]);

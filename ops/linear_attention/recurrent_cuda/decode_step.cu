@@ -42,7 +42,8 @@ __device__ __forceinline__ Quad<F> decays(Quad<F> log, F shared) {
   return log;
 }
 
-/// The grid is [strips of columns, heads, sequences from number `first` on].
+/// The grid is [strips of columns, heads, sequences from number `first` on]. This is one long function because the order of its
+/// loads makes its speed: all of them are issued before the first use, and share their addresses.
 template <class F, class T, class G, bool kVector>
 __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
     step_kernel(const __grid_constant__ Pass<F> pass, std::int64_t first) {
