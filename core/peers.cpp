@@ -145,7 +145,7 @@ void Call::fail_disagreement(const std::vector<Call>& calls, const std::vector<i
 }
 
 void Agreement::abandon(std::unique_ptr<Check> check) {
-  static_cast<void>(check.release());  // MPI may still write to its memory
+  [[maybe_unused]] const Check* const kept = check.release();  // MPI may still write to its memory
 }
 
 Agreement::Agreement(const mpi::Communicator& communicator) : communicator_(communicator) {
