@@ -54,6 +54,7 @@
 #include <glade/nn/safetensors.h>
 #include <glade/nn/state_dict.h>
 #include <glade/ops/activation/activation.h>
+#include <glade/ops/attention/scaled_dot_product.h>
 #include <glade/ops/collective/collective.h>
 #include <glade/ops/convolution/convolution.h>
 #include <glade/ops/elementwise/elementwise.h>

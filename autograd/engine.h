@@ -15,4 +15,8 @@ void backward(const Tensors& outputs, const Tensors& gradients = {}, bool retain
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradients = {}, bool retain_graph = false,
              bool create_graph = false, bool allow_unused = false);
 
+/// Keeps the gradient of x, a result of recorded operations, in x.grad() too. Does nothing for a leaf. AutogradError where x
+/// requires no gradient.
+void retain_grad(const Tensor& x);
+
 }  // namespace glade::autograd

@@ -1,6 +1,7 @@
 // The members of Tensor that tend its tape.
 #include <algorithm>
 
+#include <glade/autograd/accumulate.h>
 #include <glade/autograd/engine.h>
 #include <glade/core/format.h>
 
@@ -62,6 +63,34 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   known().autograd->post_accumulate_hooks.add(key, std::move(hook));
   return key;
 }
+
+namespace autograd {
+namespace {
+
+/// The hook of retain_grad. It does not keep the tensor alive.
+struct KeepGradient {
+  std::weak_ptr<TensorImpl> impl;
+  Tensor operator()(const Tensor& gradient) const {
+    if (const auto alive = impl.lock()) {
+      const Tensor x(alive);
+      x.set_grad(x.grad().defined() ? accumulate(x.grad(), gradient) : gradient);
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+void retain_grad(const Tensor& x) {
+  if (!x.requires_grad()) fail<AutogradError>("retain_grad: the tensor does not require a gradient");
+  if (x.is_leaf()) return;
+  const Edge edge = gradient_edge(x);
+  for (const Node::OutputHook& hook : edge.node->hooks())
+    if (const auto* keep = hook.hook.target<KeepGradient>(); keep != nullptr && keep->impl.lock() == x.shared_impl()) return;
+  x.register_hook(KeepGradient{x.shared_impl()});
+}
+
+}  // namespace autograd
 
 void Tensor::remove_hook(std::uint64_t key) const {
   const autograd::Edge edge = autograd::gradient_edge(*this);

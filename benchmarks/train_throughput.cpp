@@ -29,9 +29,11 @@ struct Options {
 struct Size {
   std::int64_t hidden, layers, heads, vocabulary;
 };
-const std::map<std::string, Size> kSizes{
-    {"11M", {384, 6, 6, 256}}, {"134M", {768, 12, 4, 32000}}, {"374M", {1024, 24, 4, 32000}},
-    {"1.3B", {2048, 24, 4, 32000}}, {"2.7B", {2560, 32, 5, 32000}}};
+const std::map<std::string, Size> kSizes{{"11M", {384, 6, 6, 256}},
+                                         {"134M", {768, 12, 4, 32000}},
+                                         {"374M", {1024, 24, 4, 32000}},
+                                         {"1.3B", {2048, 24, 4, 32000}},
+                                         {"2.7B", {2560, 32, 5, 32000}}};
 
 template <class Config>
 std::unique_ptr<models::CausalLM> make_model(const Options& options) {

@@ -116,6 +116,9 @@ void bind_autograd(py::module_& module) {
       "by default, "
       "for tensors of one element.\n\nWhat was saved for it is freed unless retain_graph; with create_graph the gradients can be "
       "differentiated in turn. AutogradError where nothing requires a gradient, or where an earlier backward freed the tape.");
+  def_method("retain_grad", autograd::retain_grad,
+             "Keeps the gradient of a result of recorded operations in .grad too; nothing for a leaf, which keeps it anyway. "
+             "AutogradError where the tensor requires no gradient.");
   def_method("detach", &Tensor::detach, "The same values and memory, cut off from the tape.");
   def_method(
       "requires_grad_", [](Tensor x, bool value) { return x.set_requires_grad(value); }, arg("value") = true,

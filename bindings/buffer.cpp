@@ -80,12 +80,22 @@ Tensor tensor_over(const std::shared_ptr<Py_buffer>& view, DType dtype) {
   return Tensor::from_blob(view->buf, {span}, {dtype, kCPU}, [view] {}).as_strided(shape, strides, 0);
 }
 
+/// The integers that NumPy has and glade lacks become wider ones; null for all else.
+const char* wider_integers(const std::string& code) {
+  if (code == "|i1" || code == "<i2" || code == "<u2") return "<i4";
+  return code == "<u4" ? "<i8" : nullptr;
+}
+
 Tensor tensor_from_numpy(py::handle array) {
   const py::object dtype = array.attr("dtype");
   const bool is_bfloat16 = py::str(dtype).cast<std::string>() == "bfloat16";  // of ml_dtypes; NumPy has none
   py::object source = py::reinterpret_borrow<py::object>(array);
   if (is_bfloat16) source = array.attr("view")("uint16");
-  const std::string code = py::cast<std::string>(source.attr("dtype").attr("str"));
+  std::string code = py::cast<std::string>(source.attr("dtype").attr("str"));
+  if (const char* wider = wider_integers(code); wider != nullptr && !is_bfloat16) {
+    source = source.attr("astype")(wider);
+    code = wider;
+  }
   const bool is_known = is_bfloat16 || code == "|b1" || code == "|u1" || code == "<f2" || code == "<f4" || code == "<f8" ||
                         code == "<i4" || code == "<i8";
   if (!is_known)

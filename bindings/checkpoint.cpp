@@ -111,6 +111,18 @@ void def_header(py::class_<T>& type, F header) {
   const auto property = [&](const char* name, auto field, const char* doc) {
     type.def_property_readonly(name, [header, field](const T& self) { return header(self).*field; }, doc);
   };
+  type.def("__repr__", [header](const py::object& self) {
+    const Checkpoint& x = header(self.cast<const T&>());
+    std::string text = std::string(py::str(py::type::of(self).attr("__name__"))) + "(step=" + std::to_string(x.step);
+    const auto add = [&](const char* part, const StateDict& state) {
+      if (!state.empty()) text += std::string(", ") + part + ": " + std::to_string(state.size()) + " tensors";
+    };
+    add("model", x.model);
+    add("optimizer", x.optimizer);
+    add("scheduler", x.scheduler);
+    add("data", x.data);
+    return text + (x.path.empty() ? ")" : ", path='" + x.path + "')");
+  });
   property("step", &Checkpoint::step, "The step after which it was saved.");
   property("config_json", &Checkpoint::config, "The model's configuration as JSON, or \"\".");
   property("data", &Checkpoint::data, "Tensors of the training program's own.");

@@ -48,6 +48,11 @@ void bind_data(py::module_& module) {
            "CheckpointError that names the file and the cause: missing, empty, damaged, of another version or vocabulary, text "
            "beside token files.")
       .def("__len__", &TokenData::size)
+      .def("__repr__",
+           [](const TokenData& self) {
+             return "TokenData(" + std::to_string(self.size()) + " tokens, vocab_size=" + std::to_string(self.vocab_size()) +
+                    (self.is_text() ? ", text)" : ")");
+           })
       .def_property_readonly("vocab_size", &TokenData::vocab_size, "All tokens are in [0, vocab_size).")
       .def_property_readonly("separator", &TokenData::separator, "The token that ends a document, or None.")
       .def_property_readonly("is_text", &TokenData::is_text, "Whether the files are text.")
@@ -86,7 +91,13 @@ void bind_data(py::module_& module) {
             return self.cu_seqlens.defined() ? std::optional(self.cu_seqlens) : std::nullopt;
           },
           "Packed: where the sequences begin and the last one ends, on the CPU; else None.")
-      .def_readonly("counted", &Batch::counted, "The number of targets but for those of -100.");
+      .def_readonly("counted", &Batch::counted, "The number of targets but for those of -100.")
+      .def("__repr__", [](const Batch& self) {
+        const std::string packed =
+            self.cu_seqlens.defined() ? ", " + std::to_string(self.cu_seqlens.numel() - 1) + " packed sequences" : "";
+        return "Batch(inputs=" + self.inputs.shape().str() + ", targets=" + self.targets.shape().str() +
+               ", counted=" + std::to_string(self.counted) + packed + ", device='" + self.inputs.device().name() + "')";
+      });
   data.def(
       "make_batch",
       [](const TokenData& tokens, const std::vector<std::int64_t>& starts, std::int64_t seq_len, bool packed) {

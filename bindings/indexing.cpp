@@ -3,6 +3,7 @@
 #include <variant>
 #include <vector>
 
+#include <glade/autograd/node.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index.h>
@@ -241,6 +242,72 @@ void write_elements(const Tensor& x, const std::vector<Item>& items, const Tenso
   copy_(x, reshape(where(greater_equal(from, 0), taken, reshape(x, {-1})), x.shape()));
 }
 
+void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
+  if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
+    write_elements(x, items, source);
+  else write_view(resolve(x, items, true), source);
+}
+
+/// Of the elements of a key that were written, 1 for those whose value has stayed, 0 where a later one took the place.
+Tensor last_written(const Shape& shape, const std::vector<Item>& items, const TensorOptions& options) {
+  const Tensor targets = read(reshape(arange(0, shape.numel(), 1, {DType::int64, kCPU}), shape), items);
+  const auto places = targets.to_vector<std::int64_t>();
+  std::vector<std::int64_t> last(static_cast<std::size_t>(shape.numel()), -1);
+  for (std::size_t i = 0; i < places.size(); ++i) last[static_cast<std::size_t>(places[i])] = static_cast<std::int64_t>(i);
+  std::vector<float> stayed(places.size());
+  for (std::size_t i = 0; i < places.size(); ++i)
+    stayed[i] = last[static_cast<std::size_t>(places[i])] == static_cast<std::int64_t>(i) ? 1.0F : 0.0F;
+  return to_data(Tensor::from_vector(stayed, targets.shape(), options.device), options.dtype);
+}
+
+/// The key with its tensors as they are now.
+std::vector<Item> kept(const std::vector<Item>& items) {
+  std::vector<Item> result = items;
+  for (Item& item : result)
+    if (auto* index = std::get_if<Tensor>(&item)) *index = clone(index->detach());
+  return result;
+}
+
+void assign(const Tensor& x, const std::vector<Item>& items, const Tensor& source);
+
+/// x[items] = source on the tape: x becomes the result of an operation on what it was and the source. Whatever else reads x's
+/// memory would not know, so nothing else may.
+void assign_recorded(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
+  if (x.is_leaf() && x.requires_grad())
+    throw AutogradError(
+        "index: a leaf that requires a gradient cannot be assigned to; write y = x.clone() and then y[...] = value, "
+        "or use glade.no_grad()");
+  if (x.storage().use_count() > 1)
+    throw AutogradError(
+        "index: the tensor shares its memory with another one (a view, or what backward needs), so that the "
+        "assignment cannot be recorded; write y = y.clone() and then y[...] = value");
+  {
+    const NoGradGuard no_grad;
+    write(x, items, source);
+  }
+  Tensor result = x;
+  autograd::record(
+      "assign", result, {&x, &source},
+      [items = kept(items), shape = source.shape(), options = source.options()](const autograd::Node& node, const Tensor& grad) {
+        Tensors gradients(2);
+        if (node.needs_grad(0)) {
+          gradients[0] = clone(grad);
+          assign(gradients[0], items, zeros({}, grad.options()));
+        }
+        if (!node.needs_grad(1)) return gradients;
+        Tensor read_back = read(grad, items);
+        if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
+          read_back = read_back * last_written(grad.shape(), items, read_back.options());
+        gradients[1] = to(to(sum_to(read_back, shape), options.dtype), options.device);
+        return gradients;
+      });
+}
+
+void assign(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
+  if (autograd::any_requires_grad({&x, &source})) assign_recorded(x, items, source);
+  else write(x, items, source);
+}
+
 }  // namespace
 
 PyObject* get_item(PyObject* self, PyObject* key) {
@@ -270,9 +337,7 @@ int set_item(PyObject* self, PyObject* key, PyObject* value) {
           throw DTypeError("index: " + std::string(dtype_name(source.dtype())) + " values would be truncated in a tensor of " +
                            std::string(dtype_name(x.dtype())));
         py::gil_scoped_release unlocked;
-        if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
-          write_elements(x, items, source);
-        else write_view(resolve(x, items, true), source);
+        assign(x, items, source);
         return 0;
       },
       -1);

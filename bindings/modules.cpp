@@ -243,6 +243,7 @@ void bind_modules(py::module_& module) {
   bind_activation_layers(layers);
   bind_loss_modules(layers);
   bind_losses(module);
+  bind_softmax_attention(module);
   bind_attention(layers);
   py::module_ initializers = public_submodule(layers, "init", "glade.nn.init");
   bind_init(initializers);

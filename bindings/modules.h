@@ -12,6 +12,7 @@ void bind_activation_layers(py::module_& module);
 /// The initialisers, in glade.nn.init.
 void bind_init(py::module_& module);
 void bind_loss_modules(py::module_& module);
+void bind_softmax_attention(py::module_& module);
 /// The losses as functions.
 void bind_losses(py::module_& module);
 

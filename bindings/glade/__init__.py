@@ -21,4 +21,9 @@ from glade import (
 from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
 from glade._glade import __version__ as __version__
-from glade.autograd import enable_grad as enable_grad, is_grad_enabled as is_grad_enabled, no_grad as no_grad
+from glade.autograd import (
+    enable_grad as enable_grad,
+    is_grad_enabled as is_grad_enabled,
+    no_grad as no_grad,
+    set_grad_enabled as set_grad_enabled,
+)

@@ -13,7 +13,7 @@ from glade._glade._autograd import (
     set_grad_enabled as _set_grad_enabled,
 )
 
-__all__ = ["Context", "Function", "enable_grad", "grad", "gradcheck", "gradgradcheck", "is_grad_enabled", "no_grad"]
+__all__ = ["Context", "Function", "enable_grad", "grad", "gradcheck", "gradgradcheck", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 
 
 class _GradMode(contextlib.ContextDecorator):
@@ -44,6 +44,28 @@ class enable_grad(_GradMode):
     """Operations are recorded on this thread inside, also within no_grad: `with enable_grad():`, or `@enable_grad()`."""
 
     _enabled = True
+
+
+class set_grad_enabled(contextlib.ContextDecorator):
+    """Sets whether operations are recorded on this thread: from the call on, or inside of `with set_grad_enabled(False):`, or inside of a
+    function with `@set_grad_enabled(False)`."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode, self._previous = bool(mode), is_grad_enabled()
+        _set_grad_enabled(self._mode)
+
+    def __enter__(self) -> "set_grad_enabled":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _set_grad_enabled(self._previous)
+
+    def __call__(self, function: Any) -> Any:
+        _set_grad_enabled(self._previous)  # only inside of the function
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> "set_grad_enabled":
+        return type(self)(self._mode)
 
 
 class Context:

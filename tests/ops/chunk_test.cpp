@@ -495,7 +495,8 @@ TEST_F(Chunk, LargeValues) {
   // On Hopper GPUs gates a channel take state scans and chunks side by side, heads of more than 128 keys' channels in two parts.
   for (const std::int64_t K : {64, 128, 208, 256})
     for (const std::int64_t V : {264, 512})
-      for (const bool gk : {false, true}) check({.B = 1, .T = 150, .K = K, .V = V, .g_gamma = !gk, .gk = gk, .reverse = K == 208});
+      for (const bool gk : {false, true})
+        check({.B = 1, .T = 150, .K = K, .V = V, .g_gamma = !gk, .gk = gk, .reverse = K == 208});
   check({.B = 2, .T = 1100, .H = 1, .K = 256, .V = 384, .gk = true});
 }
 

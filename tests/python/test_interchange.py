@@ -100,7 +100,7 @@ def test_what_numpy_cannot_have():
         memoryview(glade.ones(1, requires_grad=True))
     with pytest.raises(BufferError):
         memoryview(glade.ones(1, dtype="bfloat16"))
-    for dtype in ["int8", "uint16", "complex64", ">f4", "U3"]:
+    for dtype in ["uint64", "complex64", ">f4", "U3"]:
         with pytest.raises(TypeError, match="counterpart"):
             glade.as_tensor(np.zeros(2, dtype))
 

@@ -19,7 +19,7 @@ from glade._glade import Tensor, _nn
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "dropout", "embedding", "gelu", "kl_div", "l1_loss", "layer_norm", "linear",
-    "log_softmax", "logsigmoid", "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "relu", "rms_norm", "sigmoid", "silu", "softmax", "softplus", "tanh",
+    "log_softmax", "logsigmoid", "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "relu", "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "softplus", "tanh",
 ]  # fmt: skip
 
 
@@ -100,6 +100,16 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
                 parts.insert(place * len(parts), glade.full(shape, value, dtype=input.dtype, device=input.device))
         input = glade.cat(parts, dim) if len(parts) > 1 else input
     return input
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(query key^T scale) value. See glade.scaled_dot_product_attention. ShapeError for grouped heads without enable_gqa."""
+    if not enable_gqa and query.ndim > 2 and key.ndim > 2 and query.shape[-3] != key.shape[-3]:
+        raise glade.ShapeError(f"scaled_dot_product_attention: query has {query.shape[-3]} heads and key {key.shape[-3]}, expected enable_gqa=True for groups")
+    return glade.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
 
 
 # ---- activations -----------------------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ State final_gradient(const Tensor& grad_final_state, const ChunkGradients& grads
 
 /// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time.
 void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
-                        const ChunkGradients& grads) {
+                       const ChunkGradients& grads) {
   const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
   Launcher launcher(r);
   const State first = forward_states(launcher, plan, segments, r);
@@ -276,8 +276,8 @@ Recurrence parts_as_heads(Recurrence r, int parts) {
   r.k = split_heads(r.k, r.tokens, r.heads, r.K);
   r.gk = split_heads(r.gk, r.tokens, r.heads, r.K);
   if (r.initial_state.defined())
-    r.initial_state = reshape(r.initial_state, r.initial_state.ndim() == 3 ? Shape{r.heads, r.K, r.V}
-                                                                           : Shape{r.sequences, r.heads, r.K, r.V});
+    r.initial_state =
+        reshape(r.initial_state, r.initial_state.ndim() == 3 ? Shape{r.heads, r.K, r.V} : Shape{r.sequences, r.heads, r.K, r.V});
   return r;
 }
 
