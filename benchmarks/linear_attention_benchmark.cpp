@@ -162,7 +162,13 @@ const bool registered = [] {
       add("recurrent", c, gate, like, Algorithm::recurrent);
       add("chunk", c, gate, like, Algorithm::chunk);
     }
-    for (const Case& c : {Case{4, 2048, 4, 256, 512}, {4, 4096, 8, 256, 256}, {3, 3000, 12, 96, 96}, {64, 256, 6, 32, 64}})
+    for (const Case& c : {Case{4, 2048, 4, 256, 512},
+                          {4, 4096, 8, 256, 256},
+                          {1, 8192, 4, 256, 256},
+                          {2, 4096, 8, 192, 192},
+                          {4, 2048, 8, 256, 128},
+                          {3, 3000, 12, 96, 96},
+                          {64, 256, 6, 32, 64}})
       add("chunk", c, gate, like, Algorithm::chunk);
     for (const std::int64_t T : {131072, 1048576}) add("recurrent", {1, T, 8, 128, 128}, gate, like, Algorithm::recurrent);
     for (const Case& c : {Case{8, 2048, 32, 256, 256}, {2, 16384, 16, 128, 128}, {1, 131072, 8, 128, 128}})
