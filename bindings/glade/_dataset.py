@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # functions import these when they need them: `import glade` takes a third of the time
+    from concurrent.futures import Future
+
+    import numpy as np
 
 from glade._glade import Tensor, ValueError as _ValueError, as_tensor, default_generator, stack
 
@@ -54,6 +57,8 @@ class Subset(Dataset):
 
 
 def _random(seed: int | None) -> np.random.Generator:
+    import numpy as np
+
     if seed is None:  # from glade's own numbers, which manual_seed determines
         generator = default_generator()
         first, drawn = generator.state
@@ -74,12 +79,14 @@ def random_split(dataset: Any, lengths: Sequence[float], seed: int | None = None
     if sum(sizes) != count:
         raise _ValueError(f"random_split: lengths are {list(lengths)}, expected a sum of {count} or shares of 1")
     order = _random(seed).permutation(count).tolist()
-    ends = np.cumsum(sizes).tolist()
+    ends = itertools.accumulate(sizes)
     return [Subset(dataset, order[end - size : end]) for end, size in zip(ends, sizes)]
 
 
 def collate(items: Sequence[Any]) -> Any:
     """A batch of items: tensors and arrays are stacked, numbers become a tensor, tuples and dicts are gone into, all else stays a list."""
+    import numpy as np
+
     first = items[0]
     if isinstance(first, Tensor):
         return stack(list(items))
@@ -144,6 +151,8 @@ class DataLoader:
         return f"DataLoader({type(self.dataset).__name__} of {len(self.dataset)} items, {options})"
 
     def _order(self) -> list[np.ndarray[Any, Any]]:
+        import numpy as np
+
         count = len(self.dataset)
         order = np.arange(count)
         if self.shuffle:
@@ -164,6 +173,8 @@ class DataLoader:
         return self._ahead(batches) if self.num_workers > 0 else map(self._load, batches)
 
     def _ahead(self, batches: list[np.ndarray[Any, Any]]) -> Iterator[Any]:
+        from concurrent.futures import ThreadPoolExecutor
+
         pool = ThreadPoolExecutor(self.num_workers, "glade.data.DataLoader")
         waiting: collections.deque[Future[Any]] = collections.deque()
         try:

@@ -69,3 +69,9 @@ def test_errors_and_printing(folder):
 def test_beside_torch(folder, order):
     lines = run(folder, f"import {order}" + PROGRAM + USE_TORCH)
     assert len(lines) == 5
+
+
+def test_import_is_light():
+    """NumPy, which takes longer to import than glade, and thread pools come with the first use."""
+    program = "import sys, glade; print(sorted(sys.modules.keys() & {'numpy', 'concurrent.futures', 'asyncio', 'inspect'}))"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "[]\n"
