@@ -26,6 +26,9 @@ TEST_F(Distributed, CollectivesOfFourProcesses) { expect_passes(4, "Collective*"
 TEST_F(Distributed, DataParallelTrainingOfTwoProcesses) { expect_passes(2, "DataParallel*"); }
 TEST_F(Distributed, DataParallelTrainingOfFourProcesses) { expect_passes(4, "DataParallel*"); }
 
+TEST_F(Distributed, SequenceParallelOfTwoProcesses) { expect_passes(2, "SequenceParallel*"); }
+TEST_F(Distributed, SequenceParallelOfFourProcesses) { expect_passes(4, "SequenceParallel*"); }
+
 TEST_F(Distributed, OnTheGPUsOfThisHost) {
   if (cuda::device_count() < 2) GTEST_SKIP() << "fewer than two GPUs";
   expect_passes(cuda::device_count() < 4 ? 2 : 4, "CudaRanks.*");

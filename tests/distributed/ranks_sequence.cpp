@@ -1,0 +1,207 @@
+// Run by distributed_test under mpirun: sequences whose tokens are shared out over the ranks. Every rank runs every test, on the
+// same random sequences, of which it computes its part.
+#include <glade/ops/collective/sequence_parallel.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/plan.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
+
+#include "ops/linear_attention_cases.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+const ProcessGroup& world() {
+  static const ProcessGroup group = ProcessGroup::world();
+  return group;
+}
+
+/// Where this rank's tokens begin and end: `uneven`: rank 0 has more than half of them.
+std::pair<std::int64_t, std::int64_t> tokens_of(std::int64_t total, bool uneven = false) {
+  if (!uneven) return world().share(total);
+  const std::int64_t rank = world().rank(), others = world().size() - 1;
+  const auto begin_of = [&](std::int64_t r) { return r == 0 ? 0 : r > others ? total : total - (others - r + 1) * (total / 9); };
+  return {begin_of(rank), begin_of(rank + 1)};
+}
+
+/// This rank's tokens, as a leaf of its own.
+Tensor part(const Tensor& x, std::pair<std::int64_t, std::int64_t> tokens) {
+  return clone(slice(x.detach(), 1, tokens.first, tokens.second));
+}
+
+Tensor sum_over_ranks(const Tensor& x) {
+  Tensor y = clone(x.detach());
+  world().all_reduce({y}).wait();
+  return y;
+}
+
+void expect_near(const Tensor& actual, const Tensor& expected, const std::string& what, double tolerance = 1e-12) {
+  ASSERT_EQ(actual.shape(), expected.shape()) << what;
+  EXPECT_LE(relative_error(actual, expected), tolerance) << what;
+}
+
+/// What a rank's loss depends on.
+struct Uses {
+  bool output = true, state = true;
+};
+
+/// Outputs, final states and gradients against the reference of the whole sequences, in float64.
+void expect_matches_whole(const Spec& spec, Algorithm algorithm, bool uneven = false, Uses uses = {}) {
+  SCOPED_TRACE(spec.str() + " " + algorithm_name(algorithm) + " rank " + std::to_string(world().rank()));
+  RecurrenceArguments whole = make(spec, kCPU);
+  const Tensor grad_o = random_tensor({spec.B, spec.T, spec.H, spec.V}),
+               grad_state = random_tensor({spec.B, spec.H, spec.K, spec.V});
+  const RecurrenceReference expected = recurrence_reference(whole, uses.output ? grad_o.to_vector<double>() : Values(),
+                                                            uses.state ? grad_state.to_vector<double>() : Values());
+  const auto tokens = tokens_of(spec.T, uneven);
+
+  RecurrenceArguments mine = whole;
+  mine.options.algorithm = algorithm;
+  const auto named = mine.named();
+  const auto has_tokens = [&](std::size_t i) { return i != 4 && i != 7; };  // all but g_gamma and initial_state
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    Tensor& x = *named[i].second;
+    if (!x.defined()) continue;
+    x = has_tokens(i) ? part(x, tokens) : clone(x.detach());
+    x.set_requires_grad();
+  }
+  const auto [o, state] = recurrent(mine.query, mine.key, mine.value, mine.options, world());
+  expect_near(o, part(like(expected.o, grad_o), tokens), "output");
+  expect_near(state, like(expected.final_state, grad_state), "final state");
+
+  // Every rank's loss counts its own outputs, and its share of the final state.
+  Tensors results, gradients;
+  if (uses.output) results.push_back(o), gradients.push_back(part(grad_o, tokens));
+  if (uses.state) {
+    results.push_back(state);
+    gradients.push_back(grad_state * (2.0 * (world().rank() + 1) / (world().size() * (world().size() + 1))));
+  }
+  autograd::backward(results, gradients);
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const Tensor& x = *named[i].second;
+    if (!x.defined()) continue;
+    ASSERT_TRUE(x.grad().defined()) << named[i].first;
+    const std::string what = std::string("gradient of ") + named[i].first;
+    if (has_tokens(i)) {
+      Tensor& all = *whole.named()[i].second;
+      expect_near(x.grad(), part(like(expected.gradient(i), all), tokens), what);
+    } else {
+      expect_near(sum_over_ranks(x.grad()), like(expected.gradient(i), x), what);
+    }
+  }
+  const int first = spec.reverse ? world().size() - 1 : 0;
+  if (spec.state != 0 && world().rank() != first) {
+    EXPECT_EQ(relative_error(mine.options.initial_state.grad(), zeros_like(mine.options.initial_state)), 0);
+  }
+}
+
+TEST(SequenceParallel, RecurrenceOfEveryGateMatchesTheReference) {
+  for (const char* gates : {"", "g", "c", "m", "n", "k", "v", "gk", "ck", "kv", "gmk", "gmkv"})
+    for (const bool reverse : {false, true})
+      for (const int state : {0, 3, 4}) {
+        const std::string all = gates;
+        const Spec spec{.B = all.find('n') != std::string::npos ? 2 : 1 + state % 2,
+                        .T = 37,
+                        .gates = gates,
+                        .state = state,
+                        .reverse = reverse};
+        expect_matches_whole(spec, Algorithm::recurrent);
+        if (all.find('v') == std::string::npos) expect_matches_whole(spec, Algorithm::chunk);
+      }
+}
+
+TEST(SequenceParallel, RecurrenceOfSegmentsLongerThanAChunk) {
+  for (const char* gates : {"", "g", "m", "k"})
+    for (const bool reverse : {false, true}) {
+      const Spec spec{.T = 701, .H = 2, .Hkv = 1, .K = 12, .V = 9, .gates = gates, .state = 4, .reverse = reverse, .gate = -0.01};
+      for (const bool uneven : {false, true}) expect_matches_whole(spec, Algorithm::automatic, uneven);
+    }
+}
+
+TEST(SequenceParallel, RecurrenceWithFewerTokensThanRanks) {
+  for (const std::int64_t T : {1, 2, 3})
+    for (const bool reverse : {false, true})
+      expect_matches_whole({.T = T, .gates = "gkv", .state = 4, .reverse = reverse}, Algorithm::recurrent);
+}
+
+TEST(SequenceParallel, GradientsFromOutputsOrFinalStatesAlone) {
+  for (const bool reverse : {false, true}) {
+    const Spec spec{.T = 30, .gates = "gmkv", .state = 4, .reverse = reverse};
+    expect_matches_whole(spec, Algorithm::recurrent, true, {.state = false});
+    expect_matches_whole(spec, Algorithm::recurrent, true, {.output = false});
+  }
+}
+
+TEST(SequenceParallel, AllRanksGetTheSameBitsOfTheFinalState) {
+  RecurrenceArguments x = make({.T = 40, .gates = "k"}, kCPU, DType::float32);
+  const auto tokens = tokens_of(40);
+  x.options.gk = part(x.options.gk, tokens);
+  const Tensor state = recurrent(part(x.query, tokens), part(x.key, tokens), part(x.value, tokens), x.options, world()).second;
+  const Tensor of_zero = clone(state);
+  world().broadcast(Tensors{of_zero}).wait();
+  EXPECT_EQ(state.to_vector<float>(), of_zero.to_vector<float>());
+}
+
+TEST(SequenceParallel, RefusesWhatItCannotDo) {
+  const Tensor x = random_tensor({1, 8, 2, 4}), borders = Tensor::from_vector(std::vector<std::int64_t>{0, 8});
+  RecurrentOptions packed;
+  packed.cu_seqlens = borders;
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, packed, world()); }, "packed sequences"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent(x, x, random_tensor({1, 7, 2, 4}), {}, world()); }, "[1, 7, 2, 4]"));
+  const Tensor rows = random_tensor({1, 8, 3}), weight = random_tensor({3, 4});
+  EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(rows, weight, {.cu_seqlens = borders}, world()); }, "packed"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(random_tensor({1, 2, 3}), weight, {}, world()); }, "at least 3"));
+  const std::int64_t differs = world().rank() == 0 ? 2 : 8;
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { short_convolution(zeros({1, differs, 3}, weight.options()), weight, {}, world()); }, "rank"));
+}
+
+/// The arguments of short_convolution, as leaves.
+struct Convolution {
+  Tensor x, weight, bias, initial_state;
+  Convolution copy(std::pair<std::int64_t, std::int64_t> tokens) const {
+    Convolution c{part(x, tokens), clone(weight.detach()), clone(bias.detach()), {}};
+    if (initial_state.defined()) c.initial_state = clone(initial_state.detach()).set_requires_grad();
+    for (const Tensor& leaf : {c.x, c.weight, c.bias}) Tensor(leaf).set_requires_grad();
+    return c;
+  }
+  ShortConvolutionOptions options() const { return {.bias = bias, .silu = true, .initial_state = initial_state}; }
+};
+
+TEST(SequenceParallel, ShortConvolutionMatchesOneProcess) {
+  for (const bool with_state : {false, true})
+    for (const bool uneven : {false, true})
+      for (const Uses uses : {Uses{}, Uses{.state = false}, Uses{.output = false}}) {
+        constexpr std::int64_t kTokens = 39;
+        const Convolution whole{random_tensor({2, kTokens, 5}), random_tensor({5, 4}), random_tensor({5}),
+                                with_state ? random_tensor({2, 5, 3}) : Tensor()};
+        const Tensor grad_y = random_tensor({2, kTokens, 5}), grad_state = random_tensor({2, 5, 3});
+        const auto tokens = tokens_of(kTokens, uneven);
+        const Convolution alone = whole.copy({0, kTokens}), mine = whole.copy(tokens);
+        const auto [y, state] = short_convolution(alone.x, alone.weight, alone.options());
+        const auto [my_y, my_state] = short_convolution(mine.x, mine.weight, mine.options(), world());
+        expect_near(my_y, part(y, tokens), "output");
+        expect_near(my_state, state.detach(), "final state");
+        Tensors results, gradients, my_results, my_gradients;
+        if (uses.output) {
+          results.push_back(y), gradients.push_back(grad_y);
+          my_results.push_back(my_y), my_gradients.push_back(part(grad_y, tokens));
+        }
+        if (uses.state) {
+          results.push_back(state), gradients.push_back(grad_state);
+          my_results.push_back(my_state), my_gradients.push_back(grad_state / static_cast<double>(world().size()));
+        }
+        autograd::backward(results, gradients);
+        autograd::backward(my_results, my_gradients);
+        expect_near(mine.x.grad(), part(alone.x.grad(), tokens), "gradient of x");
+        if (with_state) expect_near(sum_over_ranks(mine.initial_state.grad()), alone.initial_state.grad(), "of initial_state");
+        if (!uses.output) continue;
+        expect_near(sum_over_ranks(mine.weight.grad()), alone.weight.grad(), "gradient of weight");
+        expect_near(sum_over_ranks(mine.bias.grad()), alone.bias.grad(), "gradient of bias");
+      }
+}
+
+}  // namespace
+}  // namespace glade
