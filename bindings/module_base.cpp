@@ -422,6 +422,7 @@ void bind_module(py::module_& module) {
           "forward(...)")
       .def("extra_repr", extra_repr, "What stands in the module's own line when it is printed; a class may have its own.")
       .def("__repr__", describe)
+      .def("_repr_html_", [](const py::object& self) { return py::module_::import("glade.nn._html").attr("module_html")(self); })
       .def("__reduce__", reduce);
   py::setattr(type, "__setstate__", py::cpp_function(set_state, py::name("set_state"), py::is_method(type)));
   def_parts(type);

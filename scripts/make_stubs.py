@@ -41,7 +41,7 @@ RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_chi
 RETURNS |= {("Module", name): "list[Module]" for name in ("children", "modules")}
 RETURNS |= {("Plan", "asdict"): "dict[str, dict[str, Any]]"}
 RETURNS |= {("CheckpointSaver", "__enter__"): "Self", ("TokenWriter", "__enter__"): "Self", ("Loader", "__iter__"): "Self"}
-IGNORED = {"_arguments", "__setstate__", "__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
+IGNORED = {"_arguments", "_repr_html_", "__setstate__", "__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """
     dtype: DType

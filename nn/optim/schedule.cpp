@@ -42,7 +42,10 @@ LRSchedule step_lr(std::int64_t step_size, double gamma) {
   if (step_size <= 0) fail<ValueError>("step_lr: step_size is {}, expected a positive number", step_size);
   if (!(gamma >= 0) || !std::isfinite(gamma))
     fail<ValueError>("step_lr: gamma is {}, expected a finite number of at least 0", gamma);
-  return [=](std::int64_t step) { return std::pow(gamma, static_cast<double>(step / step_size)); };
+  return [=](std::int64_t step) {
+    const std::int64_t times = step / step_size;
+    return std::pow(gamma, static_cast<double>(times));
+  };
 }
 
 LRSchedule cosine_lr(std::int64_t period, double final_factor) {

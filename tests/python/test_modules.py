@@ -59,6 +59,18 @@ def test_repr():
     assert repr(model).startswith(f"GLAForCausalLM(\n  parameters={count}, dtype=float32\n") and "(0-2): 3 x Block(" in repr(model)
 
 
+def test_notebooks_show_a_tree():
+    text = make_model()._repr_html_()
+    assert text.startswith("<details style='margin-left:1em' open><summary><b>Sequential</b>() <small>38 parameters</small></summary>")
+    assert text.count("<details") == 2 and "(linear): <b>Linear</b>(in_features=3, out_features=3, bias=True)" in text
+
+    class Named(nn.Module):
+        def extra_repr(self):
+            return "<b>"
+
+    assert Named()._repr_html_() == "<div style='margin-left:1em'><b>Named</b>(&lt;b&gt;) <small>0 parameters</small></div>"
+
+
 def test_sizes_are_attributes():
     linear, norm = nn.Linear(2, 3), nn.LayerNorm([4], eps=1e-3)
     assert (linear.in_features, linear.out_features) == (2, 3) and (norm.normalized_shape, norm.eps) == (4, 1e-3)
