@@ -56,7 +56,8 @@ def run_glade(steps, weights):
     import glade
 
     model = glade_model()
-    optimizer = glade.optim.AdamW(model.named_parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    groups = glade.optim.decay_matrices(model.named_parameters(), WEIGHT_DECAY)
+    optimizer = glade.optim.AdamW(groups, lr=LR, betas=BETAS)
 
     def step(inputs, targets):
         loss = model.loss(inputs, targets)

@@ -170,8 +170,8 @@ void bind_optim(py::module_& module) {
 
   const std::string adamw_doc =
       std::string(
-          "Adam with decoupled weight decay (arXiv 1711.05101); without groups it decays matrices (two dimensions or more) "
-          "alone.") +
+          "Adam with decoupled weight decay (arXiv 1711.05101) of all parameters; decay_matrices makes groups that leave biases "
+          "and the weights of norms out.") +
       kParameters;
   py::class_<AdamW, Optimizer>(optimizers, "AdamW", adamw_doc.c_str())
       .def(py::init(

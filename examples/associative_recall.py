@@ -121,7 +121,7 @@ def train(kind, options):
     glade.manual_seed(options.seed)
     rng = np.random.default_rng(options.seed)
     model = Recall(kind, options.layers, options.hidden, options.heads).to(options.device)
-    optimizer = optim.AdamW(model.named_parameters(), lr=options.lr, weight_decay=0.1)
+    optimizer = optim.AdamW(optim.decay_matrices(model.named_parameters(), 0.1), lr=options.lr)
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(50, options.steps), options.steps))
     with Progress() as progress:
         for step in range(1, options.steps + 1):

@@ -188,8 +188,8 @@ Training::Training(const lm::Options& options)
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
   model_->to(device_);
   model_->model.recompute = options.recompute;
-  optimizer_.emplace(model_->named_parameters(),
-                     optim::AdamWOptions{.lr = run_.lr, .beta2 = 0.95, .weight_decay = run_.weight_decay});
+  optimizer_.emplace(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay),
+                     optim::AdamWOptions{.beta2 = 0.95});
   if (config_field(*model_, "dtype") == "float16") scaler_.emplace(device_);
 
   if (is_first) progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());

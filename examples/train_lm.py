@@ -75,7 +75,8 @@ class Training:
         glade.manual_seed(run.seed)
         self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
         self.model.model.recompute = options.recompute
-        self.optimizer = optim.AdamW(self.model.named_parameters(), lr=run.lr, betas=(0.9, 0.95), weight_decay=run.weight_decay)
+        groups = optim.decay_matrices(self.model.named_parameters(), run.weight_decay)
+        self.optimizer = optim.AdamW(groups, lr=run.lr, betas=(0.9, 0.95))
         self.scaler = optim.LossScaler(self.device) if self.model.config["dtype"] == "float16" else None
         self.step, self.validated_step = 0, None
         self.received, self.signal, self.seconds, self.failure = [], 0, 0.0, None

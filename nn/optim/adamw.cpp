@@ -9,18 +9,9 @@
 #include <glade/nn/optim/kernels.h>
 
 namespace glade::nn::optim {
-namespace {
-
-std::vector<ParameterGroup> matrices_and_rest(const NamedTensors& parameters, const AdamWOptions& options) {
-  ParameterGroup matrices{{}, options.lr, options.weight_decay}, rest{{}, options.lr, 0};
-  for (const auto& entry : parameters) (entry.second.ndim() >= 2 ? matrices : rest).parameters.push_back(entry);
-  return {matrices, rest};
-}
-
-}  // namespace
 
 AdamW::AdamW(const NamedTensors& parameters, const AdamWOptions& options)
-    : AdamW(matrices_and_rest(parameters, options), options) {}
+    : AdamW({{parameters, options.lr, options.weight_decay}}, options) {}
 
 AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
     : AdamW("AdamW", std::move(groups), options, Decay::decoupled) {}

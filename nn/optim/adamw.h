@@ -14,7 +14,7 @@ struct AdamWOptions {
 /// Adam with decoupled weight decay (arXiv 1711.05101). The moments are float32 (float64 for float64 parameters).
 class AdamW : public Optimizer {
  public:
-  /// Decays matrices (two dimensions or more) alone; biases and the weights of norms are left out.
+  /// Decays all parameters; decay_matrices leaves some out.
   explicit AdamW(const NamedTensors& parameters, const AdamWOptions& options = {});
   /// Groups with their own lr and weight_decay; those of `options` are not used.
   explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});

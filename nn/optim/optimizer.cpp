@@ -20,6 +20,12 @@ void check_setting(const char* optimizer, const char* setting, double value) {
 
 }  // namespace
 
+std::vector<ParameterGroup> decay_matrices(const NamedTensors& parameters, double lr, double weight_decay) {
+  ParameterGroup matrices{{}, lr, weight_decay}, rest{{}, lr, 0};
+  for (const auto& entry : parameters) (entry.second.ndim() >= 2 ? matrices : rest).parameters.push_back(entry);
+  return {matrices, rest};
+}
+
 Optimizer::Optimizer(const char* name, std::vector<ParameterGroup> groups) : name_(name), groups_(std::move(groups)) {
   std::set<std::string> names;
   std::set<const TensorImpl*> seen;

@@ -13,6 +13,9 @@ struct ParameterGroup {
   double weight_decay = 0;
 };
 
+/// Two groups: matrices (two dimensions or more), which decay, and after them the biases and the weights of norms, which do not.
+std::vector<ParameterGroup> decay_matrices(const NamedTensors& parameters, double lr, double weight_decay);
+
 class LossScaler;
 
 /// What a step does to the gradients on the way; they themselves stay as they are.

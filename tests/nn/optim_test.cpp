@@ -136,14 +136,29 @@ TEST(Clip, RefusesANormThatIsNotPositive) {
   EXPECT_EQ(clip_grad_norm_({}, 1).item<double>(), 0);
 }
 
-TEST(AdamW, DecaysMatricesOnlyByDefault) {
+TEST(AdamW, DecaysAllParametersOrMatricesAlone) {
   Linear layer(3, 2);
-  AdamW adamw(layer.named_parameters(), {.lr = 0.1, .weight_decay = 0.5});
   const Tensor weight = clone(layer.weight.detach()), bias = clone(layer.bias.detach());
   for (const Tensor& x : layer.parameters()) x.set_grad(zeros_like(x));
-  adamw.step();
+  AdamW matrices(decay_matrices(layer.named_parameters(), 0.1, 0.5));
+  matrices.step();
   EXPECT_TRUE(all_close(layer.weight, weight * 0.95, 1e-6));
   EXPECT_TRUE(all_close(layer.bias, bias, 0, 0));
+  AdamW all(layer.named_parameters(), {.lr = 0.1, .weight_decay = 0.5});
+  all.step();
+  EXPECT_TRUE(all_close(layer.weight, weight * (0.95 * 0.95), 1e-6));
+  EXPECT_TRUE(all_close(layer.bias, bias * 0.95, 1e-6));
+}
+
+TEST(AdamW, GroupsOfMatricesComeFirst) {
+  NamedTensors parameters{{"bias", leaf(ones({2}))}, {"weight", leaf(ones({2, 2}))}, {"scale", leaf(ones({}))}};
+  const auto groups = decay_matrices(parameters, 0.1, 0.5);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].parameters.size(), 1u);
+  EXPECT_EQ(groups[0].parameters[0].first, "weight");
+  EXPECT_EQ(groups[1].parameters[1].first, "scale");
+  EXPECT_EQ(groups[0].weight_decay, 0.5);
+  EXPECT_EQ(groups[1].weight_decay, 0);
 }
 
 TEST(AdamW, GroupsHaveTheirOwnSettings) {

@@ -112,7 +112,7 @@ def test_checkpoints_of_earlier_versions(folder):
     """They hold no settings: what the options say is believed."""
     old = glade.CheckpointFile(folder / "model.h5")
     model = glade.nn.models.from_checkpoint(old.load())
-    optimizer = glade.optim.AdamW(model.named_parameters(), lr=0.003, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = glade.optim.AdamW(glade.optim.decay_matrices(model.named_parameters(), 0.1), lr=0.003, betas=(0.9, 0.95))
     scheduler = glade.optim.LRScheduler(optimizer, glade.optim.warmup_cosine_lr(4, 4))
     old.restore(model, optimizer, scheduler)
     data = {name: x for name, x in old.data.items() if not name.startswith("run.")}

@@ -12,6 +12,12 @@
 >>> scheduler.step()
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from glade._glade import Tensor
 from glade._glade._optim import (
     SGD,
     Adam,
@@ -30,7 +36,17 @@ from glade._glade._optim import (
 
 from glade.optim import lr_scheduler
 
+
+def decay_matrices(parameters: Iterable[Tensor | tuple[str, Tensor]], weight_decay: float = 0.01) -> list[dict[str, Any]]:
+    """Two groups for an optimiser: matrices (two dimensions or more), which decay, and after them the biases and the weights of norms,
+    which do not. `parameters` are a module's named_parameters() or tensors."""
+    parameters = list(parameters)
+    matrices = [p for p in parameters if (p[1] if isinstance(p, tuple) else p).ndim >= 2]
+    rest = [p for p in parameters if (p[1] if isinstance(p, tuple) else p).ndim < 2]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+
 __all__ = [
-    "SGD", "Adam", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "cosine_lr", "lr_scheduler",
-    "one_cycle_lr", "step_lr", "warmup_cosine_lr",
+    "SGD", "Adam", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "cosine_lr",
+    "decay_matrices", "lr_scheduler", "one_cycle_lr", "step_lr", "warmup_cosine_lr",
 ]  # fmt: skip
