@@ -146,7 +146,7 @@ void bind_models(py::module_& module) {
           arg("top_k") = 0, arg("top_p") = 1.0, arg("repetition_penalty") = 1.0, arg("stop_tokens") = Tokens{}, arg("seed") = 0,
           arg("on_tokens") = py::none(), arg("conversations") = py::none(),
           "prompt [B, T >= 1] (int64) continued: [B, T + max_new_tokens], where the places after a stop token repeat it. Or, for "
-          "a list of prompts, lists of tokens that may differ in length, a list of what comes after each.\n\n"
+          "a list of prompts, lists of tokens that may differ in length, a list of each prompt continued up to a stop token.\n\n"
           "temperature 0 takes the likeliest token; top_k > 0 draws among so many likeliest tokens, top_p < 1 among the "
           "likeliest that together reach that probability; repetition_penalty > 1 makes tokens that occurred less likely "
           "(arXiv 1909.05858). on_tokens is called with a list of each row's token as soon as it is drawn, -1 for those that "

@@ -14,7 +14,7 @@ int main(int argc, char** argv) try {
   const Device device = Device::parse("auto");
   const auto model = GLAForCausalLM::from_pretrained(argv[1], {.device = device});
 
-  // Prompts of any lengths; what comes after each, token by token.
+  // Prompts of any lengths, each continued token by token.
   const auto written = model->generate({{12, 85, 84}, {78}}, {.max_new_tokens = 8, .temperature = 0.8, .seed = 1});
   for (const auto& tokens : written) {
     for (const auto token : tokens) std::printf("%lld ", static_cast<long long>(token));

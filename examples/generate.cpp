@@ -96,12 +96,7 @@ int generate(Options& o) {
     o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), tokens.begin(), tokens.end());
 
   if (prompts.size() > 1) {
-    const auto continuations = model->generate(prompts, o.sampling);
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      lm::Tokens all = prompts[i];
-      all.insert(all.end(), continuations[i].begin(), continuations[i].end());
-      show(tokenizer->decode(all) + '\n');
-    }
+    for (const lm::Tokens& tokens : model->generate(prompts, o.sampling)) show(tokenizer->decode(tokens) + '\n');
     return 0;
   }
   std::vector<Conversation> conversations(1);

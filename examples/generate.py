@@ -77,8 +77,8 @@ def main():
     if len(prompts) == 1:
         continue_one(model, tokenizer, prompts[0], options, sampling)
     else:
-        for prompt, tokens in zip(prompts, model.generate(prompts, options.tokens, **sampling)):
-            show(tokenizer.decode(prompt + tokens) + b"\n")
+        for tokens in model.generate(prompts, options.tokens, **sampling):
+            show(tokenizer.decode(tokens) + b"\n")
     return 0
 
 

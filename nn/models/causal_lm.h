@@ -54,9 +54,9 @@ class CausalLM : public Module {
   Tensor forward(const Tensor& ids, AttentionStates* states = nullptr, const Tensor& cu_seqlens = {}) const;
   /// Mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.
   Tensor loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens = {}) const;
-  /// The tokens that come after each of the prompts, which may differ in length, up to max_new_tokens or a stop token, which
-  /// is included. Reads the prompts once, packed into one sequence, then takes one recurrent step a token, in memory that does
-  /// not depend on the length. `conversations`, where given, is what came before the prompts, one each (none: nothing), and
+  /// Each prompt, which may differ in length, followed by the tokens that come after it, up to max_new_tokens or a stop token,
+  /// which is included. Reads the prompts once, packed into one sequence, then takes one recurrent step a token, in memory that
+  /// does not depend on the length. `conversations`, where given, is what came before the prompts, one each (none: nothing), and
   /// then what came up to the end of the result; the prompt of one that has begun may be empty. IndexError for tokens
   /// outside the vocabulary.
   std::vector<std::vector<std::int64_t>> generate(const std::vector<std::vector<std::int64_t>>& prompts,

@@ -34,9 +34,9 @@ void check_options(const GenerateOptions& options) {
 
 /// The likeliest token of each row. Whether there is one is read with the token itself, which is -1 then: one wait for the GPU.
 Tokens greedy(const Tensor& logits) {
-  const Tensor largest = max(logits, {-1});
+  const Tensor largest = amax(logits, {-1});
   const Tensor none = full({}, -1, {DType::int64, logits.device()});
-  Tokens tokens = where(equal(largest - largest, 0), argmax(logits, -1), none).to_vector<std::int64_t>();
+  Tokens tokens = where(eq(largest - largest, 0), argmax(logits, -1), none).to_vector<std::int64_t>();
   if (std::ranges::count(tokens, -1) > 0) refuse_logits();
   return tokens;
 }
@@ -237,7 +237,7 @@ std::vector<Tokens> CausalLM::generate(const std::vector<Tokens>& prompts, const
   if (conversations != nullptr && conversations->empty()) *conversations = fresh;
   std::vector<Conversation>& all = conversations != nullptr ? *conversations : fresh;
   check_prompts(prompts, all, *this);
-  std::vector<Tokens> result(prompts.size());
+  std::vector<Tokens> result = prompts;
   if (prompts.empty()) return result;
 
   NoGradGuard no_grad;
@@ -271,12 +271,10 @@ Tensor CausalLM::generate(const Tensor& prompt, const GenerateOptions& options) 
   const std::vector<std::int64_t> values = prompt.to_vector<std::int64_t>();
   std::vector<Tokens> prompts;
   for (auto row = values.begin(); row != values.end(); row += prompt.size(1)) prompts.emplace_back(row, row + prompt.size(1));
-  const std::vector<Tokens> added = generate(prompts, options);
   Tokens ids;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    prompts[i].insert(prompts[i].end(), added[i].begin(), added[i].end());
-    prompts[i].resize(static_cast<std::size_t>(prompt.size(1) + options.max_new_tokens), prompts[i].back());
-    ids.insert(ids.end(), prompts[i].begin(), prompts[i].end());
+  for (Tokens& row : generate(prompts, options)) {
+    row.resize(static_cast<std::size_t>(prompt.size(1) + options.max_new_tokens), row.back());
+    ids.insert(ids.end(), row.begin(), row.end());
   }
   return Tensor::from_vector(ids, {prompt.size(0), prompt.size(1) + options.max_new_tokens}, prompt.device());
 }

@@ -28,7 +28,7 @@ def test_agrees_with_fla_and_round_trips(name, algorithm, device, tmp_path):
         ids, logits, generated = (expected[key][()] for key in ("input_ids", "logits", "generated"))
     result = to_numpy(model(glade.tensor(ids).to(device)))
     assert np.abs(result - logits).max() < 1e-4 * np.abs(logits).max()
-    assert model.generate([generated[0, :16].tolist()], 24, temperature=0) == [generated[0, 16:].tolist()]
+    assert model.generate([generated[0, :16].tolist()], 24, temperature=0) == generated.tolist()
 
     model.save_pretrained(tmp_path / "saved")
     again = models.GLAForCausalLM.from_pretrained(tmp_path / "saved").state_dict()
@@ -86,11 +86,13 @@ def test_generation_of_lists(tmp_path):
     model = models.GLAForCausalLM.from_pretrained(DATA / "gla_base")
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
     whole = model.generate(prompts, 8, temperature=0)
+    assert [(tokens[: len(p)], len(tokens)) for p, tokens in zip(prompts, whole)] == [(p, len(p) + 8) for p in prompts]
+    assert model.generate(glade.tensor(prompts[:1]), 8, temperature=0).tolist() == whole[:1]
     assert [model.generate([p], 8, temperature=0)[0] for p in prompts] == whole
 
     seen = []
-    stopped = model.generate(prompts, 8, temperature=0, stop_tokens=[whole[0][2]], on_tokens=seen.append)
-    assert stopped[0] == whole[0][: whole[0].index(whole[0][2]) + 1]
+    stopped = model.generate(prompts, 8, temperature=0, stop_tokens=[whole[0][7]], on_tokens=seen.append)
+    assert stopped[0] == whole[0][: whole[0].index(whole[0][7], 5) + 1]
     assert seen[-1][0] == -1
     assert model.generate(prompts, 8, temperature=0, repetition_penalty=1.5) != whole
 
