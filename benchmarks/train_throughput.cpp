@@ -52,6 +52,7 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 int run(const Options& options) {
   const double start = seconds();
+  manual_seed(0);
   const ProcessGroup world = ProcessGroup::world();
   const Device device = world.device(options.device);
   const auto model =

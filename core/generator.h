@@ -38,9 +38,9 @@ class Generator {
   State state_;
 };
 
-/// The generator used where none is given.
+/// The generator used where none is given. Its seed comes from the system's entropy, until manual_seed sets one.
 Generator& default_generator();
-/// Seeds it.
+/// Seeds it: from then on the numbers are the same in every process.
 void manual_seed(std::uint64_t seed);
 
 }  // namespace glade
