@@ -65,11 +65,13 @@
 #include <glade/ops/linear_attention/linear_attention.h>
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/loss/loss.h>
+#include <glade/ops/matmul/einsum.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/norm/norm.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
+#include <glade/ops/sort/sort.h>
 #include <glade/ops/tuning/cache.h>
 #include <glade/ops/tuning/config.h>
 #include <glade/ops/tuning/key.h>

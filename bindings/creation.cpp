@@ -91,6 +91,17 @@ RandomState state_of(const Generator& generator) {
 
 void set_state(Generator& generator, RandomState state) { generator.set_state({state.first, state.second}); }
 
+/// randint(high, size) and randint(low, high, size).
+Tensor random_integers(std::int64_t low, const std::variant<std::monostate, std::int64_t, Shape>& high,
+                       const std::optional<Shape>& size, DType dtype, const Device& device, Generator* generator) {
+  const auto* bound = std::get_if<std::int64_t>(&high);
+  const auto* shape = size ? &*size : std::get_if<Shape>(&high);
+  if (shape == nullptr) throw py::type_error("randint: size is missing: randint(low, high, size) or randint(high, size)");
+  const py::gil_scoped_release unlocked;
+  return randint(bound != nullptr ? low : 0, bound != nullptr ? *bound : low, *shape, {dtype, device},
+                 generator_or_default(generator));
+}
+
 Tensor arange_over(Scalar start, const std::optional<Scalar>& stop, Scalar step, const std::optional<DType>& dtype,
                    const Device& device) {
   const Scalar from = stop ? start : Scalar(0), to = stop.value_or(start);
@@ -136,6 +147,23 @@ void bind_creation(py::module_& module) {
       module, "randn", [](const Shape& s, TensorOptions o) { return randn(s, o); },
       "Random numbers, normal with mean 0 and deviation 1, from the generator that manual_seed seeds; the same on CPU and GPU. "
       "Floating-point dtypes only (DTypeError).");
+  def_like(
+      module, "rand_like", [](const Shape& s, TensorOptions o) { return rand(s, o); },
+      "Random numbers, uniform in [0, 1), of x's shape, and of its dtype and device where they are not given. DTypeError for "
+      "integers.");
+  def_like(
+      module, "randn_like", [](const Shape& s, TensorOptions o) { return randn(s, o); },
+      "Random numbers, normal with mean 0 and deviation 1, of x's shape, and of its dtype and device where they are not given. "
+      "DTypeError for integers.");
+  module.def(
+      "full_like",
+      [](const Tensor& x, Scalar value, const std::optional<DType>& dtype, const std::optional<Device>& device,
+         bool requires_grad) {
+        return with_grad(full(x.shape(), value, {dtype.value_or(x.dtype()), device.value_or(x.device())}), requires_grad);
+      },
+      arg("x"), arg("value"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false,
+      "A tensor of x's shape whose elements are all `value`, of x's dtype and device where they are not given. DeviceError for a "
+      "device that is not there.");
   module.def(
       "full",
       [](const Shape& shape, Scalar value, const std::optional<DType>& dtype, const Device& device, bool requires_grad) {
@@ -194,6 +222,27 @@ void bind_creation(py::module_& module) {
         return bernoulli(shape, p, {dtype, device}, generator_or_default(generator));
       },
       arg("p"));
+  module.def(
+      "randint", random_integers, arg("low"), arg("high") = py::none(), arg("size") = py::none(), py::kw_only(),
+      arg("dtype") = DType::int64, arg("device") = kCPU, arg("generator") = py::none(),
+      "Random integers in [low, high) of shape `size`; randint(high, size) begins at 0. The same on CPU and GPU. ValueError "
+      "unless low < high, or where the dtype does not hold them.");
+  module.def(
+      "randperm",
+      [](std::int64_t n, const Device& device, Generator* generator) {
+        return randperm(n, device, generator_or_default(generator));
+      },
+      arg("n"), py::kw_only(), arg("device") = kCPU, arg("generator") = py::none(), Unlocked(),
+      "The numbers 0 to n - 1 in random order, int64 [n]. ShapeError for negative n.");
+  def_both(
+      module, "multinomial",
+      [](const Tensor& weights, std::int64_t num_samples, bool replacement, Generator* generator) {
+        return multinomial(weights, num_samples, replacement, generator_or_default(generator));
+      },
+      arg("weights"), arg("num_samples"), arg("replacement") = false, py::kw_only(), arg("generator") = py::none(), Unlocked(),
+      "int64 [num_samples] or [rows, num_samples]: positions drawn in proportion to the weights [n] or [rows, n], which need not "
+      "add up to 1. Waits for the device. ValueError for weights that are negative, not finite or, without replacement, too "
+      "few.");
   module.def("default_generator", default_generator, py::return_value_policy::reference,
              "The generator that is used where none is given.");
   module.def("manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"), "Seeds the default generator.");

@@ -22,6 +22,11 @@ void def_binary(py::module_& module, const char* name, TwoTensors two, WithNumbe
   def_both(module, name, with_number, arg("a"), arg("b"), Unlocked());
 }
 
+Tensor clamp_by_tensors(const Tensor& x, const std::optional<Tensor>& min, const std::optional<Tensor>& max) {
+  const Tensor raised = min ? maximum(x, *min) : x;
+  return max ? minimum(raised, *max) : raised;
+}
+
 void def_unary(py::module_& module, const char* name, Tensor (*op)(const Tensor&), const char* doc) {
   def_both(module, name, op, arg("x"), Unlocked(), doc);
 }
@@ -36,24 +41,43 @@ void bind_elementwise(py::module_& module) {
   def_binary(module, "multiply", multiply, multiply, "a * b, broadcast; b may be a number. The result has the promoted dtype.");
   def_binary(module, "divide", divide, divide, "a / b, broadcast; either may be a number. Integers give float32.");
   module.def("divide", static_cast<NumberFirst>(divide), arg("a"), arg("b"), Unlocked());
-  def_binary(module, "power", power, power,
-             "a to the power of b, broadcast; b may be a number. The gradient with respect to b is taken as 0 where a is 0.");
+  def_binary(
+      module, "power", power, power,
+      "a to the power of b, broadcast; either may be a number. Integers to the power of integers stay integers, which wrap "
+      "around. The gradient with respect to b is taken as 0 where a is 0. ValueError for integers to the power of a negative "
+      "number.");
+  module.def("power", static_cast<NumberFirst>(power), arg("a"), arg("b"), Unlocked());
+  def_binary(
+      module, "floor_divide", floor_divide, floor_divide,
+      "a / b rounded down, as Python's //; either may be a number. Integers stay integers, and give 0 where an element of b "
+      "is 0. Without a gradient. ValueError for integers and the number 0.");
+  module.def("floor_divide", static_cast<NumberFirst>(floor_divide), arg("a"), arg("b"), Unlocked());
+  def_binary(module, "remainder", remainder, remainder,
+             "What floor_divide leaves, of b's sign, as Python's %; either may be a number. Integers stay integers, and give 0 "
+             "where an element of b is 0. ValueError for integers and the number 0.");
+  module.def("remainder", static_cast<NumberFirst>(remainder), arg("a"), arg("b"), Unlocked());
   def_binary(
       module, "maximum", maximum, [](const Tensor& a, Scalar b) { return maximum(a, beside(a, b)); },
       "The larger of a and b, broadcast; b may be a number. Ties share the gradient; NaN wins.");
   def_binary(
       module, "minimum", minimum, [](const Tensor& a, Scalar b) { return minimum(a, beside(a, b)); },
       "The smaller of a and b, broadcast; b may be a number. Ties share the gradient; NaN wins.");
-  def_binary(module, "equal", equal, equal, "Whether a == b, element by element, broadcast: a bool tensor. b may be a number.");
-  def_binary(module, "not_equal", not_equal, not_equal,
-             "Whether a != b, element by element, broadcast: a bool tensor. b may be a number.");
-  def_binary(module, "less", less, less, "Whether a < b, element by element, broadcast: a bool tensor. b may be a number.");
-  def_binary(module, "less_equal", less_equal, less_equal,
-             "Whether a <= b, element by element, broadcast: a bool tensor. b may be a number.");
-  def_binary(module, "greater", greater, greater,
-             "Whether a > b, element by element, broadcast: a bool tensor. b may be a number.");
-  def_binary(module, "greater_equal", greater_equal, greater_equal,
-             "Whether a >= b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "eq", eq, eq, "Whether a == b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "ne", ne, ne, "Whether a != b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "lt", lt, lt, "Whether a < b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "le", le, le, "Whether a <= b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "gt", gt, gt, "Whether a > b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "ge", ge, ge, "Whether a >= b, element by element, broadcast: a bool tensor. b may be a number.");
+  def_binary(module, "bitwise_and", bitwise_and, bitwise_and,
+             "a & b, bit by bit for integers, logic for bools; broadcast, b may be a number. DTypeError for floating point.");
+  def_binary(module, "bitwise_or", bitwise_or, bitwise_or,
+             "a | b, bit by bit for integers, logic for bools; broadcast, b may be a number. DTypeError for floating point.");
+  def_binary(module, "bitwise_xor", bitwise_xor, bitwise_xor,
+             "a ^ b, bit by bit for integers, logic for bools; broadcast, b may be a number. DTypeError for floating point.");
+  def_unary(module, "bitwise_not", bitwise_not, "~x, bit by bit for integers, logic for bools. DTypeError for floating point.");
+  def_unary(module, "isnan", isnan, "Whether each element is NaN: a bool tensor.");
+  def_unary(module, "isinf", isinf, "Whether each element is infinite: a bool tensor.");
+  def_unary(module, "isfinite", isfinite, "Whether each element is neither infinite nor NaN: a bool tensor.");
 
   constexpr const char* where_doc =
       "a where `condition` (bool) holds, else b; all three broadcast. a or b may be a number. DTypeError for a "
@@ -83,6 +107,14 @@ void bind_elementwise(py::module_& module) {
   def_unary(module, "sqrt", sqrt, "The square root of x. Integers give float32.");
   def_unary(module, "rsqrt", rsqrt, "1 / sqrt(x). Integers give float32.");
   def_unary(module, "reciprocal", reciprocal, "1 / x. Integers give float32.");
+  def_unary(module, "expm1", expm1, "exp(x) - 1, exact near 0. Integers give float32.");
+  def_unary(module, "log1p", log1p, "log(1 + x), exact near 0. Integers give float32.");
+  def_unary(module, "erf", erf, "The error function. Integers give float32.");
+  def_unary(module, "floor", floor, "x rounded down. DTypeError for bool.");
+  def_unary(module, "ceil", ceil, "x rounded up. DTypeError for bool.");
+  def_unary(module, "round", round, "x rounded to whole numbers, halves to even ones. DTypeError for bool.");
+  def_unary(module, "trunc", trunc, "x without its fraction. DTypeError for bool.");
+  def_unary(module, "sign", sign, "-1, 0 or 1; 0 for NaN. DTypeError for bool.");
   def_unary(module, "sin", sin, "The sine of x. Integers give float32.");
   def_unary(module, "cos", cos, "The cosine of x. Integers give float32.");
   def_unary(module, "tanh", tanh, "The hyperbolic tangent of x. Integers give float32.");
@@ -102,8 +134,20 @@ void bind_elementwise(py::module_& module) {
       "x * Phi(x), Phi the normal distribution (arXiv 1606.08415); approximate=\"tanh\" takes the faster form by tanh. "
       "ValueError for "
       "another `approximate`.");
-  def_both(module, "clamp", clamp, arg("x"), arg("low"), arg("high"), Unlocked(),
-           "x limited to [low, high], two numbers. ValueError where low > high.");
+  def_both(
+      module, "clamp", static_cast<Tensor (*)(const Tensor&, std::optional<Scalar>, std::optional<Scalar>)>(clamp), arg("x"),
+      arg("min") = py::none(), arg("max") = py::none(), Unlocked(),
+      "x limited to [min, max], numbers or tensors, of which one may be left out. ValueError where min > max, or without both.");
+  def_both(module, "clamp", clamp_by_tensors, arg("x"), arg("min") = py::none(), arg("max") = py::none(), Unlocked());
+  def_both(
+      module, "masked_fill", static_cast<Tensor (*)(const Tensor&, const Tensor&, Scalar)>(masked_fill), arg("x"), arg("mask"),
+      arg("value"), Unlocked(),
+      "`value`, a number or a tensor, where `mask` (bool) holds, else x, in x's dtype; broadcast. DTypeError for another mask "
+      "or a value that x's dtype cannot hold.");
+  def_both(
+      module, "masked_fill",
+      [](const Tensor& x, const Tensor& mask, const Tensor& value) { return where(mask, to(value, x.dtype()), x); }, arg("x"),
+      arg("mask"), arg("value"), Unlocked());
   def_unary(module, "clone", clone, "A row-major copy with its own memory. Differentiable.");
 
   def_method("to", static_cast<Tensor (*)(const Tensor&, DType)>(to), arg("dtype"), Unlocked(),
@@ -142,16 +186,43 @@ void bind_elementwise(py::module_& module) {
   def_method(
       "zero_", [](const Tensor& x) { return zero_(x); }, Unlocked(),
       "Overwrites all elements with 0. Not recorded: AutogradError where the tensor requires a gradient, outside no_grad.");
+  const auto def_in_place = [](const char* name, auto tensor, auto number, const std::string& what) {
+    const std::string doc =
+        what +
+        ", broadcast; y may be a number. Not recorded: AutogradError where either requires a gradient, outside "
+        "no_grad. DTypeError where a tensor of integers cannot hold the result.";
+    def_method(name, tensor, arg("y"), Unlocked(), doc.c_str());
+    def_method(name, number, arg("y"), Unlocked());
+  };
   def_method(
       "add_", [](const Tensor& x, const Tensor& y, Scalar alpha) { return add_(x, y, alpha); }, arg("y"), py::kw_only(),
       arg("alpha") = 1, Unlocked(),
-      "Adds alpha * y, broadcast, to the tensor. Not recorded: AutogradError where either requires a gradient, outside no_grad.");
+      "Adds alpha * y, broadcast, to the tensor; y may be a number. Not recorded: AutogradError where either requires a "
+      "gradient, "
+      "outside no_grad.");
   def_method("add_", [](const Tensor& x, Scalar y) { return add_(x, beside(x, y)); }, arg("y"), Unlocked());
   def_method(
-      "multiply_", [](const Tensor& x, const Tensor& y) { return multiply_(x, y); }, arg("y"), Unlocked(),
-      "Multiplies the tensor by y, broadcast; y may be a number. Not recorded: AutogradError where either requires a gradient, "
-      "outside no_grad.");
-  def_method("multiply_", [](const Tensor& x, Scalar y) { return multiply_(x, y); }, arg("y"), Unlocked());
+      "subtract_", [](const Tensor& x, const Tensor& y, Scalar alpha) { return add_(x, y, alpha.negated()); }, arg("y"),
+      py::kw_only(), arg("alpha") = 1, Unlocked(),
+      "Subtracts alpha * y, broadcast, from the tensor; y may be a number. Not recorded: AutogradError where either requires a "
+      "gradient, outside no_grad.");
+  def_method("subtract_", [](const Tensor& x, Scalar y) { return add_(x, beside(x, y), -1); }, arg("y"), Unlocked());
+  def_in_place(
+      "multiply_", [](const Tensor& x, const Tensor& y) { return multiply_(x, y); },
+      [](const Tensor& x, Scalar y) { return multiply_(x, y); }, "Multiplies the tensor by y");
+  def_in_place(
+      "divide_", [](const Tensor& x, const Tensor& y) { return divide_(x, y); },
+      [](const Tensor& x, Scalar y) { return divide_(x, beside(x, y)); }, "Divides the tensor by y");
+  def_method(
+      "clamp_", [](const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) { return clamp_(x, min, max); },
+      arg("min") = py::none(), arg("max") = py::none(), Unlocked(),
+      "Limits the elements to [min, max]. Not recorded: AutogradError where the tensor requires a gradient, outside no_grad. "
+      "ValueError where min > max, or without both.");
+  def_method(
+      "masked_fill_", [](const Tensor& x, const Tensor& mask, Scalar value) { return masked_fill_(x, mask, value); }, arg("mask"),
+      arg("value"), Unlocked(),
+      "Overwrites the elements where `mask` (bool, broadcast) holds with a number. Not recorded: AutogradError where the tensor "
+      "requires a gradient, outside no_grad. DTypeError for a value that the dtype cannot hold.");
 }
 
 }  // namespace glade::python

@@ -96,13 +96,7 @@ int dims_consumed(const Item& item) {
 }
 
 /// The positions at which a mask holds, in row-major order. Waits for the device.
-Tensor positions_of(const Tensor& mask, Device device) {
-  const std::vector<bool> values = mask.to_vector<bool>();
-  std::vector<std::int64_t> positions;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (values[i]) positions.push_back(static_cast<std::int64_t>(i));
-  return Tensor::from_vector(positions, device);
-}
+Tensor positions_of(const Tensor& mask, Device device) { return to(select(nonzero(reshape(mask, {-1})), 1, 0), device); }
 
 /// Python's meaning of negative positions, and its IndexError (on CUDA left to the reading operation).
 Tensor wrapped(const Tensor& index, std::int64_t size, int dim) {
@@ -115,7 +109,7 @@ Tensor wrapped(const Tensor& index, std::int64_t size, int dim) {
                        std::to_string(dim) + " of size " + std::to_string(size));
     if (low >= 0) return index;
   }
-  return where(less(index, 0), index + size, index);
+  return where(lt(index, 0), index + size, index);
 }
 
 Tensor sliced(const Tensor& x, int dim, const Slice& s, bool writable, std::vector<int>& flipped) {
@@ -225,7 +219,7 @@ void write_view(const Indexed& indexed, const Tensor& value) {
   copy_(indexed.view, flip(expand(value, indexed.view.shape()), dims));
 }
 
-/// For keys with tensors: every element of x finds out which element of `value` it becomes, the last one if several.
+/// For keys with tensors: the elements that the key reads are numbered, and written by their numbers, the last one if several.
 void write_elements(const Tensor& x, const std::vector<Item>& items, const Tensor& value) {
   const Tensor numbered = reshape(arange(0, x.numel(), 1, {DType::int64, x.device()}), x.shape());
   const Tensor targets = read(numbered, items);
@@ -233,13 +227,8 @@ void write_elements(const Tensor& x, const std::vector<Item>& items, const Tenso
     throw ShapeError("index: a value of shape " + value.shape().str() + " does not broadcast to the indexed shape " +
                      targets.shape().str());
   if (targets.numel() == 0) return;
-  std::vector<std::int64_t> source(static_cast<std::size_t>(x.numel()), -1);
-  std::int64_t count = 0;
-  for (const std::int64_t target : targets.to_vector<std::int64_t>()) source[static_cast<std::size_t>(target)] = count++;
-  const Tensor from = Tensor::from_vector(source, x.device());
   const Tensor values = reshape(expand(to(to(value, x.device()), x.dtype()), targets.shape()), {-1});
-  const Tensor taken = index_select(values, 0, clamp(from, 0, count - 1));
-  copy_(x, reshape(where(greater_equal(from, 0), taken, reshape(x, {-1})), x.shape()));
+  copy_(x, reshape(scatter(reshape(x, {-1}), 0, reshape(targets, {-1}), values), x.shape()));
 }
 
 void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {

@@ -4,6 +4,7 @@
 #include <glade/ops/index/index.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/norm/norm.h>
+#include <glade/ops/shape/shape.h>
 
 #include "python.h"
 
@@ -15,8 +16,8 @@ using py::arg;
 using OptionalTensor = std::optional<Tensor>;
 
 void bind_index(py::module_& module) {
-  module.def("embedding", embedding, arg("weight"), arg("indices"), arg("padding_index") = -1, Unlocked(),
-             "Rows of weight [n, d] for int64 or int32 indices of any shape: [..., d]. No gradient flows to row padding_index "
+  module.def("embedding", embedding, arg("indices"), arg("weight"), arg("padding_idx") = -1, Unlocked(),
+             "Rows of weight [n, d] for int64 or int32 indices of any shape: [..., d]. No gradient flows to row padding_idx "
              "where it is >= 0. "
              "IndexError for an index outside [0, n).");
   def_both(module, "index_select", index_select, arg("x"), arg("dim"), arg("indices"), Unlocked(),
@@ -28,6 +29,29 @@ void bind_index(py::module_& module) {
            "A copy of x with `source` added at the positions that gather(x, dim, indices) reads. Deterministic. IndexError for "
            "one out "
            "of range, ShapeError where shapes do not fit.");
+  def_both(
+      module, "index_add", index_add, arg("x"), arg("dim"), arg("indices"), arg("source"), Unlocked(),
+      "A copy of x with the slices of `source` along `dim` added at the positions `indices` [m]. Deterministic. IndexError for "
+      "one out of range, ShapeError where shapes do not fit.");
+  def_both(module, "scatter", static_cast<Tensor (*)(const Tensor&, std::int64_t, const Tensor&, const Tensor&)>(scatter),
+           arg("x"), arg("dim"), arg("indices"), arg("source"), Unlocked(),
+           "A copy of x with `source`, a tensor or a number, at the positions that gather(x, dim, indices) reads; of several for "
+           "one place the last stays. IndexError for one out of range, ShapeError where shapes do not fit.");
+  def_both(module, "scatter", static_cast<Tensor (*)(const Tensor&, std::int64_t, const Tensor&, Scalar)>(scatter), arg("x"),
+           arg("dim"), arg("indices"), arg("value"), Unlocked());
+  def_both(
+      module, "nonzero",
+      [](const Tensor& x, bool as_tuple) -> py::object {
+        const Tensor positions = nonzero(x);
+        if (!as_tuple) return to_python(positions);
+        py::tuple columns(static_cast<std::size_t>(x.ndim()));
+        for (int d = 0; d < x.ndim(); ++d) columns[static_cast<std::size_t>(d)] = to_python(select(positions, 1, d));
+        return columns;
+      },
+      arg("x"), arg("as_tuple") = false,
+      "Where x is not 0, in row-major order: int64 [number, dimensions of x], or as_tuple a tensor for each dimension. Waits for "
+      "the "
+      "device. DeviceError where the device fails.");
   module.def("one_hot", one_hot, arg("indices"), arg("classes"), Unlocked(),
              "int64 [..., classes] with a 1 at each index. IndexError for one out of range.");
 }

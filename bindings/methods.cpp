@@ -82,6 +82,10 @@ void bind_methods(py::module_& module) {
       "data_ptr", [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.raw_data()); },
       "The address of the first element.");
   def_method("numel", &Tensor::numel, "The number of elements.");
+  def_method(
+      "size", [](const Tensor& x) { return x.shape(); },
+      "The sizes of the dimensions, or the size of one. IndexError for one that x has not.");
+  def_method("size", &Tensor::size, arg("dim"));
   def_method("dim", &Tensor::ndim, "The number of dimensions.");
   def_method("is_same", &Tensor::is_same, arg("other"), "Whether both are the same tensor, not only equal ones.");
   module.def("_tensor_from_bytes", tensor_from_bytes);

@@ -53,6 +53,15 @@ PyObject* binary(PyObject* first, PyObject* second) {
   });
 }
 
+/// Overwrites x with the result of an operation, whose dtype must be of x's kind.
+const Tensor& replace(const char* operation, const Tensor& x, const Tensor& result) {
+  if ((is_integral(x.dtype()) && is_floating(result.dtype())) ||
+      (x.dtype() == DType::boolean && result.dtype() != DType::boolean))
+    throw DTypeError(std::string(operation) + ": the result is " + std::string(dtype_name(result.dtype())) +
+                     ", which does not fit in a tensor of " + std::string(dtype_name(x.dtype())));
+  return copy_(x, result);
+}
+
 struct Add {
   static Tensor apply(const auto& a, const auto& b) { return a + b; }
   static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return add_(x, y); }
@@ -67,16 +76,34 @@ struct Multiply {
 };
 struct Divide {
   static Tensor apply(const auto& a, const auto& b) { return a / b; }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) {
-    if (is_integral(x.dtype()))
-      throw DTypeError("/=: the quotient does not fit in a tensor of " + std::string(dtype_name(x.dtype())));
-    return copy_(x, divide(x, y));
-  }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("/=", x, divide(x, y)); }
 };
 struct Power {
-  static Tensor apply(const Tensor& a, const Tensor& b) { return power(a, b); }
-  static Tensor apply(const Tensor& a, Scalar b) { return power(a, b); }
-  static Tensor apply(Scalar a, const Tensor& b) { return power(full({}, a, {a.promoted(b.dtype()), b.device()}), b); }
+  static Tensor apply(const auto& a, const auto& b) { return power(a, b); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("**=", x, power(x, y)); }
+};
+struct FloorDivide {
+  static Tensor apply(const auto& a, const auto& b) { return floor_divide(a, b); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("//=", x, floor_divide(x, y)); }
+};
+struct Remainder {
+  static Tensor apply(const auto& a, const auto& b) { return remainder(a, b); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("%=", x, remainder(x, y)); }
+};
+struct And {
+  static Tensor apply(const Tensor& a, const auto& b) { return bitwise_and(a, b); }
+  static Tensor apply(Scalar a, const Tensor& b) { return bitwise_and(b, a); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("&=", x, bitwise_and(x, y)); }
+};
+struct Or {
+  static Tensor apply(const Tensor& a, const auto& b) { return bitwise_or(a, b); }
+  static Tensor apply(Scalar a, const Tensor& b) { return bitwise_or(b, a); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("|=", x, bitwise_or(x, y)); }
+};
+struct Xor {
+  static Tensor apply(const Tensor& a, const auto& b) { return bitwise_xor(a, b); }
+  static Tensor apply(Scalar a, const Tensor& b) { return bitwise_xor(b, a); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("^=", x, bitwise_xor(x, y)); }
 };
 
 PyObject* raise_to(PyObject* base, PyObject* exponent, PyObject* modulus) {
@@ -105,6 +132,10 @@ PyObject* in_place(PyObject* self, PyObject* other) {
   });
 }
 
+PyObject* raise_in_place(PyObject* base, PyObject* exponent, PyObject* modulus) {
+  return modulus == Py_None ? in_place<Power>(base, exponent) : not_implemented();
+}
+
 PyObject* matrix_multiply(PyObject* first, PyObject* second) {
   return guarded([&]() -> PyObject* {
     const Tensor a = is_tensor(first) ? tensor_of(first) : tensor_from_array(first);
@@ -127,59 +158,35 @@ PyObject* positive(PyObject* self) {
   return self;
 }
 
-// ---- logic on bool tensors -----------------------------------------------------------------------------------------
-
-void check_bool(const char* operation, const Tensor& x) {
-  if (x.dtype() != DType::boolean)
-    throw DTypeError(std::string(operation) + " takes bool tensors, not " + std::string(dtype_name(x.dtype())));
-}
-
-struct And {
-  static constexpr const char* name = "&";
-  static Tensor apply(const Tensor& a, const Tensor& b) { return where(a, b, full({}, false, a.options())); }
-};
-struct Or {
-  static constexpr const char* name = "|";
-  static Tensor apply(const Tensor& a, const Tensor& b) { return where(a, full({}, true, a.options()), b); }
-};
-struct Xor {
-  static constexpr const char* name = "^";
-  static Tensor apply(const Tensor& a, const Tensor& b) { return not_equal(a, b); }
-};
-
-template <class Op>
-struct Logic {
-  static Tensor apply(const Tensor& a, const Tensor& b) {
-    check_bool(Op::name, a);
-    check_bool(Op::name, b);
-    return Op::apply(a, b);
-  }
-  static Tensor apply(const Tensor& a, Scalar b) { return apply(a, full({}, b, {b.promoted(DType::boolean), a.device()})); }
-  static Tensor apply(Scalar a, const Tensor& b) { return apply(b, a); }
-};
-
-Tensor logical_not(const Tensor& x) {
-  check_bool("~", x);
-  return equal(x, false);
-}
-
 // ---- comparisons ---------------------------------------------------------------------------------------------------
 
-template <Tensor (*tensors)(const Tensor&, const Tensor&), Tensor (*with_number)(const Tensor&, Scalar)>
-struct Compare {
-  static Tensor apply(const Tensor& a, const Tensor& b) { return tensors(a, b); }
-  static Tensor apply(const Tensor& a, Scalar b) { return with_number(a, b); }
-  static Tensor apply(Scalar a, const Tensor& b) { return tensors(full({}, a, {a.promoted(b.dtype()), b.device()}), b); }
+struct Less {
+  static Tensor apply(const auto& a, const auto& b) { return a < b; }
+};
+struct LessEqual {
+  static Tensor apply(const auto& a, const auto& b) { return a <= b; }
+};
+struct Equal {
+  static Tensor apply(const auto& a, const auto& b) { return a == b; }
+};
+struct NotEqual {
+  static Tensor apply(const auto& a, const auto& b) { return a != b; }
+};
+struct Greater {
+  static Tensor apply(const auto& a, const auto& b) { return a > b; }
+};
+struct GreaterEqual {
+  static Tensor apply(const auto& a, const auto& b) { return a >= b; }
 };
 
 PyObject* compare(PyObject* self, PyObject* other, int operation) {
   switch (operation) {
-    case Py_LT: return binary<Compare<less, less>>(self, other);
-    case Py_LE: return binary<Compare<less_equal, less_equal>>(self, other);
-    case Py_EQ: return binary<Compare<equal, equal>>(self, other);
-    case Py_NE: return binary<Compare<not_equal, not_equal>>(self, other);
-    case Py_GT: return binary<Compare<greater, greater>>(self, other);
-    default: return binary<Compare<greater_equal, greater_equal>>(self, other);
+    case Py_LT: return binary<Less>(self, other);
+    case Py_LE: return binary<LessEqual>(self, other);
+    case Py_EQ: return binary<Equal>(self, other);
+    case Py_NE: return binary<NotEqual>(self, other);
+    case Py_GT: return binary<Greater>(self, other);
+    default: return binary<GreaterEqual>(self, other);
   }
 }
 
@@ -195,19 +202,27 @@ PyType_Slot operator_slots[] = {
     {Py_nb_subtract, slot(binary<Subtract>)},
     {Py_nb_multiply, slot(binary<Multiply>)},
     {Py_nb_true_divide, slot(binary<Divide>)},
+    {Py_nb_floor_divide, slot(binary<FloorDivide>)},
+    {Py_nb_remainder, slot(binary<Remainder>)},
     {Py_nb_power, slot(raise_to)},
     {Py_nb_matrix_multiply, slot(matrix_multiply)},
     {Py_nb_inplace_add, slot(in_place<Add>)},
     {Py_nb_inplace_subtract, slot(in_place<Subtract>)},
     {Py_nb_inplace_multiply, slot(in_place<Multiply>)},
     {Py_nb_inplace_true_divide, slot(in_place<Divide>)},
+    {Py_nb_inplace_floor_divide, slot(in_place<FloorDivide>)},
+    {Py_nb_inplace_remainder, slot(in_place<Remainder>)},
+    {Py_nb_inplace_power, slot(raise_in_place)},
+    {Py_nb_inplace_and, slot(in_place<And>)},
+    {Py_nb_inplace_or, slot(in_place<Or>)},
+    {Py_nb_inplace_xor, slot(in_place<Xor>)},
     {Py_nb_negative, slot(unary<negative>)},
     {Py_nb_positive, slot(positive)},
     {Py_nb_absolute, slot(unary<abs>)},
-    {Py_nb_invert, slot(unary<logical_not>)},
-    {Py_nb_and, slot(binary<Logic<And>>)},
-    {Py_nb_or, slot(binary<Logic<Or>>)},
-    {Py_nb_xor, slot(binary<Logic<Xor>>)},
+    {Py_nb_invert, slot(unary<bitwise_not>)},
+    {Py_nb_and, slot(binary<And>)},
+    {Py_nb_or, slot(binary<Or>)},
+    {Py_nb_xor, slot(binary<Xor>)},
     {Py_tp_richcompare, slot(compare)},
     {0, nullptr},
 };

@@ -11,6 +11,7 @@
 #include <pybind11/stl.h>
 
 #include <glade/core/tensor.h>
+#include <glade/ops/reduce/reduce.h>
 
 namespace glade::python {
 
@@ -116,6 +117,7 @@ void bind_creation(py::module_& module);
 void bind_elementwise(py::module_& module);
 void bind_reduce(py::module_& module);
 void bind_shape(py::module_& module);
+void bind_names(py::module_& module);
 void bind_layers(py::module_& module);
 void bind_linear_attention(py::module_& module);
 void bind_attention_modules(py::module_& module);
@@ -174,6 +176,14 @@ struct type_caster<glade::Shape> {
   PYBIND11_TYPE_CASTER(glade::Shape, const_name("tuple[int, ...]"));
   bool load(handle source, bool convert);
   static handle cast(const glade::Shape& shape, return_value_policy, handle);
+};
+
+/// A named tuple of Python's.
+template <>
+struct type_caster<glade::ValuesAndIndices> {
+  PYBIND11_TYPE_CASTER(glade::ValuesAndIndices, const_name("glade.typing.ValuesAndIndices"));
+  bool load(handle, bool) { return false; }
+  static handle cast(const glade::ValuesAndIndices& result, return_value_policy, handle);
 };
 
 template <>

@@ -27,6 +27,19 @@ Tensor reversed_dims(const Tensor& x) {
   return permute(x, dims);
 }
 
+Tensor transposed(const Tensor& x) {
+  if (x.ndim() > 2)
+    throw ShapeError("t: x is " + x.shape().str() + ": expected at most two dimensions; transpose names two of more");
+  return x.ndim() < 2 ? x : transpose(x, 0, 1);
+}
+
+using OneOrMore = std::variant<std::int64_t, std::vector<std::int64_t>>;
+
+std::vector<std::int64_t> several(const OneOrMore& argument) {
+  if (const auto* one = std::get_if<std::int64_t>(&argument)) return {*one};
+  return std::get<1>(argument);
+}
+
 Tensor broadcast_to(const Tensor& x, const Shape& shape) { return expand(x, shape); }
 
 }  // namespace
@@ -36,6 +49,15 @@ void bind_shape(py::module_& module) {
       module, "reshape", [](const Tensor& x, const auto& sizes) { return reshape(x, Shape(sizes)); },
       "The same elements in row-major order in another shape; one size may be -1. A view where the strides allow, else a copy. "
       "ShapeError where the numbers of elements differ.");
+  def_with_integers(
+      module, "view", [](const Tensor& x, const auto& sizes) { return view(x, Shape(sizes)); },
+      "The same elements in row-major order in another shape, without a copy; one size may be -1. ShapeError where the numbers "
+      "of "
+      "elements differ, or the strides do not allow a view (reshape then copies).");
+  def_with_integers(
+      module, "repeat", [](const Tensor& x, const auto& repeats) { return repeat(x, Shape(repeats)); },
+      "x as often as asked along each dimension: x.repeat(2, 1) has the rows twice. ShapeError for fewer numbers than x has "
+      "dimensions.");
   def_with_integers(
       module, "permute", [](const Tensor& x, const auto& dims) { return permute(x, dims); },
       "A view with the dimensions in the given order. ShapeError unless each is there once.");
@@ -55,8 +77,30 @@ void bind_shape(py::module_& module) {
            "A view with two dimensions exchanged. IndexError for one that x has not.");
   def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"),
            "A view with a new dimension of size 1 at `dim`. IndexError for a place beyond the last.");
-  def_both(module, "squeeze", squeeze, arg("x"), arg("dim"),
-           "A view without dimension `dim`, if its size is 1. IndexError for one that x has not.");
+  def_both(
+      module, "squeeze", [](const Tensor& x, std::optional<std::int64_t> dim) { return dim ? squeeze(x, *dim) : squeeze(x); },
+      arg("x"), arg("dim") = py::none(),
+      "A view without dimension `dim`, if its size is 1; without dim, without any of size 1. IndexError for one that x has not.");
+  def_both(module, "t", transposed, arg("x"), "A view of a matrix with its dimensions exchanged. ShapeError for three or more.");
+  def_both(module, "narrow", narrow, arg("x"), arg("dim"), arg("start"), arg("length"), Unlocked(),
+           "x[..., start:start + length, ...] along `dim`, a view. IndexError for a dimension or range that x has not.");
+  def_both(module, "unbind", unbind, arg("x"), arg("dim") = 0, Unlocked(),
+           "Views: the slices along `dim`, without that dimension. IndexError for one that x has not.");
+  def_both(module, "chunk", chunk, arg("x"), arg("chunks"), arg("dim") = 0, Unlocked(),
+           "At most `chunks` views of one size along `dim`, the last one smaller where it does not divide. IndexError for a "
+           "dimension that x has not, ValueError for no chunks.");
+  const auto roll_by = [](const Tensor& x, const OneOrMore& shifts, const std::optional<OneOrMore>& dims) {
+    return roll(x, several(shifts), dims ? several(*dims) : std::vector<std::int64_t>{});
+  };
+  def_both(module, "roll", roll_by, arg("x"), arg("shifts"), arg("dims") = py::none(), Unlocked(),
+           "The elements moved on by `shifts` along `dims`; those that leave at one end come in at the other. Without dims in "
+           "row-major order. IndexError for a dimension that x has not, ValueError for other numbers of shifts and dims.");
+  def_both(module, "tril", tril, arg("x"), arg("diagonal") = 0, Unlocked(),
+           "The matrices in the last two dimensions, with 0 above the diagonal; diagonal=1 is the one above the main one. "
+           "ShapeError for fewer dimensions.");
+  def_both(module, "triu", triu, arg("x"), arg("diagonal") = 0, Unlocked(),
+           "The matrices in the last two dimensions, with 0 below the diagonal; diagonal=1 is the one above the main one. "
+           "ShapeError for fewer dimensions.");
   def_both(
       module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
       "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy. IndexError for a "

@@ -71,7 +71,6 @@ PyGetSetDef properties[] = {
     {"dtype", getter<[](const Tensor& x) { return x.dtype(); }>, nullptr, "The element type, such as glade.float32.", nullptr},
     {"device", getter<[](const Tensor& x) { return x.device(); }>, nullptr, "Where the tensor lives, a glade.Device.", nullptr},
     {"ndim", getter<[](const Tensor& x) { return x.ndim(); }>, nullptr, "The number of dimensions.", nullptr},
-    {"size", getter<[](const Tensor& x) { return x.numel(); }>, nullptr, "The number of elements.", nullptr},
     {"itemsize", getter<[](const Tensor& x) { return dtype_size(x.dtype()); }>, nullptr, "Bytes of one element.", nullptr},
     {"nbytes", nbytes, nullptr, "Bytes of all elements; of an expanded tensor more than memory may hold.", nullptr},
     {"requires_grad", getter<[](const Tensor& x) { return x.requires_grad(); }>, set_requires_grad,

@@ -13,8 +13,6 @@ std::array<PyObject*, 8> dtype_objects{};
 /// The dtype of a name; nothing for the name of a device, and ValueError for any other.
 std::optional<DType> dtype_named(const std::string& name) {
   if (name == "auto" || name.starts_with("cpu") || name.starts_with("cuda")) return std::nullopt;
-  if (name == "float") return DType::float32;
-  if (name == "int") return DType::int64;
   if (name == "bool_") return DType::boolean;
   return dtype_from_name(name);
 }
@@ -99,6 +97,10 @@ void bind_types(py::module_& module) {
     module.attr(name.c_str()) = dtype_objects[i];
   }
   module.attr("DType") = dtype;
+  using Names = std::initializer_list<std::pair<const char*, const char*>>;
+  for (const auto& [name, of] :
+       Names{{"double", "float64"}, {"float", "float32"}, {"half", "float16"}, {"long", "int64"}, {"int", "int32"}})
+    module.attr(name) = module.attr(of);
 
   py::class_<Device>(module, "Device",
                      "Where a tensor lives: glade.Device(\"cpu\"), glade.Device(\"cuda:0\"). Names stand for devices everywhere.")
@@ -160,12 +162,18 @@ bool type_caster<DType>::load(handle source, bool) {
   }
   // A name, one of Python's types (float, int, bool), or one of NumPy's (a dtype, or a scalar type).
   object dtype_name = reinterpret_borrow<object>(source);
-  if (PyType_Check(source.ptr())) dtype_name = source.attr("__name__");
+  if (source.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) dtype_name = str("float64");  // what Python's numbers are
+  else if (source.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) dtype_name = str("int64");
+  else if (PyType_Check(source.ptr())) dtype_name = source.attr("__name__");
   else if (!isinstance<str>(source) && hasattr(source, "itemsize")) dtype_name = getattr(source, "name", none());
   if (!isinstance<str>(dtype_name)) return false;
   const auto dtype = dtype_named(dtype_name.cast<std::string>());
   if (dtype) value = *dtype;
   return dtype.has_value();
+}
+
+handle type_caster<ValuesAndIndices>::cast(const ValuesAndIndices& result, return_value_policy, handle) {
+  return module_::import("glade.typing").attr("ValuesAndIndices")(result.values, result.indices).release();
 }
 
 handle type_caster<DType>::cast(DType dtype, return_value_policy, handle) {

@@ -132,6 +132,21 @@ GLADE_HOST_DEVICE GLADE_INLINE float sin(float x) { return ::sinf(x); }
 GLADE_HOST_DEVICE GLADE_INLINE double sin(double x) { return ::sin(x); }
 GLADE_HOST_DEVICE GLADE_INLINE float cos(float x) { return ::cosf(x); }
 GLADE_HOST_DEVICE GLADE_INLINE double cos(double x) { return ::cos(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float expm1(float x) { return ::expm1f(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double expm1(double x) { return ::expm1(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float log1p(float x) { return ::log1pf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double log1p(double x) { return ::log1p(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float floor(float x) { return ::floorf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double floor(double x) { return ::floor(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float ceil(float x) { return ::ceilf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double ceil(double x) { return ::ceil(x); }
+/// Halves to even numbers.
+GLADE_HOST_DEVICE GLADE_INLINE float round(float x) { return ::rintf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double round(double x) { return ::rint(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float trunc(float x) { return ::truncf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double trunc(double x) { return ::trunc(x); }
+GLADE_HOST_DEVICE GLADE_INLINE float fmod(float x, float y) { return ::fmodf(x, y); }
+GLADE_HOST_DEVICE GLADE_INLINE double fmod(double x, double y) { return ::fmod(x, y); }
 GLADE_HOST_DEVICE GLADE_INLINE float erf(float x) { return ::erff(x); }
 GLADE_HOST_DEVICE GLADE_INLINE double erf(double x) { return ::erf(x); }
 GLADE_HOST_DEVICE GLADE_INLINE float pow(float x, float y) { return ::powf(x, y); }

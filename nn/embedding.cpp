@@ -15,6 +15,6 @@ Embedding::Embedding(std::int64_t num_embeddings, std::int64_t dim, std::int64_t
   if (padding_idx >= 0) init::constant_(select(weight.detach(), 0, padding_idx), 0);
 }
 
-Tensor Embedding::forward(const Tensor& indices) const { return embedding(weight, indices, padding_idx_); }
+Tensor Embedding::forward(const Tensor& indices) const { return embedding(indices, weight, padding_idx_); }
 
 }  // namespace glade::nn

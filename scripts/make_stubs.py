@@ -29,7 +29,7 @@ IMPORTS = {
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
     "glade.optim": ("glade._glade._optim", ["LossScaler", "LRScheduler", "Optimizer", "ParameterGroup"]),
     "glade.profiler": ("glade._glade._profiler", ["Profile", "ProfileEvent"]),
-    "glade.typing": ("glade.typing", ["ArrayLike", "DeviceLike", "DTypeLike", "Shape"]),
+    "glade.typing": ("glade.typing", ["ArrayLike", "DeviceLike", "DTypeLike", "Shape", "ValuesAndIndices"]),
 }
 # What pybind11 says of types without parameters.
 BARE = {
@@ -49,7 +49,6 @@ TENSOR = """
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     ndim: int
-    size: int
     itemsize: int
     nbytes: int
     is_leaf: bool
@@ -78,9 +77,9 @@ TENSOR = """
     def __ne__(self, other: Any) -> Tensor: ...  # type: ignore[override]
     def __hash__(self) -> int: ...
 """
-OPERATORS = ["lt", "le", "gt", "ge", *(f"{p}{op}" for op in ("add", "sub", "mul", "truediv", "pow", "matmul", "and", "or", "xor") for p in ("", "r"))]
+OPERATORS = ["lt", "le", "gt", "ge", *(f"{p}{op}" for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor") for p in ("", "r"))]
 TENSOR += "".join(f"    def __{op}__(self, other: Any) -> Tensor: ...\n" for op in OPERATORS)
-TENSOR += "".join(f"    def __i{op}__(self, other: Any) -> Tensor: ...\n" for op in ("add", "sub", "mul", "truediv"))
+TENSOR += "".join(f"    def __i{op}__(self, other: Any) -> Tensor: ...\n" for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"))
 
 
 def split(parameters):
@@ -137,6 +136,12 @@ def function(name, doc, owner=None, static=False):
     return lines
 
 
+def aliases(members, indent=""):
+    """Second names of functions: those under which the functions do not know themselves."""
+    pairs = [(name, getattr(value, "__name__", name)) for name, value in sorted(members.items()) if not inspect.isclass(value)]
+    return [f"{indent}{name} = {of}" for name, of in pairs if name != of and of in members]
+
+
 def class_stub(name, cls):
     bases = [base.__name__ for base in cls.__bases__ if base.__module__.startswith("glade")]
     lines = [f"class {name}({', '.join(bases)}):" if bases else f"class {name}:"]
@@ -155,6 +160,7 @@ def class_stub(name, cls):
                 lines += [f"    @{member}.setter", f"    def {member}(self, value: {kind}) -> None: ..."]
         else:
             lines += function(member, getattr(value, "__doc__", None), name, isinstance(value, staticmethod))
+    lines += aliases(vars(cls), "    ")
     return lines if len(lines) > 1 else [lines[0] + " ..."]
 
 
@@ -171,13 +177,15 @@ def module_stub(module):
     names = {name: value for name, value in vars(module).items() if not name.startswith("__") and not inspect.ismodule(value)}
     body = []
     for name, value in in_order([item for item in names.items() if inspect.isclass(item[1])]):
-        if value is glade.DType:
+        if value is glade.DType or name != value.__name__:
             continue
         body += error_stub(name, value) if issubclass(value, Exception) else class_stub(name, value)
+    body += [f"{name} = {value.__name__}" for name, value in names.items() if inspect.isclass(value) and name != value.__name__]
     body += [f"{name}: DType" for name, value in names.items() if isinstance(value, glade.DType)]
     for name, value in sorted(names.items()):
         if not inspect.isclass(value):
             body += function(name, getattr(value, "__doc__", None))
+    body += aliases(names)
     text = "\n".join(body)
     if module is _glade:  # which has a `bool` and Tensor.float of its own
         text = re.sub(r"(?<=[:>|] )(int|float|bool)\b|(?<=\[)(int|float|bool)\b|(?<=, )(int|float|bool)(?=[,\]])", lambda m: "builtins." + m[0], text)

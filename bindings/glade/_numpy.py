@@ -22,6 +22,6 @@ def bfloat16_array(tensor):
         import ml_dtypes
     except ImportError:
         raise TypeError("NumPy has no bfloat16: install the package ml_dtypes, or take x.float() first") from None
-    if tensor.size == 0:
+    if tensor.numel() == 0:
         return numpy.empty(tensor.shape, ml_dtypes.bfloat16)
     return numpy.asarray(_Memory(tensor)).view(ml_dtypes.bfloat16)

@@ -1,7 +1,7 @@
 """Types for annotations."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Union, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Union, runtime_checkable
 
 from glade._glade import Device, DType, Tensor
 
@@ -13,6 +13,13 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
     def __dlpack_device__(self) -> tuple[Any, int]: ...
+
+
+class ValuesAndIndices(NamedTuple):
+    """Elements along a dimension, and their int64 positions in it."""
+
+    values: Tensor
+    indices: Tensor
 
 
 #: A tensor, a NumPy array, or any array with DLPack.

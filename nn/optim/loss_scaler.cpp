@@ -24,8 +24,8 @@ Tensor LossScaler::scale(const Tensor& loss) const { return loss * scale_; }
 void LossScaler::update(const Tensor& norm) {
   NoGradGuard no_grad;
   const Tensor zero = zeros_like(scale_), good = good_steps_ + 1;
-  const Tensor finite = less(norm, std::numeric_limits<double>::infinity()),
-               grows = greater_equal(good, static_cast<double>(options_.growth_interval));
+  const Tensor finite = lt(norm, std::numeric_limits<double>::infinity()),
+               grows = ge(good, static_cast<double>(options_.growth_interval));
   copy_data(scale_, where(finite, where(grows, scale_ * options_.growth, scale_), scale_ * options_.backoff));
   copy_data(good_steps_, where(finite, where(grows, zero, good), zero));
 }

@@ -1,5 +1,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 
+#include <limits>
+
 #include <glade/autograd/node.h>
 #include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
@@ -23,7 +25,7 @@ void check_defined(const char* operation, const Tensor& x) {
 
 // ---- one operand -----------------------------------------------------------------------------------------------------
 
-/// Whether the derivative is a function of the result rather than of the operand (see functors.h).
+/// Whether the derivative is a function of the result rather than of the operand (see unary_functors.h).
 constexpr bool saves_output(Unary op) {
   switch (op) {
     case Unary::relu:
@@ -31,8 +33,24 @@ constexpr bool saves_output(Unary op) {
     case Unary::sqrt:
     case Unary::rsqrt:
     case Unary::reciprocal:
+    case Unary::expm1:
     case Unary::tanh:
     case Unary::sigmoid: return true;
+    default: return false;
+  }
+}
+
+constexpr bool keeps_integers(Unary op) {
+  switch (op) {
+    case Unary::negative:
+    case Unary::abs:
+    case Unary::square:
+    case Unary::relu:
+    case Unary::floor:
+    case Unary::ceil:
+    case Unary::round:
+    case Unary::trunc:
+    case Unary::sign: return true;
     default: return false;
   }
 }
@@ -43,14 +61,22 @@ Tensor derivative(Unary op, const Tensor& saved) {
   const Tensor& y = saved;
   switch (op) {
     case Unary::negative: return full(x.shape(), -1, x.options());
-    case Unary::abs: return to(greater(x, 0), x.dtype()) - to(less(x, 0), x.dtype());
+    case Unary::abs: return to(gt(x, 0), x.dtype()) - to(lt(x, 0), x.dtype());
     case Unary::square: return x * 2;
-    case Unary::relu: return to(greater(y, 0), y.dtype());
+    case Unary::relu: return to(gt(y, 0), y.dtype());
     case Unary::exp: return y;
     case Unary::log: return reciprocal(x);
     case Unary::sqrt: return 0.5 / y;
     case Unary::rsqrt: return y * y * y * -0.5;
     case Unary::reciprocal: return -(y * y);
+    case Unary::expm1: return y + 1;
+    case Unary::log1p: return reciprocal(x + 1);
+    case Unary::erf: return exp(-square(x)) * 1.1283791670955126;
+    case Unary::floor:
+    case Unary::ceil:
+    case Unary::round:
+    case Unary::trunc:
+    case Unary::sign: return zeros_like(x);
     case Unary::sin: return cos(x);
     case Unary::cos: return -sin(x);
     case Unary::tanh: return 1 - y * y;
@@ -84,9 +110,8 @@ Tensor derivative(Unary op, const Tensor& saved) {
 
 Tensor apply(const char* name, Unary op, const Tensor& x) {
   check_defined(name, x);
-  const bool keeps_integers = op == Unary::negative || op == Unary::abs || op == Unary::square || op == Unary::relu;
-  if (x.dtype() == DType::boolean && keeps_integers) fail<DTypeError>("{}: expected numbers, got bool", name);
-  if (!keeps_integers && !is_floating(x.dtype())) return apply(name, op, to(x, real_dtype(x.dtype())));
+  if (x.dtype() == DType::boolean && keeps_integers(op)) fail<DTypeError>("{}: expected numbers, got bool", name);
+  if (!keeps_integers(op) && !is_floating(x.dtype())) return apply(name, op, to(x, real_dtype(x.dtype())));
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), unary, op, y, x);
   if (!autograd::any_requires_grad({&x})) return y;
@@ -100,6 +125,10 @@ Tensor apply(const char* name, Unary op, const Tensor& x) {
         return Tensors{result};
       });
   return y;
+}
+
+[[noreturn]] void fail_bools(const char* name) {
+  fail<DTypeError>("{}: expected numbers, got bool and bool (for logic write &, | or ^)", name);
 }
 
 // ---- two operands ----------------------------------------------------------------------------------------------------
@@ -117,7 +146,7 @@ Common common(const char* name, const Tensor& a, const Tensor& b, bool real) {
   check_same_device(name, {{"the first operand", &a}, {"the second operand", &b}});
   DType dtype = promote(a.dtype(), b.dtype());
   if (real) dtype = real_dtype(dtype);
-  if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
+  if (dtype == DType::boolean) fail_bools(name);
   return {dtype, broadcast_shapes(a.shape(), b.shape(), name)};
 }
 
@@ -167,7 +196,7 @@ Tensor apply_linear(const char* name, Binary op, const Tensor& a, const Tensor& 
 template <class Wins>
 Tensor apply_extreme(const char* name, Binary op, const Tensor& first, const Tensor& second, Wins wins) {
   return apply(name, op, first, second, false, [wins](const Node&, const Tensor& gradient, const Tensor& a, const Tensor& b) {
-    const Tensor share = to(wins(a, b), gradient.dtype()) + to(equal(a, b), gradient.dtype()) * 0.5;
+    const Tensor share = to(wins(a, b), gradient.dtype()) + to(eq(a, b), gradient.dtype()) * 0.5;
     return Tensors{gradient * share, gradient * (1 - share)};
   });
 }
@@ -180,7 +209,7 @@ Tensor apply(const char* name, WithScalar op, const Tensor& x, Scalar number, bo
   check_defined(name, x);
   DType dtype = number.promoted(x.dtype());
   if (real) dtype = real_dtype(dtype);
-  if (dtype == DType::boolean) fail<DTypeError>("{}: expected numbers, got bool and bool", name);
+  if (dtype == DType::boolean) fail_bools(name);
   if (x.dtype() != dtype) return apply(name, op, to(x, dtype), number, real, saves_x, backward);
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), with_scalar, op, y, x, number);
@@ -204,7 +233,21 @@ Tensor compare(const char* name, Comparison op, const Tensor& first, const Tenso
 /// That the result's type can hold the number.
 void check_number(const char* name, const Tensor& x, Scalar number) {
   check_defined(name, x);
-  check_fits(name, number, number.promoted(x.dtype()));
+  const DType dtype = number.promoted(x.dtype());
+  if (dtype == DType::boolean) fail_bools(name);
+  check_fits(name, number, dtype);
+}
+
+/// A number as an operand of arithmetic.
+Tensor operand_like(const char* name, const Tensor& x, Scalar number) {
+  check_number(name, x, number);
+  return full({}, number, {number.promoted(x.dtype()), x.device()});
+}
+
+/// Refuses a number by which no integer can be divided.
+void check_divisor(const char* name, const Tensor& x, Scalar divisor) {
+  check_number(name, x, divisor);
+  if (divisor.real() == 0 && is_integral(divisor.promoted(x.dtype()))) fail<ValueError>("{}: division of integers by 0", name);
 }
 
 /// To compare with x: in int64 what x's own type cannot hold.
@@ -242,23 +285,23 @@ Tensor divide(const Tensor& a, const Tensor& b) {
 }
 
 Tensor power(const Tensor& a, const Tensor& b) {
-  return apply("power", Binary::power, a, b, true,
+  return apply("power", Binary::power, a, b, false,
                [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
                  Tensors gradients(2);
                  if (node.needs_grad(0)) gradients[0] = gradient * y * power(x, y - 1);
                  if (node.needs_grad(1)) {
                    const Tensor zero = scalar_like(x, 0.0);
-                   gradients[1] = where(equal(x, zero), zero, gradient * power(x, y) * log(x));
+                   gradients[1] = where(eq(x, zero), zero, gradient * power(x, y) * log(x));
                  }
                  return gradients;
                });
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  return apply_extreme("maximum", Binary::maximum, a, b, [](const Tensor& x, const Tensor& y) { return greater(x, y); });
+  return apply_extreme("maximum", Binary::maximum, a, b, [](const Tensor& x, const Tensor& y) { return gt(x, y); });
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
-  return apply_extreme("minimum", Binary::minimum, a, b, [](const Tensor& x, const Tensor& y) { return less(x, y); });
+  return apply_extreme("minimum", Binary::minimum, a, b, [](const Tensor& x, const Tensor& y) { return lt(x, y); });
 }
 
 Tensor add(const Tensor& a, Scalar b) {
@@ -289,24 +332,52 @@ Tensor divide(Scalar a, const Tensor& b) {
                [a](const Tensor& gradient, const Tensor& x) { return -(gradient * (a / square(x))); });
 }
 Tensor power(const Tensor& a, Scalar b) {
-  return apply("power", WithScalar::power, a, b, true, true, [b](const Tensor& gradient, const Tensor& x) {
+  check_number("power", a, b);
+  if (b.real() < 0 && is_integral(b.promoted(a.dtype())))
+    fail<ValueError>("power: integers to the power {} are no integers; convert them to floating point first", b.real());
+  return apply("power", WithScalar::power, a, b, false, true, [b](const Tensor& gradient, const Tensor& x) {
     const double exponent = b.real();
     return exponent == 0 ? zeros_like(gradient) : gradient * (power(x, exponent - 1) * exponent);
   });
 }
 
-Tensor equal(const Tensor& a, const Tensor& b) { return compare("equal", Comparison::equal, a, b); }
-Tensor not_equal(const Tensor& a, const Tensor& b) { return compare("not_equal", Comparison::not_equal, a, b); }
-Tensor less(const Tensor& a, const Tensor& b) { return compare("less", Comparison::less, a, b); }
-Tensor less_equal(const Tensor& a, const Tensor& b) { return compare("less_equal", Comparison::less_equal, a, b); }
-Tensor greater(const Tensor& a, const Tensor& b) { return compare("greater", Comparison::less, b, a); }
-Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare("greater_equal", Comparison::less_equal, b, a); }
-Tensor equal(const Tensor& a, Scalar b) { return equal(a, scalar_like(a, b)); }
-Tensor not_equal(const Tensor& a, Scalar b) { return not_equal(a, scalar_like(a, b)); }
-Tensor less(const Tensor& a, Scalar b) { return less(a, scalar_like(a, b)); }
-Tensor less_equal(const Tensor& a, Scalar b) { return less_equal(a, scalar_like(a, b)); }
-Tensor greater(const Tensor& a, Scalar b) { return greater(a, scalar_like(a, b)); }
-Tensor greater_equal(const Tensor& a, Scalar b) { return greater_equal(a, scalar_like(a, b)); }
+Tensor power(Scalar a, const Tensor& b) { return power(operand_like("power", b, a), b); }
+
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  NoGradGuard no_grad;
+  return apply("floor_divide", Binary::floor_divide, a, b, false,
+               [](const Node&, const Tensor&, const Tensor&, const Tensor&) { return Tensors(2); });
+}
+Tensor floor_divide(const Tensor& a, Scalar b) {
+  check_divisor("floor_divide", a, b);
+  return floor_divide(a, operand_like("floor_divide", a, b));
+}
+Tensor floor_divide(Scalar a, const Tensor& b) { return floor_divide(operand_like("floor_divide", b, a), b); }
+
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  return apply("remainder", Binary::remainder, a, b, false,
+               [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
+                 return Tensors{gradient, node.needs_grad(1) ? -(gradient * floor_divide(x, y)) : Tensor{}};
+               });
+}
+Tensor remainder(const Tensor& a, Scalar b) {
+  check_divisor("remainder", a, b);
+  return remainder(a, operand_like("remainder", a, b));
+}
+Tensor remainder(Scalar a, const Tensor& b) { return remainder(operand_like("remainder", b, a), b); }
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", Comparison::equal, a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", Comparison::not_equal, a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare("lt", Comparison::less, a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare("le", Comparison::less_equal, a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", Comparison::less, b, a); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", Comparison::less_equal, b, a); }
+Tensor eq(const Tensor& a, Scalar b) { return eq(a, scalar_like(a, b)); }
+Tensor ne(const Tensor& a, Scalar b) { return ne(a, scalar_like(a, b)); }
+Tensor lt(const Tensor& a, Scalar b) { return lt(a, scalar_like(a, b)); }
+Tensor le(const Tensor& a, Scalar b) { return le(a, scalar_like(a, b)); }
+Tensor gt(const Tensor& a, Scalar b) { return gt(a, scalar_like(a, b)); }
+Tensor ge(const Tensor& a, Scalar b) { return ge(a, scalar_like(a, b)); }
 
 Tensor where(const Tensor& condition, const Tensor& first, const Tensor& second) {
   check_defined("where", condition);
@@ -339,6 +410,14 @@ Tensor log(const Tensor& x) { return apply("log", Unary::log, x); }
 Tensor sqrt(const Tensor& x) { return apply("sqrt", Unary::sqrt, x); }
 Tensor rsqrt(const Tensor& x) { return apply("rsqrt", Unary::rsqrt, x); }
 Tensor reciprocal(const Tensor& x) { return apply("reciprocal", Unary::reciprocal, x); }
+Tensor expm1(const Tensor& x) { return apply("expm1", Unary::expm1, x); }
+Tensor log1p(const Tensor& x) { return apply("log1p", Unary::log1p, x); }
+Tensor erf(const Tensor& x) { return apply("erf", Unary::erf, x); }
+Tensor floor(const Tensor& x) { return apply("floor", Unary::floor, x); }
+Tensor ceil(const Tensor& x) { return apply("ceil", Unary::ceil, x); }
+Tensor round(const Tensor& x) { return apply("round", Unary::round, x); }
+Tensor trunc(const Tensor& x) { return apply("trunc", Unary::trunc, x); }
+Tensor sign(const Tensor& x) { return apply("sign", Unary::sign, x); }
 Tensor sin(const Tensor& x) { return apply("sin", Unary::sin, x); }
 Tensor cos(const Tensor& x) { return apply("cos", Unary::cos, x); }
 Tensor tanh(const Tensor& x) { return apply("tanh", Unary::tanh, x); }
@@ -351,23 +430,30 @@ Tensor gelu(const Tensor& x, GeluForm form) {
   return apply("gelu", form == GeluForm::erf ? Unary::gelu_erf : Unary::gelu_tanh, x);
 }
 
-Tensor clamp(const Tensor& operand, Scalar low, Scalar high) {
+Tensor clamp(const Tensor& operand, std::optional<Scalar> min, std::optional<Scalar> max) {
   check_defined("clamp", operand);
-  if (low.real() > high.real()) fail<ValueError>("clamp: low {} is above high {}", low.real(), high.real());
+  if (!min && !max) fail<ValueError>("clamp: expected min, max or both");
+  if (min && max && min->real() > max->real()) fail<ValueError>("clamp: min {} is above max {}", min->real(), max->real());
   if (operand.dtype() == DType::boolean) fail<DTypeError>("clamp: expected numbers, got bool");
-  const Tensor x = to(operand, promote(low.promoted(operand.dtype()), high.promoted(operand.dtype())));
-  if (is_integral(x.dtype())) {  // bounds beyond what it can hold bound nothing, but for those on the other side
-    const auto [lowest, highest] = IntegerRange::of(x.dtype());
-    if (low.to<std::int64_t>() > highest) check_fits("clamp", low, x.dtype());
-    if (high.to<std::int64_t>() < lowest) check_fits("clamp", high, x.dtype());
-    low = std::max(low.to<std::int64_t>(), lowest);
-    high = std::min(high.to<std::int64_t>(), highest);
+  DType dtype = operand.dtype();
+  for (const auto& bound : {min, max})
+    if (bound) dtype = promote(dtype, bound->promoted(operand.dtype()));
+  const Tensor x = to(operand, dtype);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Scalar low = min.value_or(-infinity), high = max.value_or(infinity);
+  if (is_integral(dtype)) {  // bounds beyond what it can hold bound nothing, but for those on the other side
+    const auto [lowest, highest] = IntegerRange::of(dtype);
+    const std::int64_t least = min ? min->to<std::int64_t>() : lowest, most = max ? max->to<std::int64_t>() : highest;
+    if (least > highest) check_fits("clamp", least, dtype);
+    if (most < lowest) check_fits("clamp", most, dtype);
+    low = std::max(least, lowest);
+    high = std::min(most, highest);
   }
   Tensor y = empty_like(x);
   GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
   if (!autograd::any_requires_grad({&x})) return y;
   autograd::record("clamp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y)](const Node&, const Tensor& gradient) {
-    return Tensors{gradient * to(equal(x.get(), y.get()), gradient.dtype())};  // inside the range nothing was changed
+    return Tensors{gradient * to(eq(x.get(), y.get()), gradient.dtype())};  // inside the range nothing was changed
   });
   return y;
 }

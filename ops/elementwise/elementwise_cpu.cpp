@@ -13,6 +13,7 @@ void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const T
   launcher.unary_backward(op, out, gradient, saved);
 }
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.binary(op, out, a, b); }
+void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.bitwise(op, out, a, b); }
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b) {
   binary(Binary::multiply, grad_a, gradient, b);
   binary(Binary::multiply, grad_b, gradient, a);

@@ -14,6 +14,14 @@ enum class Unary {
   sqrt,
   rsqrt,
   reciprocal,
+  expm1,
+  log1p,
+  erf,
+  floor,
+  ceil,
+  round,
+  trunc,
+  sign,
   sin,
   cos,
   tanh,
@@ -24,7 +32,8 @@ enum class Unary {
   gelu_erf,
   gelu_tanh
 };
-enum class Binary { add, subtract, multiply, maximum, minimum, divide, power };
+enum class Binary { add, subtract, multiply, maximum, minimum, divide, power, floor_divide, remainder };
+enum class Bitwise { conjunction, disjunction, difference };  // and, or, exclusive or
 enum class WithScalar { add, reverse_subtract, multiply, divide, reverse_divide, power };
 enum class Comparison { equal, not_equal, less, less_equal };
 
@@ -33,6 +42,8 @@ void unary(Unary op, const Tensor& out, const Tensor& x);
 /// out = gradient * derivative(saved).
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+/// Integers or bools.
+void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b);
 /// grad_a = gradient * b and grad_b = gradient * a, all of one shape.
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
@@ -49,6 +60,7 @@ namespace cuda {
 void unary(Unary op, const Tensor& out, const Tensor& x);
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
+void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b);
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);

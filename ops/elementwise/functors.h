@@ -1,245 +1,11 @@
 #pragma once
-// What the elementwise kernels compute, once for both devices. Values arrive in the type they are computed in.
-#include <glade/core/math.h>
-#include <glade/ops/elementwise/elementwise_kernels.h>
+// What the elementwise kernels of several operands compute, once for both devices, and all of them as loop bodies. Values arrive in
+// the type they are computed in.
+#include <type_traits>
+
+#include <glade/ops/elementwise/unary_functors.h>
 
 namespace glade::functors {
-
-/// A unary operation: its value at x, and its derivative as a function of what is saved for backward (x, or the result
-/// where saves_output(op), see elementwise.cpp).
-struct Negative {
-  static constexpr bool takes_integers = true;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return -x;
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T) {
-    return T(-1);
-  }
-};
-struct Abs {
-  static constexpr bool takes_integers = true;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    if constexpr (std::is_unsigned_v<T>) return x;
-    else return x < 0 ? -x : x;
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return T((x > 0) - (x < 0));
-  }
-};
-struct Square {
-  static constexpr bool takes_integers = true;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return x * x;
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return 2 * x;
-  }
-};
-struct Relu {
-  static constexpr bool takes_integers = true;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return x > 0 || x != x ? x : T(0);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return T(y > 0);
-  }
-};
-struct Exp {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::exp(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return y;
-  }
-};
-struct Log {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::log(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return 1 / x;
-  }
-};
-struct Sqrt {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::sqrt(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return T(0.5) / y;
-  }
-};
-struct Rsqrt {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return 1 / math::sqrt(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return T(-0.5) * y * y * y;
-  }
-};
-struct Reciprocal {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return 1 / x;
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return -y * y;
-  }
-};
-struct Sin {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::sin(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return math::cos(x);
-  }
-};
-struct Cos {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::cos(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return -math::sin(x);
-  }
-};
-struct Tanh {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::tanh(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return 1 - y * y;
-  }
-};
-struct Sigmoid {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::sigmoid(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T y) {
-    return y * (1 - y);
-  }
-};
-struct Logsigmoid {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::logsigmoid(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return math::sigmoid(-x);
-  }
-};
-struct Softplus {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::softplus(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return math::sigmoid(x);
-  }
-};
-struct Silu {
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return math::silu(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return math::silu_derivative(x);
-  }
-};
-struct GeluErf {  // x Phi(x), arXiv 1606.08415
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T phi(T x) {
-    return T(0.5) * (1 + math::erf(x * T(0.70710678118654752)));
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return x * phi(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
-  }
-};
-struct GeluTanh {  // x (1 + tanh(u)) / 2, an approximation of the above, as x sigmoid(2 u): exact for large negative x
-  static constexpr bool takes_integers = false;
-  template <class T>
-  static GLADE_HOST_DEVICE T gate(T x) {
-    return math::sigmoid(T(2 * 0.79788456080286536) * (x + T(0.044715) * x * x * x));
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T value(T x) {
-    return x * gate(x);
-  }
-  template <class T>
-  static GLADE_HOST_DEVICE T derivative(T x) {
-    const T s = gate(x);
-    return s + x * s * (1 - s) * T(2 * 0.79788456080286536) * (1 + T(3 * 0.044715) * x * x);
-  }
-};
-
-/// Calls f with the functor of `op`.
-template <class F>
-void visit(Unary op, F&& f) {
-  switch (op) {
-    case Unary::negative: return f(Negative{});
-    case Unary::abs: return f(Abs{});
-    case Unary::square: return f(Square{});
-    case Unary::relu: return f(Relu{});
-    case Unary::exp: return f(Exp{});
-    case Unary::log: return f(Log{});
-    case Unary::sqrt: return f(Sqrt{});
-    case Unary::rsqrt: return f(Rsqrt{});
-    case Unary::reciprocal: return f(Reciprocal{});
-    case Unary::sin: return f(Sin{});
-    case Unary::cos: return f(Cos{});
-    case Unary::tanh: return f(Tanh{});
-    case Unary::sigmoid: return f(Sigmoid{});
-    case Unary::logsigmoid: return f(Logsigmoid{});
-    case Unary::softplus: return f(Softplus{});
-    case Unary::silu: return f(Silu{});
-    case Unary::gelu_erf: return f(GeluErf{});
-    case Unary::gelu_tanh: return f(GeluTanh{});
-  }
-}
 
 struct Add {
   static constexpr bool takes_integers = true;
@@ -297,11 +63,59 @@ struct ReverseDivide {
     return b / a;
   }
 };
-struct Power {
-  static constexpr bool takes_integers = false;
+struct Power {  // of integers by repeated squaring; unsigned, as the products may wrap around
+  static constexpr bool takes_integers = true;
   template <class T>
   static GLADE_HOST_DEVICE T value(T a, T b) {
-    return math::pow(a, b);
+    if constexpr (std::is_integral_v<T>) {
+      if constexpr (std::is_signed_v<T>) {
+        if (b < 0) return a == 1 ? T(1) : a == -1 ? (b % 2 != 0 ? T(-1) : T(1)) : T(0);
+      }
+      std::uint64_t result = 1, square = static_cast<std::uint64_t>(a);
+      for (auto exponent = static_cast<std::uint64_t>(b); exponent != 0; exponent >>= 1) {
+        if (exponent & 1) result *= square;
+        square *= square;
+      }
+      return static_cast<T>(result);
+    } else {
+      return math::pow(a, b);
+    }
+  }
+};
+/// Rounds down. No processor divides integers by 0, nor the lowest one by -1.
+struct FloorDivide {
+  static constexpr bool takes_integers = true;
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    if constexpr (std::is_unsigned_v<T>) {
+      return b == 0 ? T(0) : T(a / b);
+    } else if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      if (b == -1) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));
+      return a / b - T(a % b != 0 && (a < 0) != (b < 0));
+    } else {  // (a - remainder) / b is whole but for rounding
+      if (b == 0) return a / b;
+      const T rest = math::fmod(a, b), quotient = (a - rest) / b - T(rest != 0 && (rest < 0) != (b < 0));
+      const T whole = math::floor(quotient);
+      return whole + T(quotient - whole > T(0.5));
+    }
+  }
+};
+/// Has b's sign.
+struct Remainder {
+  static constexpr bool takes_integers = true;
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    if constexpr (std::is_unsigned_v<T>) {
+      return b == 0 ? T(0) : T(a % b);
+    } else if constexpr (std::is_integral_v<T>) {
+      if (b == 0 || b == -1) return 0;
+      const T rest = a % b;
+      return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    } else {
+      const T rest = math::fmod(a, b);
+      return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    }
   }
 };
 
@@ -316,6 +130,8 @@ void visit(Binary op, F&& f) {
     case Binary::minimum: return f(Minimum{});
     case Binary::divide: return f(Divide{});
     case Binary::power: return f(Power{});
+    case Binary::floor_divide: return f(FloorDivide{});
+    case Binary::remainder: return f(Remainder{});
   }
 }
 
@@ -329,6 +145,34 @@ void visit(WithScalar op, F&& f) {
     case WithScalar::divide: return f(Divide{});
     case WithScalar::reverse_divide: return f(ReverseDivide{});
     case WithScalar::power: return f(Power{});
+  }
+}
+
+struct Conjunction {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return T(a & b);
+  }
+};
+struct Disjunction {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return T(a | b);
+  }
+};
+struct Difference {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T a, T b) {
+    return T(a ^ b);
+  }
+};
+
+template <class F>
+void visit(Bitwise op, F&& f) {
+  switch (op) {
+    case Bitwise::conjunction: return f(Conjunction{});
+    case Bitwise::disjunction: return f(Disjunction{});
+    case Bitwise::difference: return f(Difference{});
   }
 }
 

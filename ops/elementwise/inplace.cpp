@@ -104,4 +104,28 @@ const Tensor& multiply_(const Tensor& x, Scalar y) {
   return x;
 }
 
+const Tensor& divide_(const Tensor& x, const Tensor& y) {
+  if (is_integral(x.dtype())) fail<DTypeError>("divide_: a quotient does not stay {}", x.dtype());
+  const Tensor source = check_source("divide_", x, y);
+  x.storage()->bump_version();
+  GLADE_DISPATCH(x.device(), binary, Binary::divide, x, x, source);
+  return x;
+}
+
+const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) {
+  check_target("clamp_", x);
+  const Tensor limited = clamp(x.detach(), min, max);
+  if (limited.dtype() != x.dtype()) fail<DTypeError>("clamp_: the result is {} and does not stay {}", limited.dtype(), x.dtype());
+  copy_data(x, limited);
+  return x;
+}
+
+const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, Scalar value) {
+  check_target("masked_fill_", x);
+  if (!(broadcast_shapes(x.shape(), mask.shape(), "masked_fill_") == x.shape()))
+    fail<ShapeError>("masked_fill_: the mask of shape {} does not broadcast to the target of shape {}", mask.shape(), x.shape());
+  copy_data(x, masked_fill(x.detach(), mask, value));
+  return x;
+}
+
 }  // namespace glade

@@ -3,6 +3,8 @@
 // where the target or the source requires a gradient. A changed tensor that was saved for backward makes that backward
 // an AutogradError. A source that shares memory with the target is read before anything is written. ValueError for a target that
 // is expanded, and for numbers that a target of integers cannot hold. Return their first argument.
+#include <optional>
+
 #include <glade/core/tensor.h>
 
 namespace glade {
@@ -14,5 +16,9 @@ const Tensor& zero_(const Tensor& x);
 const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha = 1);
 const Tensor& multiply_(const Tensor& x, const Tensor& y);
 const Tensor& multiply_(const Tensor& x, Scalar y);
+const Tensor& divide_(const Tensor& x, const Tensor& y);
+/// As clamp and masked_fill; DTypeError where a tensor of integers cannot hold the result.
+const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
+const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, Scalar value);
 
 }  // namespace glade

@@ -19,6 +19,16 @@ void visit_numbers(DType dtype, F&& f) {
   }
 }
 
+/// The same for integers and bools.
+template <class F>
+void visit_bits(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::uint8: return f(TypeTag<std::uint8_t>{});
+    case DType::boolean: return f(TypeTag<bool>{});
+    default: return visit_index(dtype, f);
+  }
+}
+
 /// Run is a device's loop: run(plan, body, out, in...).
 template <class Run>
 struct Launcher {
@@ -48,6 +58,15 @@ struct Launcher {
       visit_numbers<Op::takes_integers>(out.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
         run(plan_loop(out.shape(), out, a, b), functors::BinaryBody<Op, T>{}, out.data<T>(), a.data<T>(), b.data<T>());
+      });
+    });
+  }
+  void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b) const {
+    functors::visit(op, [&](auto functor) {
+      visit_bits(out.dtype(), [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        run(plan_loop(out.shape(), out, a, b), functors::BinaryBody<decltype(functor), T>{}, out.data<T>(), a.data<T>(),
+            b.data<T>());
       });
     });
   }

@@ -1,8 +1,11 @@
 #include <glade/ops/index/index.h>
 
+#include <algorithm>
+
 #include <glade/autograd/node.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/index/index_kernels.h>
 #include <glade/ops/random/random.h>
@@ -69,11 +72,14 @@ void check_aligned(const char* operation, const Tensor& x, int d, const Tensor& 
 
 }  // namespace
 
-Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t padding_index) {
-  check_same_device("embedding", {{"weight", &weight}, {"indices", &indices}});
+Tensor embedding(const Tensor& indices, const Tensor& weight, std::int64_t padding_idx) {
+  check_same_device("embedding", {{"indices", &indices}, {"weight", &weight}});
+  if (is_floating(indices.dtype()) && !is_floating(weight.dtype()))
+    fail<DTypeError>("embedding: indices is {} and weight {}: expected embedding(indices, weight)", indices.dtype(),
+                     weight.dtype());
   if (weight.ndim() != 2) fail<ShapeError>("embedding: weight is {}: expected two dimensions", weight.shape());
   const std::int64_t n = weight.shape()[0];
-  if (padding_index >= n) fail<ValueError>("embedding: padding_index is {}, but weight is {}", padding_index, weight.shape());
+  if (padding_idx >= n) fail<ValueError>("embedding: padding_idx is {}, but weight is {}", padding_idx, weight.shape());
   const Tensor positions = checked_positions("embedding", indices, n);
   const std::int64_t m = positions.numel(), d = weight.shape()[1];
   Shape shape = indices.shape();
@@ -81,12 +87,11 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t paddi
   Tensor y = empty(shape, weight.options());
   GLADE_DISPATCH(weight.device(), gather, y, contiguous_data(weight), positions, {1, n, m, d, true});
   autograd::record("embedding", y, {&weight},
-                   [from = weight.shape(), padding_index, positions = autograd::SavedTensor(reshape(positions, {m}))](
+                   [from = weight.shape(), padding_idx, positions = autograd::SavedTensor(reshape(positions, {m}))](
                        const autograd::Node&, const Tensor& grad) {
                      const Tensor p = positions.get();
                      Tensor rows = reshape(grad, {p.numel(), from[1]});
-                     if (padding_index >= 0)
-                       rows = where(unsqueeze(not_equal(p, padding_index), 1), rows, zeros({}, rows.options()));
+                     if (padding_idx >= 0) rows = where(unsqueeze(ne(p, padding_idx), 1), rows, zeros({}, rows.options()));
                      return Tensors{add_rows(rows, from, 0, p)};
                    });
   return y;
@@ -137,11 +142,74 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, con
   return y;
 }
 
+namespace {
+
+/// x with `source(last)` where there is a last writer: its positions along d in the source.
+template <class F>
+Tensor scatter_with(const Tensor& x, int d, const Tensor& indices, const F& source) {
+  check_aligned("scatter", x, d, indices);
+  const Tensor positions = checked_positions("scatter", indices, x.shape()[d]);
+  const Tensor last = empty(x.shape(), {DType::int64, x.device()});
+  GLADE_DISPATCH(x.device(), last_writers, last, positions, geometry_along(x.shape(), d, indices.shape()[d], false));
+  if (indices.numel() == 0) return clone(x);
+  return where(ge(last, 0), source(clamp(last, 0)), x);
+}
+
+}  // namespace
+
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device("scatter", {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), "scatter");
+  if (!(source.shape() == indices.shape()))
+    fail<ShapeError>("scatter: indices is {} and source is {}: expected equal shapes", indices.shape(), source.shape());
+  if (source.dtype() != x.dtype())
+    fail<DTypeError>("scatter: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
+  return scatter_with(x, d, indices, [&](const Tensor& last) { return gather(source, d, last); });
+}
+
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value) {
+  check_same_device("scatter", {{"x", &x}, {"indices", &indices}});
+  const int d = normalize_dim(dim, x.ndim(), "scatter");
+  if (value.promoted(x.dtype()) != x.dtype()) fail<DTypeError>("scatter: a tensor of {} cannot hold {}", x.dtype(), value.real());
+  check_fits("scatter", value, x.dtype());
+  return scatter_with(x, d, indices, [&](const Tensor&) { return full({}, value, x.options()); });
+}
+
+Tensor nonzero(const Tensor& x) {
+  const std::vector<bool> holds = ne(x, 0).to_vector<bool>();
+  std::vector<std::int64_t> positions;
+  for (std::size_t i = 0; i < holds.size(); ++i) {
+    if (!holds[i]) continue;
+    auto rest = static_cast<std::int64_t>(i), block = x.numel();
+    for (int d = 0; d < x.ndim(); ++d) {
+      block /= x.shape()[d];
+      positions.push_back(rest / block);
+      rest %= block;
+    }
+  }
+  const std::int64_t number = std::count(holds.begin(), holds.end(), true);
+  return Tensor::from_vector(positions, {number, x.ndim()}, x.device());
+}
+
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device("index_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), "index_add");
+  if (indices.ndim() != 1) fail<ShapeError>("index_add: indices is {}: expected one dimension", indices.shape());
+  Shape expected = x.shape();
+  expected[d] = indices.numel();
+  if (!(source.shape() == expected)) fail<ShapeError>("index_add: source is {}: expected {}", source.shape(), expected);
+  if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
+    fail<DTypeError>("index_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
+  if (source.dtype() != x.dtype())
+    fail<DTypeError>("index_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
+  return x + add_rows(source, x.shape(), d, checked_positions("index_add", indices, x.shape()[d]));
+}
+
 Tensor one_hot(const Tensor& indices, std::int64_t classes) {
   if (classes < 0) fail<ValueError>("one_hot: classes is {}: expected at least 0", classes);
   const Tensor positions = checked_positions("one_hot", indices, classes);
   const Tensor all = arange(0, classes, 1, {DType::int64, indices.device()});
-  return to(equal(unsqueeze(positions, -1), all), DType::int64);
+  return to(eq(unsqueeze(positions, -1), all), DType::int64);
 }
 
 }  // namespace glade

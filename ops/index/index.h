@@ -8,9 +8,9 @@
 
 namespace glade {
 
-/// Rows of weight [n, d] for indices of any shape: [..., d]. No gradient flows to row `padding_index` where it is >= 0;
+/// Rows of weight [n, d] for indices of any shape: [..., d]. No gradient flows to row `padding_idx` where it is >= 0;
 /// ValueError where it is no row.
-Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t padding_index = -1);
+Tensor embedding(const Tensor& indices, const Tensor& weight, std::int64_t padding_idx = -1);
 /// Slices of x along dim, one for each of indices [m].
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& indices);
 /// out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices has x's shape but for its size along dim.
@@ -18,6 +18,15 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices);
 /// A copy of x with source added at the positions that gather(x, dim, indices) reads; source has the shape of indices and
 /// x's dtype, floating-point, int64 or int32.
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
+/// A copy of x with source, or one number, at the positions that gather(x, dim, indices) reads; where several elements of source
+/// go to one place, the last one along dim stays.
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value);
+/// A copy of x with the slices of source along dim, one for each of indices [m], added at these positions. Source has x's shape
+/// but for its size m along dim, and x's dtype, floating-point, int64 or int32.
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
+/// Where x is not 0 (NaN is not 0), in row-major order: int64 [number, dimensions of x]. Waits for the device.
+Tensor nonzero(const Tensor& x);
 /// int64 [..., classes] with a 1 at each index.
 Tensor one_hot(const Tensor& indices, std::int64_t classes);
 

@@ -90,4 +90,17 @@ void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const 
   }
 }
 
+void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& g) {
+  fill_data(x, -1);
+  auto* const last = x.data<std::int64_t>();
+  const auto* const positions = indices.data<std::int64_t>();
+  parallel_for(g.outer, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, g.m * g.inner)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t o = begin; o < end; ++o)
+                   for (std::int64_t j = 0; j < g.m; ++j)
+                     for (std::int64_t k = 0; k < g.inner; ++k)
+                       last[(o * g.n + positions[(o * g.m + j) * g.inner + k]) * g.inner + k] = j;
+               });
+}
+
 }  // namespace glade::cpu

@@ -196,6 +196,14 @@ void sum_runs(const Tensor& x, const Tensor& y, const SortedRows& s) {
   launch(join_chunks_kernel<T, Sum>, s.outer * s.inner, partial.data<Sum>());
 }
 
+__global__ void __launch_bounds__(kThreads)
+    last_writers_kernel(long long* last, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t p = indices[i], row = i / g.inner;
+  if (p >= 0 && p < g.n) atomicMax(last + (row / g.m * g.n + p) * g.inner + i % g.inner, static_cast<long long>(row % g.m));
+}
+
 /// visit_floating, and int64 and int32.
 template <class F>
 void visit_summable(DType dtype, const F& f) {
@@ -251,6 +259,17 @@ void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const 
     if (s.inner % width == 0 && is_aligned(x, 16) && is_aligned(y, 16)) sum_runs<T, width>(x, y, s);
     else sum_runs<T, 1>(x, y, s);
   });
+}
+
+void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& g) {
+  fill_data(x, -1);
+  const std::int64_t count = indices.numel();
+  if (count == 0) return;
+  DeviceGuard guard(x.device());
+  // The largest of several is the same in whatever order they come.
+  last_writers_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(static_cast<long long*>(x.raw_data()),
+                                                                                        indices.data<std::int64_t>(), g, count);
+  GLADE_CUDA_LAUNCHED();
 }
 
 }  // namespace glade::cuda

@@ -16,11 +16,14 @@ namespace cpu {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 /// x += y at the positions, equal ones in a fixed order; floating-point, int64 or int32.
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+/// For every element of x the last j whose position it is, -1 where there is none; int64. `rows` is false.
+void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 }  // namespace cpu
 
 namespace cuda {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 }  // namespace cuda
 
 }  // namespace glade

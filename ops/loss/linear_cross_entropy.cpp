@@ -40,7 +40,7 @@ Result compute(const ClassLossOptions& options, const Tensor& x, const Tensor& w
 
   const std::int64_t blocks = std::max<std::int64_t>(1, (rows * classes + kBlockElements - 1) / kBlockElements);
   const std::int64_t block_rows = (rows + blocks - 1) / blocks;
-  const Tensor counted = options.mean ? sum(to(not_equal(labels, options.ignore_index), wide.dtype)) : ones({}, wide);
+  const Tensor counted = options.mean ? sum(to(ne(labels, options.ignore_index), wide.dtype)) : ones({}, wide);
   const Tensor of_row = wants_x || wants_weight ? 1 / counted : Tensor();  // what a row's loss counts in the result
   const Tensor losses = empty({rows}, wide);
   for (std::int64_t first = 0; first < rows; first += block_rows) {

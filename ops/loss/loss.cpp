@@ -36,8 +36,8 @@ Tensor composed_backward(const ClassLossOptions& options, const Tensor& x, const
   Shape column = x.shape();
   column[x.ndim() - 1] = 1;
   const Tensor labels = reshape(targets, column);
-  const Tensor counts = to(not_equal(labels, options.ignore_index), scale.dtype()) * scale;
-  const Tensor hot = to(equal(labels, arange(0, classes, 1, targets.options())), scale.dtype());
+  const Tensor counts = to(ne(labels, options.ignore_index), scale.dtype()) * scale;
+  const Tensor hot = to(eq(labels, arange(0, classes, 1, targets.options())), scale.dtype());
   const Tensor wanted = hot * (1 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
   const Tensor difference = options.normalized ? -wanted : softmax(to(x, scale.dtype()), -1) - wanted;
   return to(grad * counts * difference, x.dtype());

@@ -155,10 +155,29 @@ Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tens
   return to_data(out, dtype);
 }
 
+namespace {
+
+Tensor product_of_integers(const Tensor& a, const Tensor& b) {
+  Shape shape = broadcast_shapes(batch_view(a).shape(), batch_view(b).shape(), "matmul");
+  const auto batched = [batch = shape](const Tensor& x) {
+    Shape whole = batch;
+    whole.push_back(x.size(-2));
+    whole.push_back(x.size(-1));
+    return contiguous_data(reshape(expand(x, whole), {batch.numel(), x.size(-2), x.size(-1)}));
+  };
+  const Tensor x = batched(a), y = batched(b);
+  shape.push_back(a.size(-2));
+  shape.push_back(b.size(-1));
+  const Tensor out = empty(shape, a.options());
+  if (out.numel() > 0) GLADE_DISPATCH(out.device(), multiply_integers, reshape(out, {x.size(0), x.size(1), y.size(2)}), x, y);
+  return out;
+}
+
+}  // namespace
+
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_same_device("matmul", {{"a", &a}, {"b", &b}});
-  check_floating("matmul", "a", a);
-  check_floating("matmul", "b", b);
+  if (promote(a.dtype(), b.dtype()) == DType::boolean) fail<DTypeError>("matmul: a and b are bool, expected numbers");
   if (a.ndim() == 0 || b.ndim() == 0)
     fail<ShapeError>("matmul: a is {} and b is {}, expected at least one dimension of each", a.shape(), b.shape());
   const std::int64_t inner = b.size(b.ndim() == 1 ? 0 : -2);
@@ -172,6 +191,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (a.ndim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.ndim() == 1 ? -1 : -2);
   if (b.ndim() == 1) return squeeze(matmul(a, unsqueeze(b, -1)), -1);
 
+  if (!is_floating(a.dtype())) return product_of_integers(a, b);
   Tensor out = product(a, b);
   const bool a_needs = a.requires_grad(), b_needs = b.requires_grad();
   autograd::record("matmul", out, {&a, &b},

@@ -5,7 +5,7 @@
 namespace glade {
 
 /// Product over the last two dimensions, batch dimensions broadcast; vectors as in NumPy's matmul. Transposed views are
-/// not copied. Dtypes promote; floating point only. ShapeError where inner sizes differ.
+/// not copied. Dtypes promote; integers wrap around. ShapeError where inner sizes differ, DTypeError for bool.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] where given.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

@@ -1,7 +1,6 @@
 #pragma once
 // The product that both libraries compute: a batch of equal-sized matrices at fixed distances.
-#include <glade/core/device.h>
-#include <glade/core/dtype.h>
+#include <glade/core/tensor.h>
 
 namespace glade {
 
@@ -29,9 +28,13 @@ struct Gemm {
 
 namespace cpu {
 void gemm(const Gemm& problem);
-}
+/// out [batch, m, n] = a [batch, m, k] b [batch, k, n], all row-major, of integers (not bool), which wrap around. No size but k is
+/// zero.
+void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
+}  // namespace cpu
 namespace cuda {
 void gemm(const Gemm& problem);
-}
+void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
+}  // namespace cuda
 
 }  // namespace glade

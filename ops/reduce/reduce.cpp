@@ -6,6 +6,8 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce_kernels.h>
 #include <glade/ops/shape/shape.h>
 
@@ -94,6 +96,20 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   return y;
 }
 
+Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Reduction r = plan(x, reduced_dims("prod", x, dims), keepdim);
+  Tensor y = reduce(ReduceOp::prod, r, is_floating(x.dtype()) ? x.dtype() : DType::int64);
+  autograd::record("prod", y, {&x}, [x = SavedTensor(x), kept = r.kept, dims](const Node&, const Tensor& grad) {
+    // The product of the others: of an element that is 0 it is not 0 only where no other one is.
+    const Tensor values = x.get(), is_zero = eq(values, 0), count = sum(is_zero, dims, true);
+    const Tensor product = prod(masked_fill(values, is_zero, 1), dims, true), none = full({}, 0, values.options());
+    const Tensor others =
+        where(is_zero, where(eq(count, 1), product, none), where(eq(count, 0), product / masked_fill(values, is_zero, 1), none));
+    return Tensors{reshape(grad, kept) * others};
+  });
+  return y;
+}
+
 Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
   const Tensor x = floating(input);
   Reduction r = plan(x, reduced_dims("mean", x, dims), keepdim);
@@ -128,7 +144,7 @@ Tensor extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims
   Tensor y = reduce(op, r, x.dtype());
   autograd::record(name, y, {&x},
                    [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept, dims](const Node&, const Tensor& grad) {
-                     const Tensor chosen = to(equal(x.get(), reshape(y.get(), kept)), grad.dtype());
+                     const Tensor chosen = to(eq(x.get(), reshape(y.get(), kept)), grad.dtype());
                      return Tensors{reshape(grad, kept) / sum(chosen, dims, true) * chosen};
                    });
   return y;
@@ -136,13 +152,52 @@ Tensor extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims
 
 }  // namespace
 
-Tensor max(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("max", ReduceOp::max, x, dims, keepdim); }
-Tensor min(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("min", ReduceOp::min, x, dims, keepdim); }
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("amax", ReduceOp::max, x, dims, keepdim); }
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) { return extremum("amin", ReduceOp::min, x, dims, keepdim); }
+Tensor max(const Tensor& x) { return extremum("max", ReduceOp::max, x, {}, false); }
+Tensor min(const Tensor& x) { return extremum("min", ReduceOp::min, x, {}, false); }
 
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
-  const Reduction r = plan(x, reduced_dims("argmax", x, {dim}), keepdim);
-  if (r.geometry.n == 0) fail<ShapeError>("argmax: x is {}: there are no elements along dimension {}", x.shape(), dim);
-  return reduce(ReduceOp::argmax, r, DType::int64);
+namespace {
+
+Tensor position(const char* name, ReduceOp op, const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  // Positions among all elements count in row-major order, whatever the order in memory.
+  Reduction r =
+      dim ? plan(x, reduced_dims(name, x, {*dim}), keepdim) : plan(contiguous_data(x), reduced_dims(name, x, {}), keepdim);
+  if (r.geometry.n == 0) fail<ShapeError>("{}: x is {}: there are no elements to choose from", name, x.shape());
+  return reduce(op, r, DType::int64);
+}
+
+ValuesAndIndices extremum_along(const char* name, ReduceOp op, const Tensor& x, std::int64_t dim, bool keepdim) {
+  const int d = normalize_dim(dim, x.ndim(), name);
+  const Tensor kept = position(name, op, x, dim, true);
+  Tensor values;
+  {
+    NoGradGuard no_grad;
+    values = gather(x, d, kept);
+  }
+  autograd::record(name, values, {&x}, [kept = SavedTensor(kept), n = x.shape()[d], d](const Node&, const Tensor& grad) {
+    const Tensor chosen = kept.get();
+    Shape along(std::vector<std::int64_t>(static_cast<std::size_t>(chosen.ndim()), 1));
+    along[d] = n;
+    const Tensor positions = reshape(arange(0, n, 1, chosen.options()), along);
+    return Tensors{where(eq(positions, chosen), grad, zeros({}, grad.options()))};
+  });
+  return keepdim ? ValuesAndIndices{values, kept} : ValuesAndIndices{squeeze(values, d), squeeze(kept, d)};
+}
+
+}  // namespace
+
+ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return extremum_along("max", ReduceOp::argmax, x, dim, keepdim);
+}
+ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return extremum_along("min", ReduceOp::argmin, x, dim, keepdim);
+}
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return position("argmax", ReduceOp::argmax, x, dim, keepdim);
+}
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return position("argmin", ReduceOp::argmin, x, dim, keepdim);
 }
 
 Tensor logsumexp(const Tensor& input, const Dims& dims, bool keepdim) {
@@ -152,7 +207,7 @@ Tensor logsumexp(const Tensor& input, const Dims& dims, bool keepdim) {
   autograd::record(
       "logsumexp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept](const Node&, const Tensor& grad) {
         // An infinite result has no share to give: measured from 0, the elements at -inf get 0.
-        const Tensor total = reshape(y.get(), kept), finite = less(abs(total), std::numeric_limits<double>::infinity());
+        const Tensor total = reshape(y.get(), kept), finite = lt(abs(total), std::numeric_limits<double>::infinity());
         return Tensors{reshape(grad, kept) * exp(x.get() - where(finite, total, zeros({}, total.options())))};
       });
   return y;

@@ -63,6 +63,31 @@ struct Sum {
   }
 };
 
+/// Products. Integers wrap around.
+template <class T, class Result = T>
+struct Product {
+  using In = T;
+  using Out = Result;
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
+  using State = Acc;
+
+  static State identity() { return 1; }
+  static void add(const Block<T>& block, State* state) {
+    Acc product[kTile];
+    const auto multiply = [](Acc a, T x, std::int64_t, std::int64_t) {
+      if constexpr (std::is_integral_v<T>) return a * static_cast<Acc>(x);
+      else return a * static_cast<Acc>(static_cast<compute_t<T>>(x));
+    };
+    fold(block, Acc(1), product, multiply, std::multiplies<Acc>());
+    for (std::int64_t j = 0; j < block.width; ++j) state[j] *= product[j];
+  }
+  static State merge(State a, State b) { return a * b; }
+  static Out finish(State state) {
+    if constexpr (std::is_integral_v<T>) return static_cast<Out>(state);
+    else return Out(static_cast<compute_t<T>>(state));
+  }
+};
+
 /// Means and sums of squared deviations, joined by Chan's formula.
 template <class T>
 struct Variance {
@@ -115,9 +140,9 @@ struct Extremum {
   static Out finish(State state) { return Out(state); }
 };
 
-/// The first position of the largest value.
-template <class T>
-struct ArgMax {
+/// The first position of the largest or the smallest value.
+template <class T, bool largest>
+struct ArgExtremum {
   using In = T;
   using Out = std::int64_t;
   using Acc = compute_t<T>;
@@ -126,14 +151,17 @@ struct ArgMax {
     std::int64_t index;
   };
 
-  static State identity() { return {kLowest<Acc>, -1}; }
+  static Acc worst() { return largest ? kLowest<Acc> : kHighest<Acc>; }
+  static Acc better(Acc a, Acc b) { return largest ? nan_max(a, b) : nan_min(a, b); }
+  static State identity() { return {worst(), -1}; }
   static bool beats(Acc later, const State& state) {
-    return state.index < 0 || later > state.value || (later != later && state.value == state.value);
+    return state.index < 0 || (largest ? later > state.value : later < state.value) ||
+           (later != later && state.value == state.value);
   }
   static void add(const Block<T>& block, State* state) {
     Acc best[kTile];
     std::int32_t row[kTile];
-    fold(block, kLowest<Acc>, best, [](Acc a, T x, std::int64_t, std::int64_t) { return nan_max(a, Acc(x)); }, nan_max<Acc>);
+    fold(block, worst(), best, [](Acc a, T x, std::int64_t, std::int64_t) { return better(a, Acc(x)); }, better);
     bool any = false;
     for (std::int64_t j = 0; j < block.width; ++j) any |= beats(best[j], state[j]);
     if (!any) return;
@@ -226,6 +254,11 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
         using Result = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
         run(g, Sum<T, Result>{}, x.data<T>(), y.data<Result>());
       });
+    case ReduceOp::prod:
+      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
+        using Result = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+        run(g, Product<T, Result>{}, x.data<T>(), y.data<Result>());
+      });
     case ReduceOp::mean:
       return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Sum<T>{g.divisor}, x.data<T>(), y.data<T>()); });
     case ReduceOp::var:
@@ -235,7 +268,11 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
     case ReduceOp::min:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Extremum<T, false>{}, x.data<T>(), y.data<T>()); });
     case ReduceOp::argmax:
-      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, ArgMax<T>{}, x.data<T>(), y.data<std::int64_t>()); });
+      return visit_all(x.dtype(),
+                       [&]<class T>(TypeTag<T>) { run(g, ArgExtremum<T, true>{}, x.data<T>(), y.data<std::int64_t>()); });
+    case ReduceOp::argmin:
+      return visit_all(x.dtype(),
+                       [&]<class T>(TypeTag<T>) { run(g, ArgExtremum<T, false>{}, x.data<T>(), y.data<std::int64_t>()); });
     case ReduceOp::logsumexp:
       return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, LogSumExp<T>{}, x.data<T>(), y.data<T>()); });
   }

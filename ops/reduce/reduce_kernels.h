@@ -4,7 +4,7 @@
 
 namespace glade {
 
-enum class ReduceOp { sum, mean, var, max, min, argmax, logsumexp };
+enum class ReduceOp { sum, prod, mean, var, max, min, argmax, argmin, logsumexp };
 
 /// Row-major [outer, n, inner], of which n is reduced: the result is row-major [outer, inner].
 struct ReduceGeometry {
@@ -13,7 +13,8 @@ struct ReduceGeometry {
 };
 
 namespace cpu {
-/// y has x's dtype, or int64 for sums of integers and for argmax. n is 0 for sum, mean, var and logsumexp only.
+/// y has x's dtype, or int64 for sums and products of integers, argmax and argmin. n is 0 for sum, prod, mean, var and logsumexp
+/// only.
 void reduce(ReduceOp op, const ReduceGeometry& geometry, const Tensor& x, const Tensor& y);
 }  // namespace cpu
 

@@ -73,6 +73,24 @@ struct Sum {
   }
 };
 
+/// Products.
+template <class T, class Result = T>
+struct Product {
+  using In = T;
+  using Out = Result;
+  using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, compute_t<T>>;
+  using State = Acc;
+
+  __device__ static State identity() { return 1; }
+  __device__ static Acc padding() { return 1; }
+  template <int N, class At>
+  __device__ static void add(State& state, Acc (&v)[N], int, const At&) {
+    state *= fold_tree(v, [](Acc a, Acc b) { return a * b; });
+  }
+  __device__ static State merge(State a, State b) { return a * b; }
+  __device__ Out finish(State state) const { return Out(state); }
+};
+
 /// Means and sums of squared deviations, joined by Chan's formula.
 template <class T>
 struct Variance {
@@ -125,9 +143,9 @@ struct Extremum {
   __device__ Out finish(State state) const { return Out(state); }
 };
 
-/// The first position of the largest value.
-template <class T>
-struct ArgMax {
+/// The first position of the largest or the smallest value.
+template <class T, bool largest>
+struct ArgExtremum {
   using In = T;
   using Out = std::int64_t;
   using Acc = batch_t<T>;
@@ -137,22 +155,22 @@ struct ArgMax {
   };
 
   __device__ static State identity() { return {padding(), std::numeric_limits<std::int64_t>::max()}; }
-  __device__ static Acc padding() { return lowest<Acc>(); }
-  __device__ static bool larger(Acc a, Acc b) { return a > b || (a != a && b == b); }
+  __device__ static Acc padding() { return largest ? lowest<Acc>() : highest<Acc>(); }
+  __device__ static bool beats(Acc a, Acc b) { return (largest ? a > b : a < b) || (a != a && b == b); }
   template <int N, class At>
   __device__ static void add(State& state, Acc (&v)[N], int, const At& at) {
     Acc best = v[0];
     int where = 0;
 #pragma unroll
     for (int i = 1; i < N; ++i)
-      if (larger(v[i], best)) {
+      if (beats(v[i], best)) {
         best = v[i];
         where = i;
       }
     state = merge(state, {best, at(where)});
   }
   __device__ static State merge(const State& a, const State& b) {
-    return larger(b.value, a.value) || (b.index < a.index && !larger(a.value, b.value)) ? b : a;
+    return beats(b.value, a.value) || (b.index < a.index && !beats(a.value, b.value)) ? b : a;
   }
   __device__ Out finish(const State& state) const { return state.index; }
 };

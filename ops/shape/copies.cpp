@@ -2,6 +2,7 @@
 #include <glade/autograd/node.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -118,5 +119,55 @@ Tensor contiguous(const Tensor& x) {
   autograd::record("contiguous", y, {&x}, [](const autograd::Node&, const Tensor& grad) { return Tensors{grad}; });
   return y;
 }
+
+Tensor repeat(const Tensor& x, const Shape& repeats) {
+  const int added = repeats.ndim() - x.ndim();
+  if (added < 0) fail<ShapeError>("repeat: repeats {} has fewer dimensions than x {}", repeats, x.shape());
+  Shape shape;
+  for (int d = 0; d < repeats.ndim(); ++d) {
+    if (repeats[d] < 0) fail<ValueError>("repeat: repeats is {}: expected numbers of at least 0", repeats);
+    shape.push_back(d < added ? 1 : x.shape()[d - added]);
+  }
+  Tensor y = reshape(x, shape);
+  for (int d = repeats.ndim() - 1; d >= 0; --d) {
+    if (repeats[d] == 1) continue;
+    std::int64_t outer = 1, inner = 1;  // as [outer, repeats, inner] the repeats are a broadcast dimension
+    for (int i = 0; i < shape.ndim(); ++i) (i < d ? outer : inner) *= shape[i];
+    if (__builtin_mul_overflow(shape[d], repeats[d], &shape[d]))
+      fail<ShapeError>("repeat: {} times x {} is too much", repeats, x.shape());
+    y = reshape(expand(reshape(y, {outer, 1, inner}), {outer, repeats[d], inner}), shape);
+  }
+  return y.is_same(x) || repeats.numel() == 1 ? clone(y) : y;
+}
+
+Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const std::vector<std::int64_t>& dims) {
+  if (dims.empty() && shifts.size() == 1) return reshape(roll(reshape(x, {-1}), shifts, {0}), x.shape());
+  if (dims.size() != shifts.size()) fail<ValueError>("roll: {} shifts for {} dimensions", shifts.size(), dims.size());
+  Tensor y = x;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const int d = normalize_dim(dims[i], x.ndim(), "roll");
+    const std::int64_t size = x.shape()[d];
+    if (size == 0) continue;
+    const std::int64_t start = size - (shifts[i] % size + size) % size;
+    y = cat({slice(y, d, start, std::nullopt), slice(y, d, 0, start)}, d);
+  }
+  return y;
+}
+
+namespace {
+
+/// x where the column minus the row is at most, or at least, `diagonal`, else 0.
+Tensor triangle(const char* name, const Tensor& x, std::int64_t diagonal, bool lower) {
+  if (x.ndim() < 2) fail<ShapeError>("{}: x is {}: expected two dimensions or more", name, x.shape());
+  const TensorOptions options{DType::int64, x.device()};
+  const Tensor rows = unsqueeze(arange(0, x.size(-2), 1, options), 1), columns = arange(0, x.size(-1), 1, options);
+  const Tensor offset = columns - rows;
+  return where(lower ? le(offset, diagonal) : ge(offset, diagonal), x, full({}, false, x.options()));
+}
+
+}  // namespace
+
+Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle("tril", x, diagonal, true); }
+Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle("triu", x, diagonal, false); }
 
 }  // namespace glade

@@ -9,11 +9,14 @@ namespace glade {
 
 /// The same elements in row-major order; one size may be -1. A view where the strides allow, else a copy.
 Tensor reshape(const Tensor& x, const Shape& shape);
+/// The same, but a view always: ShapeError where the strides do not allow one.
+Tensor view(const Tensor& x, const Shape& shape);
 Tensor flatten(const Tensor& x, std::int64_t start = 0, std::int64_t end = -1);
 Tensor permute(const Tensor& x, const std::vector<std::int64_t>& dims);
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 Tensor squeeze(const Tensor& x, std::int64_t dim);  ///< x itself where size(dim) is not 1
+Tensor squeeze(const Tensor& x);                    ///< without any dimension of size 1
 /// Broadcasts without copying; -1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
 /// x[..., start:stop:step, ...] along `dim`, Python's rules for negative and out-of-range bounds; step may be negative
@@ -22,15 +25,29 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> star
              std::int64_t step = 1);
 /// x[..., index, ...]: the dimension goes.
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+/// x[..., start:start + length, ...] along `dim`; IndexError where that goes beyond x.
+Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length);
 Tensor cat(const Tensors& tensors, std::int64_t dim = 0);  ///< dtypes promote
 Tensor stack(const Tensors& tensors, std::int64_t dim = 0);
 /// Views of `size` along dim, the last one smaller where it does not divide.
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 /// Views of the given sizes, which must add up.
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
+/// At most `chunks` views of one size along dim, the last one smaller where it does not divide.
+Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
+/// The slices along dim, without that dimension.
+Tensors unbind(const Tensor& x, std::int64_t dim = 0);
+/// x as often as `repeats` says along each dimension, of which there may be more than x has.
+Tensor repeat(const Tensor& x, const Shape& repeats);
 /// Every element `repeats` times in a row along dim.
 Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim);
 Tensor flip(const Tensor& x, const std::vector<std::int64_t>& dims);
+/// The elements along each of dims moved on by its shift; those that leave at one end come in at the other. Without dims in
+/// row-major order.
+Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const std::vector<std::int64_t>& dims = {});
+/// The matrices in the last two dimensions with 0 above (below) the given diagonal, counted upwards from the main one.
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 /// x itself where row-major already, else a row-major copy.
 Tensor contiguous(const Tensor& x);
 

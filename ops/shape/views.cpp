@@ -99,6 +99,13 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   return y;
 }
 
+Tensor view(const Tensor& x, const Shape& shape) {
+  if (!view_strides(x, resolve_shape(x, shape)))
+    fail<ShapeError>("view: x of shape {} and strides {} cannot be seen as {} without a copy: use reshape", x.shape(),
+                     x.strides(), shape);
+  return reshape(x, shape);
+}
+
 Tensor flatten(const Tensor& x, std::int64_t start, std::int64_t end) {
   if (x.ndim() == 0) return reshape(x, {1});
   const int first = normalize_dim(start, x.ndim(), "flatten"), last = normalize_dim(end, x.ndim(), "flatten");
@@ -166,6 +173,13 @@ Tensor squeeze(const Tensor& x, std::int64_t dim) {
   autograd::record("squeeze", y, {&x}, [d](const autograd::Node&, const Tensor& grad) { return Tensors{unsqueeze(grad, d)}; },
                    {.is_reshape = true});
   return y;
+}
+
+Tensor squeeze(const Tensor& x) {
+  Shape shape;
+  for (const std::int64_t size : x.shape())
+    if (size != 1) shape.push_back(size);
+  return reshape(x, shape);
 }
 
 Tensor expand(const Tensor& x, const Shape& shape) {
@@ -261,6 +275,27 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
   std::vector<std::int64_t> sizes{std::min(size, total)};  // an empty dimension gives one empty piece
   for (std::int64_t start = size; start < total; start += size) sizes.push_back(std::min(size, total - start));
   return split(x, sizes, dim);
+}
+
+Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length) {
+  const int d = normalize_dim(dim, x.ndim(), "narrow");
+  const std::int64_t size = x.shape()[d], first = start < 0 ? start + size : start;
+  if (first < 0 || length < 0 || first > size || length > size - first)
+    fail<IndexError>("narrow: start {} and length {} go beyond dimension {} of x {}", start, length, d, x.shape());
+  return take_range(x, {d, first, length, 1});
+}
+
+Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
+  if (chunks <= 0) fail<ValueError>("chunk: chunks is {}: expected at least 1", chunks);
+  const std::int64_t size = x.shape()[normalize_dim(dim, x.ndim(), "chunk")];
+  return split(x, std::max<std::int64_t>(1, (size + chunks - 1) / chunks), dim);
+}
+
+Tensors unbind(const Tensor& x, std::int64_t dim) {
+  const int d = normalize_dim(dim, x.ndim(), "unbind");
+  Tensors slices = x.shape()[d] == 0 ? Tensors{} : split(x, 1, d);
+  for (Tensor& slice : slices) slice = squeeze(slice, d);
+  return slices;
 }
 
 }  // namespace glade

@@ -35,6 +35,14 @@ const UnaryCase kUnary[] = {
     {"log", log, [](double x) { return std::log(x); }, true},
     {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, true},
     {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, true},
+    {"expm1", expm1, [](double x) { return std::expm1(x); }, false},
+    {"log1p", log1p, [](double x) { return std::log1p(x); }, true},
+    {"erf", erf, [](double x) { return std::erf(x); }, false},
+    {"floor", floor, [](double x) { return std::floor(x); }, false},
+    {"ceil", ceil, [](double x) { return std::ceil(x); }, false},
+    {"round", round, [](double x) { return std::nearbyint(x); }, false},
+    {"trunc", trunc, [](double x) { return std::trunc(x); }, false},
+    {"sign", sign, [](double x) { return double((x > 0) - (x < 0)); }, false},
     {"reciprocal", reciprocal, [](double x) { return 1 / x; }, true},
     {"sin", sin, [](double x) { return std::sin(x); }, false},
     {"cos", cos, [](double x) { return std::cos(x); }, false},
@@ -135,14 +143,16 @@ const BinaryCase kBinary[] = {
     {"multiply", multiply, [](double a, double b) { return a * b; }},
     {"divide", divide, [](double a, double b) { return a / b; }},
     {"power", power, [](double a, double b) { return std::pow(a, b); }},
+    {"remainder", remainder, [](double a, double b) { return std::fmod(a, b); }},
     {"maximum", maximum, [](double a, double b) { return std::max(a, b); }},
     {"minimum", minimum, [](double a, double b) { return std::min(a, b); }},
-    {"equal", equal, [](double a, double b) { return double(a == b); }},
-    {"not_equal", not_equal, [](double a, double b) { return double(a != b); }},
-    {"less", less, [](double a, double b) { return double(a < b); }},
-    {"less_equal", less_equal, [](double a, double b) { return double(a <= b); }},
-    {"greater", greater, [](double a, double b) { return double(a > b); }},
-    {"greater_equal", greater_equal, [](double a, double b) { return double(a >= b); }},
+    {"eq", eq, [](double a, double b) { return double(a == b); }},
+    {"ne", ne, [](double a, double b) { return double(a != b); }},
+    {"lt", lt, [](double a, double b) { return double(a < b); }},
+    {"le", le, [](double a, double b) { return double(a <= b); }},
+    {"gt", gt, [](double a, double b) { return double(a > b); }},
+    {"ge", ge, [](double a, double b) { return double(a >= b); }},
+    {"floor_divide", floor_divide, [](double a, double b) { return std::floor(a / b); }},
 };
 
 Tensor positive(const Shape& shape, Device device, DType dtype = DType::float64) {
@@ -215,7 +225,7 @@ TEST_P(Elementwise, BinaryDTypes) {
       EXPECT_TRUE(is_floating((x / y).dtype()));
       EXPECT_EQ((x / y).to_vector<float>()[2], 3.f);
       EXPECT_EQ(maximum(x, y).to_vector<double>(), (std::vector<double>{5, 2, 3, 100}));
-      EXPECT_EQ(less(x, y).to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 0, 0, 0}));
+      EXPECT_EQ(lt(x, y).to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 0, 0, 0}));
     }
   }
   const Tensor integers = Tensor::from_vector<std::int32_t>({7, -7}, device());
@@ -229,7 +239,7 @@ TEST_P(Elementwise, BinaryDTypes) {
 
 TEST_P(Elementwise, BinaryGradients) {
   for (const BinaryCase& test : kBinary) {
-    if (test.name == std::string("equal")) break;  // comparisons have no gradient
+    if (test.name == std::string("eq")) break;  // comparisons and what follows have no gradient
     const Tensor a = positive({3, 1, 2}, device()).set_requires_grad(), b = positive({4, 2}, device()).set_requires_grad();
     const auto f = [&test](const Tensors& in) { return Tensors{test.operation(in[0], in[1])}; };
     EXPECT_TRUE(autograd::gradcheck(f, {a, b})) << test.name;
@@ -251,8 +261,8 @@ TEST_P(Elementwise, OneElementBesideMany) {
         };
         expect("multiply", many * one, [](double v) { return v * 3; });
         expect("add", one + many, [](double v) { return 3 + v; });
-        expect("less", less(one, many), [](double v) { return 3 < v; });
-        expect("where", where(less(many, one), one, many), [](double v) { return std::max(v, 3.0); });
+        expect("less", lt(one, many), [](double v) { return 3 < v; });
+        expect("where", where(lt(many, one), one, many), [](double v) { return std::max(v, 3.0); });
         expect("square", square(expand(one, {n})), [](double) { return 9; });
       }
     }
@@ -278,7 +288,7 @@ TEST_P(Elementwise, ScalarOperands) {
     EXPECT_TRUE(autograd::gradcheck(f, {x}));
     EXPECT_TRUE(autograd::gradgradcheck(f, {x}));
   }
-  EXPECT_EQ(greater(x, 0.5).to_vector<std::int64_t>(), greater(x, full({}, 0.5, x.options())).to_vector<std::int64_t>());
+  EXPECT_EQ(gt(x, 0.5).to_vector<std::int64_t>(), gt(x, full({}, 0.5, x.options())).to_vector<std::int64_t>());
 }
 
 TEST_P(Elementwise, Where) {
@@ -359,11 +369,11 @@ TEST_P(Elementwise, NumbersThatIntegersCannotHold) {
   const Tensor bytes = Tensor::from_vector<std::int64_t>({0, 5, 255}, device()), x = to_data(bytes, DType::uint8);
   const auto values = [](const Tensor& y) { return y.to_vector<std::int64_t>(); };
   using Numbers = std::vector<std::int64_t>;
-  EXPECT_EQ(values(equal(x, 261)), (Numbers{0, 0, 0}));
-  EXPECT_EQ(values(not_equal(x, 261)), (Numbers{1, 1, 1}));
-  EXPECT_EQ(values(greater(x, -1)), (Numbers{1, 1, 1}));
-  EXPECT_EQ(values(less(x, 256)), (Numbers{1, 1, 1}));
-  EXPECT_EQ(values(equal(to_data(bytes, DType::int32), std::int64_t{1} << 32)), (Numbers{0, 0, 0}));
+  EXPECT_EQ(values(eq(x, 261)), (Numbers{0, 0, 0}));
+  EXPECT_EQ(values(ne(x, 261)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(gt(x, -1)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(lt(x, 256)), (Numbers{1, 1, 1}));
+  EXPECT_EQ(values(eq(to_data(bytes, DType::int32), std::int64_t{1} << 32)), (Numbers{0, 0, 0}));
   EXPECT_EQ(values(clamp(x, -1, 300)), (Numbers{0, 5, 255}));
   EXPECT_EQ(values(clamp(x, 3, std::int64_t{1} << 40)), (Numbers{3, 5, 255}));
   EXPECT_EQ(values(x - 1), (Numbers{255, 4, 254}));
@@ -394,7 +404,7 @@ TEST_P(Elementwise, Errors) {
   EXPECT_TRUE(throws_with<DTypeError>([&] { add(flags, flags); }, "add: expected numbers, got bool"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { negative(flags); }, "negative"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { where(a, a, a); }, "where: the condition must be bool"));
-  EXPECT_TRUE(throws_with<ValueError>([&] { clamp(a, 1, 0); }, "clamp: low 1 is above high 0"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { clamp(a, 1, 0); }, "clamp: min 1 is above max 0"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { add_(b, a); }, "add_"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { add_(zeros({2, 3}, {DType::int32, device()}), a); }, "add_"));
   const Tensor leaf = zeros({4}, {DType::float32, device()}).set_requires_grad();

@@ -67,32 +67,32 @@ std::vector<double> scattered(std::vector<double> x, const Indices& index, const
 
 TEST_P(IndexTest, Embedding) {
   const Tensor weight = counting({4, 3});
-  const Tensor y = embedding(weight, indices({3, 0, 1, 1}, {2, 2}));
+  const Tensor y = embedding(indices({3, 0, 1, 1}, {2, 2}), weight);
   EXPECT_EQ(y.shape(), (Shape{2, 2, 3}));
   EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{9, 10, 11, 0, 1, 2, 3, 4, 5, 3, 4, 5}));
   const Tensor narrow = to_data(indices({2, 0}), DType::int32);
-  EXPECT_EQ(embedding(transpose(counting({3, 4}), 0, 1), narrow).to_vector<double>(), (std::vector<double>{2, 6, 10, 0, 4, 8}));
-  EXPECT_EQ(embedding(weight, indices({1}, {})).shape(), (Shape{3}));
-  EXPECT_EQ(embedding(weight, indices({}, {2, 0})).shape(), (Shape{2, 0, 3}));
-  EXPECT_EQ(embedding(weight, transpose(indices({0, 1, 2, 3}, {2, 2}), 0, 1)).to_vector<double>(),
+  EXPECT_EQ(embedding(narrow, transpose(counting({3, 4}), 0, 1)).to_vector<double>(), (std::vector<double>{2, 6, 10, 0, 4, 8}));
+  EXPECT_EQ(embedding(indices({1}, {}), weight).shape(), (Shape{3}));
+  EXPECT_EQ(embedding(indices({}, {2, 0}), weight).shape(), (Shape{2, 0, 3}));
+  EXPECT_EQ(embedding(transpose(indices({0, 1, 2, 3}, {2, 2}), 0, 1), weight).to_vector<double>(),
             (std::vector<double>{0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11}));
 }
 
 TEST_P(IndexTest, EmbeddingGradient) {
   const Tensor positions = indices({3, 0, 1, 1, 3, 1}, {2, 3});
-  const auto f = [&](const Tensors& in) { return Tensors{square(embedding(in[0], positions))}; };
+  const auto f = [&](const Tensors& in) { return Tensors{square(embedding(positions, in[0]))}; };
   EXPECT_TRUE(gradcheck(f, {leaf({5, 3})}));
   EXPECT_TRUE(gradgradcheck(f, {leaf({5, 3})}));
 }
 
 TEST_P(IndexTest, EmbeddingPaddingGetsNoGradient) {
   const Tensor weight = leaf({3, 2}), positions = indices({1, 2, 1, 0});
-  const Tensor y = embedding(weight, positions, 1);
+  const Tensor y = embedding(positions, weight, 1);
   EXPECT_TRUE(all_close(select(y, 0, 0), select(weight, 0, 1)));  // its row is read all the same
   // Even an infinite gradient is left out, not multiplied by zero.
   y.backward(Tensor::from_vector<double>({INFINITY, NAN, 1, 2, 3, 4, 5, 6}, {4, 2}, device()));
   EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{5, 6, 0, 0, 1, 2}));
-  EXPECT_TRUE(throws_with<ValueError>([&] { embedding(weight, positions, 3); }, "padding_index is 3, but weight is [3, 2]"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { embedding(positions, weight, 3); }, "padding_idx is 3, but weight is [3, 2]"));
 }
 
 // Against sums in the test, at sizes where CUDA's sums go through many chunks, with rows that are and are not a multiple
@@ -106,7 +106,7 @@ TEST_P(IndexTest, EmbeddingGradientOfManyTokens) {
       const Indices positions = random_indices(m, n);
       Tensor weight = random({n, d}, dtype).set_requires_grad();
       const Tensor grad = random({m, d}, dtype);
-      embedding(weight, indices(positions)).backward(grad);
+      embedding(indices(positions), weight).backward(grad);
       const auto g = grad.to_vector<double>();
       std::vector<double> expected(static_cast<std::size_t>(n * d)), magnitude(expected);
       for (std::size_t j = 0; j < positions.size(); ++j)
@@ -131,7 +131,7 @@ TEST_P(IndexTest, GradientsAreTheSameBitsEveryTime) {
   std::vector<double> first;
   for (int run = 0; run < 3; ++run) {
     const Tensor weight = random({100, 48}, DType::float32).set_requires_grad();
-    embedding(weight, positions).backward(grad);
+    embedding(positions, weight).backward(grad);
     const auto result = weight.grad().to_vector<double>();
     if (run == 0) first = result;
     EXPECT_EQ(result, first);
@@ -244,15 +244,15 @@ TEST_P(IndexTest, OneHot) {
 
 TEST_P(IndexTest, ChangingTheIndicesIsSeenByTheTape) {
   const Tensor positions = indices({0, 1});
-  const Tensor loss = sum(embedding(leaf({2, 2}), positions));
+  const Tensor loss = sum(embedding(positions, leaf({2, 2})));
   fill_data(positions, 1);
   EXPECT_TRUE(throws_with<AutogradError>([&] { loss.backward(); }, "changed in place"));
 }
 
 TEST_P(IndexTest, Errors) {
   const Tensor x = counting({2, 3}), i = indices({0, 1});
-  EXPECT_TRUE(throws_with<ShapeError>([&] { embedding(counting({4}), i); }, "embedding: weight is [4]"));
-  EXPECT_TRUE(throws_with<DTypeError>([&] { embedding(x, counting({2})); }, "embedding: indices is float64"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { embedding(i, counting({4})); }, "embedding: weight is [4]"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { embedding(counting({2}), x); }, "embedding: indices is float64"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { one_hot(counting({2}, DType::uint8), 3); }, "one_hot: indices is uint8"));
   EXPECT_TRUE(throws_with<ValueError>([&] { one_hot(i, -1); }, "classes is -1"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { index_select(x, 0, indices({0}, {1, 1})); }, "indices is [1, 1]"));
@@ -265,7 +265,7 @@ TEST_P(IndexTest, Errors) {
   const Tensor bytes = counting({2, 3}, DType::uint8);
   EXPECT_TRUE(throws_with<DTypeError>([&] { scatter_add(bytes, 1, pairs, counting({2, 2}, DType::uint8)); }, "x is uint8"));
   if (device().is_cuda()) {
-    EXPECT_TRUE(throws_with<DeviceError>([&] { embedding(x, to_data(i, kCPU)); }, "indices is on cpu"));
+    EXPECT_TRUE(throws_with<DeviceError>([&] { embedding(to_data(i, kCPU), x); }, "indices is on cpu"));
   }
 }
 
@@ -276,7 +276,7 @@ TEST_P(IndexTest, PositionsOutOfRange) {
     const Tensor positions = indices({1, bad, 1}), aligned = indices({1, bad, 1, bad, 0, 0}, {3, 2});
     if (device().is_cpu()) {
       const std::string message = "element 1 of indices is " + std::to_string(bad) + ": expected 0 <= index < 3";
-      EXPECT_TRUE(throws_with<IndexError>([&] { embedding(x, positions); }, "embedding: " + message));
+      EXPECT_TRUE(throws_with<IndexError>([&] { embedding(positions, x); }, "embedding: " + message));
       EXPECT_TRUE(throws_with<IndexError>([&] { index_select(x, 0, positions); }, "index_select: " + message));
       EXPECT_TRUE(throws_with<IndexError>([&] { gather(x, 0, aligned); }, "gather: " + message));
       EXPECT_TRUE(throws_with<IndexError>([&] { scatter_add(x, 0, aligned, x); }, "scatter_add: " + message));

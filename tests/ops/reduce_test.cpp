@@ -68,8 +68,8 @@ const Case kCases[] = {
     {"sum", [](const Tensor& x, const Dims& d, bool k) { return sum(x, d, k); }, sum_of},
     {"mean", [](const Tensor& x, const Dims& d, bool k) { return mean(x, d, k); }, mean_of},
     {"var", [](const Tensor& x, const Dims& d, bool k) { return var(x, d, k); }, var_of},
-    {"max", [](const Tensor& x, const Dims& d, bool k) { return max(x, d, k); }, max_of},
-    {"min", [](const Tensor& x, const Dims& d, bool k) { return min(x, d, k); }, min_of},
+    {"amax", [](const Tensor& x, const Dims& d, bool k) { return amax(x, d, k); }, max_of},
+    {"amin", [](const Tensor& x, const Dims& d, bool k) { return amin(x, d, k); }, min_of},
     {"logsumexp", [](const Tensor& x, const Dims& d, bool k) { return logsumexp(x, d, k); }, logsumexp_of},
 };
 
@@ -135,7 +135,7 @@ TEST_P(Reduce, UnalignedStart) {
       EXPECT_NEAR(sum(view).item<double>(), expected, std::abs(expected) * (dtype == DType::bfloat16 ? 0x1p-8 : 1e-6));
       EXPECT_EQ(max(view).item<double>(), max_of(view.to_vector<double>()));
       const Tensor columns = reshape(slice(x, 0, start, start + 3900), {300, 13});
-      EXPECT_TRUE(all_close(max(columns, {0}), reference(columns, {0}, false, max_of)));
+      EXPECT_TRUE(all_close(amax(columns, {0}), reference(columns, {0}, false, max_of)));
     }
   }
 }
@@ -146,9 +146,9 @@ TEST_P(Reduce, Integers) {
     for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}, Dims{2}, Dims{0, 2}}) {
       EXPECT_EQ(sum(x, dims).dtype(), DType::int64);
       EXPECT_TRUE(all_close(sum(x, dims), reference(x, dims, false, sum_of), 0, 0));
-      EXPECT_EQ(max(x, dims).dtype(), dtype);
-      EXPECT_TRUE(all_close(max(x, dims), reference(x, dims, false, max_of), 0, 0));
-      EXPECT_TRUE(all_close(min(x, dims), reference(x, dims, false, min_of), 0, 0));
+      EXPECT_EQ(amax(x, dims).dtype(), dtype);
+      EXPECT_TRUE(all_close(amax(x, dims), reference(x, dims, false, max_of), 0, 0));
+      EXPECT_TRUE(all_close(amin(x, dims), reference(x, dims, false, min_of), 0, 0));
       EXPECT_EQ(mean(x, dims).dtype(), DType::float32);
       EXPECT_TRUE(all_close(mean(x, dims), reference(x, dims, false, mean_of), 1e-6));
       EXPECT_TRUE(all_close(var(x, dims), reference(x, dims, false, var_of), 1e-5));
@@ -200,10 +200,18 @@ TEST_P(Reduce, ArgMax) {
       EXPECT_EQ(y.dtype(), DType::int64);
       const auto first = [](const Values& v) { return static_cast<double>(std::max_element(v.begin(), v.end()) - v.begin()); };
       EXPECT_TRUE(all_close(y, reference(x, {1}, false, first), 0, 0)) << dtype_name(dtype) << " " << shape.str();
+      const auto smallest = [](const Values& v) { return static_cast<double>(std::min_element(v.begin(), v.end()) - v.begin()); };
+      EXPECT_TRUE(all_close(argmin(x, 1), reference(x, {1}, false, smallest), 0, 0)) << dtype_name(dtype) << " " << shape.str();
     }
   const Tensor x = random_tensor({3, 4, 5}, device());
   EXPECT_EQ(argmax(x, 0, true).shape(), (Shape{1, 4, 5}));
-  EXPECT_EQ(argmax(transpose(x, 0, 2)).shape(), (Shape{5, 4}));
+  EXPECT_EQ(argmax(transpose(x, 0, 2), -1).shape(), (Shape{5, 4}));
+  EXPECT_EQ(argmax(x, std::nullopt, true).shape(), (Shape{1, 1, 1}));
+  // Without a dimension the position is that in row-major order, of views too.
+  const Tensor turned = transpose(x, 0, 2);
+  const Values values = turned.to_vector<double>();
+  EXPECT_EQ(argmax(turned).item<std::int64_t>(), std::max_element(values.begin(), values.end()) - values.begin());
+  EXPECT_EQ(argmin(turned).item<std::int64_t>(), std::min_element(values.begin(), values.end()) - values.begin());
   EXPECT_FALSE(argmax(random_leaf({3}, device())).requires_grad());
 }
 
@@ -219,6 +227,7 @@ TEST_P(Reduce, NotANumberWins) {
       EXPECT_TRUE(std::isnan(min(x).item<double>()));
       EXPECT_TRUE(std::isnan(logsumexp(x).item<double>()));
       EXPECT_EQ(argmax(x).item<std::int64_t>(), position);
+      EXPECT_EQ(argmin(x).item<std::int64_t>(), position);
       const Tensor columns = expand(reshape(x, {n, 1}), {n, 3});
       EXPECT_EQ(argmax(contiguous(columns), 0).to_vector<std::int64_t>(), (std::vector<std::int64_t>(3, position)));
     }
@@ -253,7 +262,7 @@ TEST_P(Reduce, Empty) {
   EXPECT_TRUE(std::isnan(mean(x).item<double>()));
   EXPECT_TRUE(std::isnan(var(x).item<double>()));
   EXPECT_EQ(logsumexp(x).item<double>(), -std::numeric_limits<double>::infinity());
-  EXPECT_EQ(max(x, {1}).shape(), (Shape{0}));
+  EXPECT_EQ(amax(x, {1}).shape(), (Shape{0}));
   EXPECT_EQ(argmax(x, 1).shape(), (Shape{0}));
   EXPECT_EQ(softmax(x).shape(), x.shape());
   EXPECT_EQ(cumsum(x, 0).shape(), x.shape());
@@ -418,7 +427,7 @@ TEST_P(Reduce, Errors) {
   EXPECT_TRUE(throws_with<IndexError>([&] { mean(x, {-3}); }, "mean: dimension -3"));
   EXPECT_TRUE(throws_with<ValueError>([&] { sum(x, {1, -1}); }, "sum: dimension -1 is named twice"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { max(none); }, "max: x is [2, 0]"));
-  EXPECT_TRUE(throws_with<ShapeError>([&] { min(none, {1}); }, "min: x is [2, 0]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { amin(none, {1}); }, "amin: x is [2, 0]"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { argmax(none); }, "argmax: x is [2, 0]"));
   EXPECT_TRUE(throws_with<IndexError>([&] { argmax(x, 5); }, "argmax: dimension 5"));
   EXPECT_TRUE(throws_with<IndexError>([&] { softmax(x, 2); }, "softmax: dimension 2"));

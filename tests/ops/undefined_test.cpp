@@ -30,7 +30,7 @@ TEST(Undefined, TensorsAreErrors) {
       [&] { to(none, DType::float64); },
       [&] { rms_norm(none); },
       [&] { swiglu(x, none); },
-      [&] { embedding(none, zeros({1}, {DType::int64, kCPU})); },
+      [&] { embedding(zeros({1}, {DType::int64, kCPU}), none); },
       [&] { gather(x, 0, none); },
       [&] { cross_entropy(x, none); },
       [&] { mse_loss(none, x); },

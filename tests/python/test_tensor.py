@@ -53,7 +53,7 @@ def test_factories(device):
     assert glade.arange(1, 2, 0.5, device=device).tolist() == [1.0, 1.5]
     assert glade.linspace(0, 1, 3, device=device).tolist() == [0.0, 0.5, 1.0]
     np.testing.assert_array_equal(to_numpy(glade.eye(3, device=device)), np.eye(3, dtype="float32"))
-    assert glade.empty(2, 0, device=device).size == 0
+    assert glade.empty(2, 0, device=device).numel() == 0
     like = glade.zeros_like(glade.ones(2, dtype="int32", device=device))
     assert like.dtype is glade.int32 and like.tolist() == [0, 0]
     assert glade.ones(2, requires_grad=True).requires_grad
@@ -79,7 +79,7 @@ def test_random_numbers_follow_the_seed(device):
 
 def test_properties(device):
     x = glade.zeros(2, 3, 4, device=device)
-    assert (x.shape, x.strides, x.ndim, x.size, x.itemsize, x.nbytes) == ((2, 3, 4), (12, 4, 1), 3, 24, 4, 96)
+    assert (x.shape, x.strides, x.ndim, x.numel(), x.itemsize, x.nbytes) == ((2, 3, 4), (12, 4, 1), 3, 24, 4, 96)
     assert glade.ones(1).expand(2**62).nbytes == 2**64
     assert x.device == device and x.device.type == device and x.device.index == 0
     assert x.T.shape == (4, 3, 2) and x.mT.shape == (2, 4, 3)

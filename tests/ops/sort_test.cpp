@@ -1,0 +1,107 @@
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/shape/shape.h>
+#include <glade/ops/sort/sort.h>
+
+#include <limits>
+#include <numeric>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+using Integers = std::vector<std::int64_t>;
+using Values = std::vector<double>;
+
+Integers integers(const Tensor& x) { return x.to_vector<std::int64_t>(); }
+
+class Sort : public DeviceTest {};
+GLADE_DEVICE_TESTS(Sort);
+
+/// The positions of the elements in their order, NaN above all.
+Integers order_of(const Values& v, bool descending) {
+  Integers order(v.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto less = [](double a, double b) { return a < b || (std::isnan(b) && !std::isnan(a)); };
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
+    const double a = v[static_cast<std::size_t>(i)], b = v[static_cast<std::size_t>(j)];
+    return descending ? less(b, a) : less(a, b);
+  });
+  return order;
+}
+
+TEST_P(Sort, EveryTypeAndSize) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32,
+                            DType::uint8, DType::boolean})
+    for (const std::int64_t n : {1, 2, 17, 1000})
+      for (const std::int64_t rows : {1, 3})
+        for (const bool descending : {false, true}) {
+          const Tensor x = to_data(abs(random_tensor({rows, n}, device(), DType::float64, 0, 40)), dtype);
+          const auto [values, indices] = sort(x, 1, descending);
+          EXPECT_EQ(indices.dtype(), DType::int64);
+          EXPECT_TRUE(all_close(argsort(x, 1, descending), indices, 0, 0));
+          for (std::int64_t row = 0; row < rows; ++row) {
+            const Values v = select(x, 0, row).to_vector<double>();
+            const Integers expected = order_of(v, descending);
+            EXPECT_EQ(integers(select(indices, 0, row)), expected) << dtype_name(dtype) << ' ' << n;
+            Values sorted;
+            for (const std::int64_t i : expected) sorted.push_back(v[static_cast<std::size_t>(i)]);
+            EXPECT_EQ(select(values, 0, row).to_vector<double>(), sorted);
+          }
+        }
+}
+
+TEST_P(Sort, SpecialNumbers) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Values v{0.0, NAN, -inf, -0.0, 3, -NAN, inf, -2};
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const bool descending : {false, true})
+      EXPECT_EQ(integers(argsort(to_data(Tensor::from_vector(v, device()), dtype), 0, descending)), order_of(v, descending));
+  const Tensor ends = Tensor::from_vector(
+      Integers{std::numeric_limits<std::int64_t>::max(), 0, std::numeric_limits<std::int64_t>::lowest(), -1}, device());
+  EXPECT_EQ(integers(argsort(ends)), (Integers{2, 3, 1, 0}));
+}
+
+TEST_P(Sort, AlongEveryDimension) {
+  const Tensor x = random_tensor({4, 5, 6}, device());
+  for (const std::int64_t dim : {0, 1, -1}) {
+    const auto [values, indices] = sort(x, dim);
+    EXPECT_TRUE(all_close(values, transpose(sort(contiguous(transpose(x, dim, -1))).values, dim, -1), 0, 0));
+    EXPECT_TRUE(all_close(gather(x, dim, indices), values, 0, 0));
+  }
+}
+
+TEST_P(Sort, TopK) {
+  const Tensor x = random_tensor({4, 100}, device());
+  for (const std::int64_t k : {0, 1, 7, 100})
+    for (const bool largest : {false, true}) {
+      const auto [values, indices] = topk(x, k, 1, largest);
+      const auto all = sort(x, 1, largest);
+      EXPECT_TRUE(all_close(values, slice(all.values, 1, 0, k), 0, 0));
+      EXPECT_TRUE(all_close(indices, slice(all.indices, 1, 0, k), 0, 0));
+    }
+  EXPECT_EQ(topk(x, 3, 0).values.shape(), (Shape{3, 100}));
+  EXPECT_TRUE(throws_with<ValueError>([&] { topk(x, 101); }, "topk: k is 101: expected at most 100"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { sort(x, 2); }, "sort: dimension 2"));
+}
+
+TEST_P(Sort, Gradients) {
+  const Tensor x = random_leaf({3, 5}, device());
+  for (const std::int64_t dim : {0, 1}) {
+    const auto whole = [dim](const Tensors& in) { return Tensors{square(sort(in[0], dim, true).values)}; };
+    const auto some = [dim](const Tensors& in) { return Tensors{square(topk(in[0], 2, dim).values)}; };
+    EXPECT_TRUE(autograd::gradcheck(whole, {x}));
+    EXPECT_TRUE(autograd::gradgradcheck(whole, {x}));
+    EXPECT_TRUE(autograd::gradcheck(some, {x}));
+  }
+}
+
+TEST_P(Sort, Empty) {
+  EXPECT_EQ(sort(zeros({0, 3}, {DType::float32, device()})).values.shape(), (Shape{0, 3}));
+  EXPECT_EQ(argsort(zeros({3, 0}, {DType::float32, device()})).shape(), (Shape{3, 0}));
+}
+
+}  // namespace
+}  // namespace glade
