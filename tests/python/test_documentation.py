@@ -49,7 +49,7 @@ def test_doctests(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("guide", ["README.md", "docs/python.md", "docs/pretrained.md", "docs/tuning.md"])
+@pytest.mark.parametrize("guide", ["README.md", "docs/python.md", "docs/coming_from_pytorch.md", "docs/pretrained.md", "docs/tuning.md"])
 def test_guides(guide, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tests").symlink_to(ROOT / "tests")  # whose models are opened

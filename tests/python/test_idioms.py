@@ -1,0 +1,210 @@
+"""What a PyTorch user writes means the same here: each row is a line of PyTorch, the line of NumPy with the same result, and glade's line
+where it is another. The results are compared with NumPy's, and with PyTorch's where it is installed."""
+
+import numpy as np
+import pytest
+from conftest import to_numpy
+
+import glade
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+SAME = [
+    # Reductions
+    ("x.argmax()", "x.argmax()"), ("x.T.argmax()", "x.T.argmax()"), ("x.argmax(1)", "x.argmax(1)"), ("x.argmin()", "x.argmin()"),
+    ("x.argmin(0, keepdim=True)", "x.argmin(0, keepdims=True)"), ("torch.argmax(x, dim=-1)", "x.argmax(-1)"),
+    ("x.max()", "x.max()"), ("x.max(1)", "(x.max(1), x.argmax(1))"), ("x.max(dim=0)[0]", "x.max(0)"), ("x.max(1, keepdim=True).values", "x.max(1, keepdims=True)"),
+    ("x.min(0).indices", "x.argmin(0)"), ("torch.max(x, y)", "np.maximum(x, y)"), ("torch.min(x, y)", "np.minimum(x, y)"), ("torch.max(x, 1)[1]", "x.argmax(1)"),
+    ("x.amax(1)", "x.max(1)"), ("x.amax((0, 1))", "x.max()"), ("x.amin(dim=(0,), keepdim=True)", "x.min(0, keepdims=True)"),
+    ("x.sum()", "x.sum()"), ("x.sum(-1)", "x.sum(-1)"), ("x.sum((0, 1))", "x.sum()"), ("i.sum()", "i.sum()"), ("m.sum()", "m.sum()"),
+    ("x.mean(1, keepdim=True)", "x.mean(1, keepdims=True)"), ("x.var(0)", "x.var(0, ddof=1)"), ("x.std()", "x.std(ddof=1)"), ("x.std(1, unbiased=False)", "x.std(1)"),
+    ("x.var(dim=1, correction=0)", "x.var(1)"), ("torch.std(x, dim=0, keepdim=True)", "x.std(0, ddof=1, keepdims=True)"),
+    ("x.prod()", "x.prod()"), ("x.prod(1)", "x.prod(1)"), ("i.prod(0)", "i.prod(0)"), ("m.any()", "m.any()"), ("m.all(1)", "m.all(1)"), ("(x > 0).any(dim=0)", "(x > 0).any(0)"),
+    ("torch.all(x < 100)", "(x < 100).all()"), ("x.norm()", "np.linalg.norm(x)"), ("x.norm(dim=1)", "np.linalg.norm(x, axis=1)"), ("x.norm(1)", "np.abs(x).sum()"),
+    ("x.norm(p=3, dim=0)", "(np.abs(x) ** 3).sum(0) ** (1 / 3)"), ("x.norm(float('inf'))", "np.abs(x).max()"), ("x.cumsum(1)", "x.cumsum(1)"),
+    ("x.logsumexp(1)", "np.log(np.exp(x).sum(1))"), ("x.softmax(1)", "np.exp(x) / np.exp(x).sum(1, keepdims=True)"),
+    # Shapes
+    ("x.size()", "x.shape"), ("x.size(0)", "3"), ("x.size(-1)", "4"), ("x.shape", "x.shape"), ("x.numel()", "12"), ("x.dim()", "2"), ("x.nelement()", "12"),
+    ("x.view(4, 3)", "x.reshape(4, 3)"), ("x.view(-1)", "x.reshape(-1)"), ("x.view((2, -1))", "x.reshape(2, -1)"), ("x.reshape(2, 6)", "x.reshape(2, 6)"),
+    ("x.t()", "x.T"), ("x.T", "x.T"), ("x.mT", "x.T"), ("z.transpose(0, 2)", "z.swapaxes(0, 2)"), ("z.swapaxes(0, 1)", "z.swapaxes(0, 1)"),
+    ("z.permute(2, 0, 1)", "z.transpose(2, 0, 1)"), ("z[:, :1].squeeze()", "z[:, 0]"), ("z[:, :1].squeeze(1)", "z[:, 0]"), ("z.squeeze(0)", "z"), ("x.unsqueeze(1)", "x[:, None]"),
+    ("z.flatten(1)", "z.reshape(2, 12)"), ("x.repeat(2, 1)", "np.tile(x, (2, 1))"), ("x.repeat(2, 2, 1)", "np.tile(x, (2, 2, 1))"), ("v.expand(3, -1)", "np.broadcast_to(v, (3, 4))"),
+    ("v.expand(3, 4)", "np.broadcast_to(v, (3, 4))"), ("x.repeat_interleave(2, dim=1)", "x.repeat(2, 1)"),
+    ("x.chunk(2, dim=1)", "np.split(x, 2, 1)"), ("x.chunk(2)", "[x[:2], x[2:]]"), ("x.split(3, dim=1)", "[x[:, :3], x[:, 3:]]"), ("x.split([1, 3], dim=1)", "[x[:, :1], x[:, 1:]]"),
+    ("x.unbind(0)", "list(x)"), ("x.unbind(dim=1)", "list(x.T)"), ("x.narrow(1, 1, 2)", "x[:, 1:3]"), ("x.select(0, 1)", "x[1]"),
+    ("torch.cat([x, y], dim=1)", "np.concatenate([x, y], 1)"), ("torch.stack((x, y))", "np.stack([x, y])"), ("torch.concat([x, y])", "np.concatenate([x, y])"),
+    ("x.roll(1, 0)", "np.roll(x, 1, 0)"), ("x.roll(-2)", "np.roll(x, -2)"), ("x.roll((1, 2), (0, 1))", "np.roll(x, (1, 2), (0, 1))"), ("x.flip(0, 1)", "x[::-1, ::-1]"), ("x.flip([1])", "x[:, ::-1]"),
+    ("x.tril()", "np.tril(x)"), ("z.triu(1)", "np.triu(z, 1)"), ("torch.tril(x, diagonal=-1)", "np.tril(x, -1)"), ("torch.ones(3, 3, dtype=torch.bool).tril()", "np.tril(np.ones((3, 3), bool))"),
+    # Arithmetic
+    ("x.add(y)", "x + y"), ("x.sub(y)", "x - y"), ("x.mul(2)", "x * 2"), ("x.div(y)", "x / y"), ("x.pow(2)", "x ** 2"), ("x.neg()", "-x"), ("torch.sub(x, 1)", "x - 1"),
+    ("torch.mul(x, y)", "x * y"), ("torch.div(x, 2)", "x / 2"), ("torch.pow(x.abs(), 0.5)", "np.abs(x) ** 0.5"), ("2 ** i", "2 ** i"), ("i ** 2", "i ** 2"), ("i ** i", "i ** i"), ("i ** 0.5", "i.astype(np.float32) ** np.float32(0.5)"),
+    ("x % 2", "x % 2"), ("i % 3", "i % 3"), ("(0 - i) % 3", "(0 - i) % 3"), ("7 % (i + 1)", "7 % (i + 1)"), ("x.remainder(y)", "x % y"), ("x // y", "x // y"), ("(0 - i) // 2", "(0 - i) // 2"), ("7 // (i + 1)", "7 // (i + 1)"),
+    ("x.floor_divide(2)", "x // 2"), ("i & 1", "i & 1"), ("i | 4", "i | 4"), ("i ^ i", "i ^ i"), ("~i", "~i"), ("m & ~m", "m & ~m"), ("m | (x > 0)", "m | (x > 0)"), ("m ^ (x > 0)", "m ^ (x > 0)"), ("1 & i", "1 & i"),
+    ("1 - m.int()", "1 - m.astype(np.int32)"), ("m * x", "m * x"), ("i / 2", "(i / 2).astype(np.float32)"), ("i + 0.5", "(i + 0.5).astype(np.float32)"),
+    ("x.floor()", "np.floor(x)"), ("x.ceil()", "np.ceil(x)"), ("(x * 4).round() / 2", "np.rint(x * 4) / 2"), ("x.trunc()", "np.trunc(x)"), ("x.sign()", "np.sign(x)"),
+    ("x.expm1()", "np.expm1(x)"), ("x.abs().log1p()", "np.log1p(np.abs(x))"), ("x.erf()", "np.vectorize(math.erf)(x)"), ("x.exp()", "np.exp(x)"),
+    ("x.clamp(min=0)", "np.maximum(x, 0)"), ("x.clamp(max=0.5)", "np.minimum(x, 0.5)"), ("x.clamp(-1, 1)", "x.clip(-1, 1)"), ("x.clamp(min=-1, max=1)", "x.clip(-1, 1)"), ("x.clip(0, 1)", "x.clip(0, 1)"),
+    ("x.clamp(min=y)", "np.maximum(x, y)"), ("torch.clamp(i, min=2)", "np.maximum(i, 2)"),
+    # Comparisons and masks
+    ("x.eq(y)", "x == y"), ("x.ne(y)", "x != y"), ("x.lt(y)", "x < y"), ("x.le(0)", "x <= 0"), ("x.gt(y)", "x > y"), ("torch.ge(x, 0)", "x >= 0"), ("torch.eq(i, 2)", "i == 2"),
+    ("torch.equal(x, x)", "True"), ("torch.equal(x, y)", "False"), ("x.equal(x.clone())", "True"), ("torch.allclose(x, x + 1e-9)", "True"), ("x.allclose(y)", "False"), ("torch.isclose(x, y)", "np.isclose(x, y)"),
+    ("torch.isnan(x / 0 * 0)", "np.isnan(x * np.nan)"), ("(x / 0).isinf()", "np.ones((3, 4), bool)"), ("torch.isfinite(x)", "np.isfinite(x)"),
+    ("x.masked_fill(m, 0)", "np.where(m, 0, x)"), ("x.masked_fill(m, float('-inf'))", "np.where(m, -np.inf, x)"), ("x.masked_fill(m, torch.tensor(2.0))", "np.where(m, 2, x)"), ("torch.where(m, x, y)", "np.where(m, x, y)"), ("x[m]", "x[m]"),
+    ("m.nonzero()", "np.argwhere(m)"), ("torch.nonzero(x > 0, as_tuple=True)", "np.nonzero(x > 0)"),
+    # Order
+    ("v.sort()", "(np.sort(v), np.argsort(v))"), ("x.sort(dim=0).values", "np.sort(x, 0)"), ("x.sort(1, True)[0]", "-np.sort(-x, 1)"), ("x.argsort()", "x.argsort(-1)"), ("torch.argsort(v, descending=True)", "(-v).argsort()"),
+    ("x.topk(2)", "(-np.sort(-x)[:, :2], (-x).argsort()[:, :2])"), ("torch.topk(v, 3, largest=False).values", "np.sort(v)[:3]"),
+    # By position
+    ("x.gather(1, j)", "np.take_along_axis(x, j, 1)"), ("x.index_select(1, k)", "x[:, k]"), ("x[:, k]", "x[:, k]"), ("torch.nn.functional.embedding(i % 3, x)", "x[i % 3]", "glade.embedding(i % 3, x)"),
+    ("x.scatter(1, j, 9.0)", "put_along(x, j, 9.0)"), ("x.scatter(1, j, y[:, :2])", "put_along(x, j, y[:, :2])"), ("x.index_add(1, k, y[:, :2])", "add_columns(x, k, y[:, :2])"),
+    # Products
+    ("x @ y.t()", "x @ y.T"), ("torch.matmul(z, s)", "z @ s"), ("torch.mm(x, s)", "x @ s"), ("torch.bmm(z, z.mT)", "z @ z.swapaxes(1, 2)"), ("x.mm(s)", "x @ s"),
+    ("i @ i.t()", "i @ i.T"), ("torch.matmul(i, k[[0, 0, 0, 1]])", "i @ k[[0, 0, 0, 1]]"),
+    ("torch.einsum('ij,kj->ik', x, y)", "np.einsum('ij,kj->ik', x, y)"), ("torch.einsum('bij,ij->b', z, x)", "np.einsum('bij,ij->b', z, x)"), ("torch.einsum('...ij,jk', z, s)", "np.einsum('...ij,jk', z, s)"),
+    ("torch.einsum('ii', s)", "np.einsum('ii', s)"), ("torch.einsum('ij->ji', [x])", "x.T"), ("torch.einsum('i,j,ij->', x[:, 0], v, x)", "np.einsum('i,j,ij->', x[:, 0], v, x)"),
+    # Making tensors
+    ("torch.full_like(x, 2)", "np.full_like(x, 2)"), ("torch.full_like(i, 2)", "np.full_like(i, 2)"), ("torch.rand_like(x).shape", "x.shape"), ("torch.randn_like(x).dtype == x.dtype", "True"),
+    ("torch.ones(2, dtype=float)", "np.ones(2)"), ("torch.zeros(2, dtype=int)", "np.zeros(2, int)"), ("torch.ones(1, dtype=torch.float)", "np.ones(1, np.float32)"), ("torch.ones(1, dtype=torch.long)", "np.ones(1, int)"),
+    ("torch.ones(1, dtype=torch.half)", "np.ones(1, np.float16)"), ("torch.ones(1, dtype=torch.double)", "np.ones(1)"), ("x.to(torch.float)", "x.astype(np.float32)"), ("torch.randperm(9).sort()[0]", "np.arange(9)"),
+    ("torch.randint(3, (2, 2)).shape", "(2, 2)"), ("torch.randint(5, 6, (3,))", "np.full(3, 5)"), ("torch.multinomial(torch.tensor([0.0, 2.0, 0.0]), 3, replacement=True)", "np.ones(3, int)"), ("torch.arange(3)", "np.arange(3)"),
+    ("torch.device('cpu').type == 'cpu'", "True"), ("isinstance(torch.device('cpu'), torch.device)", "True"),
+]  # fmt: skip
+
+# Statements that change x.
+IN_PLACE = [
+    ("x.add_(y)", "x += y"), ("x.add_(y, alpha=2)", "x += 2 * y"), ("x.sub_(1)", "x -= 1"), ("x.sub_(y, alpha=0.5)", "x -= 0.5 * y"), ("x.mul_(y)", "x *= y"), ("x.mul_(2)", "x *= 2"), ("x.div_(y)", "x /= y"), ("x.div_(2)", "x /= 2"),
+    ("x.clamp_(min=0)", "x[:] = np.maximum(x, 0)"), ("x.clamp_(-1, 1)", "x[:] = x.clip(-1, 1)"), ("x.masked_fill_(m, 0)", "x[m] = 0"), ("x.fill_(3)", "x[:] = 3"), ("x.zero_()", "x[:] = 0"), ("x.copy_(y)", "x[:] = y"),
+    ("x[m] = 0", "x[m] = 0"), ("x[:, 1] += 1", "x[:, 1] += 1"), ("x //= 2", "x //= 2"), ("x %= 2", "x %= 2"), ("x **= 2", "x **= 2"), ("i &= 3", "i &= 3"), ("i |= 1", "i |= 1"), ("i ^= 5", "i ^= 5"),
+]  # fmt: skip
+
+
+def inputs():
+    rng = np.random.default_rng(7)
+    arrays = {"x": rng.normal(size=(3, 4)), "y": rng.normal(size=(3, 4)), "z": rng.normal(size=(2, 3, 4)), "v": rng.normal(size=4), "s": rng.normal(size=(4, 4))}
+    arrays |= {"i": rng.integers(0, 6, (3, 4)), "j": np.array([[0, 3], [2, 1], [1, 0]]), "k": np.array([3, 1]), "m": rng.normal(size=(3, 4)) > 0}
+    return arrays
+
+
+def put_along(a, indices, values):
+    result = a.copy()
+    np.put_along_axis(result, indices, values, 1)
+    return result
+
+
+def add_columns(a, indices, source):
+    result = a.copy()
+    np.add.at(result, (slice(None), indices), source)
+    return result
+
+
+def run_numpy(line, arrays, execute=eval):
+    import math
+
+    with np.errstate(all="ignore"):
+        return execute(line, {"np": np, "math": math, "put_along": put_along, "add_columns": add_columns}, arrays)
+
+
+def same(result, expected, line):
+    if isinstance(expected, (tuple, list)) and not isinstance(expected, np.ndarray):
+        assert len(result) == len(expected), line
+        for got, wanted in zip(result, expected):
+            same(got, wanted, line)
+        return
+    if isinstance(result, glade.Tensor):
+        result = to_numpy(result)
+        if isinstance(expected, np.ndarray):
+            assert result.dtype == expected.dtype, line
+    np.testing.assert_allclose(result, expected, rtol=1e-6 if getattr(expected, "dtype", None) == np.float32 else 1e-11, atol=1e-12, err_msg=line)
+    assert np.shape(result) == np.shape(expected), line
+
+
+def glade_line(row):
+    return row[2] if len(row) > 2 else row[0].replace("torch.", "glade.")
+
+
+@pytest.mark.parametrize("row", SAME, ids=[row[0] for row in SAME])
+def test_idiom(row, device):
+    tensors = {name: glade.tensor(a, device=device) for name, a in inputs().items()}
+    result = eval(glade_line(row), {"glade": glade, "float": float, "int": int}, tensors)
+    same(result, run_numpy(row[1], inputs()), row[0])
+    if torch is not None:
+        theirs = eval(row[0], {"torch": torch}, {name: torch.tensor(a) for name, a in inputs().items()})
+        same(result, from_torch(theirs), row[0])
+
+
+def from_torch(value):
+    if isinstance(value, torch.Tensor):
+        return value.numpy()
+    return tuple(map(from_torch, value)) if isinstance(value, (tuple, list)) else value
+
+
+@pytest.mark.parametrize("row", IN_PLACE, ids=[row[0] for row in IN_PLACE])
+def test_in_place_idiom(row, device):
+    arrays = inputs()
+    tensors = {name: glade.tensor(a, device=device) for name, a in arrays.items()}
+    address = tensors["x"].data_ptr()
+    exec(row[0], {}, tensors)
+    run_numpy(row[1], arrays, exec)
+    assert tensors["x"].data_ptr() == address
+    for name in ("x", "i"):
+        same(tensors[name], arrays[name], row[0])
+
+
+def test_values_and_indices():
+    x = glade.tensor([[1.0, 5.0], [7.0, 2.0]])
+    values, indices = x.max(1)
+    assert values.tolist() == [5, 7] and indices.tolist() == [1, 0]
+    assert x.max(0).values.tolist() == [7, 5] and x.max(dim=0)[1].tolist() == [1, 0]
+    with pytest.raises(glade.ValueError, match="dim is several dimensions: expected one, or write amax"):
+        x.max((0, 1))
+
+
+REFUSED = [
+    ("m - True", "DTypeError", "subtract: expected numbers, got bool and bool"), ("True - m", "DTypeError", "subtract: expected numbers, got bool and bool"),
+    ("i ** -1", "ValueError", "integers to the power -1 are no integers"), ("i % 0", "ValueError", "division of integers by 0"), ("x.T.view(-1)", "ShapeError", "use reshape"),
+    ("x & 1", "DTypeError", "bitwise_and: expected integers or bools, got float64"), ("x.clamp()", "ValueError", "expected min, max or both"), ("z.t()", "ShapeError", "at most two dimensions"),
+    ("x.masked_fill(x, 0)", "DTypeError", "mask is float64: expected bool"), ("i.div_(2)", "DTypeError", "does not stay int64"), ("glade.embedding(x, i)", "DTypeError", r"expected embedding\(indices, weight\)"),
+    ("glade.ones(1, dtype='float')", "ValueError", "unknown dtype 'float': expected float64, float32"), ("x.norm('nuc')", "ValueError", "p is 'nuc'"), ("x.topk(5)", "ValueError", "k is 5: expected at most 4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "error", "message"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_refused(line, error, message):
+    tensors = {name: glade.tensor(a) for name, a in inputs().items()}
+    with pytest.raises(getattr(glade, error), match=message) as caught:
+        eval(line, {"glade": glade}, tensors)
+    assert "\n" not in str(caught.value)
+
+
+def test_bool_behind_dim_is_refused():
+    """Of std and var: PyTorch's `unbiased` stands there."""
+    with pytest.raises(TypeError):
+        glade.ones(3, 4).std(0, False)
+
+
+def test_gradients_of_methods(rng):
+    x, mask = glade.tensor(rng.normal(size=(3, 4)), requires_grad=True), glade.tensor(rng.normal(size=(3, 4)) > 0)
+    lines = [
+        lambda t: t.view(4, 3).t(), lambda t: t.max(1).values, lambda t: t.std(0), lambda t: t.norm(dim=1), lambda t: t.prod(1), lambda t: t.masked_fill(mask, 2),
+        lambda t: t.repeat(2, 1), lambda t: t.chunk(2, 1)[1], lambda t: t.tril(), lambda t: t.roll(1, 0), lambda t: t.sort(1).values, lambda t: t.topk(2)[0],
+        lambda t: glade.einsum("ij,kj->ik", t, t), lambda t: t % 0.7, lambda t: t.pow(3), lambda t: t.erf(), lambda t: t.clamp(min=0.1),
+        lambda t: t.index_add(1, glade.tensor([2, 0]), t[:, :2]), lambda t: t.scatter(1, glade.tensor([[0], [1], [0]]), t[:, 1:2]),
+    ]  # fmt: skip
+    for line in lines:
+        assert glade.autograd.gradcheck(lambda t, line=line: line(t).square(), x)
+
+
+def test_numbers_differ_between_processes():
+    """Without a seed; with one they are the same."""
+    import subprocess
+    import sys
+
+    def numbers(seed):
+        program = f"import glade; {seed}; print(glade.randn(3).tolist())"
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert numbers("0") != numbers("0")
+    assert numbers("glade.manual_seed(4)") == numbers("glade.manual_seed(4)")
