@@ -51,7 +51,7 @@ void bind_index(py::module_& module) {
       arg("x"), arg("as_tuple") = false,
       "Where x is not 0, in row-major order: int64 [number, dimensions of x], or as_tuple a tensor for each dimension. Waits for "
       "the "
-      "device. DeviceError where the device fails.");
+      "device.");
   module.def("one_hot", one_hot, arg("indices"), arg("classes"), Unlocked(),
              "int64 [..., classes] with a 1 at each index. IndexError for one out of range.");
 }

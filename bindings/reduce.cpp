@@ -165,9 +165,10 @@ void bind_reduce(py::module_& module) {
       "Letters "
       "that the result does not have are summed over; ... stands for leading dimensions. ValueError for an equation that is not "
       "understood, ShapeError where sizes do not fit, DTypeError for integers.");
-  def_both(module, "matmul", matmul, arg("a"), arg("b"), Unlocked(),
-           "The matrix product over the last two dimensions, batch dimensions broadcast; vectors as in NumPy's matmul. Integers wrap "
-           "around. ShapeError where inner sizes differ, DTypeError for bool."); ShapeError where inner sizes differ.");
+  def_both(
+      module, "matmul", matmul, arg("a"), arg("b"), Unlocked(),
+      "The matrix product over the last two dimensions, batch dimensions broadcast; vectors as in NumPy's matmul. Integers wrap "
+      "around. ShapeError where inner sizes differ, DTypeError for bool.");
 }
 
 }  // namespace glade::python

@@ -1,6 +1,6 @@
 #pragma once
-// What the elementwise kernels of several operands compute, once for both devices, and all of them as loop bodies. Values arrive in
-// the type they are computed in.
+// What the elementwise kernels of several operands compute, once for both devices, and all of them as loop bodies. Values arrive
+// in the type they are computed in.
 #include <type_traits>
 
 #include <glade/ops/elementwise/unary_functors.h>

@@ -177,7 +177,8 @@ Tensor product_of_integers(const Tensor& a, const Tensor& b) {
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_same_device("matmul", {{"a", &a}, {"b", &b}});
-  if (promote(a.dtype(), b.dtype()) == DType::boolean) fail<DTypeError>("matmul: a and b are bool, expected numbers");
+  for (const auto& [name, x] : {std::pair{"a", &a}, std::pair{"b", &b}})
+    if (x->dtype() == DType::boolean) fail<DTypeError>("matmul: {} is bool, expected numbers", name);
   if (a.ndim() == 0 || b.ndim() == 0)
     fail<ShapeError>("matmul: a is {} and b is {}, expected at least one dimension of each", a.shape(), b.shape());
   const std::int64_t inner = b.size(b.ndim() == 1 ? 0 : -2);

@@ -28,8 +28,8 @@ struct Gemm {
 
 namespace cpu {
 void gemm(const Gemm& problem);
-/// out [batch, m, n] = a [batch, m, k] b [batch, k, n], all row-major, of integers (not bool), which wrap around. No size but k is
-/// zero.
+/// out [batch, m, n] = a [batch, m, k] b [batch, k, n], all row-major, of integers (not bool), which wrap around. No size but k
+/// is zero.
 void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
 }  // namespace cpu
 namespace cuda {

@@ -204,7 +204,9 @@ TEST_P(Matmul, Integers) {
   for (const DType dtype : {DType::int64, DType::int32, DType::uint8})
     for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
              {{3, 5}, {5, 4}}, {{2, 3, 5}, {5, 4}}, {{3, 1, 2, 5}, {2, 5, 1}}, {{40, 70}, {70, 33}}, {{2, 0}, {0, 3}}}) {
-      const auto make = [&](const Shape& shape) { return to_data(abs(random_tensor(shape, device(), DType::float64, 0, 0.8)), dtype); };
+      const auto make = [&](const Shape& shape) {
+        return to_data(abs(random_tensor(shape, device(), DType::float64, 0, 0.8)), dtype);
+      };
       const Tensor x = make(a), y = make(b), out = matmul(x, y);
       EXPECT_EQ(out.dtype(), dtype);
       EXPECT_TRUE(all_close(out, loops(x, y), 0, 0)) << a.str() << b.str();
@@ -264,7 +266,7 @@ TEST_P(Matmul, Errors) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({3}), e({4})); }, "inner sizes 3 and 4"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({}), e({4})); }, "at least one dimension"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { matmul(e({2, 3, 4}), e({5, 4, 2})); }, "matmul"));
-  EXPECT_TRUE(throws_with<DTypeError>([&] { matmul(e({2, 3}, DType::boolean), e({3, 2}, DType::boolean)); }, "matmul: a and b are bool"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { matmul(e({2, 3}, DType::boolean), e({3, 2})); }, "matmul: a is bool"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { matmul(e({2, 3}), e({3, 2}, DType::boolean)); }, "matmul: b is bool"));
   if (device().is_cuda()) {
     EXPECT_TRUE(throws_with<DeviceError>([&] { matmul(e({2, 3}), zeros({3, 2})); }, "matmul: a is on cuda:0, but b is on cpu"));

@@ -262,6 +262,23 @@ def test_adamw(rng):
     assert x.grad is None
 
 
+def test_adamw_decays_all_parameters():
+    """As PyTorch's; decay_matrices leaves biases and the weights of norms out."""
+    layer = nn.Linear(3, 2)
+    for x in layer.parameters():
+        x.grad = glade.zeros_like(x)
+    before = [to_numpy(x).copy() for x in (layer.weight, layer.bias)]
+    groups = optim.decay_matrices(layer.named_parameters(), 0.5)
+    assert [[name for name, _ in group["params"]] for group in groups] == [["weight"], ["bias"]]
+    optim.AdamW(groups, lr=0.1).step()
+    np.testing.assert_allclose(to_numpy(layer.weight), before[0] * 0.95, rtol=1e-6)
+    np.testing.assert_array_equal(to_numpy(layer.bias), before[1])
+    optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.5).step()
+    np.testing.assert_allclose(to_numpy(layer.weight), before[0] * 0.95**2, rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(layer.bias), before[1] * 0.95, rtol=1e-6)
+    assert len(optim.decay_matrices([layer.weight, layer.bias])[0]["params"]) == 1
+
+
 def test_groups_and_schedules():
     a, b = nn.Parameter(glade.ones(2)), nn.Parameter(glade.ones(2))
     optimizer = optim.SGD([{"params": [a], "lr": 1.0}, {"params": [("b", b)], "weight_decay": 1.0}], lr=0.5)

@@ -70,7 +70,7 @@ def test_reductions(name, dim, keepdim, rng, device):
     a = rng.normal(size=(3, 4, 5))
     x = glade.tensor(a, device=device)
     expected = getattr(np, name)(a, axis=dim, keepdims=keepdim, **({"ddof": 1} if name == "var" else {}))
-    for got in [getattr(glade, name)(x, dim, keepdim), getattr(x, name)(dim=dim, keepdim=keepdim)]:
+    for got in [getattr(glade, name)(x, dim, keepdim=keepdim), getattr(x, name)(dim=dim, keepdim=keepdim)]:
         np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-12)
 
 

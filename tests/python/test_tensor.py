@@ -28,9 +28,10 @@ def test_data_gives_dtype():
     assert glade.tensor([glade.tensor(1.0), glade.tensor(2.0)]).tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("name", ["float32", np.float32, np.dtype("float32"), glade.float32, float])
+@pytest.mark.parametrize("name", ["float32", np.float32, np.dtype("float32"), glade.float32, glade.float])
 def test_dtypes_have_several_names(name):
     assert glade.zeros(1, dtype=name).dtype is glade.float32
+    assert glade.zeros(1, dtype=float).dtype is glade.float64  # Python's numbers, as in NumPy and PyTorch
 
 
 def test_tensor_copies_and_as_tensor_does_not():
@@ -169,7 +170,7 @@ def test_logic():
         np.testing.assert_array_equal(to_numpy(op(x, True)), op(a, True))
     np.testing.assert_array_equal(to_numpy(~x), ~a)
     with pytest.raises(glade.DTypeError):
-        ~glade.tensor([1])
+        ~glade.tensor([1.0])
 
 
 def test_unary_operators_and_matmul(rng):
