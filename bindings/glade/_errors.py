@@ -15,7 +15,7 @@ _OTHER_NAMES = {
     "axis": ["dim", "dims"], "axes": ["dims", "dim"], "dim": ["dims", "dim0"], "dims": ["dim"], "keepdims": ["keepdim"], "input": ["x", "a", "logits"],
     "self": ["x", "a"], "tensor": ["x", "data"], "other": ["b", "y", "other"], "x1": ["a"], "x2": ["b"], "target": ["targets", "b"], "tensors": ["tensors"],
     "size": ["shape"], "index": ["indices"], "src": ["source"], "min": ["low"], "max": ["high"], "a_min": ["min"], "a_max": ["max"], "low": ["min"], "high": ["max"], "std": ["deviation"],
-    "ddof": ["correction"], "unbiased": ["correction"], "num_classes": ["classes"], "padding_index": ["padding_idx"], "padding_idx": ["padding_index"],
+    "ddof": ["correction"], "unbiased": ["correction"], "num_classes": ["classes"], "padding_index": ["padding_idx"],
     "normalized_shape": ["dim"], "embedding_dim": ["dim"], "parameters": ["params"], "learning_rate": ["lr"], "grad_outputs": ["gradients"], "value": ["values"],
 }  # fmt: skip
 

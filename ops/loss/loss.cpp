@@ -119,7 +119,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, std::int
     return class_loss("nll_loss", "log_probabilities", {true, reduction == Reduction::mean, ignore_index, 0}, log_probabilities,
                       targets);
   const Tensor labels = check("nll_loss", "log_probabilities", log_probabilities, targets, ignore_index);
-  const Tensor counts = not_equal(labels, ignore_index), column = unsqueeze(where(counts, labels, zeros_like(labels)), -1);
+  const Tensor counts = ne(labels, ignore_index), column = unsqueeze(where(counts, labels, zeros_like(labels)), -1);
   const Tensor losses = -to(squeeze(gather(log_probabilities, -1, column), -1), compute_dtype(log_probabilities.dtype()));
   return where(counts, losses, zeros_like(losses));
 }

@@ -34,7 +34,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of weight [n, d] for int64 or int32 indices of any shape; no gradient flows to row padding_idx."""
     row = -1 if padding_idx is None else padding_idx + len(weight) if padding_idx < 0 else padding_idx
-    return glade.embedding(weight=weight, indices=input, padding_index=row)
+    return glade.embedding(weight=weight, indices=input, padding_idx=row)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
