@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [train | distributed | test | check]: installs what scripts/train.sh needs, or besides that what training
+# scripts/setup.sh [train | distributed | test | check | docs]: installs what scripts/train.sh needs, or besides that what training
 # on several GPUs or hosts needs, or besides that what the tests need (so without an argument), or besides that what
-# scripts/check.sh and the benchmarks need. It can be run again at any time.
+# scripts/check.sh and the benchmarks need, or what the tests and scripts/docs.sh need. It can be run again at any time.
 #
 # System packages come from apt (as root, or through sudo) and only those that are missing. Python packages go to .venv at
 # the project's root; the library, the examples and their tests do without them.
@@ -30,7 +30,8 @@ case $group in
   distributed) packages+=("${distributed_packages[@]}") ;;
   test) packages+=("${test_packages[@]}") requirements=(test) ;;
   check) packages+=("${test_packages[@]}" libbenchmark-dev) requirements=(test check) ;;
-  *) echo "setup.sh: there is no group '$group': train, distributed, test, check" >&2; exit 2 ;;
+  docs) packages+=("${test_packages[@]}" doxygen) requirements=(test docs) ;;
+  *) echo "setup.sh: there is no group '$group': train, distributed, test, check, docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -79,7 +80,7 @@ install_python() {
   elif [ "$*" = test ]; then
     echo "setup.sh: PyPI cannot be reached: going on without the tests in Python" >&2
   else
-    echo "setup.sh: PyPI cannot be reached: the formatter and the linter are missing" >&2
+    echo "setup.sh: PyPI cannot be reached: the packages of the group $group are missing" >&2
     return 1
   fi
 }
