@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# scripts/check.sh [--changed] [format] [lint] [sanitize]: what a change must pass besides scripts/test.sh. All three without
-# a name; --changed lets the linter read only what changed (see scripts/lint.sh).
+# scripts/check.sh [--changed] [format] [lint] [docs] [sanitize]: what a change must pass besides scripts/test.sh. Without a name,
+# all of them, but docs only if its packages are installed; --changed lets the linter read only what changed (see scripts/lint.sh).
 #
 #   format    the formatter finds nothing to change
 #   lint      clang-tidy, in a build without CUDA and, where nvcc is found, in one with it
+#   docs      the documentation site is built without a warning (needs the Python package, which scripts/test.sh builds)
 #   sanitize  the tests in C++ under AddressSanitizer and UndefinedBehaviorSanitizer, and files damaged at random (tests/fuzz)
 source "$(dirname "$0")/common.sh"
 changed=() checks=()
 for argument; do
   case $argument in
     --changed) changed=(--changed) ;;
-    format | lint | sanitize) checks+=("$argument") ;;
-    *) echo "check.sh: there is no check '$argument': format, lint, sanitize" >&2; exit 2 ;;
+    format | lint | docs | sanitize) checks+=("$argument") ;;
+    *) echo "check.sh: there is no check '$argument': format, lint, docs, sanitize" >&2; exit 2 ;;
   esac
 done
-[ ${#checks[@]} -gt 0 ] || checks=(format lint sanitize)
+if [ ${#checks[@]} -eq 0 ]; then
+  checks=(format lint)
+  [ ! -x .venv/bin/sphinx-build ] || ! command -v doxygen >/dev/null || checks+=(docs)
+  checks+=(sanitize)
+fi
 builds=()
 
 sanitize() {
@@ -28,6 +33,7 @@ for name in "${checks[@]}"; do
   case $name in
     format) check "Formatter" scripts/format.sh --check ;;
     lint) check "Linter" scripts/lint.sh "${changed[@]}" ;;
+    docs) check "Documentation" scripts/docs.sh ;;
     sanitize) builds=(build-sanitize) && check "Tests under the sanitizers" sanitize ;;
   esac
 done

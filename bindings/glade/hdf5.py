@@ -3,10 +3,14 @@
 glade stores it as a floating-point type of 16 bits with 8 exponent bits (docs/checkpoint_format.md). h5py reads such a dataset
 as float32, which holds every value; these functions keep it bfloat16, in arrays of ml_dtypes.
 
+>>> import glade, h5py
 >>> from glade import hdf5
+>>> glade.save_checkpoint(glade.nn.Linear(2, 2, bias=False).bfloat16(), "model.h5")
 >>> with h5py.File("model.h5", "r+") as file:
-...     weight = hdf5.read(file["model/lm_head/weight"])
-...     hdf5.create_dataset(file, "model/copy", weight)
+...     weight = hdf5.read(file["model/weight"])
+...     copy = hdf5.create_dataset(file, "model/copy", weight)
+...     print(weight.dtype, hdf5.is_bfloat16(copy))
+bfloat16 True
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ def bfloat16_type() -> h5py.h5t.TypeFloatID:
 
 
 def is_bfloat16(dataset: h5py.Dataset) -> bool:
+    """Whether the elements of a dataset have glade's bfloat16 type."""
     return bool(dataset.id.get_type() == bfloat16_type())
 
 

@@ -1,6 +1,7 @@
 """--help is whole, and says the same in both languages."""
 
 import re
+import sys
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_every_option_is_described(name, tmp_path):
     if name == "train_lm":
         assert found["--lr"] == "Highest learning rate [0.003]"
         assert found["--seq-len"] == "Tokens in a sequence [128 on the CPU, 256 on CUDA]"
+
+
+@pytest.mark.parametrize("name", ["convert", "tokenize", "inspect_checkpoint", "../tools/glade-tune"])
+def test_every_option_of_a_command_is_described(name, tmp_path):
+    found = options(call([*cpp(name), "--help"], tmp_path))
+    assert len(found) > 3 and all(len(description) > 8 for description in found.values())
+
+
+@pytest.mark.parametrize("name", ["glade.tokenize", "glade.inspect"])
+def test_every_option_of_a_module_is_described(name, tmp_path):
+    found = options(call([sys.executable, "-m", name, "--help"], tmp_path))
+    assert len(found) > 2 and all(len(description) > 8 for description in found.values())
 
 
 @pytest.mark.parametrize("name", ["train_lm", "generate", "evaluate"])

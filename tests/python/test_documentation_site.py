@@ -1,0 +1,94 @@
+"""The pages: their links and anchors, and that nothing public is missing from them. scripts/docs.sh builds them."""
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import glade
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+SOURCES = ["core", "autograd", "ops", "nn", "bindings", "examples", "tools", "benchmarks"]
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """What the headings of a page are called in links, on GitHub and on the site."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        while name in found:
+            stem, _, number = name.rpartition("-")
+            name = f"{stem}-{int(number) + 1}" if number.isdigit() and stem in found else f"{name}-1"
+        found.add(name)
+    for included in re.findall(r"^```\{include\} (.*)$", page.read_text(), re.MULTILINE):
+        found |= anchors(page.parent / included)
+    return found
+
+
+def broken_links(page):
+    """The relative links of a page whose file or anchor is not there."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            yield target
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A title, here\n[a](#a-title-here) [b](#nowhere) [c](page.md#a-title-here) [d](none.md) [e](https://x.y) `[f](g)`\n")
+    assert list(broken_links(page)) == ["#nowhere", "none.md"]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    assert list(broken_links(page)) == []
+
+
+def test_every_page_is_in_a_table_of_contents():
+    listed = {DOCS / "index.md"}
+    for page in PAGES:
+        for contents in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for entry in contents.split():
+                if not entry.startswith(":"):
+                    listed |= set(page.parent.glob(f"{entry}.md"))
+    assert listed == set(PAGES)
+
+
+def test_every_public_header_is_on_a_page():
+    headers = re.findall(r"^#include <glade/(.*)>$", (ROOT / "glade.h").read_text(), re.MULTILINE)
+    described = [header for page in PAGES for header in re.findall(r"^```\{doxygenfile\} (.*)$", page.read_text(), re.MULTILINE)]
+    assert sorted(described) == sorted(headers)
+
+
+def test_every_public_module_is_on_a_page():
+    modules = {module.name for module in pkgutil.walk_packages(glade.__path__, "glade.", onerror=lambda name: None) if "._" not in module.name}
+    described = {name for page in PAGES for name in re.findall(r"^\.\. automodule:: (.*)$", page.read_text(), re.MULTILINE)}
+    assert described == modules | {"glade"}
+
+
+def variables_read():
+    """Environment variables that the sources read. A source may look one up through a helper, so all names in it count."""
+    names = set()
+    for folder in SOURCES:
+        for source in (ROOT / folder).rglob("*"):
+            if source.suffix in {".h", ".cpp", ".cuh", ".cu", ".py"} and re.search(r"getenv\(|os\.environ", text := source.read_text()):
+                names |= set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME)"', text))
+    for script in (ROOT / "scripts").glob("*.sh"):
+        names |= set(re.findall(r"\$\{([A-Z][A-Z0-9_]+):?-", script.read_text()))
+    return names
+
+
+def test_every_environment_variable_is_on_its_page():
+    rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / "environment.md").read_text(), re.MULTILINE)
+    described = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(described) == sorted(variables_read())
