@@ -73,8 +73,9 @@ def process_docstring(app, what, name, thing, options, lines):
 
 
 def process_bases(app, name, thing, options, bases):
-    """Leaves out bases that are no part of the package."""
-    bases[:] = [base for base in bases if base.__module__ != "pybind11_builtins" and not base.__name__.startswith("_")] or [object]
+    """Leaves out bases that nobody can name, and shows Python's own as code: glade.ValueError is not Python's ValueError."""
+    public = [base for base in bases if base.__module__ != "pybind11_builtins" and not base.__name__.startswith("_")] or [object]
+    bases[:] = [f"``{base.__name__}``" if base.__module__ == "builtins" else base for base in public]
 
 
 def setup(app):
