@@ -18,7 +18,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_last_updated_fmt = None
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "breathe", "plain_docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "breathe", "header_pages", "plain_docstrings"]
 exclude_patterns = ["Doxyfile"]
 nitpicky = True
 
