@@ -65,6 +65,14 @@ SAME = [
     ("i @ i.t()", "i @ i.T"), ("torch.matmul(i, k[[0, 0, 0, 1]])", "i @ k[[0, 0, 0, 1]]"),
     ("torch.einsum('ij,kj->ik', x, y)", "np.einsum('ij,kj->ik', x, y)"), ("torch.einsum('bij,ij->b', z, x)", "np.einsum('bij,ij->b', z, x)"), ("torch.einsum('...ij,jk', z, s)", "np.einsum('...ij,jk', z, s)"),
     ("torch.einsum('ii', s)", "np.einsum('ii', s)"), ("torch.einsum('ij->ji', [x])", "x.T"), ("torch.einsum('i,j,ij->', x[:, 0], v, x)", "np.einsum('i,j,ij->', x[:, 0], v, x)"),
+    # Layers and losses
+    ("F.relu(x)", "np.maximum(x, 0)"), ("F.softmax(x, dim=1)", "np.exp(x) / np.exp(x).sum(1, keepdims=True)"), ("F.linear(x, s, v)", "x @ s.T + v"), ("F.embedding(i % 3, x)", "x[i % 3]"),
+    ("F.one_hot(i % 3)", "np.eye(3, dtype=int)[i % 3]"), ("F.one_hot(i, num_classes=6)", "np.eye(6, dtype=int)[i]"), ("F.pad(x, (1, 2))", "np.pad(x, ((0, 0), (1, 2)))"),
+    ("F.normalize(x, dim=1)", "x / np.linalg.norm(x, axis=1, keepdims=True)"), ("F.mse_loss(x, y)", "((x - y) ** 2).mean()"), ("F.l1_loss(x, y, reduction='none')", "np.abs(x - y)"),
+    ("F.cross_entropy(x, k[[0, 1, 1]], reduction='none')", "np.log(np.exp(x).sum(1)) - x[[0, 1, 2], k[[0, 1, 1]]]"),
+    ("F.binary_cross_entropy_with_logits(x, m.to(x.dtype), reduction='sum')", "np.logaddexp(0, np.where(m, -x, x)).sum()"), ("nn.MSELoss(reduction='sum')(x, y)", "((x - y) ** 2).sum()"),
+    ("nn.Sequential(nn.ReLU(), nn.Flatten())(z)", "np.maximum(z, 0).reshape(2, 12)"), ("nn.CrossEntropyLoss()(z, i[:2] % 3)", "cross_entropy(z, i[:2] % 3)"),
+    ("len(nn.Linear(2, 3).state_dict())", "2"), ("nn.Linear(2, 3).in_features", "2"), ("nn.Identity()(x)", "x"),
     # Making tensors
     ("torch.full_like(x, 2)", "np.full_like(x, 2)"), ("torch.full_like(i, 2)", "np.full_like(i, 2)"), ("torch.rand_like(x).shape", "x.shape"), ("torch.randn_like(x).dtype == x.dtype", "True"),
     ("torch.ones(2, dtype=float)", "np.ones(2)"), ("torch.zeros(2, dtype=int)", "np.zeros(2, int)"), ("torch.ones(1, dtype=torch.float)", "np.ones(1, np.float32)"), ("torch.ones(1, dtype=torch.long)", "np.ones(1, int)"),
@@ -100,11 +108,17 @@ def add_columns(a, indices, source):
     return result
 
 
+def cross_entropy(logits, targets):
+    """With the classes in dimension 1."""
+    logits = np.moveaxis(logits, 1, -1)
+    return (np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]).mean()
+
+
 def run_numpy(line, arrays, execute=eval):
     import math
 
     with np.errstate(all="ignore"):
-        return execute(line, {"np": np, "math": math, "put_along": put_along, "add_columns": add_columns}, arrays)
+        return execute(line, {"np": np, "math": math, "put_along": put_along, "add_columns": add_columns, "cross_entropy": cross_entropy}, arrays)
 
 
 def same(result, expected, line):
@@ -128,10 +142,10 @@ def glade_line(row):
 @pytest.mark.parametrize("row", SAME, ids=[row[0] for row in SAME])
 def test_idiom(row, device):
     tensors = {name: glade.tensor(a, device=device) for name, a in inputs().items()}
-    result = eval(glade_line(row), {"glade": glade, "float": float, "int": int}, tensors)
+    result = eval(glade_line(row), {"glade": glade, "nn": glade.nn, "F": glade.nn.functional, "float": float, "int": int}, tensors)
     same(result, run_numpy(row[1], inputs()), row[0])
     if torch is not None:
-        theirs = eval(row[0], {"torch": torch}, {name: torch.tensor(a) for name, a in inputs().items()})
+        theirs = eval(row[0], {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}, {name: torch.tensor(a) for name, a in inputs().items()})
         same(result, from_torch(theirs), row[0])
 
 
