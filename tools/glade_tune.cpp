@@ -39,7 +39,7 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--gates", o.gates, "none, or g, g_gamma, gk, gv with + between them; several to tune each [gk]")
       ->type_name("GATES");
-  app.add_option("--dtype", o.dtype, "[float32 on the CPU, bfloat16 on CUDA; a model's own]")
+  app.add_option("--dtype", o.dtype, "Type of query, key and value [float32 on the CPU, bfloat16 on CUDA; a model's own]")
       ->check(CLI::IsMember({"float64", "float32", "bfloat16", "float16"}));
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--pass", o.pass, "Passes to tune")

@@ -54,6 +54,17 @@ def test_links(page):
     assert list(broken_links(page)) == []
 
 
+def test_what_pages_include_is_there():
+    found = 0
+    for page in PAGES:
+        for path, options in re.findall(r"^```\{include\} (.*)\n((?::.*\n)*)", page.read_text(), re.MULTILINE):
+            text = (page.parent / path).read_text()
+            for marker in re.findall(r'^:[a-z-]+: "(.*)"$', options, re.MULTILINE):
+                assert text.count(marker.replace("\\n", "\n")) == 1, (page, marker)
+                found += 1
+    assert found > 4
+
+
 def test_every_page_is_in_a_table_of_contents():
     listed = {DOCS / "index.md"}
     for page in PAGES:
