@@ -28,7 +28,7 @@ Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
         const Tensor length = y.get(), is_zero = eq(length, 0);
         return Tensors{grad * x.get() / masked_fill(length, is_zero, std::numeric_limits<double>::infinity())};
       });
-  const Tensor y = to(kept, x.dtype());
+  Tensor y = to(kept, x.dtype());
   if (keepdim) return y;
   if (dims.empty()) return reshape(y, {});
   Shape shape;
