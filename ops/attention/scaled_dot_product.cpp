@@ -9,6 +9,7 @@
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/matmul.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -91,13 +92,12 @@ Tensor mask_of_block(const Tensor& mask, const Sizes& s, const Shape& query, con
   return reshape(expand(to(part, dtype), shape), {s.n, s.kv_heads, s.group(), block.rows(), block.keys});
 }
 
-/// -inf where a key comes after the query: [rows, keys].
+/// -inf where a key comes after the query, else 0: [rows, keys].
 Tensor causal_mask(const Block& block, const TensorOptions& options) {
-  std::vector<float> values(static_cast<std::size_t>(block.rows() * block.keys), 0.0F);
-  for (std::int64_t row = 0; row < block.rows(); ++row)
-    for (std::int64_t key = block.first + row + 1; key < block.keys; ++key)
-      values[static_cast<std::size_t>(row * block.keys + key)] = -std::numeric_limits<float>::infinity();
-  return to_data(Tensor::from_vector(values, {block.rows(), block.keys}, options.device), options.dtype);
+  const TensorOptions positions{DType::int64, options.device};
+  const Tensor queries = unsqueeze(arange(block.first, block.last, 1, positions), 1);
+  const Tensor keys = arange(0, block.keys, 1, positions);
+  return where(keys > queries, full({}, -std::numeric_limits<double>::infinity(), options), zeros({}, options));
 }
 
 /// The attention of a block: q [n, kv_heads, group, rows, e], k and v [n, kv_heads, keys, ...] give [n, kv_heads, group, rows,
