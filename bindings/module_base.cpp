@@ -54,17 +54,18 @@ void set_attribute(const py::object& self, const py::str& name, const py::object
   Module& module = module_of(self);
   const Tensor x = is_tensor(value.ptr()) ? tensor_of(value.ptr()) : Tensor();
   const bool is_parameter = x.defined() && x.requires_grad() && x.is_leaf();
-  bool is_buffer = false;
+  bool is_buffer = false, is_saved = true;
   if (x.defined() && !is_parameter && self.attr("__dict__").contains(name)) {  // what it was before
     if (has_name(module.named_parameters(), name))
       throw py::type_error(std::string(name) + ": expected a parameter, such as nn.Parameter(tensor), or None");
     is_buffer = has_name(module.named_buffers(), name);
+    is_saved = has_name(module.named_state(), name);
   }
   if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), value.ptr()) != 0) throw py::error_already_set();
   if (is_property(self, name)) return;
   (module.*remove)(name);
   if (is_parameter) (module.*add_parameter)(name, x, nullptr);
-  else if (is_buffer) (module.*add_buffer)(name, x);
+  else if (is_buffer) (module.*add_buffer)(name, x, is_saved);
   else if (py::isinstance<Module>(value)) (module.*add_module)(name, value.cast<Module&>());
 }
 
@@ -74,12 +75,12 @@ void delete_attribute(const py::object& self, const py::str& name) {
   (module.*remove)(name);
 }
 
-void register_buffer(const py::object& self, const py::str& name, const py::object& tensor) {
+void register_buffer(const py::object& self, const py::str& name, const py::object& tensor, bool persistent) {
   if (!is_tensor(tensor.ptr())) throw py::type_error("register_buffer: expected a tensor");
   Module& module = module_of(self);
   if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
   (module.*remove)(name);
-  (module.*add_buffer)(name, tensor_of(tensor.ptr()));
+  (module.*add_buffer)(name, tensor_of(tensor.ptr()), persistent);
 }
 
 py::object child(const py::object& self, Module* module) {
@@ -230,14 +231,16 @@ py::tuple reduce(const py::object& self) {
   const py::dict attributes = self.attr("__dict__");
   if (arguments.is_none() && *py::detail::get_type_info(Py_TYPE(self.ptr()))->cpptype != typeid(Module))
     throw py::type_error("a " + type_name(self) + " cannot be pickled or copied alone: copy the model that it is a part of");
+  py::dict buffers;  // of Python attributes, and whether they are saved
+  const NamedTensors saved = module.named_state();
+  for (const std::string& name : own_names(module.named_buffers(), attributes)) buffers[py::str(name)] = has_name(saved, name);
   py::dict tensors;  // of the C++ part
   for (const auto& [name, x] : module.named_state())
     if (!attributes.contains(name.substr(0, name.find('.'))) && !has_name(module.named_buffers(), name))
       tensors[py::str(name)] = to_python(x);  // its buffers are among the arguments
   const py::dict state(arg("attributes") = attributes.attr("copy")(),
-                       arg("parameters") = own_names(module.named_parameters(), attributes),
-                       arg("buffers") = own_names(module.named_buffers(), attributes), arg("tensors") = tensors,
-                       arg("tied") = tied_names(module), arg("training") = module.training());
+                       arg("parameters") = own_names(module.named_parameters(), attributes), arg("buffers") = buffers,
+                       arg("tensors") = tensors, arg("tied") = tied_names(module), arg("training") = module.training());
   return py::make_tuple(py::module_::import("glade._pickle").attr("make_module"), py::make_tuple(py::type::of(self), arguments),
                         state);
 }
@@ -274,7 +277,8 @@ void set_state(const py::object& self, const py::dict& state) {
     (module.*add_parameter)(name, x, nullptr);
     x.set_requires_grad(requires_grad);
   }
-  for (const py::handle item : state["buffers"]) register_buffer(self, py::reinterpret_borrow<py::str>(item), attributes[item]);
+  for (const auto& [name, persistent] : state["buffers"].cast<py::dict>())
+    register_buffer(self, py::reinterpret_borrow<py::str>(name), attributes[name], persistent.cast<bool>());
   for (const auto& [name, x] : state["tensors"].cast<py::dict>()) assign(self, name.cast<std::string>(), x.cast<Tensor>());
   for (const Names& names : state["tied"].cast<std::vector<Names>>()) {
     const Tensor first = owner_of(self, names[0]).attr(names[0].substr(names[0].rfind('.') + 1).c_str()).cast<Tensor>();
@@ -325,9 +329,10 @@ auto converting_to(DType dtype) {
 using ModuleClass = py::class_<Module>;
 
 void def_parts(ModuleClass& type) {
-  type.def("register_buffer", register_buffer, arg("name"), arg("tensor"),
-           "Sets an attribute to a tensor that is saved and moved with the module, but not trained. ValueError for a name with "
-           "'.' or '/'.")
+  type.def("register_buffer", register_buffer, arg("name"), arg("tensor"), arg("persistent") = true,
+           "Sets an attribute to a tensor that is moved and, if persistent, saved with the module, but not trained. ValueError "
+           "for "
+           "a name with '.' or '/'.")
       .def("children", children, "The modules right below this one.")
       .def("modules", modules, "This module and all below, each once.")
       .def("named_children", named_children, "(name, module) for each module right below this one.")
@@ -349,7 +354,8 @@ void def_parts(ModuleClass& type) {
       .def("apply", apply, arg("function"),
            "Calls function(module) for all modules below, the innermost first, and for this one; returns the module.")
       .def("state_dict", &Module::state_dict,
-           "Every parameter and buffer by dotted name, a shared one under each of its names. The values share the module's "
+           "Every parameter and persistent buffer by dotted name, a shared one under each of its names. The values share the "
+           "module's "
            "memory.")
       .def("load_state_dict", &Module::load_state_dict, arg("state"), arg("strict") = true, Unlocked(),
            "Copies a state_dict's values into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped "

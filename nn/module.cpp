@@ -56,7 +56,7 @@ Tensors Module::parameters() const {
 
 NamedTensors Module::named_state() const {
   NamedTensors all;
-  collect("", Kind::all, all);
+  collect("", Kind::saved, all);
   return all;
 }
 
@@ -88,11 +88,16 @@ void Module::train(bool mode) {
   for (const auto& [name, module] : modules_) module->train(mode);
 }
 
-void Module::to(Device device) { convert(named_state(), device); }
+void Module::to(Device device) {
+  NamedTensors all;
+  collect("", Kind::all, all);
+  convert(all, device);
+}
 
 void Module::to(DType dtype) {
   if (!is_floating(dtype)) fail<DTypeError>("Module::to: dtype is {}, expected a floating-point type", dtype);
-  NamedTensors state = named_state();
+  NamedTensors state;
+  collect("", Kind::all, state);
   std::erase_if(state, [](const auto& entry) { return !is_floating(entry.second.dtype()); });
   convert(state, dtype);
 }
@@ -115,9 +120,9 @@ Tensor Module::register_parameter(const std::string& name, Tensor value, const T
   return value;
 }
 
-Tensor Module::register_buffer(const std::string& name, Tensor value) {
+Tensor Module::register_buffer(const std::string& name, Tensor value, bool persistent) {
   check_name(name);
-  buffers_.push_back({name, value, nullptr});
+  buffers_.push_back({name, value, nullptr, persistent});
   return value;
 }
 
@@ -147,14 +152,14 @@ bool Module::contains(const Module& other) const {
   return this == &other || std::ranges::any_of(modules_, [&](const auto& entry) { return entry.second->contains(other); });
 }
 
-void Module::append(const std::vector<Entry>& entries, const std::string& prefix, NamedTensors& out) {
+void Module::append(const std::vector<Entry>& entries, bool saved_alone, const std::string& prefix, NamedTensors& out) {
   for (const Entry& entry : entries)
-    if (entry.get().defined()) out.emplace_back(prefix + entry.name, entry.get());
+    if (entry.get().defined() && (entry.is_saved || !saved_alone)) out.emplace_back(prefix + entry.name, entry.get());
 }
 
 void Module::collect(const std::string& prefix, Kind kind, NamedTensors& out) const {
-  if (kind != Kind::buffers) append(parameters_, prefix, out);
-  if (kind != Kind::parameters) append(buffers_, prefix, out);
+  if (kind != Kind::buffers) append(parameters_, false, prefix, out);
+  if (kind != Kind::parameters) append(buffers_, kind == Kind::saved, prefix, out);
   for (const auto& [name, module] : modules_) module->collect(prefix + name + '.', kind, out);
 }
 

@@ -30,7 +30,7 @@ class Module {
   /// The parameters of this module and all below, in the order of registration, a shared one under its first name only.
   NamedTensors named_parameters() const;
   Tensors parameters() const;
-  /// Every parameter and buffer, a shared one under each of its names. The values are the module's own, not copies.
+  /// Every parameter and persistent buffer, a shared one under each of its names. The values are the module's own, not copies.
   StateDict state_dict() const;
   /// Copies `state` into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped and mistyped
   /// entries at once; nothing is changed then. See check_state for what fits; without `strict`, entries may be missing or
@@ -70,8 +70,8 @@ class Module {
   /// parameter that the layer can do without, and does not count as one while it is undefined. ValueError for a name that is
   /// empty, taken or contains '.' or '/'.
   Tensor register_parameter(const std::string& name, Tensor value, const Tensor* member = nullptr);
-  /// Registers a tensor that is saved but not trained, and returns it.
-  Tensor register_buffer(const std::string& name, Tensor value);
+  /// Registers a tensor that is moved and, if persistent, saved, but not trained, and returns it.
+  Tensor register_buffer(const std::string& name, Tensor value, bool persistent = true);
   /// Registers a submodule, which must live as long as this module: a member, or what a member owns. ValueError for a name as
   /// above, and for a module that contains this one.
   void register_module(const std::string& name, Module& module);
@@ -81,7 +81,7 @@ class Module {
  private:
   void check_name(const std::string& name) const;
   bool contains(const Module& other) const;
-  enum class Kind { parameters, buffers, all };
+  enum class Kind { parameters, buffers, saved, all };
   /// Appends what this module and all below have of a kind.
   void collect(const std::string& prefix, Kind kind, NamedTensors& out) const;
 
@@ -89,9 +89,10 @@ class Module {
     std::string name;
     Tensor value;
     const Tensor* member;  // that holds it, or null
+    bool is_saved = true;
     const Tensor& get() const { return member != nullptr ? *member : value; }
   };
-  static void append(const std::vector<Entry>& entries, const std::string& prefix, NamedTensors& out);
+  static void append(const std::vector<Entry>& entries, bool saved_alone, const std::string& prefix, NamedTensors& out);
 
   std::vector<Entry> parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> modules_;

@@ -172,6 +172,17 @@ def test_what_an_attribute_was_it_stays():
     assert [name for name, _ in block.named_parameters()] == ["scale", "linear.weight", "linear.bias"]
 
 
+def test_buffers_that_are_not_saved():
+    module = nn.Sequential(Block())
+    module[0].register_buffer("mask", glade.ones(2), persistent=False)
+    module[0].mask = module[0].mask * 3
+    for model in (module, copy.deepcopy(module)):
+        assert [name for name, _ in model.named_buffers()] == ["0.count", "0.mask"] and "0.mask" not in model.state_dict()
+        assert "0.count" in model.state_dict() and model[0].mask.tolist() == [3, 3]
+        assert model.double()[0].mask.dtype is glade.float64
+    module.load_state_dict(module.state_dict())
+
+
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
