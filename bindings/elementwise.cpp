@@ -146,8 +146,11 @@ void bind_elementwise(py::module_& module) {
       "or a value that x's dtype cannot hold.");
   def_both(
       module, "masked_fill",
-      [](const Tensor& x, const Tensor& mask, const Tensor& value) { return where(mask, to(value, x.dtype()), x); }, arg("x"),
-      arg("mask"), arg("value"), Unlocked());
+      [](const Tensor& x, const Tensor& mask, const Tensor& value) {
+        const Tensor number = to(value, x.dtype());  // one without dimensions may lie on the CPU, as in PyTorch
+        return where(mask, number.ndim() == 0 ? to(number, x.device()) : number, x);
+      },
+      arg("x"), arg("mask"), arg("value"), Unlocked());
   def_unary(module, "clone", clone, "A row-major copy with its own memory. Differentiable.");
 
   def_method("to", static_cast<Tensor (*)(const Tensor&, DType)>(to), arg("dtype"), Unlocked(),
