@@ -209,7 +209,8 @@ def test_against_pytorch(rng, reduction):
     found = F.cross_entropy(glade.tensor(logits), glade.tensor(targets), reduction=reduction, label_smoothing=0.1)
     np.testing.assert_allclose(to_numpy(found), expected.numpy(), rtol=1e-10)
     np.testing.assert_allclose(to_numpy(F.normalize(x, dim=0)), torch_functional.normalize(t, dim=0).numpy())
-    np.testing.assert_allclose(to_numpy(F.rms_norm(x, (4,))), torch_functional.rms_norm(t, (4,)).numpy())
+    if hasattr(torch_functional, "rms_norm"):  # from PyTorch 2.4 on
+        np.testing.assert_allclose(to_numpy(F.rms_norm(x, (4,))), torch_functional.rms_norm(t, (4,)).numpy())
 
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
