@@ -77,12 +77,26 @@ std::string config_field(const models::CausalLM& model, const char* name) {
   return nlohmann::json::parse(model.config_json()).at(name).get<std::string>();
 }
 
-/// This rank's sequences of every batch.
-std::pair<std::int64_t, std::int64_t> share_of(const lm::Run& run, const ProcessGroup& world) {
-  if (run.batch < world.size())
-    throw lm::UsageError(fmt::format("--batch {} is too small for {} processes", run.batch, world.size()));
-  return world.share(run.batch);
-}
+/// How the processes divide a batch: neighbours share the tokens of each sequence, and those with the same tokens the sequences.
+struct Division {
+  ProcessGroup sequence, batch;
+
+  Division(const lm::Run& run, std::int64_t neighbours, const ProcessGroup& world) : batch(world) {
+    if (world.size() % neighbours != 0)
+      throw lm::UsageError(fmt::format("--sequence-parallel {} does not divide {} processes", neighbours, world.size()));
+    const std::int64_t others = world.size() / neighbours;
+    if (run.batch < others)
+      throw lm::UsageError(fmt::format("--batch {} is too small for {} {}", run.batch, others,
+                                       neighbours == 1 ? "processes" : "groups of processes"));
+    if (neighbours == 1) return;
+    if (run.packed) throw lm::UsageError("--sequence-parallel cannot share the tokens of --packed sequences");
+    if (run.seq_len < neighbours)
+      throw lm::UsageError(fmt::format("--seq-len {} is too small for --sequence-parallel {}", run.seq_len, neighbours));
+    const auto n = static_cast<int>(neighbours);
+    sequence = world.split(world.rank() / n);
+    batch = world.split(world.rank() % n);
+  }
+};
 
 constexpr const char* kLossScale = "loss_scale.";  // of its state in a checkpoint's data
 
@@ -135,6 +149,7 @@ class Training {
   lm::RunSettings settings_;
   const lm::Run run_;
   const lm::Data data_;
+  const Division division_;
   const std::vector<nn::data::Batch> validation_;
   nn::data::Loader loader_;
   std::unique_ptr<models::CausalLM> model_;
@@ -173,14 +188,16 @@ Training::Training(const lm::Options& options)
       settings_(resumed_ ? &resumed_->header() : nullptr),
       run_(options, defaults_, settings_),
       data_(options.data, run_.seq_len, run_.packed),
-      validation_(data_.validation_batches(run_.batch, device_, world_)),
+      division_(run_, options.sequence_parallel, world_),
+      validation_(data_.validation_batches(run_.batch, device_, division_.batch, division_.sequence)),
       loader_(data_.tokens(), {.batch_size = run_.batch,
                                .seq_len = run_.seq_len,
-                               .share = share_of(run_, world_),
+                               .share = division_.batch.share(run_.batch),
                                .packed = run_.packed,
                                .seed = run_.seed,
                                .end = data_.training_size(),
-                               .device = device_}) {
+                               .device = device_,
+                               .tokens = division_.sequence.share(run_.seq_len)}) {
   if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
   const bool is_first = world_.rank() == 0;
   if (!options.save.empty() && is_first) saver_.emplace(options.save, options.keep);
@@ -188,6 +205,7 @@ Training::Training(const lm::Options& options)
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
   model_->to(device_);
   model_->model.recompute = options.recompute;
+  model_->set_sequence_group(division_.sequence);
   optimizer_.emplace(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay),
                      optim::AdamWOptions{.beta2 = 0.95});
   if (config_field(*model_, "dtype") == "float16") scaler_.emplace(device_);

@@ -6,6 +6,7 @@
 #include <glade/core/format.h>
 #include <glade/core/profile.h>
 #include <glade/ops/activation/activation.h>
+#include <glade/ops/collective/sequence_parallel.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/matmul/matmul.h>
 #include <glade/ops/shape/shape.h>
@@ -121,10 +122,11 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);
   Tensor q = projected[0], k = projected[1], v = projected[2];
+  const ProcessGroup group = group_of(state);
   if (q_conv1d) {
-    q = q_conv1d->forward(q, state != nullptr ? &state->q_conv : nullptr, cu_seqlens);
-    k = k_conv1d->forward(k, state != nullptr ? &state->k_conv : nullptr, cu_seqlens);
-    v = v_conv1d->forward(v, state != nullptr ? &state->v_conv : nullptr, cu_seqlens);
+    q = q_conv1d->forward(q, state != nullptr ? &state->q_conv : nullptr, cu_seqlens, group);
+    k = k_conv1d->forward(k, state != nullptr ? &state->k_conv : nullptr, cu_seqlens, group);
+    v = v_conv1d->forward(v, state != nullptr ? &state->v_conv : nullptr, cu_seqlens, group);
   }
   if (feature_map_ != nullptr) {
     q = feature_map_(q);
@@ -139,7 +141,7 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.gk = gk;
   const auto [o, final_state] =
-      recurrent(split_heads(q, options_.num_heads), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options);
+      recurrent(split_heads(q, options_.num_heads), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options, group);
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[4] : Tensor(), g_norm, o_proj, residual);
 }
@@ -175,8 +177,8 @@ Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const
   RecurrentOptions options = recurrence(x, state, cu_seqlens);
   options.g_gamma = lightning_g_gamma(options_.num_heads, layer_idx_, num_layers_, x.device(),
                                       q.dtype() == DType::float64 ? DType::float64 : DType::float32);
-  const auto [o, final_state] =
-      recurrent(q, split_heads(silu(projected[1]), options_.num_heads), split_heads(projected[2], options_.num_heads), options);
+  const auto [o, final_state] = recurrent(q, split_heads(silu(projected[1]), options_.num_heads),
+                                          split_heads(projected[2], options_.num_heads), options, group_of(state));
   if (state != nullptr) state->recurrent = final_state;
   return finish(o, g_proj ? projected[3] : Tensor(), g_norm, o_proj, residual);
 }

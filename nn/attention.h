@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include <glade/core/process_group.h>
 #include <glade/nn/containers.h>
 #include <glade/nn/convolution.h>
 #include <glade/nn/linear.h>
@@ -27,8 +28,13 @@ class LinearAttention : public Module {
 
   /// How the recurrence is computed. A single token that comes with a state is one recurrent step, whatever this says.
   Algorithm algorithm = Algorithm::automatic;
+  /// The ranks over which the tokens of every sequence are shared out (ops/collective/sequence_parallel.h); at first this process
+  /// alone. Calls with a state are of this process alone, whatever this says: a rank can generate while the others wait.
+  ProcessGroup sequence_group;
 
  protected:
+  /// The group that computes a call.
+  ProcessGroup group_of(const AttentionState* state) const { return state == nullptr ? sequence_group : ProcessGroup(); }
   /// The options of the recurrence but for its gates.
   RecurrentOptions recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const;
 };

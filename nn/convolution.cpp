@@ -4,7 +4,7 @@
 
 #include <glade/core/format.h>
 #include <glade/nn/init.h>
-#include <glade/ops/convolution/convolution.h>
+#include <glade/ops/collective/sequence_parallel.h>
 #include <glade/ops/elementwise/elementwise.h>
 
 namespace glade::nn {
@@ -19,13 +19,13 @@ ShortConvolution::ShortConvolution(std::int64_t dim, std::int64_t kernel_size, b
   if (with_bias) init::uniform_(bias, -bound, bound);
 }
 
-Tensor ShortConvolution::forward(const Tensor& x, Tensor* state, const Tensor& cu_seqlens) const {
+Tensor ShortConvolution::forward(const Tensor& x, Tensor* state, const Tensor& cu_seqlens, const ProcessGroup& group) const {
   ShortConvolutionOptions options;
   options.silu = silu_;
   options.cu_seqlens = cu_seqlens;
   if (bias.defined()) options.bias = glade::to(bias, x.dtype());
   if (state != nullptr) options.initial_state = *state;
-  auto [y, final_state] = short_convolution(x, glade::to(weight, x.dtype()), options);
+  auto [y, final_state] = short_convolution(x, glade::to(weight, x.dtype()), options, group);
   if (state != nullptr) *state = final_state;
   return y;
 }

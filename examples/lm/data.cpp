@@ -20,16 +20,18 @@ Data::Data(const std::vector<std::string>& files, std::int64_t seq_len, bool pac
                                          tokens_->size(), unit(), validation_size(), seq_len));
 }
 
-std::vector<Batch> Data::validation_batches(std::int64_t sequences, Device device, const ProcessGroup& group) const {
+std::vector<Batch> Data::validation_batches(std::int64_t sequences, Device device, const ProcessGroup& group,
+                                            const ProcessGroup& sequence_group) const {
   const std::int64_t pieces = std::clamp<std::int64_t>(65536 / seq_len_, 1, validation_size() / (seq_len_ + 1));
   const std::int64_t distance = validation_size() / pieces;
+  const auto [first_token, last_token] = sequence_group.share(seq_len_);
   std::vector<Batch> batches;
   for (std::int64_t first = 0; first < pieces; first += sequences) {
     std::vector<std::int64_t> starts;
     const auto [begin, end] = group.share(std::min(pieces - first, sequences));
-    for (std::int64_t i = first + begin; i < first + end; ++i) starts.push_back(training_size_ + i * distance);
+    for (std::int64_t i = first + begin; i < first + end; ++i) starts.push_back(training_size_ + i * distance + first_token);
     if (starts.empty()) continue;
-    Batch& batch = batches.emplace_back(nn::data::make_batch(*tokens_, starts, seq_len_, packed_));
+    Batch& batch = batches.emplace_back(nn::data::make_batch(*tokens_, starts, last_token - first_token, packed_));
     batch.inputs = to_data(batch.inputs, device);
     batch.targets = to_data(batch.targets, device);
   }

@@ -21,9 +21,10 @@ class Data {
   const char* unit() const { return tokens_->is_text() ? "byte" : "token"; }
 
   /// The same sequences of the validation part at every call: at most 65536 tokens, spread evenly. Of every batch of so many
-  /// sequences this rank's share in the group, if there is one.
+  /// sequences this rank's share in the group, if there is one, and of each sequence its share of the tokens in the other.
   std::vector<glade::nn::data::Batch> validation_batches(std::int64_t sequences, glade::Device device,
-                                                         const glade::ProcessGroup& group = {}) const;
+                                                         const glade::ProcessGroup& group = {},
+                                                         const glade::ProcessGroup& sequence_group = {}) const;
 
  private:
   std::shared_ptr<const glade::nn::data::TokenData> tokens_;

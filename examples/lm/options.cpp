@@ -91,6 +91,9 @@ void add_options(CLI::App& app, Options& o) {
   add_run_options(app, o);
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->type_name("DEVICE")->capture_default_str();
   app.add_flag("--recompute", o.recompute, "Save memory: keep only the inputs of layers, and compute the rest again in backward");
+  app.add_option("--sequence-parallel", o.sequence_parallel, "Processes that share the tokens of each sequence")
+      ->check(positive_integer())
+      ->capture_default_str();
   app.add_flag("--eager", o.eager, "Do not capture steps on CUDA in graphs");
   number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none");
   number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");

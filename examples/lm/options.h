@@ -20,7 +20,7 @@ struct Options {
   std::optional<double> minutes, lr, weight_decay, grad_clip;
   std::optional<std::uint64_t> seed;
   bool packed = false, eager = false, recompute = false;
-  std::int64_t stop_at = 0, eval_every = 250, save_every = 0;
+  std::int64_t sequence_parallel = 1, stop_at = 0, eval_every = 250, save_every = 0;
   int keep = 0;
 };
 

@@ -121,10 +121,12 @@ class Loader::Worker {
   Batch assemble(std::int64_t position) {
     const LoaderOptions& options = loader_.options_;
     const auto [begin, end] = *options.share;
+    const auto [first_token, last_token] = *options.tokens;
+    const std::int64_t length = last_token - first_token;
     std::vector<std::int64_t> starts;
-    for (std::int64_t i = begin; i < end; ++i) starts.push_back(loader_.start_of(position + i));
-    Batch batch = host_memory(batch_shape(end - begin, options.seq_len, options.packed));
-    fill_batch(*loader_.data_, starts, options.seq_len, options.packed, batch);
+    for (std::int64_t i = begin; i < end; ++i) starts.push_back(loader_.start_of(position + i) + first_token);
+    Batch batch = host_memory(batch_shape(end - begin, length, options.packed));
+    fill_batch(*loader_.data_, starts, length, options.packed, batch);
     return batch;
   }
 
@@ -159,6 +161,12 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const LoaderOptions& optio
   const auto [first, last] = options_.share.emplace(options.share.value_or(std::pair(std::int64_t{0}, options.batch_size)));
   if (first < 0 || first >= last || last > options.batch_size)
     fail<ValueError>("Loader: the share is from sequence {} to {} of a batch of {}", first, last, options.batch_size);
+  const auto [first_token, last_token] = options_.tokens.emplace(options.tokens.value_or(std::pair(std::int64_t{0}, seq_len)));
+  if (first_token < 0 || first_token >= last_token || last_token > seq_len)
+    fail<ValueError>("Loader: tokens {} to {} of sequences of {}", first_token, last_token, seq_len);
+  if (options.packed && last_token - first_token < seq_len)
+    fail<ValueError>("Loader: tokens {} to {} of packed sequences of {}, which cannot be shared", first_token, last_token,
+                     seq_len);
   if (begin < 0 || end > size || begin > end) fail<ValueError>("Loader: from token {} to {} of {}", begin, end, size);
   if (end - begin - 1 < seq_len)
     fail<ValueError>("Loader: {} tokens are too few for sequences of {} and the token after each", end - begin, seq_len);

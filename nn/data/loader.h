@@ -35,6 +35,9 @@ struct LoaderOptions {
   std::int64_t begin = 0;                ///< the part of the data to take
   std::optional<std::int64_t> end = {};  ///< all of the rest where not given
   Device device = kCPU;
+  /// The tokens of each sequence that next() gives, begin and end, where several loaders share a sequence: ProcessGroup::share().
+  /// Not with packed.
+  std::optional<std::pair<std::int64_t, std::int64_t>> tokens = {};
 };
 
 /// The data cut into sequences, in an order that is shuffled anew for every epoch: a function of the options alone. While a

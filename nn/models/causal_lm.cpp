@@ -142,6 +142,10 @@ void CausalLM::set_algorithm(Algorithm algorithm) {
   for (std::size_t i = 0; i < model.layers.size(); ++i) model.layers[i].attn->algorithm = algorithm;
 }
 
+void CausalLM::set_sequence_group(const ProcessGroup& group) {
+  for (std::size_t i = 0; i < model.layers.size(); ++i) model.layers[i].attn->sequence_group = group;
+}
+
 GLAForCausalLM::GLAForCausalLM(const GLAConfig& config) : CausalLM(config, config.to_json(), gla_attention(config)) {}
 
 LightningForCausalLM::LightningForCausalLM(const LightningConfig& config)

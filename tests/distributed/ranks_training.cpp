@@ -27,9 +27,9 @@ struct Variant {
   int batch = 8, accumulate = 1, steps = 100;
   std::size_t bucket_bytes = 1 << 13;  // several buckets
   bool lightning = false;
+  int sequence = 1;  // neighbouring ranks that share each sequence
+  std::int64_t length = 24;
 };
-
-constexpr std::int64_t kSequence = 24;
 
 /// Tokens with a separator here and there, in a file of this process.
 std::shared_ptr<nn::data::TokenData> make_data() {
@@ -72,15 +72,20 @@ struct Result {
 
 Result train(const Variant& variant, const ProcessGroup& group) {
   static const auto data = make_data();
+  const bool shares_sequences = variant.sequence > 1 && group.size() > 1;
+  const ProcessGroup sequence = shares_sequences ? group.split(group.rank() / variant.sequence) : ProcessGroup();
+  const ProcessGroup replicas = shares_sequences ? group.split(group.rank() % variant.sequence) : group;
   manual_seed(group.size() == 1 ? 5 : 5 + static_cast<std::uint64_t>(group.rank()));  // rank 0's weights count
   const auto model = make_model(variant);
+  model->set_sequence_group(sequence);
   DataParallel parallel(*model, group, variant.bucket_bytes);
   nn::optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-3});
   nn::data::Loader loader(data, {.batch_size = variant.batch,
-                                 .seq_len = kSequence,
-                                 .share = group.share(variant.batch),
+                                 .seq_len = variant.length,
+                                 .share = replicas.share(variant.batch),
                                  .packed = variant.packed,
-                                 .seed = 2});
+                                 .seed = 2,
+                                 .tokens = sequence.share(variant.length)});
   Result result;
   for (int step = 0; step < variant.steps; ++step) {
     std::vector<nn::data::Batch> batches;
@@ -140,6 +145,30 @@ TEST(DataParallelTraining, WithRecomputedLayersOfLightningAttention) {
 }
 
 TEST(DataParallelTraining, InFloat32) { expect_same_losses({.dtype = DType::float32, .steps = 10}, 1e-4); }
+
+TEST(SequenceParallelTraining, HasTheLossesOfOneProcessInFloat64) {
+  expect_same_losses({.sequence = ProcessGroup::world().size(), .length = 43}, 1e-10);
+}
+
+TEST(SequenceParallelTraining, BesideDataParallelRecomputedAndAccumulated) {
+  expect_same_losses({.recompute = true, .batch = 3, .accumulate = 2, .steps = 20, .sequence = 2, .length = 43}, 1e-10);
+}
+
+TEST(SequenceParallelTraining, OfLightningAttention) {
+  expect_same_losses({.steps = 20, .lightning = true, .sequence = ProcessGroup::world().size()}, 1e-10);
+}
+
+TEST(SequenceParallelTraining, InFloat32) {
+  expect_same_losses({.dtype = DType::float32, .steps = 10, .sequence = ProcessGroup::world().size(), .length = 150}, 1e-4);
+}
+
+TEST(SequenceParallelTraining, AModelGeneratesOnOneRankAlone) {
+  const auto model = make_model({});
+  model->set_sequence_group(ProcessGroup::world());
+  if (ProcessGroup::world().rank() == 0) {
+    EXPECT_EQ(model->generate({{1, 2, 3}}, {.max_new_tokens = 5})[0].size(), 5U);
+  }
+}
 
 TEST(DataParallelTraining, TwoRunsHaveTheSameBits) {
   const Variant variant{.dtype = DType::float32, .steps = 10};

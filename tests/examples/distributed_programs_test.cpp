@@ -8,8 +8,7 @@
 namespace glade::testing_support {
 namespace {
 
-const std::string kTrain =
-    GLADE_EXAMPLES "/train_lm --device cpu --data text.txt --layers 1 --hidden 32 --heads 2 --seq-len 32 --warmup 5 ";
+const std::string kTrain = GLADE_EXAMPLES "/train_lm --device cpu --data text.txt --layers 1 --hidden 32 --heads 2 --warmup 5 ";
 
 class DistributedPrograms : public RanksTest {
  protected:
@@ -40,9 +39,18 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+/// The same steps with losses that differ by rounding alone.
+void expect_same(const std::vector<std::array<double, 3>>& rows, const std::vector<std::array<double, 3>>& alone) {
+  ASSERT_EQ(rows.size(), alone.size());
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    for (std::size_t column = 0; column < 3; ++column)
+      EXPECT_NEAR(rows[i][column], alone[i][column], 1e-4 * alone[i][column]) << "row " << i;
+}
+
 TEST_F(DistributedPrograms, TrainLmHasTheSameLossesOnOneTwoAndFourRanks) {
-  for (const std::string& options : {std::string("--batch 6 --steps 20 --eval-every 10 "),
-                                     std::string("--batch 4 --packed --accumulate 2 --steps 10 --model lightning ")}) {
+  for (const std::string& options :
+       {std::string("--batch 6 --seq-len 32 --steps 20 --eval-every 10 "),
+        std::string("--batch 4 --seq-len 32 --packed --accumulate 2 --steps 10 --model lightning ")}) {
     std::vector<std::array<double, 3>> alone;
     for (const int ranks : {1, 2, 4}) {
       const ProcessResult result = run_ranks(ranks, kTrain + options + "--log log.csv --save model.h5");
@@ -50,25 +58,43 @@ TEST_F(DistributedPrograms, TrainLmHasTheSameLossesOnOneTwoAndFourRanks) {
       EXPECT_EQ(count(result.output, "finished after step"), 1u) << result.output;
       const auto rows = rows_of("log.csv");
       if (ranks == 1) alone = rows;
-      ASSERT_EQ(rows.size(), alone.size());
-      for (std::size_t i = 0; i < rows.size(); ++i)
-        for (int column : {0, 1, 2})
-          EXPECT_NEAR(rows[i][static_cast<std::size_t>(column)], alone[i][static_cast<std::size_t>(column)],
-                      1e-4 * alone[i][static_cast<std::size_t>(column)])
-              << "row " << i << " of " << ranks << " ranks";
+      SCOPED_TRACE(std::to_string(ranks) + " ranks");
+      expect_same(rows, alone);
     }
+  }
+}
+
+TEST_F(DistributedPrograms, TrainLmHasTheSameLossesWhereRanksShareSequences) {
+  const std::string options = "--batch 3 --seq-len 45 --steps 10 --eval-every 5 --log log.csv ";
+  ASSERT_EQ(run_ranks(1, kTrain + options).exit_code, 0);
+  const auto alone = rows_of("log.csv");
+  ASSERT_FALSE(alone.empty());
+  for (const auto& [ranks, neighbours] : {std::pair(2, "2"), {4, "2"}, {4, "4"}}) {
+    const ProcessResult result = run_ranks(ranks, kTrain + options + "--sequence-parallel " + neighbours);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, --sequence-parallel " + neighbours);
+    expect_same(rows_of("log.csv"), alone);
+  }
+  for (const auto& [more, error] :
+       {std::pair("--sequence-parallel 3", "--sequence-parallel 3 does not divide 2 processes"),
+        {"--sequence-parallel 2 --packed", "cannot share the tokens of --packed sequences"},
+        {"--sequence-parallel 2 --seq-len 1", "--seq-len 1 is too small for --sequence-parallel 2"}}) {
+    const ProcessResult result = run_ranks(2, kTrain + "--batch 3 " + more);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(error), std::string::npos) << result.output;
   }
 }
 
 // A run of two ranks goes on with four, and with one.
 TEST_F(DistributedPrograms, TrainLmGoesOnWithAnotherNumberOfRanks) {
-  ASSERT_EQ(run_ranks(1, kTrain + "--batch 4 --steps 20 --eval-every 0 --log whole.csv").exit_code, 0);
+  ASSERT_EQ(run_ranks(1, kTrain + "--batch 4 --seq-len 32 --steps 20 --eval-every 0 --log whole.csv").exit_code, 0);
   int stop = 5;
   for (const int ranks : {2, 4, 1}) {
-    const ProcessResult result = run_ranks(ranks, kTrain +
-                                                      "--batch 4 --steps 20 --eval-every 0 --save model.h5 --resume auto "
-                                                      "--log parts.csv --stop-at " +
-                                                      std::to_string(stop));
+    const ProcessResult result =
+        run_ranks(ranks, kTrain +
+                             "--batch 4 --seq-len 32 --steps 20 --eval-every 0 --save model.h5 --resume auto "
+                             "--log parts.csv --stop-at " +
+                             std::to_string(stop));
     ASSERT_EQ(result.exit_code, 0) << result.output;
     stop += 5;
   }
@@ -86,7 +112,7 @@ TEST_F(DistributedPrograms, ASignalToAnyRankSavesOnceAndEndsAll) {
   std::ofstream script("run.sh");
   // The second rank sends it to itself: its process is the one that the shell becomes.
   script << "if [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ]; then (sleep 2; kill -TERM $$) & fi\n"
-         << "exec " << kTrain << "--batch 4 --steps 1000000 --eval-every 0 --save model.h5\n";
+         << "exec " << kTrain << "--batch 4 --seq-len 32 --steps 1000000 --eval-every 0 --save model.h5\n";
   script.close();
   const ProcessResult result = run_ranks(3, "sh run.sh");
   EXPECT_NE(result.exit_code, 0);
@@ -95,14 +121,14 @@ TEST_F(DistributedPrograms, ASignalToAnyRankSavesOnceAndEndsAll) {
 }
 
 TEST_F(DistributedPrograms, ALossThatIsNotFiniteEndsAllWithOneMessage) {
-  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --lr 1e30 --eval-every 0 --save model.h5");
+  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --seq-len 32 --lr 1e30 --eval-every 0 --save model.h5");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_EQ(count(result.output, "try a smaller --lr"), 1u) << result.output;
   EXPECT_FALSE(std::filesystem::exists("model.h5"));
 }
 
 TEST_F(DistributedPrograms, MinutesAreRankZeros) {
-  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --minutes 0.02 --eval-every 0");
+  const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --seq-len 32 --minutes 0.02 --eval-every 0");
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_EQ(count(result.output, "finished after step"), 1u) << result.output;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <glade/ops/shape/shape.h>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -360,6 +361,21 @@ TEST_P(LoaderTest, SharesMakeUpTheBatch) {
   }
 }
 
+// The same for tokens, each with the target that it has in the whole sequence.
+TEST_P(LoaderTest, SharesOfTokensMakeUpTheSequences) {
+  Loader whole(data_, options());
+  LoaderOptions first = options(), rest = options();
+  first.tokens = {0, 5};
+  rest.tokens = {5, 16};
+  Loader a(data_, first), b(data_, rest);
+  for (int i = 0; i < 5; ++i) {
+    const Batch expected = whole.next(), before = a.next(), after = b.next();
+    EXPECT_EQ(cat({before.inputs, after.inputs}, 1).to_vector<std::int64_t>(), expected.inputs.to_vector<std::int64_t>());
+    EXPECT_EQ(cat({before.targets, after.targets}, 1).to_vector<std::int64_t>(), expected.targets.to_vector<std::int64_t>());
+    EXPECT_EQ(before.counted + after.counted, expected.counted);
+  }
+}
+
 TEST_P(LoaderTest, RefusesBadOptions) {
   const auto refused = [&](auto change, const std::string& message) {
     LoaderOptions bad = options();
@@ -374,6 +390,8 @@ TEST_P(LoaderTest, RefusesBadOptions) {
   refused([](auto& o) { o.begin = -1; }, "from token -1");
   for (const auto& [begin, end] : {std::pair(-1, 2), {1, 1}, {2, 4}})
     refused([&](auto& o) { o.share = {begin, end}; }, "the share is from sequence " + std::to_string(begin));
+  for (const auto& [begin, end] : {std::pair(-1, 2), {1, 1}, {2, 17}})
+    refused([&](auto& o) { o.tokens = {begin, end}; }, "tokens " + std::to_string(begin) + " to " + std::to_string(end));
   Loader loader(data_, options());
   EXPECT_TRUE(throws_with<ValueError>([&] { loader.seek(-1); }, "position is -1"));
   constexpr std::int64_t kMax = std::int64_t{1} << 62;
