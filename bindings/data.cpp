@@ -114,15 +114,17 @@ void bind_data(py::module_& module) {
       "are used; for a GPU in pinned memory, from which they are copied asynchronously.")
       .def(py::init([](std::shared_ptr<TokenData> tokens, std::int64_t batch_size, std::int64_t seq_len, bool packed,
                        std::uint64_t seed, std::int64_t begin, std::optional<std::int64_t> end, Device device,
-                       std::optional<std::pair<std::int64_t, std::int64_t>> share) {
-             return std::make_unique<Loader>(std::move(tokens),
-                                             LoaderOptions{batch_size, seq_len, share, packed, seed, begin, end, device});
+                       std::optional<std::pair<std::int64_t, std::int64_t>> share,
+                       std::optional<std::pair<std::int64_t, std::int64_t>> token_share) {
+             return std::make_unique<Loader>(
+                 std::move(tokens), LoaderOptions{batch_size, seq_len, share, packed, seed, begin, end, device, token_share});
            }),
            arg("data"), arg("batch_size"), arg("seq_len"), py::kw_only(), arg("packed") = false, arg("seed") = 0,
-           arg("begin") = 0, arg("end") = py::none(), arg("device") = kCPU, arg("share") = py::none(),
+           arg("begin") = 0, arg("end") = py::none(), arg("device") = kCPU, arg("share") = py::none(), arg("tokens") = py::none(),
            "Takes the tokens from `begin` to `end`. Packed: all sequences in one row, in which a new one begins after every "
            "separator too. `share` is the part of each batch's sequences, begin and end, that is given, where several loaders "
-           "share a batch: ProcessGroup.share(). ValueError where the data are too short or an argument is out of range.")
+           "share a batch: ProcessGroup.share(); `tokens` the part of each sequence's tokens, likewise, not with packed. "
+           "ValueError where the data are too short or an argument is out of range.")
       .def(
           "__iter__", [](const py::object& self) { return self; }, "The loader itself.")
       .def("__next__", &Loader::next, Unlocked(), "The next batch, on the device. Throws what went wrong on the thread.")

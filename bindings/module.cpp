@@ -21,11 +21,11 @@ PYBIND11_MODULE(_glade, module) {
   bind_autograd(module);
   bind_cuda(module);
   bind_modules(module);
+  bind_distributed(module);
   bind_models(module);
   bind_optim(module);
   bind_checkpoint(module);
   bind_data(module);
-  bind_distributed(module);
   bind_profiler(module);
   make_modules_collectable();
   explain_argument_errors(module);

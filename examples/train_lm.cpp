@@ -81,15 +81,14 @@ std::string config_field(const models::CausalLM& model, const char* name) {
 struct Division {
   ProcessGroup sequence, batch;
 
-  Division(const lm::Run& run, std::int64_t neighbours, const ProcessGroup& world) : batch(world) {
+  Division(const lm::Run& run, std::int64_t neighbours, const ProcessGroup& world) {
     if (world.size() % neighbours != 0)
       throw lm::UsageError(fmt::format("--sequence-parallel {} does not divide {} processes", neighbours, world.size()));
     const std::int64_t others = world.size() / neighbours;
     if (run.batch < others)
       throw lm::UsageError(fmt::format("--batch {} is too small for {} {}", run.batch, others,
                                        neighbours == 1 ? "processes" : "groups of processes"));
-    if (neighbours == 1) return;
-    if (run.packed) throw lm::UsageError("--sequence-parallel cannot share the tokens of --packed sequences");
+    if (neighbours > 1 && run.packed) throw lm::UsageError("--sequence-parallel cannot share the tokens of --packed sequences");
     if (run.seq_len < neighbours)
       throw lm::UsageError(fmt::format("--seq-len {} is too small for --sequence-parallel {}", run.seq_len, neighbours));
     const auto n = static_cast<int>(neighbours);

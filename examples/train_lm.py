@@ -52,6 +52,20 @@ def configure(options, defaults, vocab_size, resumed):
     return config
 
 
+def divide(world, run, neighbours):
+    """The groups of this process: neighbours, which share the tokens of each sequence, and those that share the batch's sequences."""
+    if world.size % neighbours:
+        raise UsageError(f"--sequence-parallel {neighbours} does not divide {world.size} processes")
+    others = world.size // neighbours
+    if run.batch < others:
+        raise UsageError(f"--batch {run.batch} is too small for {others} {'processes' if neighbours == 1 else 'groups of processes'}")
+    if neighbours > 1 and run.packed:
+        raise UsageError("--sequence-parallel cannot share the tokens of --packed sequences")
+    if run.seq_len < neighbours:
+        raise UsageError(f"--seq-len {run.seq_len} is too small for --sequence-parallel {neighbours}")
+    return world.split(world.rank // neighbours), world.split(world.rank % neighbours)
+
+
 class Training:
     def __init__(self, options, stack):
         self.options = options
@@ -64,17 +78,18 @@ class Training:
         self.data = Data(options.data, run.seq_len, run.packed)
         if options.save or resumed:
             self.settings.fix_data(self.data.tokens)
-        if run.batch < self.world.size:
-            raise UsageError(f"--batch {run.batch} is too small for {self.world.size} processes")
-        self.kept = list(self.data.validation_batches(run.batch, self.device, self.world))
-        how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device, share=self.world.share(run.batch))
-        self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how)
+        neighbours, others = divide(self.world, run, options.sequence_parallel)
+        self.kept = list(self.data.validation_batches(run.batch, self.device, others, neighbours))
+        how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device)
+        shares = dict(share=others.share(run.batch), tokens=neighbours.share(run.seq_len))
+        self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how, **shares)
         is_first = self.world.rank == 0
         saves = options.save and is_first
         self.saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep)) if saves else None
         glade.manual_seed(run.seed)
         self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
         self.model.model.recompute = options.recompute
+        self.model.set_sequence_group(neighbours)
         groups = optim.decay_matrices(self.model.named_parameters(), run.weight_decay)
         self.optimizer = optim.AdamW(groups, lr=run.lr, betas=(0.9, 0.95))
         self.scaler = optim.LossScaler(self.device) if self.model.config["dtype"] == "float16" else None

@@ -18,15 +18,16 @@ class Data:
                 f"too few for sequences of {seq_len} {self.unit}s"
             )
 
-    def validation_batches(self, sequences, device, group):
+    def validation_batches(self, sequences, device, group, sequence_group):
         """Batches (inputs, targets, cu_seqlens, counted) of the same sequences at every call: at most 65536 tokens, spread evenly. Of every
-        batch of so many sequences this rank's share in the group, if there is one."""
+        batch of so many sequences this rank's share in the group, if there is one, and of each sequence its tokens in the other."""
         pieces = min(max(65536 // self._seq_len, 1), self.validation_size // (self._seq_len + 1))
         distance = self.validation_size // pieces
-        starts = [self.training_size + i * distance for i in range(pieces)]
+        first_token, last_token = sequence_group.share(self._seq_len)
+        starts = [self.training_size + i * distance + first_token for i in range(pieces)]
         for first in range(0, pieces, sequences):
             begin, end = group.share(min(pieces - first, sequences))
             if begin == end:
                 continue
-            batch = make_batch(self.tokens, starts[first + begin : first + end], self._seq_len, self._packed)
+            batch = make_batch(self.tokens, starts[first + begin : first + end], last_token - first_token, self._packed)
             yield batch.inputs.to(device), batch.targets.to(device), batch.cu_seqlens, batch.counted

@@ -54,6 +54,7 @@ def make_parser():
     parser.option("--device", "auto, cpu, cuda or cuda:N", "auto", metavar="DEVICE")
     text = "Save memory: keep only the inputs of layers, and compute the rest again in backward"
     parser.add_argument("--recompute", action="store_true", help=text)
+    parser.option("--sequence-parallel", "Processes that share the tokens of each sequence", 1, type=size, metavar="N")
     parser.add_argument("--eager", action="store_true", help="Do not capture steps on CUDA in graphs")
     text = "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none"
     parser.option("--stop-at", text, 0, type=count, metavar="N")

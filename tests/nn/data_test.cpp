@@ -1,10 +1,10 @@
 // Token files, their loader, and training on packed documents.
 #include <glade/nn/data/loader.h>
 #include <glade/nn/models/causal_lm.h>
+#include <glade/ops/shape/shape.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <glade/ops/shape/shape.h>
 #include <numeric>
 #include <set>
 #include <thread>

@@ -1,5 +1,6 @@
 """glade.distributed: what one process does, and what several do under mpirun."""
 
+import csv
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import glade
 from glade import distributed
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LIBRARY = Path(glade._glade.__file__).parents[2] / "libglade_mpi.so"
 needs_mpi = pytest.mark.skipif(not shutil.which("mpirun") or not LIBRARY.exists(), reason="built without MPI, or no mpirun")
 
@@ -63,12 +65,38 @@ distributed.shutdown()
 """
 
 
-def run(ranks, script):
+SEQUENCE = """
+import glade
+from glade import distributed, nn
+
+world = distributed.world()
+glade.manual_seed(3)
+sizes = dict(vocab_size=16, hidden_size=16, num_hidden_layers=2, num_heads=2)
+for config in {"model_type": "gla", "use_short_conv": True, **sizes}, {"model_type": "lightning", **sizes}:
+    model = nn.models.from_config(config)
+    ids = glade.tensor([[i * i % 7 for i in range(44)]])
+    alone = model.loss(ids[:, :43], ids[:, 1:])
+    alone.backward()
+    expected = [x.grad for x in model.parameters()]
+    for x in model.parameters():
+        x.grad = None
+    model.set_sequence_group(world)
+    begin, end = world.share(43)
+    part = model.loss(ids[:, begin:end], ids[:, begin + 1 : end + 1]) * ((end - begin) / 43)
+    part.backward()
+    assert abs(distributed.all_reduce(part.detach()).item() - alone.item()) < 1e-5
+    for x, y in zip(model.parameters(), expected):
+        assert (distributed.all_reduce(x.grad) - y).abs().max().item() < 1e-5
+distributed.shutdown()
+"""
+
+
+def run(ranks, *arguments):
     variables = {
         "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "GLADE_DISTRIBUTED_TIMEOUT": "30",
     }  # fmt: skip
-    command = ["mpirun", "-n", str(ranks), sys.executable, "-c", script]
+    command = ["mpirun", "-n", str(ranks), sys.executable, *arguments]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
@@ -76,15 +104,41 @@ def run(ranks, script):
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_several_processes(ranks):
-    code, output = run(ranks, WORKER)
+    code, output = run(ranks, "-c", WORKER)
     assert code == 0, output
     losses = [line for line in output.splitlines() if line.startswith("loss")]
     assert len(losses) == 10 and float(losses[-1].split()[1]) < float(losses[0].split()[1])
 
 
 @needs_mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_models_on_parts_of_a_sequence(ranks):
+    code, output = run(ranks, "-c", SEQUENCE)
+    assert code == 0, output
+
+
+@needs_mpi
+def test_train_lm_on_parts_of_sequences(tmp_path):
+    data = tmp_path / "text.txt"
+    data.write_text("".join(f"Line {i}: {i * i} lazy dogs.\n" for i in range(600)))
+    options = "--device cpu --layers 1 --hidden 32 --heads 2 --seq-len 45 --batch 3 --warmup 5 --steps 6 --eval-every 3".split()
+
+    def losses(ranks, neighbours):
+        log = tmp_path / f"{ranks}.{neighbours}.csv"
+        code, output = run(ranks, EXAMPLES / "train_lm.py", "--data", data, "--log", log, "--sequence-parallel", str(neighbours), *options)
+        assert code == 0, output
+        rows = csv.DictReader(log.open())
+        return [float(value) for row in rows for name, value in row.items() if "bits_per" in name and value]
+
+    alone = losses(1, 1)
+    assert len(alone) >= 6
+    for ranks, neighbours in ((2, 2), (4, 2)):
+        assert losses(ranks, neighbours) == pytest.approx(alone, rel=1e-4)
+
+
+@needs_mpi
 def test_an_error_of_one_process_ends_the_others():
-    code, output = run(2, "import glade\nif glade.distributed.world().rank: raise SystemExit(3)\nglade.distributed.world().barrier()")
+    code, output = run(2, "-c", "import glade\nif glade.distributed.world().rank: raise SystemExit(3)\nglade.distributed.world().barrier()")
     assert code != 0, output
 
 
