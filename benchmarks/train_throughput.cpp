@@ -3,6 +3,7 @@
 //
 //   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_train_fla.py
 //   mpirun -np 4 train_throughput ...                          data parallel, the same batch on every rank: weak scaling
+//   mpirun -np 4 train_throughput --sequence-parallel ...      sequences of four times --seq-len tokens, a part on every rank
 #include <fmt/format.h>
 #include <glade/glade.h>
 
@@ -22,7 +23,7 @@ constexpr double kPeakFlops = 989e12;  // of an H200 in bfloat16, dense
 
 struct Options {
   std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
-  bool eager = false;
+  bool eager = false, recompute = false, sequence_parallel = false;
   std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
@@ -58,6 +59,8 @@ int run(const Options& options) {
   const auto model =
       options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
   model->to(device);
+  model->model.recompute = options.recompute;
+  if (options.sequence_parallel) model->set_sequence_group(world);
   nn::distributed::DataParallel parallel(*model, world);
   optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-4});
   double parameters = 0;
@@ -91,12 +94,13 @@ int run(const Options& options) {
   ProcessGroup::shutdown();
   if (world.rank() > 0) return 0;
   fmt::print(
-      "{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss "
+      "{}{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss "
       "{:.4f} -> "
       "{:.4f}\n",
-      world.size() > 1 ? fmt::format("{} ranks, ", world.size()) : "", options.model, options.size, options.batch,
-      options.seq_len, options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops,
-      1e3 * times[times.size() / 2], peak / (1 << 30), first_step, first_loss, loss.item<double>());
+      world.size() > 1 ? fmt::format("{} ranks, ", world.size()) : "", options.sequence_parallel ? "shared sequences, " : "",
+      options.model, options.size, options.batch, options.seq_len, options.dtype, rate,
+      100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * times[times.size() / 2], peak / (1 << 30), first_step,
+      first_loss, loss.item<double>());
   return 0;
 }
 
@@ -114,6 +118,8 @@ int main(int argc, char** argv) try {
   app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->check(positive)->capture_default_str();
   app.add_option("--steps", o.steps, "Steps to time")->check(positive)->capture_default_str();
   app.add_flag("--eager", o.eager, "Without a CUDA graph");
+  app.add_flag("--recompute", o.recompute, "Keep only the inputs of layers, and compute the rest again in backward");
+  app.add_flag("--sequence-parallel", o.sequence_parallel, "All ranks share each sequence, with --seq-len of its tokens each");
   CLI11_PARSE(app, argc, argv);
   return run(o);
 } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/optim/adamw.h>
 #include <glade/ops/collective/collective.h>
+#include <glade/ops/collective/sequence_parallel.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
@@ -113,10 +114,55 @@ TEST_F(CudaRanks, DisagreementIsAnErrorOnEveryRank) {
   EXPECT_EQ(x.to_vector<double>(), std::vector<double>(4, world().size()));
 }
 
+/// Leaves: this rank's tokens of some tensors [B, T, ...].
+Tensors parts(const Tensors& whole, std::int64_t begin, std::int64_t end) {
+  Tensors leaves;
+  for (const Tensor& x : whole) leaves.push_back(clone(slice(x, 1, begin, end)).set_requires_grad());
+  return leaves;
+}
+
+TEST_F(CudaRanks, RecurrenceOfASharedSequenceIsThatOfOneGPU) {
+  constexpr std::int64_t kTokens = 3001, kHeads = 4;
+  const auto [begin, end] = world().share(kTokens);
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const char gate : {'g', 'k', 'v', 'm'})
+      for (const bool reverse : {false, true}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + gate + (reverse ? " reverse" : ""));
+        const auto draw = [&](const Shape& shape) { return random_tensor(shape, gpu(), dtype); };
+        const Shape rows{1, kTokens, kHeads, 128};
+        Tensors whole{draw(rows), draw(rows), draw(rows)};
+        if (gate != 'm') whole.push_back(abs(draw(gate == 'g' ? Shape{1, kTokens, kHeads} : rows)) * -0.01);
+        const Tensor grad_o = draw(rows), first = random_tensor({1, kHeads, 128, 128}, gpu(), DType::float32);
+        const auto run = [&](const Tensors& x, const Tensor& gradient, const ProcessGroup& group) {
+          RecurrentOptions options;
+          if (gate == 'g') options.g = x[3];
+          if (gate == 'k') options.gk = x[3];
+          if (gate == 'v') options.gv = x[3];
+          if (gate == 'm') options.g_gamma = full({kHeads}, -0.002, {DType::float32, gpu()});
+          options.initial_state = first;
+          options.reverse = reverse;
+          auto results = recurrent(x[0], x[1], x[2], options, group);
+          autograd::backward({results.first}, {gradient});
+          return results;
+        };
+        const Tensors alone = parts(whole, 0, kTokens), mine = parts(whole, begin, end);
+        const auto [o, state] = run(alone, grad_o, {});
+        const auto [my_o, my_state] = run(mine, contiguous(slice(grad_o, 1, begin, end)), world());
+        const double tolerance = dtype == DType::float32 ? 2e-5 : 1.5e-2;
+        EXPECT_LE(relative_error(my_o, slice(o, 1, begin, end)), tolerance);
+        EXPECT_LE(relative_error(my_state, state), tolerance);
+        for (std::size_t i = 0; i < mine.size(); ++i)  // a gate's gradient is a difference of larger sums
+          EXPECT_LE(relative_error(mine[i].grad(), slice(alone[i].grad(), 1, begin, end)), (i == 3 ? 5 : 1) * tolerance)
+              << "gradient " << i;
+      }
+}
+
 enum class Mode { alone, eager, graphed };
+enum class Share { sequences, tokens };
 
 /// The losses of training on the same global batches.
-std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device) {
+std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device, Share share = Share::sequences) {
+  constexpr std::int64_t kSequences = 8, kTokens = 256;
   const ProcessGroup group = mode == Mode::alone ? ProcessGroup() : world;
   nn::models::GLAConfig config;
   config.vocab_size = 64;
@@ -127,6 +173,7 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   manual_seed(3 + (mode == Mode::alone ? 0 : static_cast<std::uint64_t>(group.rank())));
   nn::models::GLAForCausalLM model(config);
   model.to(device);
+  if (share == Share::tokens) model.set_sequence_group(group);
   nn::distributed::DataParallel parallel(model, group, 1 << 18);
   nn::optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-3});
   const auto step = [&](const Tensors& batch) {
@@ -141,11 +188,13 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   Generator generator(9);
   std::vector<double> losses;
   for (int i = 0; i < 20; ++i) {
-    const Tensor ids = to(uniform({8, 65}, 0, 64, {DType::float32, kCPU}, generator), DType::int64);
-    const auto [begin, end] = group.share(8);
-    const Tensor rows = slice(ids, 0, begin, end);
-    const Tensors batch{to_data(contiguous_data(slice(rows, 1, 0, 64)), device),
-                        to_data(contiguous_data(slice(rows, 1, 1, 65)), device)};
+    const Tensor ids = to(uniform({kSequences, kTokens + 1}, 0, 64, {DType::float32, kCPU}, generator), DType::int64);
+    const int dim = share == Share::tokens ? 1 : 0;
+    const auto [begin, end] = group.share(share == Share::tokens ? kTokens : kSequences);
+    const auto mine = [&, b = begin, e = end](std::int64_t first) {
+      return to_data(contiguous_data(slice(slice(ids, 1, first, first + kTokens), dim, b, e)), device);
+    };
+    const Tensors batch{mine(0), mine(1)};
     losses.push_back((mode == Mode::graphed ? graphed(batch) : step(batch))[0].item<double>());
   }
   EXPECT_EQ(graphed.is_replaying(), mode == Mode::graphed);
@@ -158,12 +207,19 @@ TEST_F(CudaRanks, TrainingHasTheLossesOfOneGPU) {
   for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]) << "step " << i;
 }
 
+TEST_F(CudaRanks, TrainingOnPartsOfSequencesHasTheLossesOfOneGPU) {
+  const auto alone = train(Mode::alone, DType::float32, world(), gpu()),
+             together = train(Mode::eager, DType::float32, world(), gpu(), Share::tokens);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]) << "step " << i;
+}
+
 TEST_F(CudaRanks, GraphedTrainingHasTheBitsOfEagerTraining) {
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    const auto eager = train(Mode::eager, dtype, world(), gpu());
-    EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu()), eager);
-    EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu()), eager) << "another run";
-  }
+  for (const Share share : {Share::sequences, Share::tokens})
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const auto eager = train(Mode::eager, dtype, world(), gpu(), share);
+      EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu(), share), eager);
+      EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu(), share), eager) << "another run";
+    }
 }
 
 }  // namespace

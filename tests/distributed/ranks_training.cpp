@@ -166,7 +166,8 @@ TEST(SequenceParallelTraining, AModelGeneratesOnOneRankAlone) {
   const auto model = make_model({});
   model->set_sequence_group(ProcessGroup::world());
   if (ProcessGroup::world().rank() == 0) {
-    EXPECT_EQ(model->generate({{1, 2, 3}}, {.max_new_tokens = 5})[0].size(), 5U);
+    const std::vector<std::vector<std::int64_t>> prompts{{1, 2, 3}};
+    EXPECT_EQ(model->generate(prompts, {.max_new_tokens = 5})[0].size(), 8U);
   }
 }
 
