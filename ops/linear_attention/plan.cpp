@@ -106,8 +106,8 @@ int intra_chunk_key_parts(const AttentionProblem& p) {
   return supports_state_scan(with_parts_as_heads(p, kParts)) ? kParts : 0;
 }
 
-/// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts take
-/// 0.5 to 0.99 of the time of the passes.
+/// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
+/// take 0.5 to 0.99 of the time of the passes.
 int plan_key_parts(const AttentionProblem& p) {
   const AttentionProblem::Gradients& wanted = p.gradients;
   return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
