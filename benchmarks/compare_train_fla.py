@@ -143,7 +143,7 @@ class GladeTasks:
         prompt = [[(7 * i + 11 * j) % size.vocabulary for j in range(PROMPT)] for i in range(batch)]
 
         def generate(count):
-            assert [len(x) for x in model.generate(prompt, count, temperature=0)] == [count] * batch
+            assert [len(x) for x in model.generate(prompt, count, temperature=0)] == [PROMPT + count] * batch
 
         return measure_generation(generate, batch, count, glade.cuda.reset_peak_memory_stats,
                                   lambda: glade.cuda.memory_stats()["peak_allocated"])

@@ -211,7 +211,7 @@ class Glade:
         model = self.load(path, "bfloat16")
 
         def generate(prompts, count):
-            assert [len(x) for x in model.generate(prompts.tolist(), count, temperature=0)] == [count] * len(prompts)
+            assert [len(x) for x in model.generate(prompts.tolist(), count, temperature=0)] == [len(p) + count for p in prompts]
 
         return generate
 
