@@ -54,7 +54,14 @@ def test_doctests(name, tmp_path, monkeypatch):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("guide", ["README.md", "docs/python.md", "docs/coming_from_pytorch.md", "docs/pretrained.md", "docs/tuning.md"])
+GUIDES = ["README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")) if "```python\n" in page.read_text())]
+
+
+def test_guides_are_found():
+    assert {"README.md", "docs/python.md", "docs/other_programs.md", "docs/using_linear_attention.md"} <= set(GUIDES)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
 def test_guides(guide, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tests").symlink_to(ROOT / "tests")  # whose models are opened

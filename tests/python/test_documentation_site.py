@@ -106,3 +106,8 @@ def test_every_environment_variable_is_on_its_page():
     rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / "environment.md").read_text(), re.MULTILINE)
     described = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert set(described) ^ variables_read() == set()
+
+
+def test_citations_name_this_version():
+    assert f"\nversion: {glade.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{glade.__version__}}}" in (DOCS / "cite.md").read_text()
