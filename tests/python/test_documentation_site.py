@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,12 @@ def test_every_environment_variable_is_on_its_page():
 def test_citations_name_this_version():
     assert f"\nversion: {glade.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"version = {{{glade.__version__}}}" in (DOCS / "cite.md").read_text()
+
+
+def test_pictures_are_those_that_the_script_draws_and_shown():
+    pictures = runpy.run_path(str(DOCS / "pictures" / "draw.py"))["PICTURES"]
+    assert {path.stem for path in (DOCS / "pictures").glob("*.svg")} == set(pictures)
+    text = "".join(page.read_text() for page in PAGES)
+    for name, draw in pictures.items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == draw(), "run docs/pictures/draw.py"
+        assert f"(pictures/{name}.svg)" in text
