@@ -17,19 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double timeout() {
-  static const double seconds = [] {
-    const char* const given = std::getenv("GLADE_DISTRIBUTED_TIMEOUT");
-    if (given == nullptr) return 60.0;
-    char* end = nullptr;
-    const double value = std::strtod(given, &end);
-    if (end == given || *end != '\0' || !(value > 0))
-      fail<ValueError>("GLADE_DISTRIBUTED_TIMEOUT is {}, expected a number of seconds above 0", given);
-    return value;
-  }();
-  return seconds;
-}
-
 std::string failure;  // of this process, once there is one
 
 /// All agreements of this process, and the thread that uses them.
@@ -40,6 +27,10 @@ std::thread::id user;
 void look_at_answers() {
   static bool is_looking = false;
   if (is_looking || !failure.empty() || std::this_thread::get_id() != user) return;
+  if (const char* const error = watchdog::take_error()) {
+    failure = error;  // once: what is destroyed on the way out may wait for a GPU
+    check_usable();
+  }
   is_looking = true;
   try {
     for (Agreement* const agreement : agreements) agreement->look();
@@ -52,7 +43,21 @@ void look_at_answers() {
 
 }  // namespace
 
+double timeout() {
+  static const double seconds = [] {
+    const char* const given = std::getenv("GLADE_DISTRIBUTED_TIMEOUT");
+    if (given == nullptr) return 50.0;
+    char* end = nullptr;
+    const double value = std::strtod(given, &end);
+    if (end == given || *end != '\0' || !(value > 0))
+      fail<ValueError>("GLADE_DISTRIBUTED_TIMEOUT is {}, expected a number of seconds above 0", given);
+    return value;
+  }();
+  return seconds;
+}
+
 void check_usable() {
+  if (const char* const error = watchdog::take_error()) fail<DistributedError>("{}", error);
   if (!failure.empty()) fail<DistributedError>("{}", failure);
 }
 
@@ -60,20 +65,21 @@ void set_failed(const char* operation) {
   if (failure.empty()) failure = fmt::format("the processes cannot go on together: an earlier {} did not end", operation);
 }
 
-void wait_for(mpi::Request& request, const char* operation, std::optional<double> seconds) {
+void wait_for(mpi::Request& request, const char* operation, watchdog::Activity activity) {
   check_usable();
   constexpr int kYields = 2000;  // then the processor is left to others
-  const double limit = seconds ? *seconds : timeout();
+  const bool is_limited = activity != watchdog::Activity::shutdown && !watchdog::is_running();  // which says more
   const Clock::time_point begin = Clock::now();
+  const watchdog::During during(activity, operation);
   try {
     for (int i = 0; !request.is_done(); ++i) {
       if (i < kYields) sched_yield();
       else std::this_thread::sleep_for(std::chrono::microseconds(50));
       check_interrupt();
-      if (i % 64 == 0 && std::chrono::duration<double>(Clock::now() - begin).count() > limit)
+      if (is_limited && i % 64 == 0 && std::chrono::duration<double>(Clock::now() - begin).count() > timeout())
         fail<DistributedError>(
             "{}: another process did not come for {:g} s: it hangs or has ended (GLADE_DISTRIBUTED_TIMEOUT sets the seconds)",
-            operation, limit);
+            operation, timeout());
     }
   } catch (...) {
     set_failed(operation);

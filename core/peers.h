@@ -4,18 +4,20 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <set>
 #include <vector>
 
 #include <glade/core/mpi/communicator.h>
+#include <glade/core/watchdog.h>
 
 namespace glade::peers {
 
-/// Waits until a request is done, by default for GLADE_DISTRIBUTED_TIMEOUT seconds (60). DistributedError after that time, and at
-/// once if an earlier wait of this process failed: whose memory MPI still uses is then unknown.
-void wait_for(mpi::Request& request, const char* operation, std::optional<double> seconds = {});
-/// DistributedError where a wait failed.
+/// How long a rank waits for another one: GLADE_DISTRIBUTED_TIMEOUT in seconds, 50 where it is not set.
+double timeout();
+/// Waits until a request is done. DistributedError where a rank is at fault that others wait for (core/watchdog.h), and at once
+/// if an earlier wait of this process failed: whose memory MPI still uses is then unknown. Activity::shutdown has no timeout.
+void wait_for(mpi::Request& request, const char* operation, watchdog::Activity activity = watchdog::Activity::peers);
+/// DistributedError where a wait failed, or a rank is at fault.
 void check_usable();
 /// Remembers that one did, in a call of this operation.
 void set_failed(const char* operation);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 
@@ -14,6 +13,7 @@
 #include <glade/core/launcher.h>
 #include <glade/core/parallel.h>
 #include <glade/core/peers.h>
+#include <glade/core/watchdog.h>
 
 namespace glade {
 
@@ -220,6 +220,7 @@ ProcessGroup ProcessGroup::world() {
     made->local_size = host->size();
     std::tie(made->gpu, made->processes_at_gpus) = launcher::place_among_gpus(*host);
     launcher::divide_cores(*host);
+    watchdog::start(all->split(0, all->rank()), peers::timeout());
     made->group = ProcessGroup(std::make_shared<Impl>(std::move(all)));
   }
   world_of_process = made.release();
@@ -232,7 +233,8 @@ void ProcessGroup::shutdown() {
   world_of_process->is_over = true;
   if (!impl) return;
   for (const auto& entry : impl->nccls) cuda::synchronize(entry.first);
-  peers::wait_for(*impl->control->barrier(), "shutdown", std::numeric_limits<double>::infinity());  // one may still write files
+  peers::wait_for(*impl->control->barrier(), "shutdown", watchdog::Activity::shutdown);  // one may still write files
+  watchdog::stop();
   launcher::disconnect();
 }
 

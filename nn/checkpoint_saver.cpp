@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include <glade/core/format.h>
+#include <glade/core/watchdog.h>
 #include <glade/nn/output_file.h>
 
 namespace glade::nn {
@@ -107,11 +108,13 @@ void CheckpointSaver::wait() {
 }
 
 void CheckpointSaver::finish() {
+  const watchdog::During during(watchdog::Activity::busy, "writing a checkpoint");  // other ranks may wait for this one
   if (pending_.valid()) pending_.get();
 }
 
 std::optional<CheckpointFile> open_newest_checkpoint(const std::string& path,
                                                      const std::function<void(const std::string&)>& warn) {
+  const watchdog::During during(watchdog::Activity::busy, "reading checkpoints");
   std::vector<std::string> candidates;
   for (const NumberedFile& file : numbered_files(path)) candidates.push_back(file.path);
   if (std::error_code error; fs::exists(path, error)) candidates.push_back(path);

@@ -9,6 +9,7 @@
 #include <glade/core/format.h>
 #include <glade/core/graph.h>
 #include <glade/core/interrupt.h>
+#include <glade/core/watchdog.h>
 
 namespace glade {
 
@@ -130,6 +131,7 @@ void Stream::synchronize() const {
   cuda::check_device(device);
   cuda::check_not_capturing("Stream::synchronize", "nothing runs that could be waited for");
   cuda::DeviceGuard guard({DeviceType::cuda, device});
+  const watchdog::During during(watchdog::Activity::device, "waiting for a GPU");
   cudaError_t code = cudaSuccess;
   while ((code = cudaStreamQuery(static_cast<cudaStream_t>(handle))) == cudaErrorNotReady) {
     cudaGetLastError();  // which keeps that code too

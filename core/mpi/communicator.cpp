@@ -127,6 +127,11 @@ class CommunicatorOfMpi final : public Communicator {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool allows_threads() const override {
+    int provided = 0;
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+    return provided == MPI_THREAD_MULTIPLE;
+  }
 
   std::unique_ptr<Communicator> split(int color, int key) const override {
     MPI_Comm made = MPI_COMM_NULL;
@@ -211,6 +216,7 @@ glade::mpi::Communicator* glade_mpi_start() {
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) throw glade::DistributedError("MPI: this MPI does not support threads");
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");  // some errors have no other
   MPI_Comm world = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
   return new CommunicatorOfMpi(world);

@@ -24,6 +24,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// Whether several threads may use communicators at a time.
+  virtual bool allows_threads() const = 0;
   /// Those of the same color, ordered by key. Waits for all ranks.
   virtual std::unique_ptr<Communicator> split(int color, int key) const = 0;
   /// Those on the same host.
