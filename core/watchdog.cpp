@@ -60,6 +60,7 @@ struct Current {
   std::atomic<std::int64_t> activities{0};
 } current;
 
+std::thread::id owner;  // the thread that computes
 std::atomic<const char*> found{nullptr};
 std::atomic<bool> is_taken{false};
 
@@ -93,8 +94,6 @@ class Watchdog {
     is_leaving_ = true;
     for (const auto begin = Clock::now(); !has_left_ && seconds_since(begin) < 1;) std::this_thread::sleep_for(milliseconds(5));
   }
-
-  std::thread::id owner;
 
  private:
   /// What rank 0 knows of a rank.
@@ -261,8 +260,7 @@ class Watchdog {
   void set_left() { has_left_ = true; }
 
   static void fail_with(const std::string& error) {
-    auto* const text = new std::string(error);  // for as long as the process lives
-    found = text->c_str();
+    found = strdup(error.c_str());  // for as long as the process lives
   }
 
   [[noreturn]] void end_process() const {
@@ -286,7 +284,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-Watchdog* watchdog = nullptr;  // never destroyed: its thread may run until the process has ended
+std::atomic<Watchdog*> watchdog{nullptr};  // without stop() never destroyed: its thread may run until the process has ended
 
 }  // namespace
 
@@ -298,14 +296,14 @@ void start(std::unique_ptr<mpi::Communicator> communicator, double timeout) {
   watchdog = new Watchdog(std::move(communicator), timeout);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   std::atexit([] {
-    if (watchdog != nullptr) watchdog->leave();
+    if (Watchdog* const running = watchdog) running->leave();
   });
 }
 
 bool is_running() { return watchdog != nullptr; }
 
 void stop() {
-  if (Watchdog* const running = std::exchange(watchdog, nullptr)) running->stop();
+  if (const std::unique_ptr<Watchdog> running{watchdog.exchange(nullptr)}) running->stop();
 }
 
 const char* error() { return found; }
@@ -317,7 +315,7 @@ const char* take_error() {
 }
 
 During::During(Activity activity, const char* what)
-    : is_noted_(watchdog != nullptr && std::this_thread::get_id() == watchdog->owner) {
+    : is_noted_(is_running() && std::this_thread::get_id() == owner) {
   if (!is_noted_) return;
   activity_ = current.activity;
   what_ = current.what;

@@ -127,6 +127,21 @@ TEST_F(DistributedPrograms, ALossThatIsNotFiniteEndsAllWithOneMessage) {
   EXPECT_FALSE(std::filesystem::exists("model.h5"));
 }
 
+TEST_F(DistributedPrograms, TheExampleTrainsTheSameModelOnAnyNumberOfRanks) {
+  std::map<int, std::vector<double>> losses;
+  for (const int ranks : {1, 3}) {
+    const ProcessResult result = run_ranks(ranks, GLADE_EXAMPLES "/data_parallel text.txt model.h5");
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    for (std::size_t at = 0; (at = result.output.find("loss ", at)) != std::string::npos; ++at)
+      losses[ranks].push_back(std::stod(result.output.substr(at + 5)));
+    EXPECT_EQ(run_shell(GLADE_EXAMPLES "/generate --device cpu --checkpoint model.h5 --prompt Line").exit_code, 0);
+  }
+  ASSERT_EQ(losses[1].size(), 3u);
+  EXPECT_LT(losses[1].back(), losses[1].front() - 0.5);
+  ASSERT_EQ(losses[3].size(), 3u);
+  EXPECT_NEAR(losses[3][0], losses[1][0], 2e-3);  // later, rounding has grown
+}
+
 TEST_F(DistributedPrograms, MinutesAreRankZeros) {
   const ProcessResult result = run_ranks(2, kTrain + "--batch 4 --seq-len 32 --minutes 0.02 --eval-every 0");
   EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -137,6 +137,22 @@ def test_train_lm_on_parts_of_sequences(tmp_path):
 
 
 @needs_mpi
+def test_the_example_trains_the_same_model_on_any_number_of_ranks(tmp_path):
+    program = EXAMPLES / "data_parallel.py"
+    assert f"```python\n{program.read_text()}```" in (EXAMPLES.parent / "docs" / "distributed.md").read_text()
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"Line {i}: {i * i} lazy dogs.\n" for i in range(600)))
+    losses = {}
+    for ranks in (1, 2):
+        code, output = run(ranks, program, text, tmp_path / "model.h5")
+        assert code == 0, output
+        losses[ranks] = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("step ")]
+    assert len(losses[1]) == 3 and losses[1][-1] < losses[1][0] - 0.5
+    assert losses[2][0] == pytest.approx(losses[1][0], abs=2e-3)  # later, rounding has grown
+    assert glade.load(tmp_path / "model.h5").step == 60
+
+
+@needs_mpi
 def test_an_error_of_one_process_ends_the_others():
     code, output = run(2, "-c", "import glade\nif glade.distributed.world().rank: raise SystemExit(3)\nglade.distributed.world().barrier()")
     assert code != 0, output
