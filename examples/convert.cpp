@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "lm/byte_progress.h"
+#include "lm/command_line.h"
 #include "lm/model.h"
-#include "lm/program.h"
 
 namespace fs = std::filesystem;
 using namespace glade;

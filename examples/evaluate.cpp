@@ -2,6 +2,7 @@
 //
 //   evaluate --checkpoint model.h5 --data text.txt
 //   evaluate --checkpoint gla-1.3B --task questions.jsonl --log results.csv
+#include "lm/command_line.h"
 #include "lm/model.h"
 #include "lm/multiple_choice.h"
 #include "lm/perplexity.h"

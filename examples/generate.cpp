@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <map>
 
+#include "lm/command_line.h"
 #include "lm/model.h"
-#include "lm/program.h"
 #include "lm/tokenizer.h"
 
 using namespace glade;

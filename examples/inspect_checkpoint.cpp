@@ -9,7 +9,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "lm/program.h"
+#include "lm/command_line.h"
 
 using namespace glade;
 using nlohmann::ordered_json;

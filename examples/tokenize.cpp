@@ -16,7 +16,7 @@
 #include <stdexcept>
 
 #include "lm/byte_progress.h"
-#include "lm/program.h"
+#include "lm/command_line.h"
 
 namespace fs = std::filesystem;
 using glade::nn::data::TokenWriter;

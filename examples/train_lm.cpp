@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "lm/data.h"
+#include "lm/model.h"
 #include "lm/options.h"
 #include "lm/progress.h"
 #include "lm/run_settings.h"
@@ -57,8 +57,7 @@ std::string configure(const lm::Options& options, const lm::DeviceDefaults& defa
 
 /// The kind of attention. CheckpointError where the checkpoint to resume from has another one.
 std::string model_type(const lm::Options& options, const nn::Checkpoint* resumed) {
-  const auto config = nlohmann::json::parse(resumed != nullptr ? resumed->config : "{}", nullptr, false);
-  const std::string saved = config.is_object() ? config.value("model_type", "") : "";
+  const std::string saved = resumed != nullptr ? lm::config_text(resumed->config, "model_type") : "";
   if (!saved.empty() && options.model && saved != *options.model)
     throw CheckpointError(fmt::format("{}: the run was made with --model {}, not {}", resumed->path, saved, *options.model));
   return saved.empty() ? options.model.value_or("gla") : saved;
@@ -70,11 +69,6 @@ std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const l
   const bool is_gla = model_type(options, resumed) == "gla";
   const auto make = is_gla ? configure<models::GLAConfig> : configure<models::LightningConfig>;
   return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
-}
-
-/// A text of the model's configuration.
-std::string config_field(const models::CausalLM& model, const char* name) {
-  return nlohmann::json::parse(model.config_json()).at(name).get<std::string>();
 }
 
 /// How the processes divide a batch: neighbours share the tokens of each sequence, and those with the same tokens the sequences.
@@ -207,7 +201,7 @@ Training::Training(const lm::Options& options)
   model_->set_sequence_group(division_.sequence);
   optimizer_.emplace(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay),
                      optim::AdamWOptions{.beta2 = 0.95});
-  if (config_field(*model_, "dtype") == "float16") scaler_.emplace(device_);
+  if (lm::config_text(model_->config_json(), "dtype") == "float16") scaler_.emplace(device_);
 
   if (is_first) progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
   const std::int64_t warmup = std::min(run_.warmup, run_.steps);
@@ -246,7 +240,7 @@ void Training::print_model() {
   for (const Tensor& x : model_->parameters()) parameters += static_cast<double>(x.numel());
   const std::string others = world_.size() > 1 ? fmt::format(" and {} more processes", world_.size() - 1) : "";
   print(fmt::format("{} model of {:.2f} million parameters on {}{}; {:.2f} million {}s to train on, {:.2f} for validation",
-                    config_field(*model_, "model_type"), parameters / 1e6, device_.name(), others,
+                    lm::config_text(model_->config_json(), "model_type"), parameters / 1e6, device_.name(), others,
                     static_cast<double>(data_.training_size()) / 1e6, data_.unit(),
                     static_cast<double>(data_.validation_size()) / 1e6));
 }
@@ -409,11 +403,5 @@ double Training::done() const {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a language model of linear attention on text or tokens.", "train_lm");
-  lm::Options options;
-  lm::add_options(app, options);
-  return lm::run(app, argc, argv, [&] {
-    lm::check_outputs(options);
-    return Training(options).run();
-  });
+  return lm::run_train_lm(argc, argv, [](const lm::Options& options) { return Training(options).run(); });
 }

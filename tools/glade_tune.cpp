@@ -6,10 +6,9 @@
 #include <fmt/format.h>
 #include <glade/glade.h>
 
-#include <CLI/CLI.hpp>
 #include <optional>
 
-#include "lm/program.h"
+#include "lm/command_line.h"
 #include "problems.h"
 #include "report.h"
 

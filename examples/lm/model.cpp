@@ -16,7 +16,7 @@ namespace {
 std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const std::optional<std::string>& dtype) {
   std::string config = file.header().config;
   if (dtype) {
-    auto fields = nlohmann::ordered_json::parse(config, nullptr, false);
+    auto fields = nlohmann::json::parse(config, nullptr, false);
     if (fields.is_object()) fields["dtype"] = *dtype;
     config = fields.is_object() ? fields.dump() : config;
   }
@@ -26,18 +26,6 @@ std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const 
 }
 
 }  // namespace
-
-void ModelOptions::add_to(CLI::App& app) {
-  app.add_option(
-         "--checkpoint", checkpoint,
-         "What train_lm saved (of numbered files the newest), the folder of a published model, or its name in the cache of "
-         "Hugging Face")
-      ->required()
-      ->type_name("FILE.h5|FOLDER|owner/name");
-  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->type_name("DEVICE")->capture_default_str();
-  app.add_option("--dtype", dtype, "Type of activations: float32, bfloat16 or float16 [the model's]")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-}
 
 std::string find_model(const std::string& name) {
   const bool is_checkpoint = name.ends_with(".h5") || std::filesystem::exists(name);
@@ -64,6 +52,12 @@ std::unique_ptr<CausalLM> open_model(const ModelOptions& o) {
 }
 
 std::int64_t vocab_size(const CausalLM& model) { return model.model.embeddings.weight.size(0); }
+
+std::string config_text(const std::string& config, const char* name) {
+  const auto fields = nlohmann::json::parse(config, nullptr, false);
+  const auto text = fields.find(name);  // end() also where `fields` is no object
+  return text != fields.end() && text->is_string() ? text->get<std::string>() : "";
+}
 
 std::vector<std::int64_t> stop_tokens(const CausalLM& model) {
   const auto config = nlohmann::json::parse(model.config_json());

@@ -10,6 +10,10 @@
 
 #include "lm/program.h"
 
+namespace CLI {
+class App;
+}
+
 namespace lm {
 
 /// Adds --checkpoint, --device and --dtype.
@@ -29,6 +33,9 @@ std::unique_ptr<glade::nn::models::CausalLM> open_model(const ModelOptions& opti
 
 /// The number of tokens that a model knows.
 std::int64_t vocab_size(const glade::nn::models::CausalLM& model);
+
+/// A text of a model's configuration, which is JSON; "" where it has none of this name.
+std::string config_text(const std::string& config, const char* name);
 
 /// The tokens that end a text by the model's configuration: eos_token_id, where it has one.
 std::vector<std::int64_t> stop_tokens(const glade::nn::models::CausalLM& model);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lm/command_line.h"
 #include "lm/step_profile.h"
 
 namespace lm {
@@ -66,21 +67,7 @@ void add_run_options(CLI::App& app, Options& o) {
   add.number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: no limit", kDefaults.grad_clip);
 }
 
-}  // namespace
-
-Run::Run(const Options& o, const DeviceDefaults& defaults, RunSettings& settings)
-    : seq_len(settings.fixed("--seq-len", o.seq_len, defaults.seq_len)),
-      batch(settings.fixed("--batch", o.batch, defaults.batch)),
-      accumulate(settings.fixed("--accumulate", o.accumulate, kDefaults.accumulate)),
-      packed(settings.fixed("--packed", o.packed ? std::optional<std::int64_t>(1) : std::nullopt, 0) != 0),
-      seed(static_cast<std::uint64_t>(settings.fixed("--seed", o.seed, static_cast<std::int64_t>(kDefaults.seed)))),
-      steps(settings.schedule("--steps", o.steps, defaults.steps)),
-      minutes(settings.schedule("--minutes", o.steps ? std::optional(0.0) : o.minutes, 0.0)),
-      lr(settings.schedule("--lr", o.lr, kDefaults.lr)),
-      warmup(settings.schedule("--warmup", o.warmup, kDefaults.warmup)),
-      weight_decay(settings.schedule("--weight-decay", o.weight_decay, kDefaults.weight_decay)),
-      grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)) {}
-
+/// All options.
 void add_options(CLI::App& app, Options& o) {
   const auto number = [&](const char* name, auto& value, const char* text) {
     app.add_option(name, value, text)->check(non_negative_number())->capture_default_str();
@@ -126,6 +113,31 @@ void check_outputs(const Options& o) {
   for (const auto& [option, steps] : {std::pair("--steps", o.steps.value_or(0)), {"--stop-at", o.stop_at}})
     if (steps > 0 && steps <= StepProfile::kBefore)
       throw UsageError(fmt::format("--profile begins after {} steps: {} {} is too few", StepProfile::kBefore, option, steps));
+}
+
+}  // namespace
+
+Run::Run(const Options& o, const DeviceDefaults& defaults, RunSettings& settings)
+    : seq_len(settings.fixed("--seq-len", o.seq_len, defaults.seq_len)),
+      batch(settings.fixed("--batch", o.batch, defaults.batch)),
+      accumulate(settings.fixed("--accumulate", o.accumulate, kDefaults.accumulate)),
+      packed(settings.fixed("--packed", o.packed ? std::optional<std::int64_t>(1) : std::nullopt, 0) != 0),
+      seed(static_cast<std::uint64_t>(settings.fixed("--seed", o.seed, static_cast<std::int64_t>(kDefaults.seed)))),
+      steps(settings.schedule("--steps", o.steps, defaults.steps)),
+      minutes(settings.schedule("--minutes", o.steps ? std::optional(0.0) : o.minutes, 0.0)),
+      lr(settings.schedule("--lr", o.lr, kDefaults.lr)),
+      warmup(settings.schedule("--warmup", o.warmup, kDefaults.warmup)),
+      weight_decay(settings.schedule("--weight-decay", o.weight_decay, kDefaults.weight_decay)),
+      grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)) {}
+
+int run_train_lm(int argc, char** argv, const std::function<int(const Options&)>& train) {
+  CLI::App app("Trains a language model of linear attention on text or tokens.", "train_lm");
+  Options options;
+  add_options(app, options);
+  return run(app, argc, argv, [&] {
+    check_outputs(options);
+    return train(options);
+  });
 }
 
 }  // namespace lm

@@ -2,6 +2,7 @@
 // The options of train_lm.
 #include <glade/core/dtype.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,9 +48,8 @@ struct Run {
   Run(const Options& options, const DeviceDefaults& defaults, RunSettings& settings);
 };
 
-void add_options(CLI::App& app, Options& options);
-/// UsageError for files to write that lie in no folder, or would destroy the data or one another, and for options about files
-/// that are not written.
-void check_outputs(const Options& options);
+/// The main function of train_lm: lm::run() with its options. UsageError, before `train`, for files to write that lie in no
+/// folder, or would destroy the data or one another, and for options about files that are not written.
+int run_train_lm(int argc, char** argv, const std::function<int(const Options&)>& train);
 
 }  // namespace lm

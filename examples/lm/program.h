@@ -1,8 +1,6 @@
 #pragma once
-// What the main functions of the example programs and of glade-tune share: one message for an error, exit codes, Ctrl-C.
-#include <CLI/CLI.hpp>
+// What the example programs and glade-tune share: errors, the standard output, files to write, Ctrl-C.
 #include <cstdio>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,19 +15,6 @@ struct UsageError : std::runtime_error {
 
 /// Ends a program with exit code 1 and no message: another process gives it.
 struct Silent {};
-
-/// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
-CLI::Validator positive_number();
-CLI::Validator non_negative_number();
-/// Of options for sizes: a whole number of at least 1.
-CLI::Validator positive_integer();
-/// Of an option for a std::uint64_t: CLI11 makes some other number of those that are no such one.
-CLI::Validator seed();
-
-/// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade
-/// refuses and UsageErrors give exit code 2, every other exception, and an output that cannot be written, 1, each with one
-/// message on the standard error. An empty name for an option whose type begins with FILE is a UsageError.
-int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 
 /// Writes text to a stream at once. What cannot be written is lost, and flush_output() says so at the end: a terminal that is
 /// gone or a disk that is full must not end a program before it saves.

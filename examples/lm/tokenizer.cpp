@@ -92,15 +92,6 @@ std::unique_ptr<Tokenizer> open_file(const std::string& file) {
 
 }  // namespace
 
-void add_tokenizer_option(CLI::App& app, std::string& kind) {
-  app.add_option("--tokenizer", kind,
-                 "How text becomes tokens: bytes, ids (the text is numbers), a tokenizer.json, a SentencePiece model, or auto: "
-                 "the file in the model's "
-                 "folder, or bytes for a vocabulary of 256")
-      ->type_name("auto|bytes|ids|FILE")
-      ->capture_default_str();
-}
-
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& kind, const std::string& model, std::int64_t vocab_size) {
   if (kind == "ids") return std::make_unique<Numbers>();
   if (kind == "bytes") return std::make_unique<Bytes>();

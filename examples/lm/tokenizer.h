@@ -8,6 +8,10 @@
 
 #include "lm/program.h"
 
+namespace CLI {
+class App;
+}
+
 namespace lm {
 
 using Tokens = std::vector<std::int64_t>;

@@ -1,0 +1,143 @@
+#include "lm/command_line.h"
+
+#include <glade/core/error.h>
+#include <glade/core/instruction_set.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace lm {
+namespace {
+
+constexpr std::size_t kDescriptionColumn = 30, kColumns = 100;
+
+/// CLI11 gives "TEXT:{gla,lightning}" for one of a set, and names of C++ types.
+std::string value_name(const CLI::Option& option) {
+  std::string type = option.get_type_name();
+  if (const std::size_t set = type.find('{'); set != std::string::npos) {
+    std::string choices = type.substr(set + 1, type.find('}') - set - 1);
+    std::ranges::replace(choices, ',', '|');
+    return choices;
+  }
+  type = type.substr(0, type.find(':'));
+  if (type == "INT" || type == "UINT") return "N";
+  return type == "FLOAT" ? "NUMBER" : type;
+}
+
+/// A line or more for every option: its name, what its value is ("N", "NUMBER", "gla|lightning", "FILE"), a description that is
+/// wrapped at 100 columns, and the default in brackets.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override;
+};
+
+std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
+  std::string line = "  " + option->get_name(is_positional);
+  if (option->get_type_size() != 0 && !value_name(*option).empty()) line += " " + value_name(*option);
+  if (option->get_expected_max() > 1 && option->get_expected_min() < 2) line += " ...";
+
+  std::string text = option->get_description();
+  const std::string value = option->get_default_str();
+  if (option->get_required()) text += " (required)";
+  else if (!value.empty()) text += value.starts_with('[') ? " " + value : " [" + value + "]";  // lists have brackets
+  if (line.size() + 2 > kDescriptionColumn) line += "\n" + std::string(kDescriptionColumn, ' ');
+  else line.resize(kDescriptionColumn, ' ');
+  std::size_t column = kDescriptionColumn;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    if (column > kDescriptionColumn && column + 1 + end - begin > kColumns) {
+      line += "\n" + std::string(kDescriptionColumn, ' ');
+      column = kDescriptionColumn;
+    }
+    if (column > kDescriptionColumn) line += ' ', ++column;
+    line += text.substr(begin, end - begin);
+    column += end - begin;
+    begin = end + 1;
+  }
+  return line + "\n";
+}
+
+/// `is_right` is asked about finite numbers; `expected` names them in errors.
+CLI::Validator number_check(bool (*is_right)(double), const char* expected, const char* shown_in_help) {
+  const auto check = [=](const std::string& text) {
+    double value = 0;
+    const bool passes = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && is_right(value);
+    return passes ? std::string() : text + ", expected " + expected;
+  };
+  return {check, shown_in_help};
+}
+
+/// UsageError where an option for a file, which its help says, is given an empty name.
+void check_file_names(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_type_name().starts_with("FILE"))
+      for (const std::string& name : option->results())
+        if (name.empty()) throw UsageError(option->get_name() + ": an empty file name");
+}
+
+int report(const CLI::App& app, const char* message, int exit_code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), message);
+  return exit_code;
+}
+
+}  // namespace
+
+CLI::Validator positive_number() {
+  return number_check([](double x) { return x > 0; }, "a number above 0", "POSITIVE");
+}
+
+CLI::Validator non_negative_number() {
+  return number_check([](double x) { return x >= 0; }, "a number of at least 0", "NONNEGATIVE");
+}
+
+CLI::Validator positive_integer() {
+  const auto check = [](const std::string& text) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool passes = error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40;
+    return passes ? std::string() : text + ", expected a whole number from 1 to 2^40";
+  };
+  return {check, ""};
+}
+
+CLI::Validator seed() {
+  const auto check = [](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool passes = error == std::errc() && end == text.data() + text.size();
+    return passes ? std::string() : text + ", expected a whole number from 0 to 2^64 - 1";
+  };
+  return {check, ""};
+}
+
+int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+  app.formatter(std::make_shared<HelpFormatter>());
+  try {
+    int exit_code = 0;
+    try {
+      app.parse(argc, argv);
+      check_file_names(app);
+      glade::instruction_set();  // refuses an unknown GLADE_SIMD before any work
+      exit_code = body();
+    } catch (const CLI::CallForHelp&) {
+      std::fputs(app.help().c_str(), stdout);
+    }
+    if (exit_code == 0) flush_output();
+    return exit_code;
+  } catch (const CLI::ParseError& error) {
+    return report(app, error.what(), 2);
+  } catch (const UsageError& error) {
+    return report(app, error.what(), 2);
+  } catch (const glade::ValueError& error) {
+    return report(app, error.what(), 2);
+  } catch (const std::exception& error) {
+    return report(app, error.what(), 1);
+  } catch (const Silent&) {
+    return 1;
+  }
+}
+
+}  // namespace lm
