@@ -1,7 +1,7 @@
-# A wheel: the extension module, libglade.so beside it, and in glade/lib the OpenMP runtime and fmt. OpenBLAS, HDF5 and zlib
+# A wheel: the extension module, libglade.so beside it, and in glade/lib the OpenMP runtime, fmt and SLEEF. OpenBLAS, HDF5 and zlib
 # are in libglade.so, linked from their archives: only the parts that glade calls, hidden from everybody else. The OpenMP
 # runtime stays a library under its own name, because a process must have no second one. So does fmt: the objects of the
-# build tree, which call its library, are then the wheel's too. CUDA's libraries come from NVIDIA's wheels.
+# build tree, which call its library, are then the wheel's too; and SLEEF, which is packaged as nothing else. CUDA's libraries come from NVIDIA's wheels.
 foreach(archive sz aec)  # which libhdf5.a calls
   find_library(GLADE_${archive}_ARCHIVE lib${archive}.a)
   if(NOT GLADE_${archive}_ARCHIVE)
@@ -28,6 +28,7 @@ set_target_properties(_glade PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS _glade glade LIBRARY DESTINATION glade COMPONENT python)
 
 get_target_property(libraries fmt::fmt LOCATION)
+list(APPEND libraries ${GLADE_SLEEF_LIBRARY})
 list(FILTER OpenMP_CXX_LIB_NAMES INCLUDE REGEX "omp")
 foreach(name ${OpenMP_CXX_LIB_NAMES})
   list(APPEND libraries ${OpenMP_${name}_LIBRARY})

@@ -45,8 +45,12 @@ template <class T>
 // array of the 16-bit types' temporaries, which GCC cannot vectorise.
 template <class F, class Out, class... In>
 [[gnu::noinline]] void contiguous(std::int64_t n, const F f, Out* out, const In*... in) {
+  if constexpr (requires { f.of_many(n, out, in...); }) {
+    f.of_many(n, out, in...);
+  } else {
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) out[i] = Out(f(in[i]...));
+    for (std::int64_t i = 0; i < n; ++i) out[i] = Out(f(in[i]...));
+  }
 }
 
 template <class F, class Out, class... In, std::size_t... I>
@@ -64,7 +68,8 @@ void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, st
 
 }  // namespace detail
 
-/// out = f(in...) over the plan, whose operand 0 is `out`. Reads may overlap the write only element on element.
+/// out = f(in...) over the plan, whose operand 0 is `out`; an f that takes many elements at once has f.of_many(n, out, in...),
+/// which is called instead. Reads may overlap the write only element on element.
 template <class F, class Out, class... In>
 void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, const In*... in) {
   constexpr int N = 1 + static_cast<int>(sizeof...(In));

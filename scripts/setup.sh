@@ -11,6 +11,7 @@ group=${1:-test}
 packages=(
   cmake ninja-build g++ ccache                             # build
   libopenblas-openmp-dev libhdf5-dev zlib1g-dev            # matrix products, checkpoint files
+  libsleef-dev                                             # mathematical functions of vectors
   libfmt-dev nlohmann-json3-dev libcli11-dev               # messages, model configurations, command lines
   bible-kjv                                                # the example's training text
 )

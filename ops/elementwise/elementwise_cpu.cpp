@@ -1,11 +1,12 @@
 #include <glade/core/cpu_loops.h>
 #include <glade/ops/elementwise/launch.h>
+#include <glade/ops/elementwise/vector_bodies.h>
 
 namespace glade::cpu {
 
 namespace {
 constexpr Launcher launcher{
-    [](const auto& plan, const auto& body, auto* out, const auto*... in) { elementwise(plan, body, out, in...); }};
+    [](const auto& plan, const auto& body, auto* out, const auto*... in) { elementwise(plan, cpu_body(body), out, in...); }};
 }  // namespace
 
 void unary(Unary op, const Tensor& out, const Tensor& x) { launcher.unary(op, out, x); }

@@ -97,14 +97,14 @@ def test_each_library_is_held_once(wheel, tmp_path):
         archive.extractall(tmp_path)
     libraries = {path.name: path.relative_to(tmp_path) for path in tmp_path.rglob("*") if ".so" in path.name}
     (module,) = (name for name in libraries if name.startswith("_glade."))
-    fmt, openmp = sorted(libraries.keys() - {module, "libglade.so"})
-    assert fmt.startswith("libfmt.so.") and openmp.startswith("libgomp.so.")
-    assert {libraries[name].parent for name in (fmt, openmp)} == {Path("glade/lib")}
+    fmt, openmp, sleef = sorted(libraries.keys() - {module, "libglade.so"})
+    assert fmt.startswith("libfmt.so.") and openmp.startswith("libgomp.so.") and sleef.startswith("libsleef.so.")
+    assert {libraries[name].parent for name in (fmt, openmp, sleef)} == {Path("glade/lib")}
 
     needed = {name: dynamic_entries(tmp_path / path, "NEEDED") for name, path in libraries.items()}
-    for name in (fmt, openmp):
+    for name in (fmt, openmp, sleef):
         assert dynamic_entries(tmp_path / libraries[name], "SONAME") == {name}  # or another copy could be loaded beside it
-    assert {fmt, openmp} <= needed["libglade.so"] and "libglade.so" in needed[module]
+    assert {fmt, openmp, sleef} <= needed["libglade.so"] and "libglade.so" in needed[module]
     of_the_system = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2"}
     others = set().union(*needed.values()) - libraries.keys() - of_the_system
     assert all(re.match(r"lib(cudart|cublas|cublasLt)\.so", name) for name in others) and (not others or glade.cuda.is_built())

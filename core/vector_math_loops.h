@@ -1,0 +1,37 @@
+#pragma once
+// The loops of vector_math.h over SLEEF's functions, for the vectors of the file that includes this (*_avx2.cpp, *_avx512.cpp).
+#include <cstring>
+#include <sleef.h>
+
+#include <glade/core/vector_math.h>
+
+namespace glade::cpu {
+namespace {
+
+/// out = f(in...) in whole vectors; the last one is filled up with ones. Arguments are Vector in every f.
+template <class Result, class Vector, class... More, class T, class... In>
+void over_vectors(std::int64_t n, Result (*f)(Vector, More...), T* out, const In*... in) {
+  constexpr std::int64_t kLanes = sizeof(Vector) / sizeof(T);
+  const auto step = [&](std::int64_t i, std::size_t bytes) {
+    const auto load = [bytes](const T* from) {
+      Vector v = Vector{} + T(1);
+      std::memcpy(&v, from, bytes);
+      return v;
+    };
+    const Vector y = f(load(in + i)...);
+    std::memcpy(out + i, &y, bytes);
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) step(i, sizeof(Vector));
+  if (i < n) step(i, sizeof(T) * static_cast<std::size_t>(n - i));
+}
+
+template <class T, auto* sine, auto* cosine, auto* power>
+constexpr VectorMath<T> kLoops{
+    [](std::int64_t n, const T* x, T* out) { over_vectors(n, sine, out, x); },
+    [](std::int64_t n, const T* x, T* out) { over_vectors(n, cosine, out, x); },
+    [](std::int64_t n, const T* x, const T* y, T* out) { over_vectors(n, power, out, x, y); },
+};
+
+}  // namespace
+}  // namespace glade::cpu

@@ -1,0 +1,117 @@
+#pragma once
+// Loop bodies on the CPU of the operations whose functions are called for many elements at once (core/vector_math.h).
+#include <tuple>
+
+#include <glade/core/cpu_loops.h>
+#include <glade/core/vector_math.h>
+#include <glade/ops/elementwise/functors.h>
+
+namespace glade::cpu {
+
+/// f(n, out, in...) computes n <= detail::kBlock elements in the type that T's are computed in.
+template <class T, class F>
+struct VectorBody {
+  using C = compute_t<T>;
+  F f;
+
+  template <class... In>
+  void of_many(std::int64_t n, T* out, const In*... in) const {
+    detail::Block<C> result;
+    std::tuple<Widened<In>...> blocks;
+    for (std::int64_t first = 0; first < n; first += detail::kBlock) {
+      const std::int64_t count = std::min(detail::kBlock, n - first);
+      std::apply(
+          [&](auto&... block) {
+            if constexpr (std::is_same_v<T, C>) {
+              f(count, out + first, block.of(in + first, count)...);
+            } else {
+              f(count, result.values, block.of(in + first, count)...);
+              for (std::int64_t i = 0; i < count; ++i) out[first + i] = T(result.values[i]);
+            }
+          },
+          blocks);
+    }
+  }
+
+ private:
+  template <class In>
+  struct Widened {
+    detail::Block<C> block;
+    const C* of(const In* x, std::int64_t n) {
+      if constexpr (std::is_same_v<In, C>) {
+        return x;
+      } else {
+        for (std::int64_t i = 0; i < n; ++i) block.values[i] = static_cast<C>(x[i]);
+        return block.values;
+      }
+    }
+  };
+};
+
+template <class T, class F>
+VectorBody<T, F> vector_body(F f) {
+  return {f};
+}
+
+/// x to the power y. Square roots are those of pow, which has no negative zero and takes -infinity.
+template <class C>
+void power(const VectorMath<C>& math, std::int64_t n, C* out, const C* x, C y) {
+  const auto each = [&](auto f) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
+  };
+  const auto root = [](C a) { return a == -C(INFINITY) ? C(INFINITY) : math::sqrt(a + 0); };
+  if (y == 2) return each([](C a) { return a * a; });
+  if (y == 3) return each([](C a) { return a * a * a; });
+  if (y == -1) return each([](C a) { return 1 / a; });
+  if (y == C(0.5)) return each(root);
+  if (y == C(-0.5)) return each([root](C a) { return 1 / root(a); });
+  detail::Block<C> exponents;
+  std::fill_n(exponents.values, n, y);
+  math.pow(n, x, exponents.values, out);
+}
+
+/// The body that the CPU's loops run for `body`.
+template <class Body>
+const Body& cpu_body(const Body& body) {
+  return body;
+}
+template <class T>
+auto cpu_body(const functors::UnaryBody<functors::Sin, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().sin](std::int64_t n, auto* out, const auto* x) { f(n, x, out); });
+}
+template <class T>
+auto cpu_body(const functors::UnaryBody<functors::Cos, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().cos](std::int64_t n, auto* out, const auto* x) { f(n, x, out); });
+}
+template <class T>
+auto cpu_body(const functors::UnaryBackwardBody<functors::Sin, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().cos](std::int64_t n, auto* out, const auto* gradient, const auto* x) {
+    detail::Block<compute_t<T>> cosine;
+    f(n, x, cosine.values);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = gradient[i] * cosine.values[i];
+  });
+}
+template <class T>
+auto cpu_body(const functors::UnaryBackwardBody<functors::Cos, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().sin](std::int64_t n, auto* out, const auto* gradient, const auto* x) {
+    detail::Block<compute_t<T>> sine;
+    f(n, x, sine.values);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = -gradient[i] * sine.values[i];
+  });
+}
+template <class T>
+  requires std::is_floating_point_v<compute_t<T>>
+auto cpu_body(const functors::BinaryBody<functors::Power, T>&) {
+  return vector_body<T>(
+      [f = vector_math<compute_t<T>>().pow](std::int64_t n, auto* out, const auto* x, const auto* y) { f(n, x, y, out); });
+}
+template <class T>
+  requires std::is_floating_point_v<compute_t<T>>
+auto cpu_body(const functors::WithScalarBody<functors::Power, T>& body) {
+  return vector_body<T>([&math = vector_math<compute_t<T>>(), y = body.number](std::int64_t n, auto* out, const auto* x) {
+    power(math, n, out, x, y);
+  });
+}
+
+}  // namespace glade::cpu
