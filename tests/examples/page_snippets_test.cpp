@@ -8,6 +8,10 @@
 
 #include "support/process.h"
 
+namespace glade::operation_page {
+#include "snippets/adding_an_operation.inc"
+}
+
 namespace glade::tuning_page {
 #include "snippets/tuning.inc"
 }
