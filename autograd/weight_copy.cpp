@@ -66,6 +66,13 @@ void keep_weight_copy(const Tensor& x, const Tensor& copy) {
   slot.copy = {copy, x.storage(), x.storage()->version()};
 }
 
+void drop_weight_copy(const Tensor& x) {
+  AutogradSlot* const slot = x.impl()->autograd.get();
+  if (slot == nullptr) return;
+  std::lock_guard lock(slot->mutex);
+  slot->copy = {};
+}
+
 void weight_changed(const Tensor& x, bool copied) {
   x.storage()->bump_version();
   if (!copied) return;

@@ -1,6 +1,7 @@
 // glade.distributed: processes that compute together, collectives, data parallel training.
 #include <glade/core/process_group.h>
 #include <glade/nn/distributed/data_parallel.h>
+#include <glade/nn/optim/loss_scaler.h>
 #include <glade/ops/collective/collective.h>
 
 #include "python.h"
@@ -93,28 +94,89 @@ void bind_collectives(py::module_& distributed) {
       "Receives a tensor from rank `source`. It requires a gradient, which backward sends back, where the sender's tensor does.");
 }
 
+/// This rank's part of a parameter, or of a pair of a name and a parameter.
+py::object divide(const DataParallel& self, const py::handle& item) {
+  const bool is_named = py::isinstance<py::tuple>(item);
+  const auto name = is_named ? item.cast<py::tuple>()[0].cast<std::string>() : std::string("a parameter");
+  const Tensor x = is_named ? item.cast<py::tuple>()[1].cast<Tensor>() : item.cast<Tensor>();
+  const Tensor part = self.divide({{.parameters = {{name, x}}}})[0].parameters[0].second;
+  return is_named ? py::object(py::make_tuple(name, part)) : py::cast(part);
+}
+
+py::list divide_groups(const DataParallel& self, const py::iterable& parameters) {
+  const py::list given(parameters);
+  const bool are_groups = !given.empty() && py::isinstance<py::dict>(given[0]);
+  py::list groups;
+  if (are_groups) groups = given;
+  else groups.append(py::dict(arg("params") = given));
+  py::list result;
+  for (const py::handle item : groups) {
+    const py::dict group(item.attr("copy")());
+    py::list parts;
+    for (const py::handle x : group["params"]) parts.append(divide(self, x));
+    group["params"] = parts;
+    if (self.shard() > 0) group["ranks"] = self.group();
+    result.append(group);
+  }
+  return result;
+}
+
+void bind_data_parallel(py::module_& distributed) {
+  py::class_<DataParallel>(
+      distributed, "DataParallel",
+      "Averages the gradients of a model's parameters over the ranks of a group while backward runs. All ranks begin with rank "
+      "0's "
+      "weights, buffers and random state. In a group of one nothing is done.\n\n"
+      "`shard` is what the ranks divide among them: 0 nothing, 1 the optimizer's state, 2 the gradients too, 3 the parameters "
+      "too. "
+      "The optimizer is made of what divide() returns, and step() makes its step:\n\n"
+      "    parallel = distributed.DataParallel(model, shard=2)\n"
+      "    optimizer = optim.AdamW(parallel.divide(model.named_parameters()))\n"
+      "    ...\n"
+      "    parallel.step(optimizer, max_norm=1)\n\n"
+      "The gradients of the model's own parameters are None then. With 3 their values are there while forward or backward needs "
+      "them, else they are NaN. ValueError for another shard, and for 3 where the model is no language model of glade.nn.models.")
+      .def(py::init([](nn::Module& model, const std::optional<ProcessGroup>& group, int shard, std::size_t bucket_bytes) {
+             return std::make_unique<DataParallel>(model, or_world(group),
+                                                   nn::distributed::DataParallelOptions{shard, bucket_bytes});
+           }),
+           arg("model"), py::kw_only(), arg("group") = py::none(), arg("shard") = 0, arg("bucket_bytes") = std::size_t{25} << 20,
+           Unlocked(), py::keep_alive<1, 2>(), "A collective starts when bucket_bytes of gradients are final.")
+      .def(
+          "wait", [](DataParallel& self, const Tensors& more) { self.wait(more); }, arg("more") = Tensors(), Unlocked(),
+          "After backward: waits until the gradients are averages (on a GPU the current stream waits). Averages the tensors of "
+          "`more` in place, with the last gradients.")
+      .def("divide", divide_groups, arg("params"),
+           "This rank's parts [n] of parameters, as groups for an optimizer. `params` are what optimizers take. ValueError for "
+           "one "
+           "that is not the model's.")
+      .def(
+          "step",
+          [](DataParallel& self, nn::optim::Optimizer& optimizer, double max_norm, nn::optim::LossScaler* scaler) {
+            const Tensor norm = self.step(optimizer, {.max_norm = max_norm, .scaler = scaler});
+            return norm.defined() ? std::optional(norm) : std::nullopt;
+          },
+          arg("optimizer"), py::kw_only(), arg("max_norm") = 0.0, arg("scaler") = py::none(), Unlocked(),
+          "The optimizer's step, as its own step(), after which every rank has the new parameters. ValueError for an optimizer "
+          "that "
+          "was not made with divide() where something is divided.")
+      .def("gather_parameters", &DataParallel::gather_parameters, Unlocked(),
+           "Gives the parameters of shard 3 their values, on all ranks, until the next pass or step.")
+      .def_property_readonly("shard", &DataParallel::shard, "What is divided; 0 in a group of one.")
+      .def_property_readonly("gathered_bytes", &DataParallel::gathered_bytes,
+                             "The memory of this rank that holds gathered parameters of shard 3 now.")
+      .def_property("communicating", &DataParallel::is_communicating, &DataParallel::set_communicating,
+                    "Whether backward communicates: not for all but the last of several batches whose gradients add up. Shards 2 "
+                    "and 3 communicate in any case.");
+}
+
 }  // namespace
 
 void bind_distributed(py::module_& module) {
   py::module_ distributed = public_submodule(module, "_distributed", "glade.distributed");
   bind_group(distributed);
   bind_collectives(distributed);
-  py::class_<DataParallel>(distributed, "DataParallel",
-                           "Averages the gradients of a model's parameters over the ranks of a group while backward runs. All "
-                           "ranks begin with rank 0's "
-                           "weights, buffers and random state. In a group of one nothing is done.")
-      .def(py::init([](const nn::Module& model, const std::optional<ProcessGroup>& group, std::size_t bucket_bytes) {
-             return std::make_unique<DataParallel>(model, or_world(group), bucket_bytes);
-           }),
-           arg("model"), py::kw_only(), arg("group") = py::none(), arg("bucket_bytes") = std::size_t{25} << 20, Unlocked(),
-           py::keep_alive<1, 2>(), "A collective starts when bucket_bytes of gradients are final.")
-      .def(
-          "wait", [](DataParallel& self, const Tensors& more) { self.wait(more); }, arg("more") = Tensors(), Unlocked(),
-          "After backward: waits until the gradients are averages (on a GPU the current stream waits). Averages the tensors of "
-          "`more` "
-          "in place, with the last gradients.")
-      .def_property("communicating", &DataParallel::is_communicating, &DataParallel::set_communicating,
-                    "Whether backward communicates: not for all but the last of several batches whose gradients add up.");
+  bind_data_parallel(distributed);
 }
 
 }  // namespace glade::python

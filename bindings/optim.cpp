@@ -41,13 +41,14 @@ std::vector<ParameterGroup> groups_from(const py::sequence& groups, double lr, d
     const auto group = item.cast<py::dict>();
     for (const auto& [key, value] : group) {
       const std::string name = py::str(key);
-      if (name != "params" && name != "lr" && name != "weight_decay")
+      if (name != "params" && name != "lr" && name != "weight_decay" && name != "ranks")
         throw ValueError("optimizer: a group has the key '" + name + "', expected params, lr and weight_decay");
     }
     const auto number = [&](const char* key, double otherwise) {
       return group.contains(key) ? group[key].cast<double>() : otherwise;
     };
-    result.push_back({named_tensors(group["params"], count), number("lr", lr), number("weight_decay", weight_decay)});
+    const ProcessGroup ranks = group.contains("ranks") ? group["ranks"].cast<ProcessGroup>() : ProcessGroup();
+    result.push_back({named_tensors(group["params"], count), number("lr", lr), number("weight_decay", weight_decay), ranks});
     count += result.back().parameters.size();
   }
   return result;

@@ -80,7 +80,7 @@ class ProcessGroup {
   Work all_reduce(const Tensors& tensors, ReduceOp op = ReduceOp::sum) const;
   /// Copies the tensors of rank `root` to those of all ranks.
   Work broadcast(const Tensors& tensors, int root = 0) const;
-  /// Fills `out` with the `in` of all ranks in order: out.numel() is size() * in.numel().
+  /// Fills `out` with the `in` of all ranks in order: out.numel() is size() * in.numel(). `in` may be this rank's piece of `out`.
   Work all_gather(const Tensor& out, const Tensor& in) const;
   /// Reduces `in`, cut into size() equal pieces, and gives rank i piece i as `out`.
   Work reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::sum) const;

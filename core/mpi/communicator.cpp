@@ -169,6 +169,7 @@ class CommunicatorOfMpi final : public Communicator {
   }
   std::unique_ptr<Request> all_gather(const void* in, void* out, std::size_t bytes) const override {
     const Block block(bytes);
+    if (in == static_cast<char*>(out) + static_cast<std::size_t>(rank_) * bytes) in = MPI_IN_PLACE;
     return start("MPI_Iallgather", [&](MPI_Request* request) {
       return MPI_Iallgather(in, block.count, block.type, out, block.count, block.type, comm_, request);
     });

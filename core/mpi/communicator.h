@@ -36,7 +36,7 @@ class Communicator {
   virtual std::unique_ptr<Request> reduce_scatter(const void* in, void* out, std::size_t count, DType dtype,
                                                   ReduceOp op) const = 0;
   virtual std::unique_ptr<Request> broadcast(void* data, std::size_t bytes, int root) const = 0;
-  /// `bytes` are those of a rank's piece.
+  /// `bytes` are those of a rank's piece; `in` may be its place in `out`.
   virtual std::unique_ptr<Request> all_gather(const void* in, void* out, std::size_t bytes) const = 0;
   virtual std::unique_ptr<Request> all_to_all(const void* in, void* out, std::size_t bytes) const = 0;
   virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes, int to) const = 0;

@@ -5,6 +5,7 @@
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
 #include <glade/core/generator.h>
+#include <glade/nn/distributed/shards.h>
 
 namespace glade::nn::distributed {
 namespace {
@@ -29,10 +30,13 @@ void broadcast_state(const Module& model, const ProcessGroup& group) {
 
 }  // namespace
 
-DataParallel::DataParallel(const Module& model, ProcessGroup group, std::size_t bucket_bytes)
-    : group_(std::move(group)), bucket_bytes_(bucket_bytes) {
+DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallelOptions& options)
+    : group_(std::move(group)), bucket_bytes_(options.bucket_bytes) {
+  if (options.shard < 0 || options.shard > 3) fail<ValueError>("DataParallel: shard is {}, expected 0 to 3", options.shard);
   if (group_.size() == 1) return;
   broadcast_state(model, group_);
+  if (options.shard > 0)
+    shards_ = std::make_unique<Shards>(model, group_, static_cast<Shard>(options.shard), options.bucket_bytes);
   for (const Tensor& x : model.parameters())
     if (x.requires_grad())
       hooks_.emplace_back(x, x.register_post_accumulate_grad_hook([this](const Tensor& parameter) { add(parameter); }));
@@ -44,6 +48,7 @@ DataParallel::~DataParallel() {
 
 /// Called in backward, with the stream as the current one on which the gradient is final.
 void DataParallel::add(const Tensor& parameter) {
+  if (shards_ && (is_communicating_ || shards_->what() != Shard::optimizer)) return shards_->add_gradient(parameter);
   if (!is_communicating_) return;
   const Tensor gradient = parameter.grad();
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
@@ -69,10 +74,46 @@ void DataParallel::start() {
 
 void DataParallel::wait(const Tensors& more) {
   if (group_.size() == 1) return;
+  if (shards_) shards_->reduce_rest();
   bucket_.insert(bucket_.end(), more.begin(), more.end());
   start();
+  if (shards_) shards_->finish_reduce();
   for (Work& work : works_) work.wait();
   works_.clear();
+}
+
+std::vector<optim::ParameterGroup> DataParallel::divide(std::vector<optim::ParameterGroup> groups) const {
+  if (!shards_) return groups;
+  for (optim::ParameterGroup& group : groups) {
+    group.ranks = group_;
+    for (auto& [name, x] : group.parameters) {
+      const Shards::Place* const place = shards_->find(x);
+      if (place == nullptr) fail<ValueError>("DataParallel: divide: {} is no parameter of the model that wants a gradient", name);
+      x = place->get().shard;
+    }
+  }
+  return groups;
+}
+
+Tensor DataParallel::step(optim::Optimizer& optimizer, const optim::StepOptions& options) {
+  if (shards_ && optimizer.groups().front().ranks.size() != group_.size())
+    fail<ValueError>("DataParallel: step: make the optimizer with the groups that divide() returns");
+  const Tensor norm = optimizer.step(options);
+  if (shards_) shards_->update();
+  return norm;
+}
+
+void DataParallel::gather_parameters() {
+  if (shards_) shards_->gather_all();
+}
+
+int DataParallel::shard() const { return shards_ ? static_cast<int>(shards_->what()) : 0; }
+
+std::size_t DataParallel::gathered_bytes() const {
+  std::size_t bytes = 0;
+  if (shards_)
+    for (const auto& block : shards_->blocks()) bytes += block->gathered_bytes();
+  return bytes;
 }
 
 }  // namespace glade::nn::distributed

@@ -102,18 +102,21 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
   }
   // Read from a GPU once, not by every layer.
   const Tensor borders = cu_seqlens.defined() ? to_data(cu_seqlens, kCPU) : cu_seqlens;
-  Tensor x = glade::to(embeddings(ids), dtype_);
+  Tensor x = after(0, glade::to(embeddings(before(0, ids)), dtype_));
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const ProfileRange range(RangeKind::layer, "layers", static_cast<std::int64_t>(i));
+    const auto part = static_cast<std::int64_t>(i) + 1;
+    const ProfileRange range(RangeKind::layer, "layers", part - 1);
     const Block& layer = layers[i];
+    x = before(part, x);
     if (recompute && states == nullptr && GradMode::enabled()) {
       const auto run = [&layer, borders](const Tensors& in) { return Tensors{layer.forward(in[0], nullptr, borders)}; };
       x = autograd::recompute(run, {x}, layer.parameters())[0];
     } else {
       x = layer.forward(x, states != nullptr ? &(*states)[i] : nullptr, borders);
     }
+    x = after(part, x);
   }
-  return norm(x);
+  return norm(before(last_part(), x));
 }
 
 CausalLM::CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention)
@@ -131,11 +134,11 @@ CausalLM::CausalLM(const CausalLMConfig& config, std::string config_json, const 
 }
 
 Tensor CausalLM::forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const {
-  return lm_head(model.forward(ids, states, cu_seqlens));
+  return model.after(model.last_part(), lm_head(model.forward(ids, states, cu_seqlens)));
 }
 
 Tensor CausalLM::loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens) const {
-  return linear_cross_entropy(model.forward(ids, nullptr, cu_seqlens), lm_head.weight, targets);
+  return model.after(model.last_part(), linear_cross_entropy(model.forward(ids, nullptr, cu_seqlens), lm_head.weight, targets));
 }
 
 void CausalLM::set_algorithm(Algorithm algorithm) {

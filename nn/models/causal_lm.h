@@ -31,6 +31,12 @@ class Block : public Module {
   GatedMLP mlp;
 };
 
+/// What forward calls before and after each part of a model: 0 is the embeddings, 1 to n are the layers, n + 1 is the last norm
+/// with the head. Both return what they are given, or what an operation that changes nothing makes of it.
+struct PartHooks {
+  std::function<Tensor(std::int64_t part, const Tensor& x)> before, after;
+};
+
 /// Everything below the head.
 class Decoder : public Module {
  public:
@@ -42,8 +48,15 @@ class Decoder : public Module {
   RMSNorm norm;
   /// Whether training keeps only the inputs of each layer and computes the rest again in backward.
   bool recompute = false;
+  PartHooks hooks;
 
  private:
+  friend class CausalLM;
+  Tensor before(std::int64_t part, const Tensor& x) const { return hooks.before ? hooks.before(part, x) : x; }
+  Tensor after(std::int64_t part, const Tensor& x) const { return hooks.after ? hooks.after(part, x) : x; }
+  /// The number of the head.
+  std::int64_t last_part() const { return static_cast<std::int64_t>(layers.size()) + 1; }
+
   DType dtype_;
 };
 

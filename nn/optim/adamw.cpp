@@ -50,7 +50,7 @@ Tensor AdamW::step(const StepOptions& options) {
   std::size_t i = 0;
   for (std::size_t group = 0; group < groups_.size(); ++group)
     for (const auto& [name, x] : groups_[group].parameters) {
-      if (const Tensor gradient = x.grad(); gradient.defined()) {
+      if (const Tensor gradient = x.grad(); gradient.defined() && x.numel() > 0) {
         tensors.push_back({x, contiguous_data(gradient), exp_avg_[i], exp_avg_sq_[i], autograd::find_weight_copy(x),
                            static_cast<std::int64_t>(group)});
         changed.emplace_back(x, tensors.back().copy);

@@ -1,12 +1,15 @@
 #include <glade/nn/optim/optimizer.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
+#include <glade/autograd/grad_mode.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/nn/optim/kernels.h>
 #include <glade/nn/optim/loss_scaler.h>
+#include <glade/ops/elementwise/elementwise.h>
 
 namespace glade::nn::optim {
 namespace {
@@ -97,13 +100,35 @@ Optimizer::Measured Optimizer::measure_gradients(const StepOptions& options) con
   Tensors gradients;
   for (const ParameterGroup& group : groups_)
     for (const auto& [name, x] : group.parameters)
-      if (const Tensor gradient = x.grad(); gradient.defined()) gradients.push_back(contiguous_data(gradient));
+      if (const Tensor gradient = x.grad(); gradient.defined() && gradient.numel() > 0)
+        gradients.push_back(contiguous_data(gradient));
   const TensorOptions wide{DType::float64, device_};
+  if (const ProcessGroup& ranks = groups_.front().ranks; ranks.size() > 1)
+    return measure_divided_gradients(gradients, ranks, options);
   const GradientNorm result{empty({}, wide), empty({}, wide), options.max_norm,
                             options.scaler != nullptr ? options.scaler->value() : Tensor()};
   GLADE_DISPATCH(device_, gradient_norm, gradients, result);
   if (options.scaler != nullptr) options.scaler->update(result.norm);
   return {result.norm, result.factor};
+}
+
+Optimizer::Measured Optimizer::measure_divided_gradients(const Tensors& gradients, const ProcessGroup& ranks,
+                                                         const StepOptions& options) const {
+  NoGradGuard no_grad;
+  const TensorOptions wide{DType::float64, device_};
+  const GradientNorm mine{zeros({}, wide), empty({}, wide), 0, {}};
+  if (!gradients.empty()) GLADE_DISPATCH(device_, gradient_norm, gradients, mine);
+  const Tensor squares = mine.norm * mine.norm;
+  ranks.all_reduce({squares}).wait();
+  Measured all{sqrt(squares), ones({}, wide)};
+  const Tensor scale = options.scaler != nullptr ? to(options.scaler->value(), DType::float64) : Tensor();
+  if (scale.defined()) all.norm = all.norm / scale;
+  if (options.max_norm > 0) all.factor = minimum(options.max_norm / (all.norm + 1e-6), all.factor);
+  if (scale.defined()) all.factor = all.factor / scale;
+  all.factor = where(lt(all.norm, std::numeric_limits<double>::infinity()), all.factor,
+                     full({}, std::numeric_limits<double>::quiet_NaN(), wide));
+  if (options.scaler != nullptr) options.scaler->update(all.norm);
+  return all;
 }
 
 }  // namespace glade::nn::optim

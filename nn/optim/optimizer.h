@@ -2,6 +2,7 @@
 // What optimisers have in common: parameters in groups, and a state that can be saved.
 #include <vector>
 
+#include <glade/core/process_group.h>
 #include <glade/nn/state_dict.h>
 
 namespace glade::nn::optim {
@@ -11,6 +12,9 @@ struct ParameterGroup {
   NamedTensors parameters;
   double lr = 1e-3;
   double weight_decay = 0;
+  /// Where each rank has parts of the parameters, these ranks: the gradients' norm is then that of all parts. The same in all
+  /// groups.
+  ProcessGroup ranks = {};
 };
 
 /// Two groups: matrices (two dimensions or more), which decay, and after them the biases and the weights of norms, which do not.
@@ -71,6 +75,9 @@ class Optimizer {
   Device device_;  ///< of the parameters
 
  private:
+  /// The same where `gradients` are parts of those of all ranks.
+  Measured measure_divided_gradients(const Tensors& gradients, const ProcessGroup& ranks, const StepOptions& options) const;
+
   NamedTensors state_;
 };
 

@@ -84,10 +84,10 @@ Tensors joined_gradients(const Node& node, const Tensor& x, const Shape& x_shape
   return out;
 }
 
-/// The gradient of `bias`, input number `input` of the node: the sum of grad's rows. A leaf's is deferred.
-Tensor bias_gradient(const Node& node, std::size_t input, const Tensor& grad, const Tensor& bias) {
-  if (GradMode::enabled() || !node.leads_to_leaf(input)) return to(sum(grad, {0}), bias.dtype());
-  const Tensor out = empty(bias.shape(), bias.options());
+/// The gradient of a bias, input number `input` of the node: the sum of grad's rows. A leaf's is deferred.
+Tensor bias_gradient(const Node& node, std::size_t input, const Tensor& grad, DType dtype) {
+  if (GradMode::enabled() || !node.leads_to_leaf(input)) return to(sum(grad, {0}), dtype);
+  const Tensor out = empty({grad.size(1)}, {dtype, grad.device()});
   autograd::defer(out, [grad](const Tensor& total) { copy_data(total, sum(grad, {0})); });
   return out;
 }
@@ -115,14 +115,14 @@ Tensors recorded_linears(const Tensor& x, const Tensors& weights, const Tensors&
   inputs.insert(inputs.end(), addends.begin(), addends.end());
   const bool weights_need = autograd::any_requires_grad(weights);
   const std::vector<SavedTensor> saved(weights.begin(), weights.end());
-  Tensors like_biases;
-  for (const Tensor& bias : biases) like_biases.push_back(bias.defined() ? bias.detach() : bias);
+  std::vector<DType> of_biases;
+  for (const Tensor& bias : biases) of_biases.push_back(bias.defined() ? bias.dtype() : x.dtype());
   autograd::NodeTraits traits;
   if (joins) traits.columns = columns_of(outputs);
   autograd::record(
       "linears", outputs, inputs,
-      [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, biases = like_biases, joins](
-          const Node& node, const Tensors& grads) {
+      [x = SavedTensor(weights_need ? x : Tensor()), shape = x.shape(), saved, copies, of_biases, joins](const Node& node,
+                                                                                                         const Tensors& grads) {
         const std::size_t count = saved.size();
         if (const Tensor all = joins && !GradMode::enabled() ? autograd::gather_gradients(node, grads) : Tensor();
             all.defined()) {
@@ -132,11 +132,11 @@ Tensors recorded_linears(const Tensor& x, const Tensors& weights, const Tensors&
         Tensors out(node.edges().size());
         for (std::size_t i = 0; i < count; ++i) {
           if (!grads[i].defined()) continue;
-          const std::size_t addend = 1 + count + biases.size() + i;
+          const std::size_t addend = 1 + count + of_biases.size() + i;
           if (addend < out.size() && node.needs_grad(addend)) out[addend] = grads[i];
           const Tensor weight = saved[i].get(), grad = rows_of(grads[i]);
-          const bool wants_weight = node.needs_grad(1 + i), wants_bias = !biases.empty() && node.needs_grad(1 + count + i);
-          if (wants_bias) out[1 + count + i] = bias_gradient(node, 1 + count + i, grad, biases[i]);
+          const bool wants_weight = node.needs_grad(1 + i), wants_bias = !of_biases.empty() && node.needs_grad(1 + count + i);
+          if (wants_bias) out[1 + count + i] = bias_gradient(node, 1 + count + i, grad, of_biases[i]);
           if (GradMode::enabled()) {  // on the tape
             if (node.needs_grad(0)) {
               const Tensor part = matmul(grads[i], to(weight, grad.dtype()));

@@ -1,5 +1,6 @@
 // Processes that compute together: runs distributed_ranks, whose tests are in ranks_*.cpp, under mpirun.
 #include <chrono>
+#include <cstdlib>
 
 #include <glade/core/process_group.h>
 #include <glade/nn/distributed/data_parallel.h>
@@ -28,8 +29,19 @@ TEST_F(Distributed, CollectivesOfFourProcesses) { expect_passes(4, "Collective*"
 TEST_F(Distributed, DataParallelTrainingOfTwoProcesses) { expect_passes(2, "DataParallel*"); }
 TEST_F(Distributed, DataParallelTrainingOfFourProcesses) { expect_passes(4, "DataParallel*"); }
 
+TEST_F(Distributed, ShardedTrainingOfTwoProcesses) { expect_passes(2, "ShardedParameters*:*ShardedTraining.OfTwoRanks*"); }
+TEST_F(Distributed, ShardedTrainingOfFourProcesses) {
+  expect_passes(4, "ShardedParameters*:*ShardedTraining.BesideSequenceParallel/*:*ShardedTraining.InFloat32/*");
+}
+
 TEST_F(Distributed, SequenceParallelOfTwoProcesses) { expect_passes(2, "SequenceParallel*"); }
 TEST_F(Distributed, SequenceParallelOfFourProcesses) { expect_passes(4, "SequenceParallel*"); }
+
+// All of it takes minutes: scripts/check.sh runs it.
+TEST_F(Distributed, MatrixOfShardedTraining) {
+  if (std::getenv("GLADE_TEST_MATRIX") == nullptr) GTEST_SKIP() << "a part of scripts/check.sh";
+  for (const int ranks : {2, 4}) expect_passes(ranks, "*Sharded*");
+}
 
 TEST_F(Distributed, OnTheGPUsOfThisHost) {
   if (cuda::device_count() < 2) GTEST_SKIP() << "fewer than two GPUs";

@@ -174,7 +174,7 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   nn::models::GLAForCausalLM model(config);
   model.to(device);
   if (share == Share::tokens) model.set_sequence_group(group);
-  nn::distributed::DataParallel parallel(model, group, 1 << 18);
+  nn::distributed::DataParallel parallel(model, group, {.bucket_bytes = 1 << 18});
   nn::optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-3});
   const auto step = [&](const Tensors& batch) {
     const Tensor loss = model.loss(batch[0], batch[1]), shown = loss.detach();

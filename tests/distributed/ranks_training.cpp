@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include <glade/core/generator.h>
 #include <glade/nn/data/loader.h>
@@ -9,6 +11,7 @@
 #include <glade/nn/linear.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/optim/adamw.h>
+#include <glade/nn/optim/loss_scaler.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/reduce/reduce.h>
 
@@ -29,6 +32,12 @@ struct Variant {
   bool lightning = false;
   int sequence = 1;  // neighbouring ranks that share each sequence
   std::int64_t length = 24;
+  bool untied = false;
+  int shard = 0;
+  double max_norm = 1;
+  double scale = 0;                    // of the loss at first; 0: none
+  DType activations = DType::float64;  // where they are not the parameters' dtype
+  auto operator<=>(const Variant&) const = default;
 };
 
 /// Tokens with a separator here and there, in a file of this process.
@@ -53,7 +62,8 @@ std::unique_ptr<nn::models::CausalLM> make_model(const Variant& variant) {
     config.num_hidden_layers = 2;
     config.num_heads = 2;
     config.tie_word_embeddings = true;  // a parameter with two contributions
-    config.dtype = variant.dtype;
+    config.dtype = variant.activations == DType::float64 ? variant.dtype : variant.activations;
+    if (variant.untied) config.tie_word_embeddings = false;
   };
   set(gla);
   set(lightning);
@@ -66,7 +76,7 @@ std::unique_ptr<nn::models::CausalLM> make_model(const Variant& variant) {
 
 /// The losses of the steps, each over the whole batch, and the parameters after them.
 struct Result {
-  std::vector<double> losses;
+  std::vector<double> losses, norms, scales;
   Tensors parameters;
 };
 
@@ -78,8 +88,11 @@ Result train(const Variant& variant, const ProcessGroup& group) {
   manual_seed(group.size() == 1 ? 5 : 5 + static_cast<std::uint64_t>(group.rank()));  // rank 0's weights count
   const auto model = make_model(variant);
   model->set_sequence_group(sequence);
-  DataParallel parallel(*model, group, variant.bucket_bytes);
-  nn::optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-3});
+  DataParallel parallel(*model, group, {.shard = variant.shard, .bucket_bytes = variant.bucket_bytes});
+  EXPECT_EQ(parallel.shard(), group.size() > 1 ? variant.shard : 0);
+  nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model->named_parameters(), 1e-3, 0.1)));
+  std::optional<nn::optim::LossScaler> scaler;
+  if (variant.scale > 0) scaler.emplace(kCPU, nn::optim::LossScalerOptions{.initial = variant.scale});
   nn::data::Loader loader(data, {.batch_size = variant.batch,
                                  .seq_len = variant.length,
                                  .share = replicas.share(variant.batch),
@@ -100,23 +113,44 @@ Result train(const Variant& variant, const ProcessGroup& group) {
       const double share = static_cast<double>(batch.counted * group.size()) / counted.item<double>();
       const Tensor part = model->loss(batch.inputs, batch.targets, batch.cu_seqlens) * share;
       parallel.set_communicating(&batch == &batches.back());
-      part.backward();
+      (scaler ? scaler->scale(part) : part).backward();
       loss = loss.defined() ? loss + part.detach() : part.detach();
     }
     parallel.wait({loss});
-    optimizer.step({.max_norm = 1});
+    const Tensor norm = parallel.step(optimizer, {.max_norm = variant.max_norm, .scaler = scaler ? &*scaler : nullptr});
     optimizer.zero_grad();
+    if (norm.defined()) result.norms.push_back(norm.item<double>());
+    if (scaler) result.scales.push_back(scaler->value().item<double>());
     result.losses.push_back(loss.item<double>());
   }
   EXPECT_EQ(loader.position(), variant.steps * variant.accumulate * variant.batch);
+  EXPECT_EQ(parallel.gathered_bytes(), 0U);
+  parallel.gather_parameters();
   for (const Tensor& x : model->parameters()) result.parameters.push_back(to_data(x.detach(), kCPU));
   return result;
 }
 
-/// Trains alone and with the others.
+/// The same for all shards, computed once, on rank 0.
+const Result& train_alone(Variant variant) {
+  static std::map<Variant, Result> known;
+  variant.shard = 0;
+  const auto found = known.find(variant);
+  return found != known.end() ? found->second : known.emplace(variant, train(variant, {})).first->second;
+}
+
+/// Trains with the others, and rank 0 also alone.
 void expect_same_losses(const Variant& variant, double tolerance) {
   const ProcessGroup world = ProcessGroup::world();
-  const Result alone = train(variant, {}), together = train(variant, world);
+  const Result together = train(variant, world);
+  for (std::size_t i = 0; i < together.parameters.size(); ++i) {
+    const Tensor& x = together.parameters[i];
+    const Tensor of_zero = empty_like(x);
+    copy_data(of_zero, x);
+    world.broadcast(Tensors{of_zero}).wait();
+    EXPECT_EQ(of_zero.to_vector<double>(), x.to_vector<double>()) << "the ranks' parameters " << i << " differ";
+  }
+  if (world.rank() > 0) return;
+  const Result& alone = train_alone(variant);
   ASSERT_EQ(together.losses.size(), alone.losses.size());
   for (std::size_t i = 0; i < alone.losses.size(); ++i)
     EXPECT_NEAR(together.losses[i], alone.losses[i], tolerance * alone.losses[i]) << "step " << i;
@@ -124,14 +158,8 @@ void expect_same_losses(const Variant& variant, double tolerance) {
   if (variant.steps >= 100) {
     EXPECT_LT(alone.losses.back(), alone.losses.front() * 0.9);
   }
-  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
-    const Tensor& x = together.parameters[i];
-    EXPECT_LT(largest_error(x, alone.parameters[i]), 1e3 * tolerance) << "parameter " << i;
-    const Tensor of_zero = empty_like(x);
-    copy_data(of_zero, x);
-    world.broadcast(Tensors{of_zero}).wait();
-    EXPECT_EQ(of_zero.to_vector<double>(), x.to_vector<double>()) << "the ranks' parameters " << i << " differ";
-  }
+  for (std::size_t i = 0; i < alone.parameters.size(); ++i)
+    EXPECT_LT(largest_error(together.parameters[i], alone.parameters[i]), 1e3 * tolerance) << "parameter " << i;
 }
 
 TEST(DataParallelTraining, HasTheLossesOfOneProcessInFloat64) { expect_same_losses({}, 1e-10); }
@@ -171,6 +199,17 @@ TEST(SequenceParallelTraining, AModelGeneratesOnOneRankAlone) {
   }
 }
 
+// Whatever the two differ from a step on the whole batch is rounding, which AdamW's first steps make larger: they divide a
+// gradient by itself, also where it is nearly zero.
+TEST(DataParallelTraining, TwoRanksHaveTheBitsOfOneThatAccumulatesBothShares) {
+  if (ProcessGroup::world().size() != 2) GTEST_SKIP() << "of two ranks";
+  const Result alone = train({.dtype = DType::float32, .batch = 4, .accumulate = 2, .steps = 20}, {}),
+               together = train({.dtype = DType::float32, .batch = 8, .steps = 20}, ProcessGroup::world());
+  EXPECT_EQ(together.losses, alone.losses);
+  for (std::size_t i = 0; i < alone.parameters.size(); ++i)
+    EXPECT_EQ(together.parameters[i].to_vector<float>(), alone.parameters[i].to_vector<float>()) << "parameter " << i;
+}
+
 TEST(DataParallelTraining, TwoRunsHaveTheSameBits) {
   const Variant variant{.dtype = DType::float32, .steps = 10};
   const Result first = train(variant, ProcessGroup::world()), second = train(variant, ProcessGroup::world());
@@ -178,6 +217,109 @@ TEST(DataParallelTraining, TwoRunsHaveTheSameBits) {
   for (std::size_t i = 0; i < first.parameters.size(); ++i)
     EXPECT_EQ(first.parameters[i].to_vector<float>(), second.parameters[i].to_vector<float>());
 }
+
+// ---- divided over the ranks ------------------------------------------------------------------------------------------
+
+class ShardedTraining : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShardedTraining, HasTheLossesOfOneProcessInFloat64) { expect_same_losses({.shard = GetParam()}, 1e-10); }
+
+TEST_P(ShardedTraining, AccumulatedRecomputedAndPacked) {
+  expect_same_losses(
+      {.packed = true, .recompute = true, .batch = 7, .accumulate = 3, .steps = 10, .untied = true, .shard = GetParam()}, 1e-10);
+}
+
+TEST_P(ShardedTraining, BesideSequenceParallel) {
+  expect_same_losses({.batch = 3, .accumulate = 2, .steps = 20, .sequence = 2, .length = 43, .shard = GetParam()}, 1e-10);
+}
+
+TEST_P(ShardedTraining, InFloat32) { expect_same_losses({.dtype = DType::float32, .steps = 10, .shard = GetParam()}, 1e-4); }
+
+TEST_P(ShardedTraining, TwoRunsHaveTheSameBits) {
+  const Variant variant{.dtype = DType::float32, .accumulate = 2, .steps = 10, .shard = GetParam()};
+  const Result first = train(variant, ProcessGroup::world()), second = train(variant, ProcessGroup::world());
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.norms, second.norms);
+  for (std::size_t i = 0; i < first.parameters.size(); ++i)
+    EXPECT_EQ(first.parameters[i].to_vector<float>(), second.parameters[i].to_vector<float>());
+}
+
+// Two ranks add two gradients in whatever way they divide them; and where the norm clips nothing, it does not matter how it is
+// summed.
+TEST_P(ShardedTraining, OfTwoRanksHasTheBitsOfUndividedTraining) {
+  if (ProcessGroup::world().size() != 2) GTEST_SKIP() << "of two ranks";
+  for (const DType activations : {DType::bfloat16, DType::float16})
+    for (const bool recompute : {false, true}) {
+      Variant variant{.dtype = DType::float32, .recompute = recompute, .steps = 10, .max_norm = 1e6, .activations = activations};
+      if (activations == DType::float16) variant.scale = 0x1p26;  // overflows: the first steps are skipped
+      const Result whole = train(variant, ProcessGroup::world());
+      variant.shard = GetParam();
+      const Result divided = train(variant, ProcessGroup::world());
+      EXPECT_EQ(divided.losses, whole.losses) << dtype_name(activations);
+      EXPECT_EQ(divided.scales, whole.scales);
+      if (activations == DType::float16) {
+        EXPECT_LT(whole.scales.back(), 0x1p26);
+        EXPECT_NE(whole.losses.back(), whole.losses.front()) << "all steps were skipped";
+      }
+      for (std::size_t i = 0; i < whole.norms.size(); ++i)
+        if (std::isfinite(whole.norms[i])) {
+          EXPECT_NEAR(divided.norms[i], whole.norms[i], 1e-6 * whole.norms[i]);
+        } else {
+          EXPECT_FALSE(std::isfinite(divided.norms[i]));
+        }
+      for (std::size_t i = 0; i < whole.parameters.size(); ++i)
+        EXPECT_EQ(divided.parameters[i].to_vector<float>(), whole.parameters[i].to_vector<float>()) << "parameter " << i;
+    }
+}
+
+TEST(ShardedParameters, AreThereOnlyWhereTheyAreNeeded) {
+  const ProcessGroup world = ProcessGroup::world();
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const bool recompute : {false, true}) {
+      const auto model = make_model({.dtype = DType::float32, .recompute = recompute, .untied = true, .activations = dtype});
+      const std::size_t head = 4 * static_cast<std::size_t>(model->lm_head.weight.numel() + 64 * world.size());
+      const Tensor weight = model->model.layers[1].attn->named_parameters()[0].second;
+      DataParallel parallel(*model, world, {.shard = 3});
+      EXPECT_TRUE(std::isnan(weight.to_vector<double>()[0]));
+      const Tensor ids = zeros({1, 8}, {DType::int64, kCPU}), loss = model->loss(ids, ids);
+      EXPECT_LE(parallel.gathered_bytes(), head) << dtype_name(dtype);
+      EXPECT_GT(parallel.gathered_bytes(), 0U);
+      loss.backward();
+      parallel.wait();
+      EXPECT_EQ(parallel.gathered_bytes(), 0U);
+      EXPECT_FALSE(weight.grad().defined());
+      {
+        const NoGradGuard no_grad;
+        model->loss(ids, ids);
+        EXPECT_EQ(parallel.gathered_bytes(), 0U);
+      }
+      parallel.gather_parameters();
+      EXPECT_TRUE(std::isfinite(weight.to_vector<double>()[0]));
+    }
+}
+
+TEST(ShardedParameters, RefusesWhatItCannotDivide) {
+  const ProcessGroup world = ProcessGroup::world();
+  nn::Linear layer(32, 32), other(8, 8);  // every rank has a part
+  EXPECT_TRUE(throws_with<ValueError>([&] { DataParallel(layer, world, {.shard = 4}); }, "shard is 4, expected 0 to 3"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { DataParallel(layer, world, {.shard = 3}); }, "needs a models::CausalLM"));
+  DataParallel parallel(layer, world, {.shard = 2});
+  EXPECT_TRUE(throws_with<ValueError>([&] { parallel.divide({{other.named_parameters()}}); }, "weight is no parameter"));
+  nn::optim::AdamW whole(layer.named_parameters());
+  EXPECT_TRUE(throws_with<ValueError>([&] { parallel.step(whole); }, "that divide() returns"));
+  nn::optim::AdamW divided(parallel.divide({{layer.named_parameters()}}));
+  const auto pass = [&] {
+    sum(layer(ones({1, 32}))).backward();
+    parallel.wait();
+  };
+  pass();
+  parallel.step(divided);
+  pass();
+  divided.step();
+  EXPECT_TRUE(throws_with<ValueError>(pass, "use DataParallel::step"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, ShardedTraining, ::testing::Values(1, 2, 3));
 
 TEST(DataParallelTraining, CommunicatesOnlyWhereAsked) {
   const ProcessGroup world = ProcessGroup::world();

@@ -61,6 +61,42 @@ for step in range(10):
     if rank == 0:
         print(f"loss {shown.item():.6f}", flush=True)
 world.barrier()
+
+# Divided over the ranks, the same.
+glade.manual_seed(5)
+ids = glade.tensor([[(i * i + j) % 16 for i in range(13)] for j in range(8)])
+config = dict(model_type="gla", vocab_size=16, hidden_size=16, num_hidden_layers=2, num_heads=2)
+
+
+def train(shard):
+    glade.manual_seed(3)
+    model = nn.models.from_config(config)
+    parallel = distributed.DataParallel(model, shard=shard)
+    assert parallel.shard == shard
+    optimizer = optim.AdamW(parallel.divide(optim.decay_matrices(model.named_parameters(), 0.1)), lr=1e-3)
+    losses = []
+    for step in range(5):
+        loss = model.loss(ids[begin:end, :-1], ids[begin:end, 1:])
+        loss.backward()
+        shown = loss.detach()
+        parallel.wait([shown])
+        norm = parallel.step(optimizer, max_norm=1.0)
+        optimizer.zero_grad()
+        losses += [shown.item(), norm.item()]
+    assert parallel.gathered_bytes == 0
+    parallel.gather_parameters()
+    return losses + [x.square().sum().item() for x in model.parameters()]
+
+
+whole = train(0)
+for shard in 1, 2, 3:
+    divided = train(shard)
+    assert all(abs(a - b) < 1e-4 * abs(a) + 1e-6 for a, b in zip(whole, divided)), (shard, whole, divided)
+try:
+    distributed.DataParallel(nn.Linear(2, 2), shard=3)
+    raise SystemExit("no error")
+except glade.ValueError as error:
+    assert "shard 3 gathers layer by layer" in str(error), error
 distributed.shutdown()
 """
 

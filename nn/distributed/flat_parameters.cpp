@@ -1,0 +1,205 @@
+#include <glade/nn/distributed/flat_parameters.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include <glade/autograd/grad_mode.h>
+#include <glade/autograd/weight_copy.h>
+#include <glade/core/format.h>
+#include <glade/core/graph.h>
+#include <glade/ops/elementwise/inplace.h>
+
+namespace glade::nn::distributed {
+namespace {
+
+constexpr std::int64_t kAligned = 64;  // elements: kernels read rows of parameters in vectors
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+
+Tensor elements(const Tensor& block, std::int64_t begin, std::int64_t count) {
+  return block.as_strided({count}, {1}, block.offset() + begin);
+}
+
+/// Makes x hold other memory; strides of zero make one element stand for all.
+void set_memory(const Tensor& x, std::shared_ptr<Storage> storage, const Strides& strides) {
+  TensorImpl& impl = *x.impl();
+  impl.storage = std::move(storage);
+  impl.strides = strides;
+  impl.offset = 0;
+  impl.contiguous = strides == x.shape().contiguous_strides();
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup group, bool frees)
+    : group_(std::move(group)), frees_(frees) {
+  NoGradGuard no_grad;
+  const TensorOptions options = parameters.front().second.options();
+  std::int64_t end = 0;
+  for (const auto& [name, x] : parameters) {
+    if (x.dtype() != options.dtype)
+      fail<DTypeError>("DataParallel: {} is {}, but {} is {}: parameters of one dtype can be divided", name, x.dtype(),
+                       parameters.front().first, options.dtype);
+    parameters_.push_back({name, x, end, {}, {}});
+    end = rounded_up(end + x.numel(), kAligned);
+  }
+  piece_ = rounded_up((end + group_.size() - 1) / group_.size(), kAligned);
+  const std::int64_t total = piece_ * group_.size(), first = piece_ * group_.rank();
+  bytes_ = static_cast<std::size_t>(total) * dtype_size(options.dtype);
+
+  const Tensor block = zeros({total}, options);
+  for (const FlatParameter& p : parameters_)
+    copy_data(elements(block, p.begin, p.parameter.numel()),
+              p.parameter.detach().as_strided({p.parameter.numel()}, {1}, p.parameter.offset()));
+  mine_ = elements(block, first, piece_);
+  if (frees_) {
+    const Tensor own = empty({piece_}, options);
+    copy_data(own, mine_);
+    mine_ = own;
+  }
+  for (FlatParameter& p : parameters_) {
+    p.shard = in_piece(mine_, p).set_requires_grad();
+    p.nan = full({}, std::numeric_limits<double>::quiet_NaN(), options);
+  }
+  version_ = mine_.storage()->version();
+  if (frees_) release();
+  else show(block);
+}
+
+std::pair<std::int64_t, std::int64_t> FlatParameters::part(const FlatParameter& parameter, int rank) const {
+  const std::int64_t first = piece_ * rank - parameter.begin, count = parameter.parameter.numel();
+  return {std::clamp<std::int64_t>(first, 0, count), std::clamp<std::int64_t>(first + piece_, 0, count)};
+}
+
+Tensor FlatParameters::in_piece(const Tensor& piece, const FlatParameter& parameter) const {
+  const auto [begin, end] = part(parameter, group_.rank());
+  return elements(piece, begin < end ? parameter.begin + begin - piece_ * group_.rank() : 0, end - begin);
+}
+
+// Every parameter has a storage of its own, which counts its own changes.
+void FlatParameters::show(const Tensor& block) {
+  values_ = block;
+  for (const FlatParameter& p : parameters_) {
+    const Tensor& x = p.parameter;
+    const std::size_t size = dtype_size(x.dtype());
+    set_memory(x,
+               std::make_shared<Storage>(static_cast<char*>(block.raw_data()) + static_cast<std::size_t>(p.begin) * size,
+                                         static_cast<std::size_t>(x.numel()) * size, x.device(), [block] {}),
+               x.shape().contiguous_strides());
+  }
+  is_shown_ = true;
+}
+
+// ---- values ----------------------------------------------------------------------------------------------------------
+
+void FlatParameters::start_gather() {
+  if (!frees_ || values_.defined()) return;
+  if (mine_.is_cuda()) cuda::check_not_capturing("gathering parameters", "their memory changes from step to step");
+  values_ = empty({piece_ * group_.size()}, mine_.options());
+  gathered_ = values_.storage();
+  gathering_ = group_.all_gather(values_, mine_.detach());
+}
+
+void FlatParameters::gather() {
+  start_gather();
+  gathering_.wait();
+  if (!is_shown_) show(values_);
+}
+
+void FlatParameters::release() {
+  gathering_.wait();
+  for (const FlatParameter& p : parameters_) {
+    const Tensor& x = p.parameter;
+    autograd::drop_weight_copy(x);
+    Strides none = x.shape();
+    for (int i = 0; i < none.ndim(); ++i) none[i] = 0;
+    set_memory(x, p.nan.storage(), none);
+  }
+  values_ = Tensor();
+  is_shown_ = false;
+}
+
+void FlatParameters::start_update() {
+  if (frees_) return release();
+  gathering_ = group_.all_gather(values_, mine_.detach());
+}
+
+void FlatParameters::finish_update() {
+  gathering_.wait();
+  const auto on_the_host = [this] {
+    version_ = mine_.storage()->version();
+    if (!frees_)
+      for (const FlatParameter& p : parameters_) autograd::weight_changed(p.parameter, false);
+  };
+  if (mine_.is_cuda() && cuda::is_capturing()) cuda::before_replay(on_the_host);
+  else on_the_host();
+}
+
+// ---- gradients -------------------------------------------------------------------------------------------------------
+
+bool FlatParameters::add_gradient(std::size_t i) {
+  FlatParameter& p = parameters_[i];
+  if (!p.has_gradient) ++arrived_;
+  p.has_gradient = true;
+  if (mine_.is_cuda()) {
+    const Stream stream = current_stream(mine_.device().index);
+    const auto is_same = [&](const Stream& other) { return other.handle == stream.handle; };
+    if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
+  }
+  if (arrived_ < parameters_.size()) return false;
+  start_reduce();
+  return true;
+}
+
+void FlatParameters::reduce_rest() {
+  if (arrived_ > 0 && !averages_.defined()) start_reduce();
+}
+
+/// On a GPU all of it happens on the group's stream, behind the streams that made the gradients.
+void FlatParameters::start_reduce() {
+  NoGradGuard no_grad;
+  const Device device = mine_.device();
+  std::optional<StreamGuard> guard;
+  if (device.is_cuda()) {
+    const Stream stream = group_.stream(device.index);
+    for (const Stream& other : streams_) stream.wait(other);
+    streams_.clear();
+    guard.emplace(stream);
+  }
+  const Tensor block = empty({piece_ * group_.size()}, mine_.options());
+  std::int64_t end = 0;
+  const auto fill_up_to = [&](std::int64_t begin) {
+    if (begin > end) fill_data(elements(block, end, begin - end), 0);
+  };
+  for (const FlatParameter& p : parameters_) {
+    if (!p.has_gradient) continue;
+    fill_up_to(p.begin);
+    const std::int64_t count = p.parameter.numel();
+    copy_data(block.as_strided(p.parameter.shape(), p.parameter.shape().contiguous_strides(), p.begin), p.parameter.grad());
+    p.parameter.set_grad({});
+    end = p.begin + count;
+  }
+  fill_up_to(block.numel());
+  averages_ = empty({piece_}, mine_.options());
+  reducing_ = group_.reduce_scatter(averages_, block, ReduceOp::average);
+  if (device.is_cuda()) reducing_.wait();  // the stream is the collective's own: the block goes behind it
+}
+
+void FlatParameters::finish_reduce() {
+  if (!averages_.defined()) return;
+  NoGradGuard no_grad;
+  std::optional<StreamGuard> guard;
+  if (mine_.is_cuda()) guard.emplace(group_.stream(mine_.device().index));
+  reducing_.wait();
+  for (FlatParameter& p : parameters_) {
+    if (!std::exchange(p.has_gradient, false)) continue;
+    const Tensor mine = in_piece(averages_, p);
+    if (const Tensor before = p.shard.grad(); before.defined()) add_(before, mine);
+    else p.shard.set_grad(mine);
+  }
+  averages_ = Tensor();
+  arrived_ = 0;
+}
+
+}  // namespace glade::nn::distributed

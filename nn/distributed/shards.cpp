@@ -1,0 +1,174 @@
+#include <glade/nn/distributed/shards.h>
+
+#include <algorithm>
+
+#include <glade/autograd/node.h>
+#include <glade/core/format.h>
+#include <glade/nn/models/causal_lm.h>
+
+namespace glade::nn::distributed {
+namespace {
+
+/// The parameters in their order, cut where a list has so many bytes.
+std::vector<NamedTensors> cut(const NamedTensors& parameters, std::size_t bytes) {
+  std::vector<NamedTensors> lists;
+  std::size_t so_far = bytes;
+  for (const auto& entry : parameters) {
+    if (so_far >= bytes) {
+      lists.emplace_back();
+      so_far = 0;
+    }
+    lists.back().push_back(entry);
+    so_far += static_cast<std::size_t>(entry.second.numel()) * dtype_size(entry.second.dtype());
+  }
+  return lists;
+}
+
+/// The parameters of each part of a model, as its hooks count them.
+std::vector<Tensors> parts_of(const models::CausalLM& model) {
+  std::vector<Tensors> parts{model.model.embeddings.parameters()};
+  for (std::size_t i = 0; i < model.model.layers.size(); ++i) parts.push_back(model.model.layers[i].parameters());
+  parts.push_back(model.model.norm.parameters());
+  for (const Tensor& x : model.lm_head.parameters()) parts.back().push_back(x);
+  return parts;
+}
+
+}  // namespace
+
+Shards::Shards(Module& model, const ProcessGroup& group, Shard shard, std::size_t block_bytes) : group_(group), shard_(shard) {
+  NamedTensors divided = model.named_parameters();
+  std::erase_if(divided, [](const auto& entry) { return !entry.second.requires_grad(); });
+  const bool frees = shard_ == Shard::parameters;
+  auto* const language_model = dynamic_cast<models::CausalLM*>(&model);
+  if (frees && language_model == nullptr)
+    fail<ValueError>("DataParallel: shard 3 gathers layer by layer, which needs a models::CausalLM; other models take up to 2");
+  std::vector<Tensors> parts = frees ? parts_of(*language_model) : std::vector<Tensors>();
+  std::vector<NamedTensors> lists = frees ? std::vector<NamedTensors>() : cut(divided, block_bytes);
+  for (const Tensors& part : parts) {  // a parameter of two parts is in the first one's block
+    NamedTensors list;
+    for (const Tensor& x : part) {
+      const auto found = std::ranges::find_if(divided, [&](const auto& entry) { return entry.second.is_same(x); });
+      if (found == divided.end()) continue;
+      list.push_back(*found);
+      divided.erase(found);
+    }
+    lists.push_back(std::move(list));
+  }
+  std::erase_if(lists, [](const NamedTensors& list) { return list.empty(); });
+  if (lists.empty())
+    fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", static_cast<int>(shard));
+  for (const NamedTensors& list : lists) {
+    FlatParameters& block = *blocks_.emplace_back(std::make_unique<FlatParameters>(list, group, frees));
+    for (std::size_t i = 0; i < list.size(); ++i) places_[list[i].second.impl()] = {&block, i};
+  }
+  for (const Tensors& part : parts) {
+    std::vector<FlatParameters*>& of = parts_.emplace_back();
+    for (const Tensor& x : part)
+      if (const Place* const place = find(x); place != nullptr && std::ranges::count(of, place->block) == 0)
+        of.push_back(place->block);
+  }
+  if (frees) gather_around(*language_model);
+}
+
+Shards::~Shards() {
+  if (model_ != nullptr) model_->model.hooks = {};
+}
+
+const Shards::Place* Shards::find(const Tensor& parameter) const {
+  const auto found = places_.find(parameter.impl());
+  return found != places_.end() ? &found->second : nullptr;
+}
+
+// ---- gradients -------------------------------------------------------------------------------------------------------
+
+void Shards::add_gradient(const Tensor& parameter) {
+  const Place& place = places_.at(parameter.impl());
+  if (!place.block->add_gradient(place.index)) return;
+  reducing_.push_back(place.block);
+  // On a GPU all of it is queued in order. On the CPU one reduction runs while backward makes the gradients of the next block.
+  const std::size_t beside = parameter.is_cuda() ? 0 : 1;
+  for (; reducing_.size() > beside; reducing_.pop_front()) reducing_.front()->finish_reduce();
+}
+
+void Shards::reduce_rest() {
+  for (const auto& block : blocks_)
+    if (block->is_outdated())
+      fail<ValueError>("DataParallel: an optimizer changed this rank's part of the parameters by itself: use DataParallel::step");
+  for (const auto& block : blocks_) block->reduce_rest();
+  if (shard_ == Shard::parameters)  // of parts that backward did not reach
+    for (const auto& block : blocks_) block->release();
+}
+
+void Shards::finish_reduce() {
+  for (const auto& block : blocks_) block->finish_reduce();
+  reducing_.clear();
+  const Device device = blocks_.front()->parameters().front().parameter.device();
+  if (device.is_cuda()) current_stream(device.index).wait(group_.stream(device.index));
+}
+
+void Shards::update() {
+  for (const auto& block : blocks_) block->start_update();
+  for (const auto& block : blocks_) block->finish_update();
+}
+
+void Shards::gather_all() {
+  for (const auto& block : blocks_) block->start_gather();
+  for (const auto& block : blocks_) block->gather();
+}
+
+// ---- values, gathered a part ahead and let go of behind ----------------------------------------------------------------
+
+void Shards::gather_around(models::CausalLM& model) {
+  model_ = &model;
+  model.model.hooks = {[this](std::int64_t part, const Tensor& x) { return before(part, x); },
+                       [this](std::int64_t part, const Tensor& x) { return after(part, x); }};
+}
+
+void Shards::start_gather(std::int64_t part) {
+  if (part < 0 || part >= static_cast<std::int64_t>(parts_.size())) return;
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather();
+}
+
+void Shards::gather(std::int64_t part) {
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->gather();
+}
+
+void Shards::release(std::int64_t part) {
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->release();
+}
+
+/// Backward comes here when all of the part has run.
+Tensor Shards::before(std::int64_t part, const Tensor& x) {
+  start_gather(part);
+  start_gather(part + 1);
+  gather(part);
+  if (!autograd::any_requires_grad({&x})) return x;
+  Tensor same = x.detach();
+  autograd::record("sharded_part", same, {&x},
+                   [this, part](const autograd::Node&, const Tensor& grad) {
+                     release(part);
+                     return Tensors{grad};
+                   },
+                   {.is_reshape = true});
+  return same;
+}
+
+/// Backward comes here before it reaches the part. The head stays: backward begins with it.
+Tensor Shards::after(std::int64_t part, const Tensor& x) {
+  const bool recorded = autograd::any_requires_grad({&x});
+  if (recorded && part + 1 == static_cast<std::int64_t>(parts_.size())) return x;
+  release(part);
+  if (!recorded || part == 0) return x;  // the gradient of the embeddings does not depend on their values
+  Tensor same = x.detach();
+  autograd::record("sharded_part", same, {&x},
+                   [this, part](const autograd::Node&, const Tensor& grad) {
+                     start_gather(part);
+                     if (part > 1) start_gather(part - 1);
+                     gather(part);
+                     return Tensors{grad};
+                   },
+                   {.is_reshape = true});
+  return same;
+}
+
+}  // namespace glade::nn::distributed
