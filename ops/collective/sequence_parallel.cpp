@@ -63,68 +63,99 @@ struct States {
   Decays decays;
 };
 
-/// The effects of all ranks, one after the other. The rank that comes first counts its initial state as an effect.
-States exchange_states(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
-                       const ProcessGroup& group) {
-  const NoGradGuard no_grad;
+/// What the tokens of a rank do to a state. No gradients.
+SegmentEffect effect_of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options) {
   const Recurrence r =
       linear_attention::canonical(query, key, value, options, linear_attention::check(query, key, value, options));
   AttentionProblem problem = linear_attention::problem_of(r, {});
   problem.states_only = true;
   const AttentionPlan effect_plan = plan(problem, {.algorithm = options.algorithm}, {}, "recurrent");
-  const SegmentEffect effect = GLADE_DISPATCH(query.device(), attention_segment, effect_plan, r);
+  return GLADE_DISPATCH(query.device(), attention_segment, effect_plan, r);
+}
 
-  const int first = options.reverse ? group.size() - 1 : 0;
-  Tensor added = effect.added;
-  if (group.rank() == first && r.initial_state.defined())
-    added = added + decayed(r.initial_state, effect.key_decay, effect.value_decay);
+/// The gradient of the state before a rank's tokens, from those of its outputs and of the state after them, which may be
+/// undefined.
+Tensor gradient_before(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                       const Tensor& grad_o, const Tensor& grad_after) {
+  const auto sequences = linear_attention::check(query, key, value, options);
+  const Recurrence r = linear_attention::canonical(query, key, value, options, sequences);
+  if (!grad_o.defined() && !grad_after.defined()) return zeros({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  AttentionProblem problem = linear_attention::problem_of(r, {.initial_state = true});
+  problem.states_only = true;
+  const Algorithm algorithm = options.backward_algorithm.value_or(options.algorithm);
+  const AttentionPlan effect_plan = plan(problem, {.algorithm = algorithm}, {.algorithm = algorithm}, "recurrent");
+  const Tensor rows = grad_o.defined() ? linear_attention::row_major(grad_o) : grad_o;
+  return GLADE_DISPATCH(query.device(), attention_backward, effect_plan, r, rows, grad_after, GradientMemory()).initial_state;
+}
 
-  const Tensors all = gather({added, effect.key_decay, effect.value_decay}, group);
+/// The effects of all ranks, one after the other.
+States join(const SegmentEffect& mine, bool reverse, const ProcessGroup& group) {
+  const Tensors all = gather({mine.added, mine.key_decay, mine.value_decay}, group);
   States states;
   states.decays = {clone(all[1]), all[2].defined() ? clone(all[2]) : Tensor()};  // backward keeps them, but not all that came
-  const int step = options.reverse ? -1 : 1;
+  const int first = reverse ? group.size() - 1 : 0, step = reverse ? -1 : 1;
   for (int i = 0, rank = first; i < group.size(); ++i, rank += step) {
-    if (rank == group.rank()) states.before = rank == first ? options.initial_state : states.last;
+    if (rank == group.rank()) states.before = states.last;
     const Tensor more = select(all[0], 0, rank);
     states.last = states.last.defined() ? states.decays.apply(states.last, rank) + more : more;
   }
   return states;
 }
 
-/// The gradient of the state after a rank's tokens, from those of its outputs and of the last state on all ranks; undefined: 0.
-Tensor exchange_gradients(const Tensor& grad_o, const Tensor& grad_last, const std::array<Tensor, 7>& inputs,
-                          RecurrentOptions options, const Decays& decays, const ProcessGroup& group) {
-  options.g = inputs[3];
-  options.g_gamma = inputs[4];
-  options.gk = inputs[5];
-  options.gv = inputs[6];
-  const auto sequences = linear_attention::check(inputs[0], inputs[1], inputs[2], options);
-  const Recurrence r = linear_attention::canonical(inputs[0], inputs[1], inputs[2], options, sequences);
-  Tensor added;
-  if (grad_o.defined()) {
-    AttentionProblem problem = linear_attention::problem_of(r, {.initial_state = true});
-    problem.states_only = true;
-    const Algorithm backward = options.backward_algorithm.value_or(options.algorithm);
-    const AttentionPlan effect_plan = plan(problem, {.algorithm = backward}, {.algorithm = backward}, "recurrent");
-    added = GLADE_DISPATCH(inputs[0].device(), attention_backward, effect_plan, r, linear_attention::row_major(grad_o), Tensor(),
-                           GradientMemory())
-                .initial_state;
-  } else {
-    added = zeros({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), inputs[0].device()});
-  }
-  const Tensors all = gather({added, grad_last}, group);
-  Tensor gradient = all[1].defined() ? sum(all[1], {0}) : Tensor();
-  const int step = options.reverse ? 1 : -1;
-  for (int rank = options.reverse ? 0 : group.size() - 1; rank != group.rank(); rank += step) {
-    const Tensor more = select(all[0], 0, rank);
+/// The gradient of the state after this rank's tokens, from what the later ranks add to it, the last of them first, and that of
+/// the last state, which may be undefined. Undefined where there is none.
+Tensor join_gradients(const Tensor& all_added, Tensor gradient, const Decays& decays, bool reverse, const ProcessGroup& group) {
+  const int step = reverse ? 1 : -1;
+  for (int rank = reverse ? 0 : group.size() - 1; rank != group.rank(); rank += step) {
+    const Tensor more = select(all_added, 0, rank);
     gradient = gradient.defined() ? decays.apply(gradient, rank) + more : more;
   }
   return gradient;
 }
 
-void refuse_packed(const char* operation, const Tensor& cu_seqlens) {
-  if (cu_seqlens.defined())
-    fail<ValueError>("{}: cu_seqlens is given, but packed sequences cannot be shared out over ranks", operation);
+/// The rank that comes first counts its initial state as an effect.
+States exchange_states(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                       const ProcessGroup& group) {
+  const NoGradGuard no_grad;
+  SegmentEffect effect = effect_of(query, key, value, options);
+  const bool is_first = group.rank() == (options.reverse ? group.size() - 1 : 0);
+  if (is_first && options.initial_state.defined())
+    effect.added = effect.added + decayed(options.initial_state, effect.key_decay, effect.value_decay);
+  States states = join(effect, options.reverse, group);
+  if (is_first) states.before = options.initial_state;
+  return states;
+}
+
+/// The arguments of recurrent() that backward needs. Saved one by one, which notices changes in place.
+class SavedArguments {
+ public:
+  SavedArguments(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options)
+      : tensors_{query, key, value, options.g, options.g_gamma, options.gk, options.gv} {
+    settings_.softmax_scale = options.softmax_scale;
+    settings_.reverse = options.reverse;
+    settings_.algorithm = options.algorithm;
+    settings_.backward_algorithm = options.backward_algorithm;
+  }
+  struct Arguments {
+    Tensor query, key, value;
+    RecurrentOptions options;
+  };
+  Arguments get() const {
+    Arguments all{tensors_[0].get(), tensors_[1].get(), tensors_[2].get(), settings_};
+    all.options.g = tensors_[3].get();
+    all.options.g_gamma = tensors_[4].get();
+    all.options.gk = tensors_[5].get();
+    all.options.gv = tensors_[6].get();
+    return all;
+  }
+
+ private:
+  std::array<SavedTensor, 7> tensors_;
+  RecurrentOptions settings_;
+};
+
+void refuse_second_derivative(const char* operation) {
+  if (GradMode::enabled()) throw AutogradError(std::string(operation) + ": has no second derivative on several ranks");
 }
 
 /// The windows before a rank's tokens and after those of all ranks, from the last inputs of each, [N, D, W - 1].
@@ -141,7 +172,7 @@ std::pair<Tensor, Tensor> exchange_windows(const Tensor& last_inputs, const Tens
   autograd::record("exchange_windows", {&before, &final_state}, {&last_inputs, &initial_state},
                    [group, rank, last, options = last_inputs.options(), shape = last_inputs.shape()](const Node& node,
                                                                                                      const Tensors& gradients) {
-                     if (GradMode::enabled()) throw AutogradError("short_convolution: has no second derivative on several ranks");
+                     refuse_second_derivative("short_convolution");
                      const Tensor own = gradients[0].defined() ? gradients[0] : zeros(shape, options);
                      const Tensors all = gather({own, gradients[1]}, group);
                      Tensor of_inputs;
@@ -153,12 +184,182 @@ std::pair<Tensor, Tensor> exchange_windows(const Tensor& last_inputs, const Tens
   return {before, final_state};
 }
 
+// ---- packed sequences ----------------------------------------------------------------------------------------------
+
+/// The packed sequences of which this rank has tokens. A state enters before the sequence `entry` and leaves after `exit`.
+struct Packed {
+  std::vector<std::int64_t> boundaries;  ///< within this rank's tokens
+  std::int64_t count = 0, entry = 0, exit = 0;
+  bool enters = false, leaves = false;
+
+  Packed(const char* operation, const Tensor& cu_seqlens, std::int64_t tokens, bool reverse, const ProcessGroup& group);
+  Tensor cu_seqlens() const { return Tensor::from_vector(boundaries); }
+  /// Of x, which has the tokens in dimension 1.
+  Tensor tokens_of(const Tensor& x, std::int64_t sequence) const {
+    const auto at = static_cast<std::size_t>(sequence);
+    return x.defined() ? slice(x, 1, boundaries[at], boundaries[at + 1]) : x;
+  }
+  /// The state enters and leaves the same sequence, which has all tokens of this rank.
+  bool passes() const { return enters && leaves && count == 1; }
+};
+
+Packed::Packed(const char* operation, const Tensor& cu_seqlens, std::int64_t tokens, bool reverse, const ProcessGroup& group) {
+  if (cu_seqlens.ndim() != 1 || cu_seqlens.numel() < 2)
+    fail<ShapeError>("{}: cu_seqlens is {}: expected [number of sequences + 1]", operation, cu_seqlens.shape());
+  boundaries = cu_seqlens.to_vector<std::int64_t>();
+  count = static_cast<std::int64_t>(boundaries.size()) - 1;
+  const bool is_rising = std::ranges::is_sorted(boundaries);
+  if (tokens == 0 || !is_rising || boundaries.front() > 0 || boundaries[1] <= 0 || boundaries.back() < tokens ||
+      boundaries[boundaries.size() - 2] >= tokens)
+    fail<ValueError>("{}: cu_seqlens goes from {} over {} and {} to {}: expected the sequences of this rank's {} tokens, from its "
+                     "first one counted",
+                     operation, boundaries.front(), boundaries[1], boundaries[boundaries.size() - 2], boundaries.back(), tokens);
+  const bool from_before = boundaries.front() < 0, goes_on = boundaries.back() > tokens;
+  if ((from_before && group.rank() == 0) || (goes_on && group.rank() == group.size() - 1))
+    fail<ValueError>("{}: cu_seqlens goes from {} to {}, outside of the tokens of all ranks: rank {} of {} has {}", operation,
+                     boundaries.front(), boundaries.back(), group.rank(), group.size(), tokens);
+  boundaries.front() = 0;
+  boundaries.back() = tokens;
+  entry = reverse ? count - 1 : 0;
+  exit = reverse ? 0 : count - 1;
+  enters = reverse ? goes_on : from_before;
+  leaves = reverse ? from_before : goes_on;
+}
+
+/// `rows` [count, ...] with another one [1, ...] in place of row i.
+Tensor with_row(const Tensor& rows, std::int64_t i, const Tensor& row) {
+  Tensors parts;
+  if (i > 0) parts.push_back(slice(rows, 0, 0, i));
+  parts.push_back(row);
+  if (i + 1 < rows.size(0)) parts.push_back(slice(rows, 0, i + 1, rows.size(0)));
+  return parts.size() == 1 ? row : cat(parts);
+}
+
+/// Those of one sequence.
+SavedArguments::Arguments arguments_of(const SavedArguments::Arguments& all, const Packed& packed, std::int64_t sequence) {
+  const auto part = [&](const Tensor& x) { return packed.tokens_of(x, sequence); };
+  SavedArguments::Arguments one{part(all.query), part(all.key), part(all.value), all.options};
+  one.options.g = part(all.options.g);
+  one.options.gk = part(all.options.gk);
+  one.options.gv = part(all.options.gv);
+  if (Tensor& gamma = one.options.g_gamma; gamma.defined() && gamma.ndim() == 2 && gamma.size(0) > 1)
+    gamma = slice(gamma, 0, sequence, sequence + 1);
+  one.options.cu_seqlens = one.options.initial_state = {};
+  return one;
+}
+
+/// The state before this rank's tokens [1, H, K, V], and the decays of all ranks. A sequence that begins here has no use for what
+/// came before, and so a decay of zero: one state goes from rank to rank, whatever the number of sequences.
+States exchange_border_states(const SavedArguments::Arguments& all, const Tensor& initial_states, const Packed& packed,
+                              const ProcessGroup& group) {
+  const NoGradGuard no_grad;
+  const RecurrentOptions& options = all.options;
+  const std::int64_t heads = all.query.size(2), K = all.query.size(3), V = all.value.size(3);
+  const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
+  const bool is_per_channel = options.gk.defined() || linear_attention::is_per_channel(options.g, all.query);
+  const Shape key_decay{1, heads, is_per_channel ? K : 1}, value_decay{1, heads, V};
+  SegmentEffect effect;
+  if (packed.leaves) {
+    const auto one = arguments_of(all, packed, packed.exit);
+    effect = effect_of(one.query, one.key, one.value, one.options);
+    if (!packed.passes() && initial_states.defined())
+      effect.added = effect.added + decayed(slice(initial_states, 0, packed.exit, packed.exit + 1), effect.key_decay, effect.value_decay);
+  } else {
+    effect.added = zeros({1, heads, K, V}, kind);
+  }
+  if (!packed.passes()) {
+    effect.key_decay = zeros(key_decay, kind);
+    if (options.gv.defined()) effect.value_decay = zeros(value_decay, kind);
+  }
+  return join(effect, options.reverse, group);
+}
+
+std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& key, const Tensor& value,
+                                           const RecurrentOptions& options, const ProcessGroup& group) {
+  if (query.ndim() != 4) fail<ShapeError>("recurrent: query is {}: expected [1, tokens, heads, channels] on several ranks", query.shape());
+  const Packed packed("recurrent", options.cu_seqlens, query.size(1), options.reverse, group);
+  RecurrentOptions own = options;
+  own.cu_seqlens = packed.cu_seqlens();
+  linear_attention::check(query, key, value, own);
+  const Shape states{packed.count, query.size(2), query.size(3), value.size(3)};
+  if (own.initial_state.defined()) own.initial_state = expand(own.initial_state, states);
+
+  const States exchanged = exchange_border_states({query, key, value, own}, own.initial_state, packed, group);
+  if (packed.enters) {
+    const Tensor rows = own.initial_state.defined() ? own.initial_state : zeros(states, exchanged.before.options());
+    own.initial_state = with_row(rows, packed.entry, exchanged.before);
+  }
+  const auto [own_o, own_state] = recurrent(query, key, value, own);
+
+  const Tensor unused = packed.enters && packed.count == 1 ? options.initial_state : Tensor();
+  Tensor o = own_o.detach(), state = own_state.detach();
+  autograd::record("exchange_border_states", {&o, &state}, {&own_o, &own_state, &unused},
+                   [saved = SavedArguments(query, key, value, options), packed, group, decays = exchanged.decays, states,
+                    unused = unused.defined() ? unused.detach() : unused](const Node& node, const Tensors& gradients) {
+                     refuse_second_derivative("recurrent");
+                     const auto all = saved.get();
+                     const Tensor &of_o = gradients[0], &of_state = gradients[1];
+                     const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
+                     Tensor added;
+                     if (packed.enters) {
+                       const auto one = arguments_of(all, packed, packed.entry);
+                       const Tensor after = of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
+                       added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry), after);
+                     } else {
+                       added = zeros({1, states[1], states[2], states[3]}, kind);
+                     }
+                     const Tensor after = join_gradients(gather({added}, group)[0], {}, decays, all.options.reverse, group);
+                     Tensor of_own_state = of_state;
+                     if (packed.leaves) {
+                       const Tensor rows = of_state.defined() ? of_state : zeros(states, kind);
+                       of_own_state = with_row(rows, packed.exit, slice(rows, 0, packed.exit, packed.exit + 1) + after);
+                     }
+                     return Tensors{of_o, of_own_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
+                   });
+  return {o, state};
+}
+
+/// The windows of a rank's packed sequences come from the inputs before; that of the first one perhaps from the rank before.
+std::pair<Tensor, Tensor> convolve_packed(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions& options,
+                                          const ProcessGroup& group) {
+  const std::int64_t window = weight.size(1) - 1, tokens = x.size(1), channels = x.size(2);
+  if (tokens < window)
+    fail<ValueError>("short_convolution: x is {}: expected at least {} tokens on each of several ranks", x.shape(), window);
+  const Packed packed("short_convolution", options.cu_seqlens, tokens, false, group);
+  const Shape windows{packed.count, channels, window};
+  if (options.initial_state.defined() && options.initial_state.shape() != windows)
+    fail<ShapeError>("short_convolution: initial_state is {}: expected {}", options.initial_state.shape(), windows);
+  const Tensor given = options.initial_state.defined() ? options.initial_state : zeros(windows, x.options());
+  const Tensor first = slice(given, 0, packed.exit, packed.exit + 1);
+  const Tensor with_first = cat({first, transpose(packed.tokens_of(x, packed.exit), 1, 2)}, 2);
+  const Tensor last_inputs = slice(with_first, 2, with_first.size(2) - window, with_first.size(2));
+  const Tensor before = exchange_windows(last_inputs, {}, group).first;
+  // Times 0 or 1, so that backward comes to the exchange on all ranks.
+  const Tensor entry = slice(given, 0, 0, 1) * (packed.enters ? 0.0 : 1.0) + before * (packed.enters ? 1.0 : 0.0);
+  ShortConvolutionOptions own = options;
+  own.initial_state = with_row(given, 0, entry);
+  own.cu_seqlens = packed.cu_seqlens();
+  return short_convolution(x, weight, own);
+}
+
 }  // namespace
+
+Tensor share_sequences(const Tensor& cu_seqlens, std::pair<std::int64_t, std::int64_t> tokens) {
+  const auto boundaries = cu_seqlens.to_vector<std::int64_t>();
+  const auto [begin, end] = tokens;
+  if (boundaries.size() < 2 || !std::ranges::is_sorted(boundaries) || begin < boundaries.front() || begin >= end ||
+      end > boundaries.back())
+    fail<ValueError>("share_sequences: tokens {} to {} of cu_seqlens {}", begin, end, cu_seqlens.shape());
+  std::vector<std::int64_t> own{*(std::ranges::upper_bound(boundaries, begin) - 1) - begin};
+  for (const std::int64_t boundary : boundaries)
+    if (boundary > begin && (boundary < end || own.back() < end - begin)) own.push_back(boundary - begin);
+  return Tensor::from_vector(own);
+}
 
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                                     const ProcessGroup& group) {
   if (group.size() == 1) return recurrent(query, key, value, options);
-  refuse_packed("recurrent", options.cu_seqlens);
+  if (options.cu_seqlens.defined()) return recurrent_packed(query, key, value, options, group);
   States states = exchange_states(query, key, value, options, group);
   RecurrentOptions own = options;
   own.initial_state = states.before;
@@ -168,19 +369,15 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   const bool is_first = group.rank() == (options.reverse ? group.size() - 1 : 0);
   const Tensor unused = is_first ? Tensor() : options.initial_state;
   Tensor o = own_o.detach();
-  const std::array<SavedTensor, 7> saved{query, key, value, options.g, options.g_gamma, options.gk, options.gv};
-  RecurrentOptions settings;  // without the tensors, which would hide changes in place
-  settings.softmax_scale = options.softmax_scale;
-  settings.reverse = options.reverse;
-  settings.algorithm = options.algorithm;
-  settings.backward_algorithm = options.backward_algorithm;
   autograd::record("exchange_states", {&o, &states.last}, {&own_o, &own_state, &unused},
-                   [saved, settings, unused = unused.defined() ? unused.detach() : unused, decays = states.decays, group](
-                       const Node& node, const Tensors& gradients) {
-                     if (GradMode::enabled()) throw AutogradError("recurrent: has no second derivative (create_graph)");
-                     std::array<Tensor, 7> inputs;
-                     std::ranges::transform(saved, inputs.begin(), [](const SavedTensor& x) { return x.get(); });
-                     const Tensor of_state = exchange_gradients(gradients[0], gradients[1], inputs, settings, decays, group);
+                   [saved = SavedArguments(query, key, value, options), unused = unused.defined() ? unused.detach() : unused,
+                    decays = states.decays, group](const Node& node, const Tensors& gradients) {
+                     refuse_second_derivative("recurrent");
+                     const auto [q, k, v, settings] = saved.get();
+                     const Tensor added = gradient_before(q, k, v, settings, gradients[0], {});
+                     const Tensors all = gather({added, gradients[1]}, group);
+                     const Tensor of_last = all[1].defined() ? sum(all[1], {0}) : Tensor();
+                     const Tensor of_state = join_gradients(all[0], of_last, decays, settings.reverse, group);
                      return Tensors{gradients[0], of_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
                    });
   return {o, states.last};
@@ -190,7 +387,7 @@ std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weigh
                                             const ProcessGroup& group) {
   const bool is_valid = x.defined() && weight.defined() && x.ndim() == 3 && weight.ndim() == 2;
   if (group.size() == 1 || !is_valid || weight.size(1) <= 1) return short_convolution(x, weight, options);
-  refuse_packed("short_convolution", options.cu_seqlens);
+  if (options.cu_seqlens.defined()) return convolve_packed(x, weight, options, group);
   const std::int64_t window = weight.size(1) - 1, tokens = x.size(1);
   const Tensor last_inputs = transpose(slice(x, 1, std::max<std::int64_t>(0, tokens - window), tokens), 1, 2);
   const auto [before, final_state] = exchange_windows(last_inputs, options.initial_state, group);

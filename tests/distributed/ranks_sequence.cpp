@@ -126,6 +126,106 @@ TEST(SequenceParallel, RecurrenceWithFewerTokensThanRanks) {
       expect_matches_whole({.T = T, .gates = "gkv", .state = 4, .reverse = reverse}, Algorithm::recurrent);
 }
 
+/// Row i of `rows` is that of sequence first + i of `count`, whose other rows are zeros.
+Tensor among_all(const Tensor& rows, std::int64_t first, std::int64_t count) {
+  Shape shape = rows.shape();
+  shape[0] = count;
+  const Tensor all = zeros(shape, rows.options());
+  copy_data(slice(all, 0, first, first + rows.size(0)), rows.detach());
+  return all;
+}
+
+/// The same for packed sequences: a rank knows those of which it has tokens, and its loss counts the states of those that end there.
+void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool uneven, Uses uses = {}) {
+  SCOPED_TRACE(spec.str() + " " + algorithm_name(algorithm) + " rank " + std::to_string(world().rank()));
+  RecurrenceArguments whole = make(spec, kCPU);
+  const auto count = static_cast<std::int64_t>(spec.starts.size()) - 1;
+  const Tensor grad_o = random_tensor({1, spec.T, spec.H, spec.V}), grad_state = random_tensor({count, spec.H, spec.K, spec.V});
+  const RecurrenceReference expected = recurrence_reference(whole, uses.output ? grad_o.to_vector<double>() : Values(),
+                                                            uses.state ? grad_state.to_vector<double>() : Values());
+  const auto tokens = tokens_of(spec.T, uneven);
+  const Tensor cu_seqlens = share_sequences(whole.options.cu_seqlens, tokens);
+  const auto boundaries = cu_seqlens.to_vector<std::int64_t>();
+  const std::int64_t own = cu_seqlens.numel() - 1;
+  const auto first = std::distance(spec.starts.begin(), std::ranges::find(spec.starts, boundaries[0] + tokens.first));
+
+  RecurrenceArguments mine = whole;
+  mine.options.algorithm = algorithm;
+  mine.options.cu_seqlens = cu_seqlens;
+  const auto named = mine.named();
+  const auto is_per_sequence = [&](const Tensor& x, std::int64_t rows) {
+    return (&x == &mine.options.g_gamma && x.ndim() == 2 && x.size(0) == rows) || (&x == &mine.options.initial_state && x.ndim() == 4);
+  };
+  const auto has_tokens = [&](const Tensor& x) { return &x != &mine.options.g_gamma && &x != &mine.options.initial_state; };
+  for (const auto& [name, tensor] : named) {
+    Tensor& x = *tensor;
+    if (!x.defined()) continue;
+    if (has_tokens(x)) x = part(x, tokens);
+    else if (is_per_sequence(x, count)) x = clone(slice(x.detach(), 0, first, first + own));
+    else x = clone(x.detach());
+    x.set_requires_grad();
+  }
+  const auto [o, state] = recurrent(mine.query, mine.key, mine.value, mine.options, world());
+  expect_near(o, part(like(expected.o, grad_o), tokens), "output");
+  const Tensor ends = ones({own, 1, 1, 1}, {DType::float64, kCPU});  // which of them are at their end
+  if (spec.reverse ? boundaries.front() < 0 : boundaries.back() > tokens.second - tokens.first)
+    *(ends.data<double>() + (spec.reverse ? 0 : own - 1)) = 0;
+  expect_near(state * ends, slice(like(expected.final_state, grad_state), 0, first, first + own) * ends, "final state");
+
+  Tensors results, gradients;
+  if (uses.output) results.push_back(o), gradients.push_back(part(grad_o, tokens));
+  if (uses.state) results.push_back(state), gradients.push_back(slice(grad_state, 0, first, first + own) * ends);
+  autograd::backward(results, gradients);
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const Tensor& x = *named[i].second;
+    if (!x.defined()) continue;
+    ASSERT_TRUE(x.grad().defined()) << named[i].first;
+    const std::string what = std::string("gradient of ") + named[i].first;
+    const Tensor of_whole = like(expected.gradient(i), *whole.named()[i].second);
+    if (has_tokens(x)) expect_near(x.grad(), part(of_whole, tokens), what);
+    else if (is_per_sequence(x, own)) expect_near(sum_over_ranks(among_all(x.grad(), first, count)), of_whole, what);
+    else expect_near(sum_over_ranks(x.grad()), of_whole, what);
+  }
+}
+
+TEST(SequenceParallel, PackedRecurrenceOfEveryGateMatchesTheReference) {
+  const std::vector<std::vector<std::int64_t>> packings{
+      {0, 5, 6, 24, 37}, {0, 19, 37}, {0, 37}, {0, 3, 10, 19, 28, 37}, {0, 36, 37}, {0, 12, 12, 13, 14, 30, 31, 37}};
+  std::size_t i = 0;
+  for (const char* gates : {"", "g", "c", "m", "n", "k", "v", "gk", "ck", "kv", "gmk", "gmkv"})
+    for (const bool reverse : {false, true})
+      for (int packing = 0; packing < 3; ++packing, ++i) {
+        const Spec spec{.B = 1,
+                        .T = 37,
+                        .gates = gates,
+                        .state = std::array{0, 3, 4, 4}[i % 4],
+                        .reverse = reverse,
+                        .starts = packings[i % packings.size()]};
+        const bool has_chunk = std::string(gates).find('v') == std::string::npos;
+        expect_packed_matches_whole(spec, has_chunk && i % 2 == 1 ? Algorithm::chunk : Algorithm::recurrent, i % 5 == 4);
+      }
+  for (const bool reverse : {false, true}) {
+    const Spec spec{.B = 1, .T = 37, .gates = "gmkv", .state = 4, .reverse = reverse, .starts = packings[0]};
+    expect_packed_matches_whole(spec, Algorithm::recurrent, false, {.state = false});
+    expect_packed_matches_whole(spec, Algorithm::recurrent, false, {.output = false});
+  }
+}
+
+TEST(SequenceParallel, PackedRecurrenceOfSegmentsLongerThanAChunk) {
+  for (const char* gates : {"", "g", "m", "k"})
+    expect_packed_matches_whole({.B = 1,
+                                 .T = 701,
+                                 .H = 2,
+                                 .Hkv = 1,
+                                 .K = 12,
+                                 .V = 9,
+                                 .gates = gates,
+                                 .state = 4,
+                                 .starts = {0, 90, 600, 640, 701},
+                                 .gate = -0.01},
+                                Algorithm::automatic, false);
+}
+
 TEST(SequenceParallel, GradientsFromOutputsOrFinalStatesAlone) {
   for (const bool reverse : {false, true}) {
     const Spec spec{.T = 30, .gates = "gmkv", .state = 4, .reverse = reverse};
@@ -147,11 +247,16 @@ TEST(SequenceParallel, AllRanksGetTheSameBitsOfTheFinalState) {
 TEST(SequenceParallel, RefusesWhatItCannotDo) {
   const Tensor x = random_tensor({1, 8, 2, 4}), borders = Tensor::from_vector(std::vector<std::int64_t>{0, 8});
   RecurrentOptions packed;
-  packed.cu_seqlens = borders;
-  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, packed, world()); }, "packed sequences"));
+  packed.cu_seqlens = borders + 1;
+  EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, packed, world()); }, "goes from 1 over 9 and 1 to 9: expected"));
+  packed.cu_seqlens = Tensor::from_vector(std::vector<std::int64_t>{-1, 9});
+  if (world().rank() == 0 || world().rank() == world().size() - 1) {
+    EXPECT_TRUE(throws_with<ValueError>([&] { recurrent(x, x, x, packed, world()); }, "outside of the tokens of all ranks"));
+  }
+  EXPECT_TRUE(throws_with<ValueError>([&] { share_sequences(borders, {3, 9}); }, "tokens 3 to 9"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent(x, x, random_tensor({1, 7, 2, 4}), {}, world()); }, "[1, 7, 2, 4]"));
   const Tensor rows = random_tensor({1, 8, 3}), weight = random_tensor({3, 4});
-  EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(rows, weight, {.cu_seqlens = borders}, world()); }, "packed"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(rows, weight, {.cu_seqlens = borders + 1}, world()); }, "expected"));
   EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(random_tensor({1, 2, 3}), weight, {}, world()); }, "at least 3"));
   const std::int64_t differs = world().rank() == 0 ? 2 : 8;
   EXPECT_TRUE(
@@ -201,6 +306,57 @@ TEST(SequenceParallel, ShortConvolutionMatchesOneProcess) {
         expect_near(sum_over_ranks(mine.weight.grad()), alone.weight.grad(), "gradient of weight");
         expect_near(sum_over_ranks(mine.bias.grad()), alone.bias.grad(), "gradient of bias");
       }
+}
+
+TEST(SequenceParallel, PackedShortConvolutionMatchesOneProcess) {
+  constexpr std::int64_t kTokens = 39;
+  for (const std::vector<std::int64_t>& starts : std::vector<std::vector<std::int64_t>>{
+           {0, 4, 5, 25, 39}, {0, 20, 39}, {0, 39}, {0, 8, 9, 10, 18, 19, 20, 28, 29, 30, 38, 39}})
+    for (const bool with_state : {false, true})
+      for (const bool uneven : {false, true}) {
+        const auto count = static_cast<std::int64_t>(starts.size()) - 1;
+        const Convolution whole{random_tensor({1, kTokens, 5}), random_tensor({5, 4}), random_tensor({5}),
+                                with_state ? random_tensor({count, 5, 3}) : Tensor()};
+        const Tensor grad_y = random_tensor({1, kTokens, 5}), grad_state = random_tensor({count, 5, 3});
+        const auto tokens = tokens_of(kTokens, uneven);
+        const Convolution alone = whole.copy({0, kTokens});
+        Convolution mine = whole.copy(tokens);
+        const Tensor all = Tensor::from_vector(starts), own = share_sequences(all, tokens);
+        const auto boundaries = own.to_vector<std::int64_t>();
+        const std::int64_t n = own.numel() - 1;
+        const auto first = std::distance(starts.begin(), std::ranges::find(starts, boundaries[0] + tokens.first));
+        const auto rows = [&](const Tensor& x) { return slice(x.detach(), 0, first, first + n); };
+        if (with_state) mine.initial_state = clone(rows(whole.initial_state)).set_requires_grad();
+        const auto run = [](const Convolution& c, const Tensor& cu_seqlens, const ProcessGroup& group) {
+          ShortConvolutionOptions options = c.options();
+          options.cu_seqlens = cu_seqlens;
+          return short_convolution(c.x, c.weight, options, group);
+        };
+        const auto [y, state] = run(alone, all, {});
+        const auto [my_y, my_state] = run(mine, own, world());
+        const Tensor ends = ones({n, 1, 1}, {DType::float64, kCPU});
+        if (boundaries.back() > tokens.second - tokens.first) ends.data<double>()[n - 1] = 0;
+        expect_near(my_y, part(y, tokens), "output");
+        expect_near(my_state * ends, rows(state) * ends, "final state");
+        autograd::backward({y, state}, {grad_y, grad_state});
+        autograd::backward({my_y, my_state}, {part(grad_y, tokens), rows(grad_state) * ends});
+        expect_near(mine.x.grad(), part(alone.x.grad(), tokens), "gradient of x");
+        expect_near(sum_over_ranks(mine.weight.grad()), alone.weight.grad(), "gradient of weight");
+        expect_near(sum_over_ranks(mine.bias.grad()), alone.bias.grad(), "gradient of bias");
+        if (with_state)
+          expect_near(sum_over_ranks(among_all(mine.initial_state.grad(), first, count)), alone.initial_state.grad(), "of initial_state");
+      }
+}
+
+TEST(SequenceParallel, TheSequencesOfARanksTokens) {
+  const Tensor all = Tensor::from_vector(std::vector<std::int64_t>{0, 10, 25, 40});
+  const auto of = [&](std::int64_t begin, std::int64_t end) { return share_sequences(all, {begin, end}).to_vector<std::int64_t>(); };
+  using V = std::vector<std::int64_t>;
+  EXPECT_EQ(of(0, 40), (V{0, 10, 25, 40}));
+  EXPECT_EQ(of(20, 40), (V{-10, 5, 20}));
+  EXPECT_EQ(of(10, 20), (V{0, 15}));
+  EXPECT_EQ(of(12, 25), (V{-2, 13}));
+  EXPECT_EQ(of(12, 13), (V{-2, 13}));
 }
 
 }  // namespace
