@@ -100,11 +100,13 @@ void bind_data(py::module_& module) {
       });
   data.def(
       "make_batch",
-      [](const TokenData& tokens, const std::vector<std::int64_t>& starts, std::int64_t seq_len, bool packed) {
-        return make_batch(tokens, starts, seq_len, packed);
+      [](const TokenData& tokens, const std::vector<std::int64_t>& starts, std::int64_t seq_len, bool packed,
+         const std::optional<std::pair<std::int64_t, std::int64_t>>& part) {
+        return make_batch(tokens, starts, seq_len, packed, part);
       },
-      arg("data"), arg("starts"), arg("seq_len"), arg("packed") = false, Unlocked(),
-      "The sequences of seq_len tokens that begin at `starts`, on the CPU. ValueError for packed data without a separator; "
+      arg("data"), arg("starts"), arg("seq_len"), arg("packed") = false, py::kw_only(), arg("tokens") = py::none(), Unlocked(),
+      "The sequences of seq_len tokens that begin at `starts`, on the CPU; with `tokens`, begin and end, a part of each, as in "
+      "Loader. ValueError for packed data without a separator; "
       "IndexError where the data end before; CheckpointError for damaged data.");
 
   py::class_<Loader>(
@@ -123,7 +125,8 @@ void bind_data(py::module_& module) {
            arg("begin") = 0, arg("end") = py::none(), arg("device") = kCPU, arg("share") = py::none(), arg("tokens") = py::none(),
            "Takes the tokens from `begin` to `end`. Packed: all sequences in one row, in which a new one begins after every "
            "separator too. `share` is the part of each batch's sequences, begin and end, that is given, where several loaders "
-           "share a batch: ProcessGroup.share(); `tokens` the part of each sequence's tokens, likewise, not with packed. "
+           "share a batch: ProcessGroup.share(); `tokens` the part of each sequence's tokens, likewise, or, "
+           "packed, of the row of all its sequences. "
            "ValueError where the data are too short or an argument is out of range.")
       .def(
           "__iter__", [](const py::object& self) { return self; }, "The loader itself.")

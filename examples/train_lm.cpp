@@ -82,12 +82,16 @@ struct Division {
     if (run.batch < others)
       throw lm::UsageError(fmt::format("--batch {} is too small for {} {}", run.batch, others,
                                        neighbours == 1 ? "processes" : "groups of processes"));
-    if (neighbours > 1 && run.packed) throw lm::UsageError("--sequence-parallel cannot share the tokens of --packed sequences");
     if (run.seq_len < neighbours)
       throw lm::UsageError(fmt::format("--seq-len {} is too small for --sequence-parallel {}", run.seq_len, neighbours));
     const auto n = static_cast<int>(neighbours);
     sequence = world.split(world.rank() / n);
     batch = world.split(world.rank() % n);
+  }
+  /// This rank's tokens of each of its sequences; packed, of their row.
+  std::pair<std::int64_t, std::int64_t> tokens(const lm::Run& run) const {
+    const auto [begin, end] = batch.share(run.batch);
+    return sequence.share(run.packed ? (end - begin) * run.seq_len : run.seq_len);
   }
 };
 
@@ -190,7 +194,7 @@ Training::Training(const lm::Options& options)
                                .seed = run_.seed,
                                .end = data_.training_size(),
                                .device = device_,
-                               .tokens = division_.sequence.share(run_.seq_len)}) {
+                               .tokens = division_.tokens(run_)}) {
   if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
   const bool is_first = world_.rank() == 0;
   if (!options.save.empty() && is_first) saver_.emplace(options.save, options.keep);

@@ -59,8 +59,6 @@ def divide(world, run, neighbours):
     others = world.size // neighbours
     if run.batch < others:
         raise UsageError(f"--batch {run.batch} is too small for {others} {'processes' if neighbours == 1 else 'groups of processes'}")
-    if neighbours > 1 and run.packed:
-        raise UsageError("--sequence-parallel cannot share the tokens of --packed sequences")
     if run.seq_len < neighbours:
         raise UsageError(f"--seq-len {run.seq_len} is too small for --sequence-parallel {neighbours}")
     return world.split(world.rank // neighbours), world.split(world.rank % neighbours)
@@ -81,7 +79,9 @@ class Training:
         neighbours, others = divide(self.world, run, options.sequence_parallel)
         self.kept = list(self.data.validation_batches(run.batch, self.device, others, neighbours))
         how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device)
-        shares = dict(share=others.share(run.batch), tokens=neighbours.share(run.seq_len))
+        begin, end = others.share(run.batch)
+        tokens = neighbours.share((end - begin) * run.seq_len if run.packed else run.seq_len)  # packed: of the row of all its sequences
+        shares = dict(share=(begin, end), tokens=tokens)
         self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how, **shares)
         is_first = self.world.rank == 0
         saves = options.save and is_first

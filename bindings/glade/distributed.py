@@ -32,11 +32,13 @@ from glade._glade._distributed import (
     recv,
     reduce_scatter,
     send,
+    share_sequences,
     shutdown,
 )
 
 __all__ = [
-    "DataParallel", "ProcessGroup", "all_gather", "all_reduce", "all_to_all", "broadcast", "recv", "reduce_scatter", "send", "shutdown", "world",
+    "DataParallel", "ProcessGroup", "all_gather", "all_reduce", "all_to_all", "broadcast", "recv", "reduce_scatter", "send", "share_sequences",
+    "shutdown", "world",
 ]  # fmt: skip
 
 

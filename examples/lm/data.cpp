@@ -24,14 +24,14 @@ std::vector<Batch> Data::validation_batches(std::int64_t sequences, Device devic
                                             const ProcessGroup& sequence_group) const {
   const std::int64_t pieces = std::clamp<std::int64_t>(65536 / seq_len_, 1, validation_size() / (seq_len_ + 1));
   const std::int64_t distance = validation_size() / pieces;
-  const auto [first_token, last_token] = sequence_group.share(seq_len_);
   std::vector<Batch> batches;
   for (std::int64_t first = 0; first < pieces; first += sequences) {
     std::vector<std::int64_t> starts;
     const auto [begin, end] = group.share(std::min(pieces - first, sequences));
-    for (std::int64_t i = first + begin; i < first + end; ++i) starts.push_back(training_size_ + i * distance + first_token);
+    for (std::int64_t i = first + begin; i < first + end; ++i) starts.push_back(training_size_ + i * distance);
     if (starts.empty()) continue;
-    Batch& batch = batches.emplace_back(nn::data::make_batch(*tokens_, starts, last_token - first_token, packed_));
+    const auto tokens = sequence_group.share(packed_ ? (end - begin) * seq_len_ : seq_len_);
+    Batch& batch = batches.emplace_back(nn::data::make_batch(*tokens_, starts, seq_len_, packed_, tokens));
     batch.inputs = to_data(batch.inputs, device);
     batch.targets = to_data(batch.targets, device);
   }

@@ -23,11 +23,11 @@ class Data:
         batch of so many sequences this rank's share in the group, if there is one, and of each sequence its tokens in the other."""
         pieces = min(max(65536 // self._seq_len, 1), self.validation_size // (self._seq_len + 1))
         distance = self.validation_size // pieces
-        first_token, last_token = sequence_group.share(self._seq_len)
-        starts = [self.training_size + i * distance + first_token for i in range(pieces)]
+        starts = [self.training_size + i * distance for i in range(pieces)]
         for first in range(0, pieces, sequences):
             begin, end = group.share(min(pieces - first, sequences))
             if begin == end:
                 continue
-            batch = make_batch(self.tokens, starts[first + begin : first + end], last_token - first_token, self._packed)
+            tokens = sequence_group.share((end - begin) * self._seq_len if self._packed else self._seq_len)
+            batch = make_batch(self.tokens, starts[first + begin : first + end], self._seq_len, self._packed, tokens=tokens)
             yield batch.inputs.to(device), batch.targets.to(device), batch.cu_seqlens, batch.counted

@@ -11,6 +11,7 @@
 #include <glade/core/event.h>
 #include <glade/core/format.h>
 #include <glade/nn/data/permutation.h>
+#include <glade/ops/collective/sequence_parallel.h>
 
 namespace glade::nn::data {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 constexpr std::int64_t kIgnored = -100;                          // of cross_entropy
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 62;     // from which counting on does not overflow
 constexpr std::int64_t kMaxBatchTokens = std::int64_t{1} << 32;  // 32 GiB
+
+using Range = std::pair<std::int64_t, std::int64_t>;
 
 /// Fills inputs and targets, which have their shapes.
 void fill_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed, Batch& batch) {
@@ -48,19 +51,53 @@ Shape batch_shape(std::int64_t batch_size, std::int64_t seq_len, bool packed) {
   return packed ? Shape{1, batch_size * seq_len} : Shape{batch_size, seq_len};
 }
 
+Batch host_memory(const Shape& shape) { return {empty(shape, {DType::int64, kCPU}), empty(shape, {DType::int64, kCPU}), {}}; }
+
+/// The tokens of so many sequences that may be shared out: those of one, or of all in a row.
+std::int64_t shared_tokens(std::int64_t batch_size, std::int64_t seq_len, bool packed) {
+  return packed ? batch_size * seq_len : seq_len;
+}
+
+/// The same with a part of the tokens. `memory` is called for inputs and targets of a shape.
+template <class Memory>
+Batch assemble_part(const TokenData& data, std::vector<std::int64_t> starts, std::int64_t seq_len, bool packed, Range tokens,
+                    const Memory& memory) {
+  const auto count = static_cast<std::int64_t>(starts.size()), length = tokens.second - tokens.first;
+  const bool is_cut = packed && length < count * seq_len;
+  if (!is_cut) {
+    for (std::int64_t& start : starts) start += tokens.first;
+    Batch batch = memory(batch_shape(count, packed ? seq_len : length, packed));
+    fill_batch(data, starts, packed ? seq_len : length, packed, batch);
+    return batch;
+  }
+  Batch whole = host_memory(batch_shape(count, seq_len, packed)), part = memory(Shape{1, length});
+  fill_batch(data, starts, seq_len, packed, whole);  // where sequences begin and end may lie outside of the part
+  std::copy_n(whole.inputs.data<std::int64_t>() + tokens.first, length, part.inputs.data<std::int64_t>());
+  std::copy_n(whole.targets.data<std::int64_t>() + tokens.first, length, part.targets.data<std::int64_t>());
+  const auto* targets = part.targets.data<std::int64_t>();
+  part.counted = length - std::count(targets, targets + length, kIgnored);
+  part.cu_seqlens = share_sequences(whole.cu_seqlens, tokens);
+  return part;
+}
+
+void check_tokens(const char* what, Range tokens, std::int64_t of) {
+  if (tokens.first < 0 || tokens.first >= tokens.second || tokens.second > of)
+    fail<ValueError>("{}: tokens {} to {} of {}", what, tokens.first, tokens.second, of);
+}
+
 void check_packed(const char* what, const TokenData& data, bool packed) {
   if (packed && !data.separator()) fail<ValueError>("{}: the data have no separator between documents to pack them by", what);
 }
 
 }  // namespace
 
-Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed) {
+Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed,
+                 std::optional<std::pair<std::int64_t, std::int64_t>> tokens) {
   check_packed("make_batch", data, packed);
   if (seq_len <= 0) fail<ValueError>("make_batch: seq_len is {}, expected a positive number", seq_len);
-  const Shape shape = batch_shape(static_cast<std::int64_t>(starts.size()), seq_len, packed);
-  Batch batch{empty(shape, {DType::int64, kCPU}), empty(shape, {DType::int64, kCPU}), {}};
-  fill_batch(data, starts, seq_len, packed, batch);
-  return batch;
+  const std::int64_t all = shared_tokens(static_cast<std::int64_t>(starts.size()), seq_len, packed);
+  if (tokens) check_tokens("make_batch", *tokens, all);
+  return assemble_part(data, {starts.begin(), starts.end()}, seq_len, packed, tokens.value_or(Range{0, all}), host_memory);
 }
 
 /// The thread, and what it has prepared.
@@ -121,17 +158,14 @@ class Loader::Worker {
   Batch assemble(std::int64_t position) {
     const LoaderOptions& options = loader_.options_;
     const auto [begin, end] = *options.share;
-    const auto [first_token, last_token] = *options.tokens;
-    const std::int64_t length = last_token - first_token;
     std::vector<std::int64_t> starts;
-    for (std::int64_t i = begin; i < end; ++i) starts.push_back(loader_.start_of(position + i) + first_token);
-    Batch batch = host_memory(batch_shape(end - begin, length, options.packed));
-    fill_batch(*loader_.data_, starts, length, options.packed, batch);
-    return batch;
+    for (std::int64_t i = begin; i < end; ++i) starts.push_back(loader_.start_of(position + i));
+    return assemble_part(*loader_.data_, std::move(starts), options.seq_len, options.packed, *options.tokens,
+                         [this](const Shape& shape) { return memory(shape); });
   }
 
-  Batch host_memory(const Shape& shape) {
-    if (loader_.options_.device.is_cpu()) return {empty(shape, {DType::int64, kCPU}), empty(shape, {DType::int64, kCPU}), {}};
+  Batch memory(const Shape& shape) {
+    if (loader_.options_.device.is_cpu()) return host_memory(shape);
     std::unique_lock lock(mutex_);
     if (used_.size() < kAhead) return {empty_pinned(shape, DType::int64), empty_pinned(shape, DType::int64), {}};
     Pinned oldest = std::move(used_.front());
@@ -161,12 +195,8 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const LoaderOptions& optio
   const auto [first, last] = options_.share.emplace(options.share.value_or(std::pair(std::int64_t{0}, options.batch_size)));
   if (first < 0 || first >= last || last > options.batch_size)
     fail<ValueError>("Loader: the share is from sequence {} to {} of a batch of {}", first, last, options.batch_size);
-  const auto [first_token, last_token] = options_.tokens.emplace(options.tokens.value_or(std::pair(std::int64_t{0}, seq_len)));
-  if (first_token < 0 || first_token >= last_token || last_token > seq_len)
-    fail<ValueError>("Loader: tokens {} to {} of sequences of {}", first_token, last_token, seq_len);
-  if (options.packed && last_token - first_token < seq_len)
-    fail<ValueError>("Loader: tokens {} to {} of packed sequences of {}, which cannot be shared", first_token, last_token,
-                     seq_len);
+  const std::int64_t all = shared_tokens(last - first, seq_len, options.packed);
+  check_tokens("Loader", options_.tokens.emplace(options.tokens.value_or(Range{0, all})), all);
   if (begin < 0 || end > size || begin > end) fail<ValueError>("Loader: from token {} to {} of {}", begin, end, size);
   if (end - begin - 1 < seq_len)
     fail<ValueError>("Loader: {} tokens are too few for sequences of {} and the token after each", end - begin, seq_len);

@@ -24,7 +24,9 @@ struct Batch {
 
 /// The sequences of seq_len tokens that begin at `starts`, on the CPU. ValueError for packed data without a separator; errors
 /// of TokenData::read.
-Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed = false);
+/// With `tokens`, begin and end, of each sequence only these, as LoaderOptions says. ValueError where they are not there.
+Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed = false,
+                 std::optional<std::pair<std::int64_t, std::int64_t>> tokens = {});
 
 struct LoaderOptions {
   std::int64_t batch_size = 1, seq_len = 1;
@@ -36,7 +38,7 @@ struct LoaderOptions {
   std::optional<std::int64_t> end = {};  ///< all of the rest where not given
   Device device = kCPU;
   /// The tokens of each sequence that next() gives, begin and end, where several loaders share a sequence: ProcessGroup::share().
-  /// Not with packed.
+  /// Packed: the part of the row of all this loader's sequences; cu_seqlens is then that of share_sequences().
   std::optional<std::pair<std::int64_t, std::int64_t>> tokens = {};
 };
 

@@ -82,7 +82,7 @@ class CausalLM : public Module {
   /// Sets the algorithm of every layer: how training and the reading of prompts compute the recurrence.
   void set_algorithm(Algorithm algorithm);
   /// Shares out the tokens of every sequence over the ranks of a group: ids and targets of forward() and loss() are then this
-  /// rank's, without cu_seqlens. Calls with states, as in generate(), are of this process alone.
+  /// rank's, and cu_seqlens is that of share_sequences(). Calls with states, as in generate(), are of this process alone.
   void set_sequence_group(const ProcessGroup& group);
 
   /// The config as JSON, from which make_causal_lm makes the same model.

@@ -1,6 +1,7 @@
 // Run by distributed_test under mpirun: training on several ranks gives what one process gives. Every rank runs every test.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -23,11 +24,17 @@ namespace {
 using namespace testing_support;
 using nn::distributed::DataParallel;
 
+/// Of a long run: 100 where scripts/check.sh runs all of it.
+int long_run() {
+  const bool is_all = std::getenv("GLADE_TEST_MATRIX") != nullptr;
+  return is_all ? 100 : 25;
+}
+
 /// How a model is trained; the global batch is the same for every number of ranks.
 struct Variant {
   DType dtype = DType::float64;
   bool packed = false, recompute = false;
-  int batch = 8, accumulate = 1, steps = 100;
+  int batch = 8, accumulate = 1, steps = long_run();
   std::size_t bucket_bytes = 1 << 13;  // several buckets
   bool lightning = false;
   int sequence = 1;  // neighbouring ranks that share each sequence
@@ -93,12 +100,14 @@ Result train(const Variant& variant, const ProcessGroup& group) {
   nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model->named_parameters(), 1e-3, 0.1)));
   std::optional<nn::optim::LossScaler> scaler;
   if (variant.scale > 0) scaler.emplace(kCPU, nn::optim::LossScalerOptions{.initial = variant.scale});
+  const auto [first, last] = replicas.share(variant.batch);
+  const std::int64_t rows = last - first;
   nn::data::Loader loader(data, {.batch_size = variant.batch,
                                  .seq_len = variant.length,
                                  .share = replicas.share(variant.batch),
                                  .packed = variant.packed,
                                  .seed = 2,
-                                 .tokens = sequence.share(variant.length)});
+                                 .tokens = sequence.share(variant.packed ? rows * variant.length : variant.length)});
   Result result;
   for (int step = 0; step < variant.steps; ++step) {
     std::vector<nn::data::Batch> batches;
@@ -175,11 +184,15 @@ TEST(DataParallelTraining, WithRecomputedLayersOfLightningAttention) {
 TEST(DataParallelTraining, InFloat32) { expect_same_losses({.dtype = DType::float32, .steps = 10}, 1e-4); }
 
 TEST(SequenceParallelTraining, HasTheLossesOfOneProcessInFloat64) {
-  expect_same_losses({.sequence = ProcessGroup::world().size(), .length = 43}, 1e-10);
+  expect_same_losses({.batch = 4, .sequence = ProcessGroup::world().size(), .length = 43}, 1e-10);
 }
 
 TEST(SequenceParallelTraining, BesideDataParallelRecomputedAndAccumulated) {
   expect_same_losses({.recompute = true, .batch = 3, .accumulate = 2, .steps = 20, .sequence = 2, .length = 43}, 1e-10);
+}
+
+TEST(SequenceParallelTraining, OfPackedSequences) {
+  expect_same_losses({.packed = true, .batch = 4, .accumulate = 2, .steps = 10, .sequence = 2, .length = 43}, 1e-10);
 }
 
 TEST(SequenceParallelTraining, OfLightningAttention) {

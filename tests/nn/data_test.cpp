@@ -215,6 +215,17 @@ TEST_F(DataTest, PackedBatchesKnowTheirDocuments) {
   EXPECT_EQ(packed.targets.to_vector<std::int64_t>(), (Tokens{2, 9, -100, 9, -100, -100, 5, 6}));
   EXPECT_EQ(packed.cu_seqlens.to_vector<std::int64_t>(), (Tokens{0, 3, 4, 5, 6, 8}));
   EXPECT_EQ(packed.counted, 5);
+  // Parts of the tokens, where ranks share them.
+  const Batch part = make_batch(data, starts, 4, true, std::pair<std::int64_t, std::int64_t>(1, 7));
+  EXPECT_EQ(part.inputs.to_vector<std::int64_t>(), (Tokens{2, 9, 3, 9, 9, 4}));
+  EXPECT_EQ(part.targets.to_vector<std::int64_t>(), (Tokens{9, -100, 9, -100, -100, 5}));
+  EXPECT_EQ(part.cu_seqlens.to_vector<std::int64_t>(), (Tokens{-1, 2, 3, 4, 5, 7}));
+  EXPECT_EQ(part.counted, 3);
+  const Batch columns = make_batch(data, starts, 4, false, std::pair<std::int64_t, std::int64_t>(1, 3));
+  EXPECT_EQ(columns.inputs.to_vector<std::int64_t>(), (Tokens{2, 9, 9, 4}));
+  EXPECT_EQ(columns.targets.to_vector<std::int64_t>(), (Tokens{9, 3, 4, 5}));
+  EXPECT_TRUE(throws_with<ValueError>([&] { make_batch(data, starts, 4, true, std::pair<std::int64_t, std::int64_t>(1, 9)); },
+                                      "tokens 1 to 9 of 8"));
   // A separator at the end of a sequence opens no empty one.
   EXPECT_EQ(make_batch(data, Tokens{7}, 4, true).cu_seqlens.to_vector<std::int64_t>(), (Tokens{0, 4}));
   write_tokens("b.bin", {1, 2, 3}, 10);

@@ -113,6 +113,8 @@ for config in {"model_type": "gla", "use_short_conv": True, **sizes}, {"model_ty
     ids = glade.tensor([[i * i % 7 for i in range(44)]])
     alone = model.loss(ids[:, :43], ids[:, 1:])
     alone.backward()
+    borders = glade.tensor([0, 4, 25, 43])
+    packed = model.loss(ids[:, :43], ids[:, 1:], borders).item()
     expected = [x.grad for x in model.parameters()]
     for x in model.parameters():
         x.grad = None
@@ -123,6 +125,9 @@ for config in {"model_type": "gla", "use_short_conv": True, **sizes}, {"model_ty
     assert abs(distributed.all_reduce(part.detach()).item() - alone.item()) < 1e-5
     for x, y in zip(model.parameters(), expected):
         assert (distributed.all_reduce(x.grad) - y).abs().max().item() < 1e-5
+
+    part = model.loss(ids[:, begin:end], ids[:, begin + 1 : end + 1], distributed.share_sequences(borders, (begin, end))) * ((end - begin) / 43)
+    assert abs(distributed.all_reduce(part.detach()).item() - packed) < 1e-5
 distributed.shutdown()
 """
 
