@@ -24,6 +24,7 @@ class Context {
  public:
   /// Tensors that backward needs, inputs or intermediate values.
   void save(const Tensors& tensors) { saved_.assign(tensors.begin(), tensors.end()); }
+  /// What save() was given. AutogradError where one of them was changed in place since.
   Tensors saved() const {
     Tensors tensors;
     for (const SavedTensor& x : saved_) tensors.push_back(x.get());
@@ -39,7 +40,7 @@ class Context {
 /// Checks gradients that come from code outside of glade: kernels rely on their shapes.
 class GradientCheck {
  public:
-  explicit GradientCheck(const Tensors& inputs);
+  explicit GradientCheck(const Tensors& inputs);  ///< Notes shapes, dtypes and devices of the inputs that require a gradient.
   /// AutogradError, naming `who` gave them, unless each is undefined, not wanted, or of its input's shape and dtype on its
   /// device.
   void operator()(const char* who, const Node& node, const Tensors& gradients) const;
@@ -52,6 +53,7 @@ class GradientCheck {
   std::vector<Input> inputs_;
 };
 
+/// The base of operations with a derivative of one's own: see the top of this file.
 template <class Derived>
 struct Function {
   /// Runs Derived::forward without recording and records Derived::backward in its place. At backward, AutogradError where that

@@ -1,12 +1,13 @@
 #pragma once
-// Whether operations are recorded, a thread's own setting.
+// Whether operations are recorded: every thread has its own setting.
 
 namespace glade {
 
+/// Whether operations are recorded; every thread has a setting of its own.
 class GradMode {
  public:
-  static bool enabled() { return enabled_; }
-  static void set_enabled(bool value) { enabled_ = value; }
+  static bool enabled() { return enabled_; }                 ///< Whether this thread's operations are recorded; true at first.
+  static void set_enabled(bool value) { enabled_ = value; }  ///< Prefer NoGradGuard, which puts back what was.
 
  private:
   static thread_local bool enabled_;

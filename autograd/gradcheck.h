@@ -6,10 +6,11 @@
 
 namespace glade::autograd {
 
+/// How far numeric and analytic derivatives may differ.
 struct GradcheckOptions {
   double step = 1e-6;      ///< of the central difference
   double absolute = 1e-7;  ///< |numeric - analytic| <= absolute + relative * |numeric|
-  double relative = 1e-5;
+  double relative = 1e-5;  ///< See `absolute`.
 };
 
 /// Compares the gradients that backward gives for `function` with central differences, in every element of every input

@@ -22,17 +22,18 @@ namespace autograd {
 
 /// Where a gradient goes: output `index` of `node` (for a leaf, the node that gathers its gradient). Null: nowhere.
 struct Edge {
-  std::shared_ptr<Node> node;
-  std::uint32_t index = 0;
+  std::shared_ptr<Node> node;  ///< Undefined where no gradient is wanted.
+  std::uint32_t index = 0;     ///< Which of the node's outputs.
 };
 
+/// Takes a gradient; returns the one to go on with, or an undefined tensor to leave it.
 using Hook = std::function<Tensor(const Tensor&)>;
 
 /// One matrix in whose rows the gradients of all outputs of a node lie side by side: see autograd/running_pass.h.
 struct GradientColumns {
-  std::int64_t rows;
+  std::int64_t rows;                  ///< Rows of the matrix: all dimensions of a gradient but the last.
   std::vector<std::int64_t> columns;  ///< the number of columns of each gradient
-  TensorOptions options;
+  TensorOptions options;              ///< Dtype and device of all gradients.
 };
 
 /// What an operation declares about its node when it records it.
@@ -45,6 +46,7 @@ struct NodeTraits {
   std::shared_ptr<const GradientColumns> columns = nullptr;
 };
 
+/// A recorded operation: it keeps what its derivative needs, and knows the nodes of its inputs.
 class Node : public std::enable_shared_from_this<Node> {
  public:
   explicit Node(const char* name, NodeTraits&& traits = {})
@@ -58,32 +60,37 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual Tensors backward(Tensors gradients) = 0;
   /// Lets go of what was saved for backward.
   virtual void release() {}
-  virtual bool released() const { return false; }
+  virtual bool released() const { return false; }  ///< Whether release() was called: a second backward is then an AutogradError.
 
-  const char* name() const { return name_; }
+  const char* name() const { return name_; }  ///< The operation's name, for errors and profiles: a literal.
+  /// Nodes are numbered in the order of their making, which backward reverses; 0 for leaves.
   std::uint64_t sequence() const { return sequence_; }
   /// Whether it gathers the gradient of a leaf.
   bool is_leaf() const { return sequence_ == 0; }
+  /// Where the gradient of each input goes, in the order of the operation's inputs.
   const std::vector<Edge>& edges() const { return edges_; }
   /// Whether the gradient of input i is wanted; backward may leave the others undefined.
   bool needs_grad(std::size_t i) const { return edges_[i].node != nullptr; }
   /// Whether input i is a leaf, whose gradient no other node reads.
   bool leads_to_leaf(std::size_t i) const { return needs_grad(i) && edges_[i].node->is_leaf(); }
+  /// How many results the operation has: as many gradients come to backward().
   std::uint32_t num_outputs() const { return num_outputs_; }
 
-  void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }
-  void set_num_outputs(std::uint32_t n) { num_outputs_ = n; }
+  void set_edges(std::vector<Edge> edges) { edges_ = std::move(edges); }  ///< Set once, by attach().
+  void set_num_outputs(std::uint32_t n) { num_outputs_ = n; }             ///< Set once, by attach().
 
-  const NodeTraits& traits() const { return traits_; }
+  const NodeTraits& traits() const { return traits_; }  ///< What the operation declared about the node.
 
+  /// A hook on the gradient of one output.
   struct OutputHook {
-    std::uint32_t output;
-    std::uint64_t key;
-    Hook hook;
+    std::uint32_t output;  ///< Whose gradient the hook sees.
+    std::uint64_t key;     ///< For Tensor::remove_hook.
+    Hook hook;             ///< Called in the order of registration.
   };
-  std::vector<OutputHook>& hooks() { return hooks_; }
+  std::vector<OutputHook>& hooks() { return hooks_; }  ///< Hooks on the gradients of the outputs, called before backward().
 
  protected:
+  /// With a number of its own choice: 0 for the nodes of leaves.
   Node(const char* name, std::uint64_t sequence) : name_(name), sequence_(sequence) {}
 
  private:
@@ -100,7 +107,7 @@ class Node : public std::enable_shared_from_this<Node> {
 
 /// Of a leaf: see autograd/weight_copy.h.
 struct WeightCopy {
-  Tensor values;
+  Tensor values;              ///< The leaf's values, rounded to 16 bits.
   std::weak_ptr<Storage> of;  ///< whose values they are
   std::uint64_t version = 0;  ///< at which they were
 };
@@ -108,7 +115,7 @@ struct WeightCopy {
 /// Hooks that are called when a pass has added all of a leaf's gradient to its grad().
 class PostAccumulateHooks {
  public:
-  using Hook = std::function<void(const Tensor&)>;
+  using Hook = std::function<void(const Tensor&)>;  ///< Is given the leaf, whose grad() is then final.
   PostAccumulateHooks() = default;
   ~PostAccumulateHooks() {
     if (!hooks_.empty()) count_ -= static_cast<std::int64_t>(hooks_.size());
@@ -116,10 +123,10 @@ class PostAccumulateHooks {
   PostAccumulateHooks(const PostAccumulateHooks&) = delete;
   PostAccumulateHooks& operator=(const PostAccumulateHooks&) = delete;
 
-  bool empty() const { return hooks_.empty(); }
-  void add(std::uint64_t key, Hook hook);
-  void remove(std::uint64_t key);
-  void call(const Tensor& leaf) const;
+  bool empty() const { return hooks_.empty(); }  ///< Whether there are none.
+  void add(std::uint64_t key, Hook hook);        ///< `key` is for remove(); any number that no other hook here has.
+  void remove(std::uint64_t key);                ///< Does nothing for a key that is not there.
+  void call(const Tensor& leaf) const;           ///< Calls all, in the order of registration.
   /// Whether a leaf has any.
   static bool exist() { return count_.load(std::memory_order_relaxed) > 0; }
 
@@ -130,15 +137,15 @@ class PostAccumulateHooks {
 
 /// See core/tensor.h.
 struct AutogradSlot {
-  bool requires_grad = false;
-  Tensor grad;
-  std::shared_ptr<autograd::Node> grad_fn;  ///< the operation that made the tensor; null for leaves
-  std::uint32_t output_index = 0;
+  bool requires_grad = false;                     ///< Of a leaf: what set_requires_grad() said.
+  Tensor grad;                                    ///< Of a leaf, or after retain_grad(): what backward gathered.
+  std::shared_ptr<autograd::Node> grad_fn;        ///< the operation that made the tensor; null for leaves
+  std::uint32_t output_index = 0;                 ///< Which of grad_fn's outputs the tensor is.
   std::weak_ptr<autograd::Node> accumulator;      ///< of a leaf
   std::mutex mutex;                               ///< guards it and `copy`: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
   PostAccumulateHooks post_accumulate_hooks;      ///< of a leaf
-  WeightCopy copy;
+  WeightCopy copy;                                ///< The 16-bit copy of a float32 leaf that products read.
 };
 
 namespace autograd {
@@ -163,6 +170,7 @@ bool any_requires_grad(const Tensors& tensors);
 class SavedTensor {
  public:
   SavedTensor() = default;
+  /// An input of the node or a value of its own that is not one of its outputs.
   SavedTensor(const Tensor& x);  // NOLINT(google-explicit-constructor): captures read as `x = SavedTensor(x)` or by init
   /// For a tensor that the node itself makes, output number `output`: it must not own its own node.
   static SavedTensor output(const Tensor& x, std::uint32_t output = 0);
@@ -199,7 +207,7 @@ void attach(const std::shared_ptr<Node>& node, std::initializer_list<const Tenso
 void attach(const std::shared_ptr<Node>& node, const Tensors& inputs, Tensors& outputs);
 
 /// Records that `output` was computed from `inputs`; does nothing where none of them requires a gradient or recording
-/// is off. `backward` is called with the node and the output's gradient and returns one gradient an input, each of the
+/// is off. `backward` is called with the node and the output's gradient and returns one gradient per input, each of the
 /// input's shape and dtype; it may skip those for which node.needs_grad(i) is false. To be differentiable twice it
 /// computes with operations on tensors alone; where GradMode is off there, it may use fused kernels instead, and what
 /// autograd/running_pass.h offers.

@@ -11,6 +11,7 @@
 
 namespace glade {
 
+/// Element types: four of floating point, then integers and bool.
 enum class DType : std::uint8_t { float64, float32, bfloat16, float16, int64, int32, uint8, boolean };
 
 /// Bytes of one element.
@@ -20,13 +21,14 @@ std::string_view dtype_name(DType dtype);
 /// The inverse of dtype_name; ValueError for an unknown name.
 DType dtype_from_name(std::string_view name);
 
-constexpr bool is_floating(DType dtype) { return dtype <= DType::float16; }
-constexpr bool is_integral(DType dtype) { return dtype > DType::float16; }  ///< bool included
+constexpr bool is_floating(DType dtype) { return dtype <= DType::float16; }  ///< float64, float32, bfloat16 or float16.
+constexpr bool is_integral(DType dtype) { return dtype > DType::float16; }   ///< bool included
 
 /// The type of `a op b` by the array API standard; where the standard is silent, floating point beats integers and
 /// bfloat16 with float16 gives float32.
 DType promote(DType a, DType b);
 
+/// The DType whose elements are T; a compile-time error for other types.
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, double>) return DType::float64;
@@ -40,9 +42,10 @@ constexpr DType dtype_of() {
   else static_assert(!sizeof(T*), "no DType for this type");
 }
 
+/// Stands for a C++ type where a value is needed, in calls of visit_floating() and the like.
 template <class T>
 struct TypeTag {
-  using type = T;
+  using type = T;  ///< The C++ type that the tag stands for.
 };
 
 namespace detail {
@@ -87,6 +90,7 @@ decltype(auto) visit_index(DType dtype, F&& f) {
 /// every floating dtype and turns integers into float32; an integer leaves every dtype but bool.
 class Scalar {
  public:
+  /// A real number stands for every floating-point type, an integer for every type but bool.
   template <class T>
     requires std::is_arithmetic_v<T>
   Scalar(T value)  // NOLINT(google-explicit-constructor): literals stand for scalars
@@ -98,6 +102,7 @@ class Scalar {
 
   /// The dtype of an operation of this number with a tensor of `dtype`.
   DType promoted(DType dtype) const;
+  /// The number as a T; real numbers lose their fraction where T is an integer.
   template <class T>
   T to() const {
     if constexpr (std::is_same_v<T, bool>) return kind_ == DType::float32 ? real_ != 0 : integer_ != 0;
@@ -106,8 +111,8 @@ class Scalar {
     else if constexpr (std::is_same_v<T, double>) return real_;
     else return T(static_cast<float>(real_));
   }
-  double real() const { return real_; }
-  Scalar negated() const { return kind_ == DType::float32 ? Scalar(-real_) : Scalar(-integer_); }
+  double real() const { return real_; }  ///< The number as float64, whatever it was given as.
+  Scalar negated() const { return kind_ == DType::float32 ? Scalar(-real_) : Scalar(-integer_); }  ///< -x, of the same kind.
 
  private:
   DType kind_;

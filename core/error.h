@@ -1,10 +1,11 @@
 #pragma once
-// The exceptions glade throws. One type a cause; all derive from glade::Error.
+// The exceptions glade throws. One type per cause; all derive from glade::Error.
 #include <stdexcept>
 #include <string>
 
 namespace glade {
 
+/// What glade throws: catch it for every cause.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

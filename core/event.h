@@ -6,6 +6,7 @@
 
 namespace glade::cuda {
 
+/// A place in a GPU's queue of work, to wait for and to measure time from.
 class Event {
  public:
   /// DeviceError without a GPU.

@@ -25,9 +25,10 @@ GLADE_HOST_DEVICE GLADE_INLINE constexpr To bits_as(From from) {
 
 /// The upper half of a float32: 8 exponent bits, 7 mantissa bits. Conversions round to nearest even.
 struct bfloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< Sign, exponent and mantissa, from the highest bit down.
 
   bfloat16() = default;
+  /// Rounds to nearest, ties to even; NaN stays NaN.
   GLADE_HOST_DEVICE GLADE_INLINE explicit bfloat16(float x) {
 #if defined(__CUDA_ARCH__)
     bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
@@ -42,9 +43,10 @@ struct bfloat16 {
 
 /// IEEE 754 binary16. Conversions round to nearest even.
 struct float16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< Sign, exponent and mantissa, from the highest bit down.
 
   float16() = default;
+  /// Rounds to nearest, ties to even; what is too large becomes infinity.
   GLADE_HOST_DEVICE GLADE_INLINE explicit float16(float x) {
 #if defined(__CUDA_ARCH__)
     bits = __half_as_ushort(__float2half_rn(x));
@@ -84,7 +86,7 @@ struct float16 {
 /// The type in which values of T are computed: float for the 16-bit types, T itself otherwise.
 template <class T>
 struct ComputeType {
-  using type = T;
+  using type = T;  ///< What values of T are computed in.
 };
 template <>
 struct ComputeType<bfloat16> {
@@ -94,6 +96,7 @@ template <>
 struct ComputeType<float16> {
   using type = float;
 };
+/// Short for ComputeType<T>::type.
 template <class T>
 using compute_t = typename ComputeType<T>::type;
 

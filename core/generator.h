@@ -6,15 +6,17 @@
 
 namespace glade {
 
+/// A stream of random numbers; several threads may use one.
 class Generator {
  public:
+  /// Where a generator stands: all that a checkpoint needs of it.
   struct State {
-    std::uint64_t seed = 0;
+    std::uint64_t seed = 0;    ///< Which sequence of numbers.
     std::uint64_t offset = 0;  ///< counters used so far; one counter gives four 32-bit numbers
     bool operator==(const State&) const = default;
   };
 
-  explicit Generator(std::uint64_t seed = 0) { state_.seed = seed; }
+  explicit Generator(std::uint64_t seed = 0) { state_.seed = seed; }  ///< Begins the sequence of this seed at its first number.
 
   /// Takes `counters` counters for the caller: the state before, whose offset is the first of them.
   State reserve(std::uint64_t counters) {
@@ -23,15 +25,17 @@ class Generator {
     state_.offset += counters;
     return before;
   }
+  /// Where the sequence stands, to be put back with set_state() and saved in checkpoints.
   State state() const {
     std::lock_guard lock(mutex_);
     return state_;
   }
+  /// Goes on from there.
   void set_state(State state) {
     std::lock_guard lock(mutex_);
     state_ = state;
   }
-  void seed(std::uint64_t seed) { set_state({seed, 0}); }
+  void seed(std::uint64_t seed) { set_state({seed, 0}); }  ///< Begins the sequence of another seed.
 
  private:
   mutable std::mutex mutex_;

@@ -25,6 +25,7 @@ namespace glade {
 /// its arguments must stay where it is in memory (parameters, for instance, must not be moved).
 class GraphedFunction {
  public:
+  /// Calls nothing yet. What `function` refers to must live as long as this.
   GraphedFunction(Device device, std::function<Tensors(const Tensors&)> function)
       : device_(device), function_(std::move(function)) {}
 

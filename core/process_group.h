@@ -26,7 +26,7 @@ class Work {
   struct State;
   /// Nothing to wait for.
   Work();
-  explicit Work(std::unique_ptr<State> state);
+  explicit Work(std::unique_ptr<State> state);  ///< For the backends of process groups.
   /// Waits where wait() was not called.
   ~Work();
   Work(Work&&) noexcept;
@@ -60,11 +60,11 @@ class ProcessGroup {
   /// To be called by every process at the end of the program: waits for all of them and disconnects. No group can be used then.
   static void shutdown();
 
-  int rank() const;
-  int size() const;
+  int rank() const;  ///< The number of this process in the group, from 0.
+  int size() const;  ///< How many processes the group has.
   /// The rank among the processes of the world that run on this host, and their number.
   int local_rank() const;
-  int local_size() const;
+  int local_size() const;  ///< How many processes of the world run on this host.
   /// The device for this process: for "auto" and "cuda" a GPU of its own where there are GPUs, else Device::parse(). DeviceError
   /// where fewer GPUs than processes are to be seen.
   Device device(const std::string& name = "auto") const;
@@ -89,6 +89,7 @@ class ProcessGroup {
   /// Sends x to another rank, or receives it. Both wait until the other has come and compare what they gave. `note` goes along:
   /// recv returns it.
   Work send(const Tensor& x, int to, std::int64_t note = 0) const;
+  /// Receives into x, which must have the shape and dtype that were sent, and returns the sender's note.
   std::pair<Work, std::int64_t> recv(const Tensor& x, int from) const;
   /// Waits until all ranks have come here. Work on GPUs is not waited for.
   void barrier() const;

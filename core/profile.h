@@ -10,6 +10,7 @@
 
 namespace glade {
 
+/// What a range stands for: a phase of a step, a layer of a model, an operation, or the backward pass of one.
 enum class RangeKind : unsigned char { phase, layer, operation, backward };
 
 /// A range for as long as it lives, with those that begin meanwhile on this thread inside it. Where nobody listens it costs a
@@ -39,17 +40,18 @@ class ProfileRange {
 
 /// A range that has ended. Times are in microseconds from the profile's start.
 struct ProfileEvent {
-  std::string name;
-  RangeKind kind;
-  int thread = 0;  ///< 0 for the one that began the profile
-  int depth = 0;   ///< the number of ranges around it
-  double begin = 0, duration = 0;
-  bool on_device = false;  ///< whether the next two were measured
-  double device_begin = 0, device_duration = 0;
+  std::string name;                              ///< The range's name, with its number if it has one.
+  RangeKind kind;                                ///< What the range stands for.
+  int thread = 0;                                ///< 0 for the one that began the profile
+  int depth = 0;                                 ///< the number of ranges around it
+  double begin = 0, duration = 0;                ///< On the host.
+  bool on_device = false;                        ///< whether the next two were measured
+  double device_begin = 0, device_duration = 0;  ///< On the GPU, as far as the current stream goes.
 };
 
+/// What start_profile() and stop_profile() recorded.
 struct Profile {
-  Device device;
+  Device device;                     ///< Whose streams were measured; the CPU for none.
   std::vector<ProfileEvent> events;  ///< by thread, then by begin: a range stands right before those inside it
 
   /// The events as JSON for chrome://tracing and ui.perfetto.dev: the host's threads as one process, the GPU as another.

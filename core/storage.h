@@ -10,6 +10,7 @@
 
 namespace glade {
 
+/// A block of memory on one device; tensors that view it share it.
 class Storage {
  public:
   /// Allocates; the bytes are not initialised. OutOfMemoryError with what was asked, held and free.
@@ -22,13 +23,14 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
-  Device device() const { return device_; }
-  bool is_pinned() const { return pinned_; }
+  void* data() const { return data_; }          ///< The first byte, in the device's address space; null for 0 bytes.
+  std::size_t bytes() const { return bytes_; }  ///< The size as asked for.
+  Device device() const { return device_; }     ///< Where the memory is.
+  bool is_pinned() const { return pinned_; }    ///< Whether it is page-locked host memory.
 
   /// Counts in-place changes, so that the tape notices a changed saved tensor.
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  /// For code that writes to data() itself; glade's in-place operations do it.
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Streams: queues of work on a device. Every thread has a current stream a device; on the CPU work is done at once and
+// Streams: queues of work on a device. Every thread has a current stream per device; on the CPU work is done at once and
 // streams mean nothing.
 //
 // Memory of a tensor is safe to use on the stream it was allocated on and on the one current where its last handle is
@@ -13,8 +13,8 @@ namespace glade {
 
 /// A CUDA stream, as an opaque handle (cudaStream_t); null is the device's default stream.
 struct Stream {
-  int device = 0;
-  void* handle = nullptr;
+  int device = 0;          ///< The GPU whose queue it is.
+  void* handle = nullptr;  ///< A cudaStream_t; null is the device's default stream.
   /// A new non-blocking stream, destroyed with the process. DeviceError without a GPU.
   static Stream create(int device = 0);
   /// Waits until all work queued on this stream is done.
@@ -29,7 +29,7 @@ Stream current_stream(int device = 0);
 /// Makes `stream` the calling thread's current stream for a scope.
 class StreamGuard {
  public:
-  explicit StreamGuard(Stream stream);
+  explicit StreamGuard(Stream stream);  ///< For the calling thread alone, and the stream's device.
   ~StreamGuard();
   StreamGuard(const StreamGuard&) = delete;
   StreamGuard& operator=(const StreamGuard&) = delete;

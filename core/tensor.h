@@ -20,11 +20,12 @@ class Node;
 }
 
 class Tensor;
-using Tensors = std::vector<Tensor>;
+using Tensors = std::vector<Tensor>;  ///< Several tensors, where a function takes or gives any number of them.
 
+/// What a function that makes a tensor needs besides the shape.
 struct TensorOptions {
-  DType dtype = DType::float32;
-  Device device = kCPU;
+  DType dtype = DType::float32;  ///< float32 unless the function's comment says otherwise.
+  Device device = kCPU;          ///< The CPU unless given.
 };
 
 /// What the tape keeps at a tensor. Filled by autograd/; core only carries it.
@@ -32,13 +33,13 @@ struct AutogradSlot;
 
 /// What a handle points to. Tensors that view the same Storage have each their own.
 struct TensorImpl {
-  std::shared_ptr<Storage> storage;
-  Shape shape;
-  Strides strides;          ///< in elements; a broadcast dimension has stride 0
-  std::int64_t offset = 0;  ///< of the first element, in elements
-  DType dtype = DType::float32;
-  bool contiguous = true;  ///< row-major without gaps
-  std::unique_ptr<AutogradSlot> autograd;
+  std::shared_ptr<Storage> storage;        ///< Shared among views.
+  Shape shape;                             ///< Sizes of the dimensions.
+  Strides strides;                         ///< in elements; a broadcast dimension has stride 0
+  std::int64_t offset = 0;                 ///< of the first element, in elements
+  DType dtype = DType::float32;            ///< The type of the elements.
+  bool contiguous = true;                  ///< row-major without gaps
+  std::unique_ptr<AutogradSlot> autograd;  ///< Null until the tensor requires a gradient or is recorded.
 
   TensorImpl();
   ~TensorImpl();
@@ -50,6 +51,7 @@ struct TensorImpl {
 class Tensor {
  public:
   Tensor() = default;
+  /// For code that makes tensors of parts; functions below and in ops/ are what programs use.
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   /// Row-major copy of `values`; ShapeError where their number is not shape.numel(). T is one of the element types.
@@ -63,23 +65,24 @@ class Tensor {
   /// A row-major tensor over memory owned elsewhere; `release` runs when the last view is gone.
   static Tensor from_blob(void* data, const Shape& shape, TensorOptions options, std::function<void()> release = {});
 
-  bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const { return known().shape; }
-  const Strides& strides() const { return known().strides; }
-  int ndim() const { return known().shape.ndim(); }
+  bool defined() const { return impl_ != nullptr; }     ///< Whether it is a tensor at all; a default-constructed handle is none.
+  const Shape& shape() const { return known().shape; }  ///< Sizes of the dimensions; empty for a scalar.
+  const Strides& strides() const { return known().strides; }  ///< Steps between neighbours along each dimension, in elements.
+  int ndim() const { return known().shape.ndim(); }           ///< The number of dimensions; 0 for a scalar.
   /// The size of a dimension, counted from the end where negative.
   std::int64_t size(std::int64_t dim) const { return known().shape[normalize_dim(dim, ndim(), "size")]; }
-  std::int64_t numel() const { return known().shape.numel(); }
-  DType dtype() const { return known().dtype; }
-  Device device() const { return known().storage->device(); }
-  bool is_cpu() const { return device().is_cpu(); }
-  bool is_cuda() const { return device().is_cuda(); }
-  TensorOptions options() const { return {dtype(), device()}; }
+  std::int64_t numel() const { return known().shape.numel(); }   ///< The number of elements: 1 for a scalar.
+  DType dtype() const { return known().dtype; }                  ///< The type of the elements.
+  Device device() const { return known().storage->device(); }    ///< Where the memory is.
+  bool is_cpu() const { return device().is_cpu(); }              ///< Whether the memory is the host's.
+  bool is_cuda() const { return device().is_cuda(); }            ///< Whether the memory is a GPU's.
+  TensorOptions options() const { return {dtype(), device()}; }  ///< Its dtype and device, for making another tensor like it.
+  /// Whether the elements lie in row-major order without gaps, as kernels of other libraries want them.
   bool is_contiguous() const { return known().contiguous; }
-  std::int64_t offset() const { return known().offset; }
-  const std::shared_ptr<Storage>& storage() const { return known().storage; }
-  TensorImpl* impl() const { return impl_.get(); }
-  const std::shared_ptr<TensorImpl>& shared_impl() const { return impl_; }
+  std::int64_t offset() const { return known().offset; }  ///< Of the first element in the storage, in elements.
+  const std::shared_ptr<Storage>& storage() const { return known().storage; }  ///< The memory, shared among views.
+  TensorImpl* impl() const { return impl_.get(); }                             ///< What the handle points to; null if undefined.
+  const std::shared_ptr<TensorImpl>& shared_impl() const { return impl_; }     ///< The same, to be kept.
   /// Whether both handles are the same tensor (not whether their values agree).
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
 
@@ -89,6 +92,7 @@ class Tensor {
     check_dtype(dtype_of<T>());
     return static_cast<T*>(raw_data());
   }
+  /// The first element's address, whatever the dtype; on a GPU not to be read by the host.
   void* raw_data() const {
     const TensorImpl& x = known();
     return static_cast<char*>(x.storage->data()) + static_cast<std::size_t>(x.offset) * dtype_size(x.dtype);
@@ -108,12 +112,15 @@ class Tensor {
   std::string str() const;
 
   // The tape. Declared here because people look for it here; defined in autograd/.
+  /// Whether operations on it are recorded: for leaves as set, for results if an input required a gradient.
   bool requires_grad() const;
   /// DTypeError for tensors that are not floating-point; AutogradError for results of recorded operations.
   Tensor& set_requires_grad(bool value = true);
+  /// Whether no recorded operation made it: what a program made itself, and results of operations that were not recorded.
   bool is_leaf() const;
   /// The gradient gathered by backward(); undefined before.
   Tensor grad() const;
+  /// Replaces what backward() gathered; an undefined tensor forgets it. ShapeError for another shape, dtype or device.
   void set_grad(const Tensor& grad) const;
   /// Adds d(this)/d(leaf) . gradient to the grad() of every leaf. `gradient` defaults to 1 for a tensor of one element.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
@@ -127,7 +134,7 @@ class Tensor {
   /// one of the leaf's device: an event recorded there marks it, and kernels that the hook queues follow it. Where an exception
   /// or Ctrl-C ends a pass with such hooks, some leaves may have their gradients already. Returns a key for remove_hook.
   std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
-  void remove_hook(std::uint64_t key) const;
+  void remove_hook(std::uint64_t key) const;  ///< Takes back a hook of either kind; nothing where there is none of that key.
 
  private:
   const TensorImpl& known() const {
@@ -145,14 +152,16 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 /// Uninitialised.
 Tensor empty(const Shape& shape, TensorOptions options = {});
-Tensor empty_like(const Tensor& x);
+Tensor empty_like(const Tensor& x);  ///< The same shape, dtype and device, row-major.
 /// Uninitialised, in page-locked host memory.
 Tensor empty_pinned(const Shape& shape, DType dtype);
+/// All elements 0; bool gives false.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
-Tensor ones(const Shape& shape, TensorOptions options = {});
+Tensor ones(const Shape& shape, TensorOptions options = {});  ///< All elements 1; bool gives true.
+/// All elements `value`, converted to the dtype; float32 unless the options say otherwise, whatever the value's type.
 Tensor full(const Shape& shape, Scalar value, TensorOptions options = {});
-Tensor zeros_like(const Tensor& x);
-Tensor ones_like(const Tensor& x);
+Tensor zeros_like(const Tensor& x);  ///< 0 in x's shape, dtype and device.
+Tensor ones_like(const Tensor& x);   ///< 1 in x's shape, dtype and device.
 
 // ---- data movement below the tape (ops/ has the differentiable forms) -----------------------------------------------
 

@@ -14,8 +14,8 @@ namespace glade::watchdog {
 ///  - ends without stop(), by an error for example: exit() says so to the others at once;
 ///  - lets others wait for `timeout` seconds.
 /// Rank 0 then tells all, or the others notice its silence. error() names the rank from there on, and the calling thread gets it
-/// where it waits. A process that has not ended 5 seconds later prints the error, if its thread did not get it, and ends with exit
-/// code 1 (its thread hangs itself, or waits in NCCL or in a system call).
+/// where it waits. A process that has not ended 5 seconds later prints the error, if its thread did not get it, and ends with
+/// exit code 1 (its thread hangs itself, or waits in NCCL or in a system call).
 ///
 /// Nothing happens where MPI does not allow more than one thread to call it: is_running() is false then.
 void start(std::unique_ptr<mpi::Communicator> communicator, double timeout);

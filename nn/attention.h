@@ -39,21 +39,22 @@ class LinearAttention : public Module {
   RecurrentOptions recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const;
 };
 
+/// Sizes and parts of a GatedLinearAttention; names and defaults are fla's.
 struct GatedLinearAttentionOptions {
-  std::int64_t num_heads = 4;
+  std::int64_t num_heads = 4;  ///< Heads of the queries; they divide the channels of keys and values among themselves.
   std::optional<std::int64_t> num_kv_heads;  ///< heads of key, value and gate, each shared by a group; num_heads if absent
   double expand_k = 0.5;                     ///< key dimensions of all heads over hidden size
   double expand_v = 1.0;                     ///< the same for value dimensions
   std::optional<std::string> feature_map;    ///< of query and key: relu, sqrelu, silu (swish), sigmoid, logsigmoid, gelu
-  bool use_short_conv = false;
-  std::int64_t conv_size = 4;
-  bool conv_bias = false;
-  bool use_output_gate = true;
-  bool elementwise_affine = true;  ///< whether the output's norm has a weight
-  double norm_eps = 1e-5;
-  double gate_logit_normalizer = 16;
-  std::int64_t gate_low_rank_dim = 16;
-  std::optional<double> clamp_min;  ///< lower limit of the log decay
+  bool use_short_conv = false;               ///< Whether short causal convolutions stand before queries, keys and values.
+  std::int64_t conv_size = 4;                ///< Tokens that these convolutions see, the current one included.
+  bool conv_bias = false;                    ///< Whether these convolutions have biases.
+  bool use_output_gate = true;               ///< Whether silu(g_proj(x)) gates the normalised output.
+  bool elementwise_affine = true;            ///< whether the output's norm has a weight
+  double norm_eps = 1e-5;                    ///< Of the output's norm.
+  double gate_logit_normalizer = 16;    ///< What the log decays are divided by: the larger, the slower the state decays at first.
+  std::int64_t gate_low_rank_dim = 16;  ///< Channels between the two layers of gk_proj.
+  std::optional<double> clamp_min;      ///< lower limit of the log decay
 };
 
 /// The layer of the GLA paper (arXiv 2312.06635, section 4.4): heads of linear attention whose state decays by a factor
@@ -65,14 +66,14 @@ class GatedLinearAttention : public LinearAttention {
   explicit GatedLinearAttention(std::int64_t hidden_size, const GatedLinearAttentionOptions& options = {});
   Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
                  const Tensor& residual = {}) const override;
-  const GatedLinearAttentionOptions& options() const { return options_; }
+  const GatedLinearAttentionOptions& options() const { return options_; }  ///< As given to the constructor.
 
-  Linear q_proj, k_proj, v_proj;
-  Sequential gk_proj;  ///< two linear layers through gate_low_rank_dim
-  std::optional<Linear> g_proj;
-  std::optional<ShortConvolution> q_conv1d, k_conv1d, v_conv1d;
-  RMSNorm g_norm;
-  Linear o_proj;
+  Linear q_proj, k_proj, v_proj;  ///< From hidden_size to the channels of all heads; without biases.
+  Sequential gk_proj;             ///< two linear layers through gate_low_rank_dim
+  std::optional<Linear> g_proj;   ///< Only with use_output_gate.
+  std::optional<ShortConvolution> q_conv1d, k_conv1d, v_conv1d;  ///< Only with use_short_conv.
+  RMSNorm g_norm;                                                ///< Of each head's output, over its value channels.
+  Linear o_proj;                                                 ///< From the value channels of all heads back to hidden_size.
 
  private:
   struct Sizes;
@@ -84,16 +85,17 @@ class GatedLinearAttention : public LinearAttention {
   Tensor (*feature_map_)(const Tensor&);  // null: none
 };
 
+/// Sizes and parts of a LightningAttention.
 struct LightningAttentionOptions {
-  std::int64_t num_heads = 4;
-  double expand_k = 1.0;
-  double expand_v = 1.0;
-  bool use_output_gate = true;
-  double norm_eps = 1e-5;
+  std::int64_t num_heads = 4;   ///< They divide the channels of keys and values among themselves.
+  double expand_k = 1.0;        ///< Key channels of all heads over hidden size.
+  double expand_v = 1.0;        ///< Value channels of all heads over hidden size.
+  bool use_output_gate = true;  ///< Whether silu(g_proj(x)) gates the normalised output.
+  double norm_eps = 1e-5;       ///< Of the output's norm.
 };
 
-/// Lightning attention (arXiv 2401.04658): queries and keys through silu, a fixed decay a head that weakens with the
-/// layer's depth, outputs normalised a head and gated by silu(g_proj(x)).
+/// Lightning attention (arXiv 2401.04658): queries and keys through silu, a fixed decay per head that weakens with the
+/// layer's depth, outputs normalised per head and gated by silu(g_proj(x)).
 class LightningAttention : public LinearAttention {
  public:
   /// ValueError where sizes do not divide or layer_idx is outside [0, num_layers).
@@ -101,14 +103,15 @@ class LightningAttention : public LinearAttention {
                      const LightningAttentionOptions& options = {});
   Tensor forward(const Tensor& x, AttentionState* state = nullptr, const Tensor& cu_seqlens = {},
                  const Tensor& residual = {}) const override;
-  const LightningAttentionOptions& options() const { return options_; }
+  const LightningAttentionOptions& options() const { return options_; }  ///< As given to the constructor.
+  /// The layer's place in the model, from 0: deeper layers decay more slowly.
   std::int64_t layer_idx() const { return layer_idx_; }
-  std::int64_t num_layers() const { return num_layers_; }
+  std::int64_t num_layers() const { return num_layers_; }  ///< How many layers the model has.
 
-  Linear q_proj, k_proj, v_proj;
-  std::optional<Linear> g_proj;
-  RMSNorm g_norm;
-  Linear o_proj;
+  Linear q_proj, k_proj, v_proj;  ///< From hidden_size to the channels of all heads; without biases.
+  std::optional<Linear> g_proj;   ///< Only with use_output_gate.
+  RMSNorm g_norm;                 ///< Of each head's output, over its value channels.
+  Linear o_proj;                  ///< From the value channels of all heads back to hidden_size.
 
  private:
   LightningAttentionOptions options_;

@@ -14,16 +14,18 @@
 
 namespace glade::nn {
 
+/// All that a training run needs to go on.
 struct Checkpoint {
-  std::int64_t step = 0;
-  std::string config;  ///< the model's configuration, a JSON object, or ""
-  StateDict model, optimizer, scheduler;
-  StateDict data;  ///< the position in the data, as the training program sees it
-  std::map<std::string, Generator::State> random;
+  std::int64_t step = 0;                           ///< Optimiser steps so far.
+  std::string config;                              ///< the model's configuration, a JSON object, or ""
+  StateDict model, optimizer, scheduler;           ///< State dictionaries; empty ones are saved as empty groups.
+  StateDict data;                                  ///< the position in the data, as the training program sees it
+  std::map<std::string, Generator::State> random;  ///< Where generators stand, by name; train_lm calls its one "default".
   // Known after loading.
-  std::string path, created, library_version;
+  std::string path, created, library_version;  ///< The file, when it was written (UTC, ISO 8601), and by which version of glade.
 };
 
+/// How a file is written.
 struct CheckpointOptions {
   int compression = 0;    ///< gzip level 1 to 9, after a byte shuffle; 0: none
   bool checksums = true;  ///< Fletcher-32, checked when read

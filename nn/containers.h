@@ -36,7 +36,7 @@ class Sequential : public UnaryModule {
     for (const auto& part : parts_) y = part(y);
     return y;
   }
-  std::size_t size() const { return parts_.size(); }
+  std::size_t size() const { return parts_.size(); }  ///< How many parts it has, functions included.
 
  private:
   std::vector<std::function<Tensor(const Tensor&)>> parts_;
@@ -53,7 +53,7 @@ class ModuleList : public Module {
     register_module(std::to_string(modules_.size() - 1), *modules_.back());
     return *modules_.back();
   }
-  std::size_t size() const { return modules_.size(); }
+  std::size_t size() const { return modules_.size(); }  ///< How many modules it has.
   M& operator[](std::size_t i) { return *modules_[i]; }
   const M& operator[](std::size_t i) const { return *modules_[i]; }
 

@@ -13,7 +13,7 @@ class ShortConvolution : public Module {
   /// [N, D, kernel_size - 1]. cu_seqlens as in short_convolution(). The tokens may be shared out over the ranks of a
   /// group (ops/collective/sequence_parallel.h).
   Tensor forward(const Tensor& x, Tensor* state = nullptr, const Tensor& cu_seqlens = {}, const ProcessGroup& group = {}) const;
-  bool silu() const { return silu_; }
+  bool silu() const { return silu_; }  ///< Whether silu is applied to the result.
 
   Tensor weight;  ///< [dim, kernel_size]
   Tensor bias;    ///< [dim]; undefined without bias

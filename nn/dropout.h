@@ -10,7 +10,7 @@ class Dropout : public UnaryModule {
   /// ValueError for p outside [0, 1].
   explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) const override;
-  double p() const { return p_; }
+  double p() const { return p_; }  ///< The probability with which an element becomes 0.
 
  private:
   double p_;

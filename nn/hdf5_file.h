@@ -13,22 +13,22 @@ namespace glade::nn {
 
 /// A tensor in a file.
 struct HDF5Entry {
-  std::string name;  ///< its path, "model/layers/0/weight"
-  DType dtype = DType::float32;
-  Shape shape;
-  std::uint64_t stored_bytes = 0;
-  std::string first_name;  ///< of a tensor with several names (hard links), the first; else `name`
-  std::string problem;     ///< why it cannot be read; empty for those that can
+  std::string name;                ///< its path, "model/layers/0/weight"
+  DType dtype = DType::float32;    ///< As which it is read, see HDF5File.
+  Shape shape;                     ///< Sizes of the dimensions, in the file's order.
+  std::uint64_t stored_bytes = 0;  ///< What its values take in the file, compressed or not.
+  std::string first_name;          ///< of a tensor with several names (hard links), the first; else `name`
+  std::string problem;             ///< why it cannot be read; empty for those that can
 };
 
 /// Which tensors to load, under which names, and as what.
 struct LoadOptions {
   /// Patterns of names, of which one must match the whole name ('*': any characters, '?': one); none: every tensor.
-  std::vector<std::string> include;
+  std::vector<std::string> include = {};
   /// Renames: of the first pair whose first part begins the name, the second takes its place.
-  std::vector<std::pair<std::string, std::string>> rename;
-  Device device = kCPU;
-  std::optional<DType> dtype;  ///< to convert floating-point tensors to
+  std::vector<std::pair<std::string, std::string>> rename = {};
+  Device device = kCPU;             ///< Where the tensors go.
+  std::optional<DType> dtype = {};  ///< to convert floating-point tensors to
 };
 
 /// A file open for reading. Files need not be trusted: whatever they hold, they give right values or a CheckpointError
@@ -42,7 +42,7 @@ class HDF5File {
   HDF5File(HDF5File&&) noexcept;
   HDF5File& operator=(HDF5File&&) noexcept;
 
-  const std::string& path() const;
+  const std::string& path() const;  ///< As given to the constructor.
   /// All datasets and links, by name. A group with several names has its entries under one of them.
   const std::vector<HDF5Entry>& entries() const;
   /// Whether there is an entry or a group of this name.
@@ -50,6 +50,7 @@ class HDF5File {
 
   /// Attributes of the root group; nothing where they are missing.
   std::optional<std::string> string_attribute(const std::string& name) const;
+  /// A string or an integer of any width, as h5py and glade write them.
   std::optional<std::int64_t> integer_attribute(const std::string& name) const;
 
   /// One tensor, without touching the others.

@@ -19,10 +19,12 @@ class SkipInit {
   bool before_;
 };
 
-const Tensor& constant_(const Tensor& x, double value);
-inline const Tensor& zeros_(const Tensor& x) { return constant_(x, 0); }
-inline const Tensor& ones_(const Tensor& x) { return constant_(x, 1); }
+const Tensor& constant_(const Tensor& x, double value);  ///< Every element becomes `value`, converted to x's dtype.
+inline const Tensor& zeros_(const Tensor& x) { return constant_(x, 0); }  ///< constant_(x, 0)
+inline const Tensor& ones_(const Tensor& x) { return constant_(x, 1); }   ///< constant_(x, 1)
+/// Uniform in [low, high).
 const Tensor& uniform_(const Tensor& x, double low, double high, Generator& generator = default_generator());
+/// Normal.
 const Tensor& normal_(const Tensor& x, double mean = 0, double deviation = 1, Generator& generator = default_generator());
 /// Normal, but only values within [low, high]. ValueError unless deviation is positive and low < high.
 const Tensor& trunc_normal_(const Tensor& x, double mean = 0, double deviation = 1, double low = -2, double high = 2,

@@ -8,7 +8,9 @@ namespace glade::nn {
 /// A loss of an input and targets.
 class Loss : public Module {
  public:
+  /// The loss as a scalar, or without reduction a tensor of losses. Shapes as in the function of the derived class.
   virtual Tensor forward(const Tensor& input, const Tensor& targets) const = 0;
+  /// forward(input, targets)
   Tensor operator()(const Tensor& input, const Tensor& targets) const { return forward(input, targets); }
 };
 
@@ -16,9 +18,10 @@ class Loss : public Module {
 /// of the other dimensions. (The function cross_entropy has the classes last.)
 class CrossEntropyLoss : public Loss {
  public:
+  /// `options` as in the function cross_entropy.
   explicit CrossEntropyLoss(const CrossEntropyOptions& options = {}) : options_(options) {}
   Tensor forward(const Tensor& input, const Tensor& targets) const override;
-  const CrossEntropyOptions& options() const { return options_; }
+  const CrossEntropyOptions& options() const { return options_; }  ///< As given to the constructor.
 
  private:
   CrossEntropyOptions options_;
@@ -27,11 +30,12 @@ class CrossEntropyLoss : public Loss {
 /// nll_loss of log-probabilities, with the classes in dimension 1 as in CrossEntropyLoss.
 class NLLLoss : public Loss {
  public:
+  /// Targets of ignore_index count for nothing.
   explicit NLLLoss(std::int64_t ignore_index = -100, Reduction reduction = Reduction::mean)
       : ignore_index_(ignore_index), reduction_(reduction) {}
   Tensor forward(const Tensor& input, const Tensor& targets) const override;
-  std::int64_t ignore_index() const { return ignore_index_; }
-  Reduction reduction() const { return reduction_; }
+  std::int64_t ignore_index() const { return ignore_index_; }  ///< The target that counts for nothing.
+  Reduction reduction() const { return reduction_; }           ///< What becomes of the losses of the targets.
 
  private:
   std::int64_t ignore_index_;
@@ -41,8 +45,8 @@ class NLLLoss : public Loss {
 /// A loss of two tensors of equal shapes.
 class ElementwiseLoss : public Loss {
  public:
-  explicit ElementwiseLoss(Reduction reduction) : reduction_(reduction) {}
-  Reduction reduction() const { return reduction_; }
+  explicit ElementwiseLoss(Reduction reduction) : reduction_(reduction) {}  ///< For the losses below.
+  Reduction reduction() const { return reduction_; }                        ///< What becomes of the losses of the elements.
 
  private:
   Reduction reduction_;
@@ -51,6 +55,7 @@ class ElementwiseLoss : public Loss {
 /// mse_loss
 class MSELoss : public ElementwiseLoss {
  public:
+  /// `reduction` says what becomes of the losses of the elements.
   explicit MSELoss(Reduction reduction = Reduction::mean) : ElementwiseLoss(reduction) {}
   Tensor forward(const Tensor& a, const Tensor& b) const override { return mse_loss(a, b, reduction()); }
 };
@@ -58,6 +63,7 @@ class MSELoss : public ElementwiseLoss {
 /// l1_loss
 class L1Loss : public ElementwiseLoss {
  public:
+  /// `reduction` says what becomes of the losses of the elements.
   explicit L1Loss(Reduction reduction = Reduction::mean) : ElementwiseLoss(reduction) {}
   Tensor forward(const Tensor& a, const Tensor& b) const override { return l1_loss(a, b, reduction()); }
 };
@@ -65,6 +71,7 @@ class L1Loss : public ElementwiseLoss {
 /// binary_cross_entropy
 class BCELoss : public ElementwiseLoss {
  public:
+  /// `reduction` says what becomes of the losses of the elements.
   explicit BCELoss(Reduction reduction = Reduction::mean) : ElementwiseLoss(reduction) {}
   Tensor forward(const Tensor& p, const Tensor& targets) const override { return binary_cross_entropy(p, targets, reduction()); }
 };
@@ -79,16 +86,17 @@ class BCEWithLogitsLoss : public ElementwiseLoss {
     return binary_cross_entropy_with_logits(logits, targets, reduction(), pos_weight);
   }
 
-  const Tensor pos_weight;
+  const Tensor pos_weight;  ///< Weighs the term of targets that are 1; undefined: 1.
 };
 
 /// kl_div
 class KLDivLoss : public ElementwiseLoss {
  public:
+  /// With log_target, targets are logarithms of probabilities.
   explicit KLDivLoss(Reduction reduction = Reduction::mean, bool log_target = false)
       : ElementwiseLoss(reduction), log_target_(log_target) {}
   Tensor forward(const Tensor& x, const Tensor& targets) const override { return kl_div(x, targets, reduction(), log_target_); }
-  bool log_target() const { return log_target_; }
+  bool log_target() const { return log_target_; }  ///< Whether targets are logarithms of probabilities.
 
  private:
   bool log_target_;

@@ -19,6 +19,7 @@
 
 namespace glade::nn {
 
+/// What layers and models derive from: it knows parameters, buffers and submodules by name.
 class Module {
  public:
   Module() = default;
@@ -29,7 +30,7 @@ class Module {
 
   /// The parameters of this module and all below, in the order of registration, a shared one under its first name only.
   NamedTensors named_parameters() const;
-  Tensors parameters() const;
+  Tensors parameters() const;  ///< named_parameters() without the names.
   /// Every parameter and persistent buffer, a shared one under each of its names. The values are the module's own, not copies.
   StateDict state_dict() const;
   /// Copies `state` into the parameters and buffers. ValueError that lists missing, unexpected, mis-shaped and mistyped
@@ -48,8 +49,8 @@ class Module {
 
   /// Sets the mode of this module and all below (layers like Dropout differ between training and evaluation).
   void train(bool mode = true);
-  void eval() { train(false); }
-  bool training() const { return training_; }
+  void eval() { train(false); }                ///< train(false)
+  bool training() const { return training_; }  ///< Whether it is in training mode, as at first.
   /// Calls f for all modules below, the innermost first, and for this one.
   void apply(const std::function<void(Module&)>& f);
 
@@ -102,8 +103,8 @@ class Module {
 /// A module that takes one tensor to one tensor.
 class UnaryModule : public Module {
  public:
-  virtual Tensor forward(const Tensor& x) const = 0;
-  Tensor operator()(const Tensor& x) const { return forward(x); }
+  virtual Tensor forward(const Tensor& x) const = 0;               ///< What the module computes; called by operator() too.
+  Tensor operator()(const Tensor& x) const { return forward(x); }  ///< forward(x)
 };
 
 }  // namespace glade::nn

@@ -17,10 +17,10 @@ class InputFile;
 /// file, the tensor and the cause.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);
+  explicit SafetensorsFile(const std::string& path);  ///< Reads and checks the header alone.
 
-  const std::string& path() const { return path_; }
-  const TensorInfos& tensors() const { return infos_; }
+  const std::string& path() const { return path_; }      ///< As given to the constructor.
+  const TensorInfos& tensors() const { return infos_; }  ///< What is in the file, by name.
   /// Free text by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// A tensor on the CPU that shows the file's own bytes, mapped into memory, without a copy where they are aligned. Writing

@@ -16,11 +16,11 @@ using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
 /// What a tensor is, without its values.
 struct TensorInfo {
-  DType dtype = DType::float32;
-  Shape shape;
+  DType dtype = DType::float32;  ///< The type of its elements.
+  Shape shape;                   ///< Sizes of its dimensions.
 };
-using TensorInfos = std::map<std::string, TensorInfo>;
-TensorInfos infos_of(const StateDict& state);
+using TensorInfos = std::map<std::string, TensorInfo>;  ///< What tensors are, by name.
+TensorInfos infos_of(const StateDict& state);           ///< The dtype and shape of each entry.
 
 /// ValueError, naming `what` and listing all missing, unexpected, mis-shaped and mistyped entries at once, unless `state`
 /// fits `targets`. Floating-point entries fit any floating-point target, others only their own dtype. A tensor with

@@ -28,15 +28,16 @@ struct Batch {
 Batch make_batch(const TokenData& data, std::span<const std::int64_t> starts, std::int64_t seq_len, bool packed = false,
                  std::optional<std::pair<std::int64_t, std::int64_t>> tokens = {});
 
+/// What a Loader cuts out of the data, in what order, and where it puts it.
 struct LoaderOptions {
-  std::int64_t batch_size = 1, seq_len = 1;
+  std::int64_t batch_size = 1, seq_len = 1;  ///< Sequences of a batch of all loaders that share it, and tokens of a sequence.
   /// The sequences of each batch that next() gives, begin and end, where several loaders share a batch: ProcessGroup::share().
   std::optional<std::pair<std::int64_t, std::int64_t>> share = {};
-  bool packed = false;
-  std::uint64_t seed = 0;
-  std::int64_t begin = 0;                ///< the part of the data to take
+  bool packed = false;     ///< Whether a batch is one row, with a new sequence after every separator too: see Batch.
+  std::uint64_t seed = 0;  ///< Of the order of the sequences.
+  std::int64_t begin = 0;  ///< the part of the data to take
   std::optional<std::int64_t> end = {};  ///< all of the rest where not given
-  Device device = kCPU;
+  Device device = kCPU;                  ///< Where next() puts the batches.
   /// The tokens of each sequence that next() gives, begin and end, where several loaders share a sequence: ProcessGroup::share().
   /// Packed: the part of the row of all this loader's sequences; cu_seqlens is then that of share_sequences().
   std::optional<std::pair<std::int64_t, std::int64_t>> tokens = {};
@@ -62,6 +63,7 @@ class Loader {
   std::int64_t position() const;
   /// Goes on from there. ValueError for a position outside 0 to 2^62.
   void seek(std::int64_t position);
+  /// How many sequences an epoch has, of all loaders that share them.
   std::int64_t sequences_per_epoch() const { return sequences_; }
 
   /// "seed" and "position", for Checkpoint::data.

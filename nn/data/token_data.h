@@ -25,7 +25,7 @@ class TokenData {
   /// known). ValueError for no files.
   explicit TokenData(const std::vector<std::string>& paths);
 
-  std::int64_t size() const { return size_; }
+  std::int64_t size() const { return size_; }  ///< The number of tokens of all files together.
   /// All tokens are in [0, vocab_size).
   std::int64_t vocab_size() const { return vocab_size_; }
   /// The token that ends a document, where there is one.

@@ -13,6 +13,7 @@ namespace glade::nn::distributed {
 
 class Shards;
 
+/// What data parallel training divides, and how it communicates.
 struct DataParallelOptions {
   /// What the ranks divide among them instead of having all of it (ZeRO, arXiv 1910.02054): 0 nothing, 1 the optimizer's state, 2
   /// the gradients too, 3 the parameters too.
@@ -56,7 +57,7 @@ class DataParallel {
   /// Whether backward communicates; at first it does. Not for all but the last of several batches whose gradients add up. Shards
   /// 2 and 3 communicate in any case.
   void set_communicating(bool value) { is_communicating_ = value; }
-  bool is_communicating() const { return is_communicating_; }
+  bool is_communicating() const { return is_communicating_; }  ///< As set_communicating() said.
   /// After backward: the current stream, or on the CPU this thread, waits until the gradients are averages. Averages the tensors
   /// of `more` in place, with the last gradients. ValueError where an optimizer that divide() was for stepped by itself.
   void wait(const Tensors& more = {});
@@ -66,8 +67,8 @@ class DataParallel {
   /// Gives the parameters of shard 3 their values, on all ranks, until the next pass or step: to read them, or to generate().
   void gather_parameters();
 
-  const ProcessGroup& group() const { return group_; }
-  int shard() const;
+  const ProcessGroup& group() const { return group_; }  ///< Whose ranks average their gradients.
+  int shard() const;                                    ///< As in the options: what is divided over the ranks.
   /// Memory of this rank that holds the gathered parameters of shard 3 now.
   std::size_t gathered_bytes() const;
 

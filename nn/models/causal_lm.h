@@ -22,33 +22,37 @@ using AttentionFactory = std::function<std::unique_ptr<LinearAttention>(std::int
 /// x + attn(attn_norm(x)), then x + mlp(mlp_norm(x)).
 class Block : public Module {
  public:
+  /// Takes the sizes of norms and MLP from the config; attention comes from outside.
   Block(const CausalLMConfig& config, std::unique_ptr<LinearAttention> attention);
+  /// x [B, T, hidden] to the same shape; `state` and cu_seqlens as in LinearAttention::forward.
   Tensor forward(const Tensor& x, AttentionState* state, const Tensor& cu_seqlens) const;
 
-  RMSNorm attn_norm;
-  std::unique_ptr<LinearAttention> attn;
-  RMSNorm mlp_norm;
-  GatedMLP mlp;
+  RMSNorm attn_norm;                      ///< In front of the attention.
+  std::unique_ptr<LinearAttention> attn;  ///< GLA or lightning attention.
+  RMSNorm mlp_norm;                       ///< In front of the MLP.
+  GatedMLP mlp;                           ///< Gated by silu, see GatedMLP.
 };
 
 /// What forward calls before and after each part of a model: 0 is the embeddings, 1 to n are the layers, n + 1 is the last norm
 /// with the head. Both return what they are given, or what an operation that changes nothing makes of it.
 struct PartHooks {
-  std::function<Tensor(std::int64_t part, const Tensor& x)> before, after;
+  std::function<Tensor(std::int64_t part, const Tensor& x)> before, after;  ///< Of the part's input, and of its output.
 };
 
 /// Everything below the head.
 class Decoder : public Module {
  public:
+  /// Makes config.num_hidden_layers blocks, each with what `attention` gives for its number.
   Decoder(const CausalLMConfig& config, const AttentionFactory& attention);
+  /// ids [B, T] to the normalised hidden states [B, T, hidden]; `states` and cu_seqlens as in CausalLM::forward.
   Tensor forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const;
 
-  Embedding embeddings;
-  ModuleList<Block> layers;
-  RMSNorm norm;
+  Embedding embeddings;      ///< [vocab_size, hidden]
+  ModuleList<Block> layers;  ///< From the first to the last.
+  RMSNorm norm;              ///< Behind the last layer.
   /// Whether training keeps only the inputs of each layer and computes the rest again in backward.
   bool recompute = false;
-  PartHooks hooks;
+  PartHooks hooks;  ///< Empty at first; see PartHooks.
 
  private:
   friend class CausalLM;
@@ -60,6 +64,7 @@ class Decoder : public Module {
   DType dtype_;
 };
 
+/// A language model that predicts the next token from those before it.
 class CausalLM : public Module {
  public:
   /// ids [B, T] (int64 or int32) -> logits [B, T, vocab_size] in the config's dtype. `states`, where given, is what came
@@ -68,10 +73,10 @@ class CausalLM : public Module {
   /// Mean cross entropy of the logits against targets [B, T], the token after each; -100 counts for nothing.
   Tensor loss(const Tensor& ids, const Tensor& targets, const Tensor& cu_seqlens = {}) const;
   /// Each prompt, which may differ in length, followed by the tokens that come after it, up to max_new_tokens or a stop token,
-  /// which is included. Reads the prompts once, packed into one sequence, then takes one recurrent step a token, in memory that
-  /// does not depend on the length. `conversations`, where given, is what came before the prompts, one each (none: nothing), and
-  /// then what came up to the end of the result; the prompt of one that has begun may be empty. IndexError for tokens
-  /// outside the vocabulary.
+  /// which is included. Reads the prompts once, packed into one sequence, then takes one recurrent step per token, in memory that
+  /// does not depend on the length. `conversations`, where given, is what came before the prompts, one per prompt (none:
+  /// nothing), and then what came up to the end of the result; the prompt of one that has begun may be empty. IndexError for
+  /// tokens outside the vocabulary.
   std::vector<std::vector<std::int64_t>> generate(const std::vector<std::vector<std::int64_t>>& prompts,
                                                   const GenerateOptions& options = {},
                                                   std::vector<Conversation>* conversations = nullptr) const;
@@ -88,18 +93,21 @@ class CausalLM : public Module {
   /// The config as JSON, from which make_causal_lm makes the same model.
   const std::string& config_json() const { return config_json_; }
 
-  Decoder model;
-  Linear lm_head;
+  Decoder model;   ///< Everything below the head.
+  Linear lm_head;  ///< hidden to vocab_size, without a bias; shares the embedding's weight with tie_word_embeddings.
 
  protected:
+  /// For the two classes below: `config_json` is what config_json() returns.
   CausalLM(const CausalLMConfig& config, std::string config_json, const AttentionFactory& attention);
 
  private:
   std::string config_json_;
 };
 
+/// A language model of GLA layers, fla's GLAForCausalLM.
 class GLAForCausalLM : public CausalLM {
  public:
+  /// New weights by initializer_range, drawn from default_generator(). ValueError for sizes that do not divide.
   explicit GLAForCausalLM(const GLAConfig& config);
 
   /// The published model in a folder, or of a hub's name (see find_pretrained); its parameters are float32. On the CPU float32
@@ -110,8 +118,10 @@ class GLAForCausalLM : public CausalLM {
   void save_pretrained(const std::string& folder, const SavePretrainedOptions& options = {}) const;
 };
 
+/// A language model of lightning attention layers.
 class LightningForCausalLM : public CausalLM {
  public:
+  /// New weights by initializer_range, drawn from default_generator(). ValueError for sizes that do not divide.
   explicit LightningForCausalLM(const LightningConfig& config);
 };
 

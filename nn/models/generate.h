@@ -13,19 +13,20 @@ namespace glade::nn::models {
 
 class CausalLM;
 
-/// One state a layer; empty before the first token.
+/// One state per layer; empty before the first token.
 using AttentionStates = std::vector<AttentionState>;
 
+/// How tokens are drawn, and when a sequence ends.
 struct GenerateOptions {
-  std::int64_t max_new_tokens = 100;
-  double temperature = 1;  ///< 0: always the likeliest token
-  std::int64_t top_k = 0;  ///< only among so many likeliest tokens; 0: all
-  double top_p = 1;        ///< only among the likeliest tokens that together reach this probability
+  std::int64_t max_new_tokens = 100;  ///< At most so many tokens follow each prompt.
+  double temperature = 1;             ///< 0: always the likeliest token
+  std::int64_t top_k = 0;             ///< only among so many likeliest tokens; 0: all
+  double top_p = 1;                   ///< only among the likeliest tokens that together reach this probability
   /// Divides the logits of tokens that occurred where they are positive, and multiplies them where they are negative
   /// (arXiv 1909.05858): above 1 the model repeats itself less.
   double repetition_penalty = 1;
   std::vector<std::int64_t> stop_tokens{};  ///< after one of these a sequence has ended
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;                   ///< Of the random numbers: the same seed gives the same tokens.
   /// Called with each sequence's token as soon as it is drawn; -1 for sequences that have ended.
   std::function<void(std::span<const std::int64_t>)> on_tokens = nullptr;
 };

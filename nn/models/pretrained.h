@@ -11,7 +11,7 @@
 
 namespace glade::nn::models {
 
-/// The folder of a published model: `name` itself where it exists or is no name of a hub. A hub's name ("owner/model") stands
+/// The folder of a published model: `name` itself if it exists or is not a hub's name. A hub's name ("owner/model") stands
 /// for what `hf download owner/model` left in the local cache of Hugging Face: the folder of its revision main, under
 /// $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub ($XDG_CACHE_HOME instead of ~/.cache where it is set).
 /// Downloads nothing: CheckpointError that says what to run where the model is not there.
@@ -29,7 +29,7 @@ class PretrainedFolder {
 
   /// The folder that was found.
   const std::string& path() const { return path_; }
-  const GLAConfig& config() const { return config_; }
+  const GLAConfig& config() const { return config_; }  ///< What config.json says.
   /// By glade's names, in the dtypes of the files. Where the files hold the MLP's two inputs as one matrix (see
   /// docs/pretrained.md), they are two here.
   const TensorInfos& tensors() const { return infos_; }
@@ -52,11 +52,13 @@ class PretrainedFolder {
   TensorInfos infos_;
 };
 
+/// How a published model is opened.
 struct PretrainedOptions {
-  Device device = kCPU;
+  Device device = kCPU;          ///< Where the model's tensors go.
   std::optional<DType> dtype{};  ///< of activations; the config's where absent
 };
 
+/// How a published model's folder is written.
 struct SavePretrainedOptions {
   std::optional<DType> dtype{};                  ///< of floating-point tensors in the files; absent: as they are
   std::int64_t max_shard_bytes = 5'000'000'000;  ///< of a file; more are made where one does not suffice

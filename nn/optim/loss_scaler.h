@@ -4,11 +4,12 @@
 
 namespace glade::nn::optim {
 
+/// How the scale begins and changes.
 struct LossScalerOptions {
-  double initial = 65536;
-  double growth = 2;     ///< of the scale after growth_interval steps in a row with finite gradients
-  double backoff = 0.5;  ///< of the scale after a step without
-  std::int64_t growth_interval = 2000;
+  double initial = 65536;               ///< The scale at first; a step whose gradients are not finite shrinks it.
+  double growth = 2;                    ///< of the scale after growth_interval steps in a row with finite gradients
+  double backoff = 0.5;                 ///< of the scale after a step without
+  std::int64_t growth_interval = 2000;  ///< Finite steps in a row after which the scale grows.
 };
 
 /// A factor for the loss that is as large as the gradients' range allows. It lives on the device and nothing waits for it:

@@ -9,9 +9,9 @@ namespace glade::nn::optim {
 
 /// Parameters that share a learning rate and a weight decay.
 struct ParameterGroup {
-  NamedTensors parameters;
-  double lr = 1e-3;
-  double weight_decay = 0;
+  NamedTensors parameters;  ///< By name, as Module::named_parameters() gives them.
+  double lr = 1e-3;         ///< The learning rate in use; schedules write here.
+  double weight_decay = 0;  ///< How optimisers use it is theirs: see AdamW, Adam and SGD.
   /// Where each rank has parts of the parameters, these ranks: the gradients' norm is then that of all parts. The same in all
   /// groups.
   ProcessGroup ranks = {};
@@ -28,6 +28,7 @@ struct StepOptions {
   LossScaler* scaler = nullptr;  ///< whose scale they are divided by; where one is not finite nothing but the scale changes
 };
 
+/// Changes parameters by their gradients, and remembers what that needs between steps.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -42,6 +43,7 @@ class Optimizer {
   /// Forgets the gradients, or with set_to_none false fills them with zeros.
   void zero_grad(bool set_to_none = true);
 
+  /// Learning rates and weight decays may be changed between steps, the parameters may not.
   std::vector<ParameterGroup>& groups() { return groups_; }
   /// Sets the learning rate of every group. ValueError for one that is negative or not finite.
   void set_lr(double lr);
@@ -66,13 +68,14 @@ class Optimizer {
   void check_parameters(const Tensors& state) const;
   /// The norm of the parameters' gradients, and what a step multiplies them by; both undefined where options ask for neither.
   struct Measured {
+    /// Of all gradients together; what they are multiplied by.
     Tensor norm, factor;  // float64 scalars
   };
-  Measured measure_gradients(const StepOptions& options) const;
+  Measured measure_gradients(const StepOptions& options) const;  ///< Reads the gradients once, without waiting for the device.
 
-  const char* name_;
-  std::vector<ParameterGroup> groups_;
-  Device device_;  ///< of the parameters
+  const char* name_;                    ///< The class's name, for errors.
+  std::vector<ParameterGroup> groups_;  ///< What groups() gives.
+  Device device_;                       ///< of the parameters
 
  private:
   /// The same where `gradients` are parts of those of all ranks.

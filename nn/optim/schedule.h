@@ -29,8 +29,9 @@ LRSchedule one_cycle_lr(std::int64_t total, double warmup = 0.3, double initial_
 /// and after every optimiser step by step(). ValueError, changing nothing, for a factor that is negative or not finite.
 class LRScheduler {
  public:
+  /// Sets the rates for step 0 at once. The optimiser must live as long.
   LRScheduler(Optimizer& optimizer, LRSchedule schedule);
-  void step();
+  void step();  ///< Call it after every step of the optimiser.
   /// The factor in use.
   double factor() const;
   /// The learning rates of the groups.
@@ -38,8 +39,9 @@ class LRScheduler {
 
   /// The number of steps taken, as "step".
   StateDict state_dict() const;
+  /// Goes to the saved step and sets its rates. ValueError, changing nothing, where `state` does not fit.
   void load_state_dict(const StateDict& state);
-  NamedTensors named_state() const;
+  NamedTensors named_state() const;  ///< What state_dict() holds, for check_state().
 
  private:
   /// Goes to that step.

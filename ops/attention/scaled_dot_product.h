@@ -6,6 +6,7 @@
 
 namespace glade {
 
+/// What scaled_dot_product_attention() takes besides the three tensors.
 struct ScaledDotProductOptions {
   Tensor mask;                  ///< broadcasts to [..., heads, L, S]: bool, true where a key is seen, or added to the scores
   double dropout = 0;           ///< of the probabilities

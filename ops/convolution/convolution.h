@@ -6,6 +6,7 @@
 
 namespace glade {
 
+/// What short_convolution() takes besides input and weight.
 struct ShortConvolutionOptions {
   Tensor bias{};           ///< [D] or undefined
   bool silu = false;       ///< apply silu to the result

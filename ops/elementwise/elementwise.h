@@ -9,16 +9,17 @@
 
 namespace glade {
 
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor subtract(const Tensor& a, const Tensor& b);
-Tensor multiply(const Tensor& a, const Tensor& b);
+Tensor add(const Tensor& a, const Tensor& b);       ///< a + b; bools are refused, see bitwise_or.
+Tensor subtract(const Tensor& a, const Tensor& b);  ///< a - b; bools are refused.
+Tensor multiply(const Tensor& a, const Tensor& b);  ///< a * b; bools are refused, see bitwise_and.
 /// True division: integers give float32.
 Tensor divide(const Tensor& a, const Tensor& b);
+/// a + b for a number, which takes a's dtype where its kind allows (see Scalar).
 Tensor add(const Tensor& a, Scalar b);
-Tensor subtract(const Tensor& a, Scalar b);
+Tensor subtract(const Tensor& a, Scalar b);  ///< a - b with a number on either side.
 Tensor subtract(Scalar a, const Tensor& b);
-Tensor multiply(const Tensor& a, Scalar b);
-Tensor divide(const Tensor& a, Scalar b);
+Tensor multiply(const Tensor& a, Scalar b);  ///< a * b for a number.
+Tensor divide(const Tensor& a, Scalar b);    ///< True division with a number on either side: integers give float32.
 Tensor divide(Scalar a, const Tensor& b);
 /// a to the power of b; integers to the power of integers stay integers, which wrap around (a negative power of a tensor b is 0
 /// but for bases 1 and -1; of a number ValueError). The gradient with respect to b is taken as 0 where a is 0.
@@ -30,11 +31,11 @@ Tensor power(Scalar a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, Scalar b);
 Tensor floor_divide(Scalar a, const Tensor& b);
-Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, const Tensor& b);  ///< a - b floor_divide(a, b), with b's sign; a 0 in b gives 0 for integers.
 Tensor remainder(const Tensor& a, Scalar b);
 Tensor remainder(Scalar a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  ///< ties share the gradient equally; NaN wins
-Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);  ///< The smaller of both; ties share the gradient equally, and NaN wins.
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return subtract(a, b); }
@@ -53,18 +54,18 @@ inline Tensor operator%(const Tensor& a, Scalar b) { return remainder(a, b); }
 inline Tensor operator%(Scalar a, const Tensor& b) { return remainder(a, b); }
 
 // Comparisons, element by element: bool tensors. Any number can be compared with any tensor's.
-Tensor eq(const Tensor& a, const Tensor& b);
-Tensor ne(const Tensor& a, const Tensor& b);
-Tensor lt(const Tensor& a, const Tensor& b);
-Tensor le(const Tensor& a, const Tensor& b);
-Tensor gt(const Tensor& a, const Tensor& b);
-Tensor ge(const Tensor& a, const Tensor& b);
-Tensor eq(const Tensor& a, Scalar b);
-Tensor ne(const Tensor& a, Scalar b);
-Tensor lt(const Tensor& a, Scalar b);
-Tensor le(const Tensor& a, Scalar b);
-Tensor gt(const Tensor& a, Scalar b);
-Tensor ge(const Tensor& a, Scalar b);
+Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b; NaN equals nothing.
+Tensor ne(const Tensor& a, const Tensor& b);  ///< a != b; NaN differs from everything.
+Tensor lt(const Tensor& a, const Tensor& b);  ///< a < b; false where one is NaN.
+Tensor le(const Tensor& a, const Tensor& b);  ///< a <= b; false where one is NaN.
+Tensor gt(const Tensor& a, const Tensor& b);  ///< a > b; false where one is NaN.
+Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b; false where one is NaN.
+Tensor eq(const Tensor& a, Scalar b);         ///< a == b for a number, also one that a's dtype cannot hold.
+Tensor ne(const Tensor& a, Scalar b);         ///< a != b for a number, also one that a's dtype cannot hold.
+Tensor lt(const Tensor& a, Scalar b);         ///< a < b for a number, also one that a's dtype cannot hold.
+Tensor le(const Tensor& a, Scalar b);         ///< a <= b for a number, also one that a's dtype cannot hold.
+Tensor gt(const Tensor& a, Scalar b);         ///< a > b for a number, also one that a's dtype cannot hold.
+Tensor ge(const Tensor& a, Scalar b);         ///< a >= b for a number, also one that a's dtype cannot hold.
 
 inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
 inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
@@ -86,13 +87,13 @@ inline Tensor operator>(Scalar a, const Tensor& b) { return lt(b, a); }
 inline Tensor operator>=(Scalar a, const Tensor& b) { return le(b, a); }
 
 // Bit by bit on integers, logic on bools; DTypeError for floating point.
-Tensor bitwise_and(const Tensor& a, const Tensor& b);
-Tensor bitwise_or(const Tensor& a, const Tensor& b);
-Tensor bitwise_xor(const Tensor& a, const Tensor& b);
-Tensor bitwise_and(const Tensor& a, Scalar b);
-Tensor bitwise_or(const Tensor& a, Scalar b);
-Tensor bitwise_xor(const Tensor& a, Scalar b);
-Tensor bitwise_not(const Tensor& x);
+Tensor bitwise_and(const Tensor& a, const Tensor& b);  ///< 1 where both bits are 1; true where both are.
+Tensor bitwise_or(const Tensor& a, const Tensor& b);   ///< 1 where some bit is 1; true where one is.
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);  ///< 1 where the bits differ; true where the values do.
+Tensor bitwise_and(const Tensor& a, Scalar b);         ///< a & b for an integer or a bool.
+Tensor bitwise_or(const Tensor& a, Scalar b);          ///< a | b for an integer or a bool.
+Tensor bitwise_xor(const Tensor& a, Scalar b);         ///< a ^ b for an integer or a bool.
+Tensor bitwise_not(const Tensor& x);                   ///< Every bit of an integer inverted; for bools, not x.
 
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a, b); }
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }
@@ -100,9 +101,9 @@ inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a
 inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
 
 // bool tensors; integers are all finite.
-Tensor isnan(const Tensor& x);
-Tensor isinf(const Tensor& x);
-Tensor isfinite(const Tensor& x);
+Tensor isnan(const Tensor& x);     ///< Whether an element is NaN: bool.
+Tensor isinf(const Tensor& x);     ///< Whether an element is infinite, of either sign: bool.
+Tensor isfinite(const Tensor& x);  ///< Whether an element is neither NaN nor infinite: bool.
 
 /// a where `condition` (bool) holds, else b.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
@@ -111,32 +112,33 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
 // One operand. Integers become float32 (except for negative, abs, square, relu, sign, clamp and what rounds to whole numbers).
-Tensor negative(const Tensor& x);
+Tensor negative(const Tensor& x);  ///< -x; bools are refused.
 inline Tensor operator-(const Tensor& x) { return negative(x); }
-Tensor abs(const Tensor& x);
-Tensor square(const Tensor& x);
-Tensor exp(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
-Tensor reciprocal(const Tensor& x);
-Tensor expm1(const Tensor& x);  ///< exp(x) - 1, exact near 0
-Tensor log1p(const Tensor& x);  ///< log(1 + x), exact near 0
-Tensor erf(const Tensor& x);
-Tensor floor(const Tensor& x);
-Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);  ///< halves to even numbers
-Tensor trunc(const Tensor& x);
-Tensor sign(const Tensor& x);  ///< -1, 0 or 1; 0 for NaN
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
+Tensor abs(const Tensor& x);         ///< |x|; the gradient at 0 is 0.
+Tensor square(const Tensor& x);      ///< x * x
+Tensor exp(const Tensor& x);         ///< e to the power of x.
+Tensor log(const Tensor& x);         ///< The natural logarithm: -inf at 0, NaN below.
+Tensor sqrt(const Tensor& x);        ///< The square root: NaN below 0.
+Tensor rsqrt(const Tensor& x);       ///< 1 / sqrt(x)
+Tensor reciprocal(const Tensor& x);  ///< 1 / x
+Tensor expm1(const Tensor& x);       ///< exp(x) - 1, exact near 0
+Tensor log1p(const Tensor& x);       ///< log(1 + x), exact near 0
+Tensor erf(const Tensor& x);         ///< The error function, 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x.
+Tensor floor(const Tensor& x);       ///< Rounded down; the gradient is 0, as of ceil, round, trunc and sign.
+Tensor ceil(const Tensor& x);        ///< Rounded up.
+Tensor round(const Tensor& x);       ///< halves to even numbers
+Tensor trunc(const Tensor& x);       ///< Rounded towards 0.
+Tensor sign(const Tensor& x);        ///< -1, 0 or 1; 0 for NaN
+Tensor sin(const Tensor& x);         ///< The sine of x in radians.
+Tensor cos(const Tensor& x);         ///< The cosine of x in radians.
+Tensor tanh(const Tensor& x);        ///< The hyperbolic tangent.
+Tensor sigmoid(const Tensor& x);     ///< 1 / (1 + e^-x)
 Tensor logsigmoid(const Tensor& x);  ///< log(sigmoid(x)), without overflow
 Tensor softplus(const Tensor& x);    ///< log(1 + e^x), without overflow
-Tensor relu(const Tensor& x);
-Tensor silu(const Tensor& x);  ///< x sigmoid(x)
-enum class GeluForm { erf, tanh };
+Tensor relu(const Tensor& x);        ///< max(x, 0); the gradient at 0 is 0.
+Tensor silu(const Tensor& x);        ///< x sigmoid(x)
+enum class GeluForm { erf, tanh };   ///< The exact function, x Phi(x), or its approximation by tanh.
+/// x Phi(x), Phi the distribution function of the normal distribution (arXiv 1606.08415).
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::erf);
 /// x limited to [min, max], in integers to those of them that the type has; an absent bound limits nothing. ValueError where
 /// min > max, or where both are absent.

@@ -11,6 +11,7 @@ namespace glade {
 /// Where to compute. The tensors are not moved: cuda and cpu say what their device must be.
 enum class Platform { automatic, cuda, cpu };
 
+/// What an attention module takes besides tensors and gates.
 struct AttentionOptions {
   std::optional<double> softmax_scale = {};  ///< K^-1/2 where not given
   bool reverse = false;                      ///< every sequence from its last token to its first
@@ -43,6 +44,7 @@ class AttentionModule : public tuning::OperationModule<AttentionProblem, Attenti
 class RecurrentAttention : public AttentionModule {
  public:
   const char* name() const override { return "recurrent_attention"; }
+  /// recurrent() with the gates as arguments; those that are undefined are 0.
   std::pair<Tensor, Tensor> operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& g = {},
                                        const Tensor& g_gamma = {}, const Tensor& gk = {}, const Tensor& gv = {},
                                        const Tensor& initial_state = {}, const Tensor& cu_seqlens = {},
@@ -53,6 +55,7 @@ class RecurrentAttention : public AttentionModule {
 class GLAttention : public AttentionModule {
  public:
   const char* name() const override { return "gla_attention"; }
+  /// recurrent_gla() with the gates as arguments; those that are undefined are 0.
   std::pair<Tensor, Tensor> operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& g = {},
                                        const Tensor& g_gamma = {}, const Tensor& initial_state = {},
                                        const Tensor& cu_seqlens = {}, const AttentionOptions& options = {}) const;

@@ -26,7 +26,7 @@ struct KernelSizes {
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
-  Tensor g;                                ///< [B, T, H], one a head, or [B, T, H, K]
+  Tensor g;                                ///< [B, T, H]: per-head gates; or [B, T, H, K]: per-channel
   Tensor g_gamma;                          ///< [H] or [B, H], with cu_seqlens also [N, H]: the same at every step
   Tensor gk;                               ///< [B, T, H, K]
   Tensor gv;                               ///< [B, T, H, V]

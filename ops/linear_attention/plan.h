@@ -18,35 +18,38 @@ struct AttentionConfig {
   std::int64_t warps = 0;                      ///< recurrent on CUDA: compute warps of a block, 2 or 4
   std::int64_t sequence_split = 0;             ///< on CUDA: segments of a sequence computed at the same time, at most
 
-  void visit(tuning::Fields& f);
+  void visit(tuning::Fields& f);  ///< For the caches of tuning: see ops/tuning/config.h.
   bool operator==(const AttentionConfig&) const = default;
 };
 
 /// What a plan depends on: the shapes of a recurrence, its gates, what is wanted of it, and the device.
 struct AttentionProblem : tuning::Problem {
-  std::int64_t sequences = 1, length = 1;  ///< length: tokens of the longest sequence
-  std::int64_t tokens = 0;                 ///< of all sequences; 0: sequences * length
-  std::int64_t heads = 1, kv_heads = 1, K = 64, V = 64;
+  std::int64_t sequences = 1, length = 1;                   ///< length: tokens of the longest sequence
+  std::int64_t tokens = 0;                                  ///< of all sequences; 0: sequences * length
+  std::int64_t heads = 1, kv_heads = 1, K = 64, V = 64;     ///< H, heads of keys and values, and channels of a key and a value.
   bool g = false, g_gamma = false, gk = false, gv = false;  ///< g: per-head gates; per-channel gates g count as gk
   bool packed = false;                                      ///< with cu_seqlens
-  bool reverse = false;
-  bool zero_scale = false;   ///< |softmax_scale| is below 1e-30
+  bool reverse = false;                                     ///< Every sequence from its last token to its first.
+  bool zero_scale = false;                                  ///< |softmax_scale| is below 1e-30
   bool states_only = false;  ///< only what is done to states is wanted, or to their gradients (attention_segment())
 
   /// Which gradients the backward pass computes. None: there is no backward pass, and nothing is kept for one.
   struct Gradients {
+    /// What gets a gradient: inputs, gates, and the initial state.
     bool q = false, k = false, v = false, g = false, g_gamma = false, gk = false, gv = false, initial_state = false;
+    /// Whether the backward pass has anything to compute.
     bool any() const { return q || k || v || g || g_gamma || gk || gv || initial_state; }
-    bool of_key_gates() const { return g || g_gamma || gk; }
+    bool of_key_gates() const { return g || g_gamma || gk; }  ///< Whether a gate that decays keys gets one: g, g_gamma or gk.
   } gradients;
 
   /// The GPU; all 0 on the CPU. `sm90`: the kernels for Hopper GPUs were compiled, and run on it.
   struct Gpu {
+    /// How many multiprocessors share the blocks, and 80, 90, ... for sm_80, sm_90, ...
     int multiprocessors = 0, compute_capability = 0;
-    bool sm90 = false;
+    bool sm90 = false;  ///< Whether the kernels of chunk_sm90 are in the build and can run there.
   } gpu;
 
-  std::int64_t all_tokens() const { return tokens != 0 ? tokens : sequences * length; }
+  std::int64_t all_tokens() const { return tokens != 0 ? tokens : sequences * length; }  ///< Of all sequences together.
   /// Of the arguments of recurrent(), with the facts of their device. query must be defined, with three dimensions or more.
   /// With cu_seqlens the length is the mean.
   static AttentionProblem of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
@@ -75,12 +78,12 @@ struct CpuChunkPlan {
 
 /// A pass of the recurrent kernel over a state with so many inner channels.
 struct RecurrentPassPlan {
-  int inner = 0;    ///< channels that the kernel is compiled for: 32, 64, 128, 256 or 512
-  int warps = 0;    ///< of a block that compute
-  int blocks = 0;   ///< of a head
-  int columns = 0;  ///< outer channels of a block
-  int segments = 1;
-  std::int64_t segment_tokens = 0;
+  int inner = 0;                    ///< channels that the kernel is compiled for: 32, 64, 128, 256 or 512
+  int warps = 0;                    ///< of a block that compute
+  int blocks = 0;                   ///< of a head
+  int columns = 0;                  ///< outer channels of a block
+  int segments = 1;                 ///< Of each sequence, computed at the same time.
+  std::int64_t segment_tokens = 0;  ///< Tokens of a segment; the last one may be shorter.
 
   /// Values of the state that a checkpoint keeps for a head.
   std::int64_t checkpoint_size() const { return std::int64_t{blocks} * columns * inner; }
@@ -88,7 +91,7 @@ struct RecurrentPassPlan {
 
 /// Sequences in segments of whole chunks that are computed at the same time.
 struct ChunkSegments {
-  int segments = 1, segment_chunks = 0;
+  int segments = 1, segment_chunks = 0;  ///< Of each sequence, and chunks of a segment.
 };
 
 /// A fused pass of chunk_sm90.
@@ -110,33 +113,38 @@ struct ConstantDecayPlan {
   int blocks = 0, scan_blocks = 0;  ///< of each pass, in the launch for outputs and in that for states
 };
 
+/// The kernels of both passes, with what was decided for them.
 struct AttentionPlan {
-  AttentionProblem problem;
+  AttentionProblem problem;  ///< What was asked.
 
+  /// The forward pass.
   struct Forward {
+    /// The family that computes it; the field below of that family holds, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    CpuChunkPlan cpu_chunk;
-    RecurrentPassPlan recurrent;
-    ChunkSegments mma;
-    Sm90PassPlan pass;
-    ConstantDecayPlan constant_decay;
-    bool keeps_states = false;  ///< for the backward pass: on the CPU at intervals, on sm_90 those before the segments
+    CpuChunkPlan cpu_chunk;            ///< For cpu_chunk.
+    RecurrentPassPlan recurrent;       ///< For recurrent.
+    ChunkSegments mma;                 ///< For chunk_mma.
+    Sm90PassPlan pass;                 ///< For sm90_pass.
+    ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
+    bool keeps_states = false;         ///< for the backward pass: on the CPU at intervals, on sm_90 those before the segments
   } forward;
 
+  /// The backward pass; without meaning where the problem wants no gradients.
   struct Backward {
+    /// The family that computes it; the fields below of that family hold, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    std::int64_t checkpoint_interval = 0;  ///< recurrent: tokens
-    CpuChunkPlan cpu_chunk;
+    std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens
+    CpuChunkPlan cpu_chunk;                      ///< For cpu_chunk.
     RecurrentPassPlan keys_inner, values_inner;  ///< recurrent: for dv and gv's gradient; for dq, dk and the other gates'
-    ChunkSegments mma;
-    Sm90PassPlan values, keys;  ///< sm90_pass: for dv; for dq and dk
-    bool values_last = false;   ///< sm90_pass: dv is computed when the memory of all else is free again
-    Sm90IntraChunkPlan intra_chunk;
-    ConstantDecayPlan constant_decay;
+    ChunkSegments mma;                           ///< For chunk_mma.
+    Sm90PassPlan values, keys;                   ///< sm90_pass: for dv; for dq and dk
+    bool values_last = false;                    ///< sm90_pass: dv is computed when the memory of all else is free again
+    Sm90IntraChunkPlan intra_chunk;              ///< For sm90_intra_chunk.
+    ConstantDecayPlan constant_decay;            ///< For sm90_constant_decay.
     bool reuses_states = false;  ///< the states before the segments that the forward pass kept are these passes' too
   } backward;
 
-  bool has_backward() const { return problem.gradients.any(); }
+  bool has_backward() const { return problem.gradients.any(); }  ///< Whether `backward` says anything.
   /// A line for each pass: its kernels, with what was decided for them.
   std::string to_string() const;
   /// {"problem": {...}, "forward": {"kernels": "sm90_pass", ...}, "backward": {...}}, without "backward" where there is none.
@@ -151,8 +159,8 @@ inline constexpr std::int64_t kMostBlocks = 65535;
 /// Sequences x heads of constant decay that are split into segments, at most.
 inline constexpr std::int64_t kMostSegmentedPairs = 256;
 
-const char* algorithm_name(Algorithm algorithm);  ///< auto, recurrent or chunk
-const char* kernels_name(AttentionKernels kernels);
+const char* algorithm_name(Algorithm algorithm);     ///< auto, recurrent or chunk
+const char* kernels_name(AttentionKernels kernels);  ///< "recurrent", "sm90_pass", ...: the enumerator's name.
 
 /// The plan of a call. `forward` and `backward` are what the caller or tuning decided. ValueError, naming the obstacle, where
 /// they ask for what no kernel offers; in its message the operation is called `operation`.

@@ -7,6 +7,7 @@ namespace glade {
 /// What becomes of the losses of the rows or elements: their mean, their sum, or none: they stay as they are.
 enum class Reduction { mean, sum, none };
 
+/// What counts, and how, in a cross entropy.
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;       ///< targets with this value count for nothing
   double label_smoothing = 0;             ///< in [0, 1): share of the target spread over all classes

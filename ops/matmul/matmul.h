@@ -13,7 +13,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 /// 16-bit copies, which leaves keep until they change, and their gradients are float32 sums that were never rounded to 16 bits.
 /// x's gradient is added up inside of the products. Where `addends` has a tensor of a result's shape, it is added inside of the
 /// product too, before rounding: a residual, for instance. `biases` and `addends` are empty or have one for every weight, which
-/// may be undefined. DTypeError for an addend that has not x's dtype.
+/// may be undefined. DTypeError for an addend of another dtype than x.
 Tensors linears(const Tensor& x, const Tensors& weights, const Tensors& biases = {}, const Tensors& addends = {});
 
 }  // namespace glade

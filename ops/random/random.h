@@ -8,6 +8,7 @@ namespace glade {
 /// In [low, high).
 Tensor uniform(const Shape& shape, double low = 0, double high = 1, TensorOptions options = {},
                Generator& generator = default_generator());
+/// Normal with this mean and standard deviation.
 Tensor normal(const Shape& shape, double mean = 0, double deviation = 1, TensorOptions options = {},
               Generator& generator = default_generator());
 /// 1 with probability p, else 0.
@@ -22,7 +23,9 @@ Tensor randperm(std::int64_t n, Device device = kCPU, Generator& generator = def
 /// not finite, without positive ones, or without replacement with fewer of them than samples. Waits for the device.
 Tensor multinomial(const Tensor& weights, std::int64_t samples, bool replacement = false,
                    Generator& generator = default_generator());
+/// uniform(shape) from default_generator(): in [0, 1).
 inline Tensor rand(const Shape& shape, TensorOptions options = {}) { return uniform(shape, 0, 1, options); }
+/// normal(shape) from default_generator(): mean 0, deviation 1.
 inline Tensor randn(const Shape& shape, TensorOptions options = {}) { return normal(shape, 0, 1, options); }
 
 /// start, start + step, ... below stop (above, for a negative step).

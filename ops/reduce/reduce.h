@@ -9,7 +9,7 @@
 
 namespace glade {
 
-using Dims = std::vector<std::int64_t>;
+using Dims = std::vector<std::int64_t>;  ///< Dimensions, counted from the end where negative, in any order.
 
 /// 0 for no elements.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
@@ -19,19 +19,21 @@ Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false, std::int64_t correction = 1);
 /// The largest and the smallest element. Ties share the gradient equally; NaN wins. ShapeError for no elements.
 Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-Tensor max(const Tensor& x);
-Tensor min(const Tensor& x);
+Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  ///< The smallest element; as amax.
+Tensor max(const Tensor& x);                                                ///< The largest of all elements, as amax(x).
+Tensor min(const Tensor& x);                                                ///< The smallest of all elements, as amin(x).
 /// Elements along a dimension, and their int64 positions in it.
 struct ValuesAndIndices {
-  Tensor values, indices;
+  Tensor values, indices;  ///< Of one shape; the second int64.
 };
-/// The first largest (smallest) element along dim and its position; the gradient goes to that element. NaN wins.
+/// The first largest element along dim and its position; the gradient goes to that element. NaN wins.
 ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim = false);
+/// The first smallest element along dim and its position; the gradient goes to that element. NaN wins.
 ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// int64 position of the first largest (smallest) element along dim; without dim, in all elements in row-major order. NaN wins.
 /// ShapeError for no elements.
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+/// The int64 position of the first smallest element, as argmax.
 Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
 /// The square root of var.
 Tensor std(const Tensor& x, const Dims& dims = {}, bool keepdim = false, std::int64_t correction = 1);
@@ -42,7 +44,7 @@ Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim =
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Whether some, or all, elements are not 0 (NaN is not 0): bool.
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  ///< Whether all elements are not 0: bool.
 /// Whether both have one shape and equal elements. Waits for the device.
 bool equal(const Tensor& a, const Tensor& b);
 /// Whether |a - b| <= absolute + relative |b|, element by element, broadcast; equal infinities count as close, and NaN to NaN
@@ -52,7 +54,9 @@ Tensor isclose(const Tensor& a, const Tensor& b, double relative = 1e-5, double 
 bool allclose(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8, bool equal_nan = false);
 /// log(sum(exp(x))) without overflow; -inf for no elements. Integers give float32, here and in softmax and log_softmax.
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// exp(x) / sum(exp(x)) along dim, without overflow; computed in float32 for 16-bit types.
 Tensor softmax(const Tensor& x, std::int64_t dim = -1);
+/// log(softmax(x, dim)) without overflow, where softmax itself would underflow.
 Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
 /// Sums of the elements up to each, taken in float64 for floating-point types; integers and bools give int64.
 Tensor cumsum(const Tensor& x, std::int64_t dim);

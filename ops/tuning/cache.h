@@ -1,7 +1,7 @@
 #pragma once
 // Where choices of configurations are kept: in the process, and in files that last.
 //
-// The files lie in $GLADE_CACHE_DIR, or else $XDG_CACHE_HOME/glade, or else ~/.cache/glade: one JSON file an operation,
+// The files lie in $GLADE_CACHE_DIR, or else $XDG_CACHE_HOME/glade, or else ~/.cache/glade: one JSON file per operation,
 // replaced as a whole under a lock, so that any number of processes may write. What cannot be read is passed over with one
 // warning; where nothing can be written, choices last as long as the process.
 #include <any>
@@ -27,34 +27,36 @@ AutotunePolicy autotune_policy();
 void set_autotune_policy(std::optional<AutotunePolicy> policy);
 /// By its name. ValueError for others.
 AutotunePolicy parse_autotune_policy(const std::string& name);
-const char* autotune_policy_name(AutotunePolicy policy);
+const char* autotune_policy_name(AutotunePolicy policy);  ///< "heuristic", "autotune" or "cache_only".
 
 /// Where a configuration came from.
 enum class Source { caller, process_cache, persistent_cache, tuning, heuristic };
-const char* source_name(Source source);
+const char* source_name(Source source);  ///< "caller", "process_cache", ...: the enumerator's name.
 
 // ---- in the process ------------------------------------------------------------------------------------------------
 
+/// What the process knows of a key.
 struct Known {
   std::any cfg = {};             ///< empty: no file has one
   bool cannot_be_tuned = false;  ///< that was tried
 };
 /// Null where nothing was looked for yet.
 std::shared_ptr<const Known> find_known(const Key& key);
-void remember(const Key& key, Known known);
+void remember(const Key& key, Known known);  ///< Replaces what was known.
 /// Forgets what is known in the process, of all operations, so that the files and the environment are looked at again.
 void clear_process_cache();
 
 // ---- in files ------------------------------------------------------------------------------------------------------
 
-std::string cache_folder();
+std::string cache_folder();  ///< Found anew at every call, from the environment; it need not exist.
 
 /// What a file keeps for a key, each as JSON.
 struct Stored {
-  std::string cfg;
-  double milliseconds = 0;
+  std::string cfg;            ///< The configuration, by to_json().
+  double milliseconds = 0;    ///< Its median time when it was tuned.
   std::string losers = "[]";  ///< the other candidates, with their times or why they were refused
 };
+/// What the persistent cache has; nothing, with one warning, where its file cannot be read.
 std::optional<Stored> find_stored(const Key& key);
 /// Returns whether it could.
 bool store(const Key& key, const Stored& stored);
@@ -67,7 +69,7 @@ std::size_t export_cache(const std::string& path);
 std::size_t import_cache(const std::string& path);
 
 namespace detail {
-/// Calls warn() once a process for each `about`.
+/// Calls warn() once per process and `about`.
 void warn_once(const std::string& about, const std::string& message);
 }  // namespace detail
 

@@ -20,7 +20,7 @@ namespace glade::tuning {
 class Fields {
  public:
   virtual ~Fields() = default;
-  virtual void number(const char* name, std::int64_t& value) = 0;
+  virtual void number(const char* name, std::int64_t& value) = 0;  ///< A number, which a file may leave out.
   /// An enumeration whose values 0, 1, ... have these names.
   template <class Enum>
   void choice(const char* name, Enum& value, const std::vector<std::string>& names) {

@@ -13,15 +13,16 @@ namespace glade::tuning {
 
 /// What is to be computed, as far as the choice of a configuration goes; operations add their shapes.
 struct Problem {
-  Device device;
-  DType dtype = DType::float32;
-  Pass pass = Pass::forward;
+  Device device;                 ///< Where the tensors are.
+  DType dtype = DType::float32;  ///< Of the tensors, the query's for recurrences.
+  Pass pass = Pass::forward;     ///< Each half has its own configuration.
 };
 
+/// A configuration and where it came from.
 template <class Config>
 struct Choice {
-  Config cfg;
-  Source source;
+  Config cfg;     ///< The configuration to use.
+  Source source;  ///< Where it came from.
 };
 
 /// ProblemType derives from Problem; Config is as config.h says.
@@ -80,6 +81,7 @@ class OperationModule {
     return tune_locked(problem, key_of(problem), options);
   }
 
+  /// The key under which both caches keep the problem's configuration.
   Key key_of(const ProblemType& problem) const {
     Key key(cache_name(), problem.pass, problem.dtype, problem.device);
     describe(problem, key);

@@ -19,6 +19,7 @@ struct Trial {
   std::string refused;      ///< why it cannot be chosen; empty where it can
 };
 
+/// How candidates are timed.
 struct TuningOptions {
   int warmup = 5;                 ///< runs before those that are timed
   int repeats = 100;              ///< runs that are timed; none more for a candidate that is twice as slow as the best by then
@@ -26,6 +27,7 @@ struct TuningOptions {
   std::function<void(const Trial&)> on_trial = {};  ///< called after each candidate
 };
 
+/// How all candidates did.
 struct TuningResult {
   std::vector<Trial> trials;      ///< in the order of the candidates
   std::size_t best = 0;           ///< the position of the fastest
@@ -34,15 +36,15 @@ struct TuningResult {
 
 /// What is to be timed.
 struct Workload {
-  Device device;
-  DType dtype;
-  Pass pass;
+  Device device;  ///< Where the inputs are made.
+  DType dtype;    ///< Of the inputs; it sets how far results may differ.
+  Pass pass;      ///< What is timed: forward alone, or backward after it.
   /// Fresh inputs; those that shall get gradients in the backward pass require them.
   std::function<Tensors(Generator&)> sample;
   /// The operation with candidate i. Candidate `reference` says what is right.
   std::function<Tensors(std::size_t i, const Tensors& inputs)> run;
   std::vector<std::string> candidates;  ///< as JSON
-  std::size_t reference;
+  std::size_t reference;                ///< The position of the candidate whose results are right.
 };
 
 /// On the current stream. Inputs come from a generator of its own, and take turns so that no cache holds them. A candidate
