@@ -114,8 +114,9 @@ TEST_F(DistributedPrograms, TrainLmGoesOnWithAnotherNumberOfRanks) {
 TEST_F(DistributedPrograms, ASignalToAnyRankSavesOnceAndEndsAll) {
   std::ofstream script("run.sh");
   // The second rank sends it to itself: its process is the one that the shell becomes.
-  script << "if [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ]; then (sleep 2; kill -TERM $$) & fi\n"
-         << "exec " << kTrain << "--batch 4 --seq-len 32 --steps 1000000 --eval-every 0 --save model.h5\n";
+  script << "wait_for_steps() { until [ \"$(cat log.csv 2>/dev/null | wc -l)\" -ge 3 ]; do sleep 0.1; done; }\n"
+         << "if [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ]; then (wait_for_steps; kill -TERM $$) & fi\n"
+         << "exec " << kTrain << "--batch 4 --seq-len 32 --steps 1000000 --eval-every 0 --log log.csv --save model.h5\n";
   script.close();
   const ProcessResult result = run_ranks(3, "sh run.sh");
   EXPECT_NE(result.exit_code, 0);
