@@ -2,9 +2,8 @@
 #include <algorithm>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/core/profile.h>
 
 namespace glade {
@@ -56,28 +55,23 @@ std::string format_rows(const std::vector<std::pair<std::string, Sum>>& rows, bo
 }  // namespace
 
 std::string Profile::chrome_trace() const {
-  using nlohmann::json;
-  json trace = json::array();
+  std::string trace;
+  const auto add = [&](const std::string& event) { trace += (trace.empty() ? "{" : ",\n{") + event + '}'; };
   const auto name_process = [&](int process, const std::string& name) {
-    trace.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"tid", 0}, {"args", {{"name", name}}}});
+    add(fmt::format(R"("name":"process_name","ph":"M","pid":{},"tid":0,"args":{{"name":{}}})", process, json_string(name)));
   };
   name_process(kHost, "host");
   if (device.is_cuda()) name_process(kDevice, device.name());
   for (const ProfileEvent& event : events) {
-    const auto add = [&](int process, double begin, double duration) {
+    const auto add_span = [&](int process, double begin, double duration) {
       static constexpr const char* kKinds[] = {"phase", "layer", "operation", "backward"};
-      trace.push_back({{"name", event.name},
-                       {"cat", kKinds[static_cast<int>(event.kind)]},
-                       {"ph", "X"},
-                       {"pid", process},
-                       {"tid", event.thread},
-                       {"ts", begin},
-                       {"dur", duration}});
+      add(fmt::format(R"("name":{},"cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{})", json_string(event.name),
+                      kKinds[static_cast<int>(event.kind)], process, event.thread, begin, duration));
     };
-    add(kHost, event.begin, event.duration);
-    if (event.on_device) add(kDevice, event.device_begin, event.device_duration);
+    add_span(kHost, event.begin, event.duration);
+    if (event.on_device) add_span(kDevice, event.device_begin, event.device_duration);
   }
-  return json{{"traceEvents", trace}, {"displayTimeUnit", "ms"}}.dump(0, ' ', false, json::error_handler_t::replace);
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + trace + "\n]}\n";
 }
 
 std::string Profile::table(std::int64_t steps) const {

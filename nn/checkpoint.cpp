@@ -6,10 +6,12 @@
 #include <ranges>
 #include <set>
 
+#include <nlohmann/json.hpp>
+
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/nn/hdf5/writer.h>
 #include <glade/nn/models/causal_lm.h>
-#include <glade/nn/parse_json.h>
 
 namespace glade::nn {
 namespace {
@@ -97,11 +99,11 @@ void check_config(const Checkpoint& checkpoint, const Module& model) {
   const auto* language_model = dynamic_cast<const models::CausalLM*>(&model);
   if (language_model == nullptr || checkpoint.config.empty()) return;
   const auto given = parse_json_object<CheckpointError>(checkpoint.path + ": attribute config", checkpoint.config);
-  const auto expected = nlohmann::json::parse(language_model->config_json());
+  const auto expected = parse_json(language_model->config_json());
   std::vector<std::string> differences;
   for (const auto& [name, value] : expected.items())
     if (const auto found = given.find(name); name != "dtype" && found != given.end() && *found != value)
-      differences.push_back(fmt::format("{} is {}, expected {}", name, found->dump(), value.dump()));
+      differences.push_back(fmt::format("{} is {}, expected {}", name, dump_json(*found), dump_json(value)));
   if (!differences.empty()) fail<CheckpointError>("{}: holds another model: {}", checkpoint.path, fmt::join(differences, ", "));
 }
 

@@ -5,10 +5,12 @@
 #include <cstring>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/nn/input_file.h>
 #include <glade/nn/output_file.h>
-#include <glade/nn/parse_json.h>
 
 namespace glade::nn {
 namespace {
@@ -31,7 +33,7 @@ constexpr std::array<std::pair<const char*, DType>, 8> kTypes{{{"F64", DType::fl
 
 /// Text from the file, short enough for a message.
 std::string brief(const std::string& text) { return text.size() <= 100 ? text : text.substr(0, 100) + "..."; }
-std::string brief(const json& value) { return brief(value.dump()); }
+std::string brief(const json& value) { return brief(dump_json(value)); }
 
 const json& field(const json& entry, const char* name) {
   const auto value = entry.find(name);
@@ -198,7 +200,7 @@ void save_safetensors(const std::string& path, const TensorInfos& tensors,
                     {"shape", std::vector<std::int64_t>(info.shape.begin(), info.shape.end())},
                     {"data_offsets", {begin, end}}};
   }
-  std::string text = header.dump();
+  std::string text = dump_json(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
 

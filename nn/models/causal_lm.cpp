@@ -1,11 +1,13 @@
 #include <glade/nn/models/causal_lm.h>
 
+#include <nlohmann/json.hpp>
+
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/recompute.h>
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/core/profile.h>
 #include <glade/nn/init.h>
-#include <glade/nn/parse_json.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/loss/loss.h>
 
@@ -159,7 +161,7 @@ std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json) {
   const nlohmann::json type = object.value("model_type", nlohmann::json());
   if (type == "gla") return std::make_unique<GLAForCausalLM>(GLAConfig::from_json(config_json));
   if (type == "lightning") return std::make_unique<LightningForCausalLM>(LightningConfig::from_json(config_json));
-  fail<ValueError>("model config: model_type is {}, expected \"gla\" or \"lightning\"", type.dump());
+  fail<ValueError>("model config: model_type is {}, expected \"gla\" or \"lightning\"", dump_json(type));
 }
 
 }  // namespace glade::nn::models

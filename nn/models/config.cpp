@@ -4,9 +4,11 @@
 #include <set>
 #include <type_traits>
 
+#include <nlohmann/json.hpp>
+
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/nn/models/unknown_fields.h>
-#include <glade/nn/parse_json.h>
 
 namespace glade::nn::models {
 namespace {
@@ -98,12 +100,12 @@ json write(const T& value) {
 
 /// A value, short enough for a message.
 std::string brief(const json& value) {
-  const std::string text = value.dump();
+  const std::string text = dump_json(value);
   return text.size() <= 60 ? text : text.substr(0, 60) + "...";
 }
 
 [[noreturn]] void wrong_type(const char* name, const json& value, const char* expected) {
-  fail<ValueError>("model config: {} is {}, expected {}", name, value.dump(), expected);
+  fail<ValueError>("model config: {} is {}, expected {}", name, dump_json(value), expected);
 }
 
 template <class T>
@@ -139,7 +141,7 @@ json to_object(const char* model_type, const Config& config) {
 json parse_object(const std::string& model_type, const std::string& text) {
   json object = parse_json_object<ValueError>("model config", text);
   if (const json given = object.value("model_type", json()); given != model_type)
-    fail<ValueError>("model config: model_type is {}, expected \"{}\"", given.dump(), model_type);
+    fail<ValueError>("model config: model_type is {}, expected \"{}\"", dump_json(given), model_type);
   object.erase("model_type");
   return object;
 }
@@ -168,8 +170,8 @@ void rename_norm_eps(json& object) {
   if (!older->is_null()) {
     const json& newer = object.emplace("norm_eps", *older).first.value();
     if (newer != *older)
-      fail<ValueError>("model config: norm_eps is {}, but {}, its older name, is {}: remove one", newer.dump(), kOlder,
-                       older->dump());
+      fail<ValueError>("model config: norm_eps is {}, but {}, its older name, is {}: remove one", dump_json(newer), kOlder,
+                       dump_json(*older));
   }
   object.erase(kOlder);
 }
@@ -190,8 +192,10 @@ std::vector<std::string> GLAConfig::unknown_fields() const {
 std::string GLAConfig::to_json() const {
   json object = to_object("gla", *this);
   if (!conv_bias) object.erase("conv_bias");
-  for (const auto& [name, value] : other) object[name] = json::parse(value);
-  return object.dump(2);
+  for (const auto& [name, value] : other)
+    if ((object[name] = parse_json(value)).is_discarded())
+      fail<ValueError>("model config: other: {} is no JSON: {}", name, value);
+  return dump_json(object, 2);
 }
 
 GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& defaults) {
@@ -209,22 +213,22 @@ GLAConfig GLAConfig::from_json(const std::string& text, const GLAConfig& default
   for (const auto& [name, value] : kFixedFields) {
     const auto given = object.find(name);
     if (given == object.end()) continue;
-    if (*given != json::parse(value))
-      fail<ValueError>("model config: {} is {}, but glade computes {} only", name, given->dump(), value);
+    if (*given != parse_json(value))
+      fail<ValueError>("model config: {} is {}, but glade computes {} only", name, dump_json(*given), value);
     config.other[name] = value;
     object.erase(given);
   }
-  if (const auto mode = object.find("attn_mode"); mode != object.end() && !kAttentionModes.contains(mode->dump()))
-    fail<ValueError>("model config: attn_mode is {}, expected one of {}", mode->dump(), fmt::join(kAttentionModes, ", "));
+  if (const auto mode = object.find("attn_mode"); mode != object.end() && !kAttentionModes.contains(dump_json(*mode)))
+    fail<ValueError>("model config: attn_mode is {}, expected one of {}", dump_json(*mode), fmt::join(kAttentionModes, ", "));
   for (const auto& [name, value] : object.items()) {
     if (!kOtherFields.contains(name) && !cannot_change_logits(name, value))
       fail<ValueError>("model config: unknown field '{}' ({}), which may change the logits", name, brief(value));
-    config.other[name] = value.dump();
+    config.other[name] = dump_json(value);
   }
   return config;
 }
 
-std::string LightningConfig::to_json() const { return to_object("lightning", *this).dump(2); }
+std::string LightningConfig::to_json() const { return dump_json(to_object("lightning", *this), 2); }
 
 LightningConfig LightningConfig::from_json(const std::string& text) {
   LightningConfig config;

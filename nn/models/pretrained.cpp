@@ -6,12 +6,14 @@
 #include <set>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/core/message.h>
 #include <glade/nn/init.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/nn/output_file.h>
-#include <glade/nn/parse_json.h>
 
 namespace glade::nn::models {
 namespace {
@@ -100,7 +102,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   for (const auto& [name, value] : index["weight_map"].items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     if (file.empty() || file.find('/') != std::string::npos)
-      fail<CheckpointError>("{}: {}: {} is not the name of a file beside it", path, name, value.dump());
+      fail<CheckpointError>("{}: {}: {} is not the name of a file beside it", path, name, dump_json(value));
     files.emplace(name, file);
   }
   return files;
@@ -279,7 +281,7 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const T
   if (sharded) {
     std::int64_t bytes = 0;
     for (const auto& [name, info] : published) bytes += size_in_bytes(info);
-    write_text(path / kIndex, json{{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}}.dump(2));
+    write_text(path / kIndex, dump_json(json{{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}}, 2));
   }
   GLAConfig described = config;
   described.other.try_emplace("architectures", R"(["GLAForCausalLM"])");

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include <glade/core/dtype.h>
+#include <glade/core/json.h>
 #include <glade/ops/linear_attention/plan.h>
 
 namespace glade {
@@ -121,7 +122,7 @@ std::string text_of(const Json& json) {
     if (!text.empty()) text += ", ";
     text += name;
     if (value.is_object()) text += " (" + text_of(value) + ")";
-    else text += ' ' + (value.is_string() ? value.get<std::string>() : value.dump());
+    else text += ' ' + (value.is_string() ? value.get<std::string>() : dump_json(value));
   }
   return text;
 }
@@ -154,6 +155,6 @@ std::string AttentionPlan::to_string() const {
   return text;
 }
 
-std::string AttentionPlan::to_json() const { return describe(*this).dump(); }
+std::string AttentionPlan::to_json() const { return dump_json(describe(*this)); }
 
 }  // namespace glade

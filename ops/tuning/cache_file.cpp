@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/core/output_path.h>
 #include <glade/ops/tuning/cache.h>
 #include <glade/ops/tuning/file_lock.h>
@@ -61,7 +62,7 @@ Content read(const std::string& path) {
   }
   std::ostringstream text;
   text << in.rdbuf();  // of a folder, nothing
-  const Json file = Json::parse(text.str(), nullptr, false);
+  const Json file = parse_ordered_json(text.str());
   if (file.is_discarded()) {
     content.damage = "it is not JSON";
   } else if (file.is_object() && file.contains("format") && file["format"] == kFormerFormat) {
@@ -106,7 +107,7 @@ void replace_file(const std::string& path, const std::string& content) {
   fail<Error>("{}: cannot be written: {}", path, std::strerror(error));
 }
 
-std::string file_text(const Json& entries) { return Json{{"format", kFormat}, {"entries", entries}}.dump(1) + '\n'; }
+std::string file_text(const Json& entries) { return dump_json(Json{{"format", kFormat}, {"entries", entries}}, 1) + '\n'; }
 
 /// Puts the entries into the operation's file, in place of those with the same keys. Throws Error where that fails.
 void merge(const std::string& operation, const Json& entries) {
@@ -142,17 +143,17 @@ std::optional<Stored> find_stored(const Key& key) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
   const Content content = read_with_warning(path);
-  const auto wanted = Json::parse(key.to_json());
+  const auto wanted = parse_ordered_json(key.to_json());
   const auto found = std::ranges::find_if(content.entries, [&](const Json& entry) { return entry["key"] == wanted; });
   if (found == content.entries.end()) return std::nullopt;
-  return Stored{(*found)["cfg"].dump(), found->value("milliseconds", 0.0), found->value("losers", Json::array()).dump()};
+  return Stored{dump_json((*found)["cfg"]), found->value("milliseconds", 0.0), dump_json(found->value("losers", Json::array()))};
 }
 
 bool store(const Key& key, const Stored& stored) {
-  const Json entry = {{"key", Json::parse(key.to_json())},
-                      {"cfg", Json::parse(stored.cfg)},
+  const Json entry = {{"key", parse_ordered_json(key.to_json())},
+                      {"cfg", parse_ordered_json(stored.cfg)},
                       {"milliseconds", stored.milliseconds},
-                      {"losers", Json::parse(stored.losers)}};
+                      {"losers", parse_ordered_json(stored.losers)}};
   try {
     merge(key.operation(), Json::array({entry}));
   } catch (const Error& error) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 
 namespace glade::tuning {
 
@@ -13,7 +14,7 @@ namespace {
 class Writer : public Fields {
  public:
   void number(const char* name, std::int64_t& value) override { json_[name] = value; }
-  std::string text() const { return json_.dump(); }
+  std::string text() const { return dump_json(json_); }
 
  private:
   void pick(const char* name, std::size_t& index, const std::vector<std::string>& names) override {
@@ -26,13 +27,13 @@ class Writer : public Fields {
 /// Takes the fields out of the object as it reads them: what is left at the end is unknown.
 class Reader : public Fields {
  public:
-  explicit Reader(const std::string& text) : json_(nlohmann::json::parse(text, nullptr, false)) {
+  explicit Reader(const std::string& text) : json_(parse_json(text)) {
     if (!json_.is_object()) fail<ValueError>("configuration: '{}' is no JSON object", text);
   }
   void number(const char* name, std::int64_t& value) override {
     const nlohmann::json given = take(name);
     if (given.is_null()) return;
-    if (!given.is_number_integer()) fail<ValueError>("configuration: {} is {}, expected an integer", name, given.dump());
+    if (!given.is_number_integer()) fail<ValueError>("configuration: {} is {}, expected an integer", name, dump_json(given));
     value = given.get<std::int64_t>();
   }
   void finish() const {
@@ -44,7 +45,7 @@ class Reader : public Fields {
     const nlohmann::json given = take(name);
     if (given.is_null()) return;
     const auto found = std::find_if(names.begin(), names.end(), [&](const auto& known) { return given == known; });
-    if (found == names.end()) fail<ValueError>("configuration: {} is {}, expected one of {}", name, given.dump(), names);
+    if (found == names.end()) fail<ValueError>("configuration: {} is {}, expected one of {}", name, dump_json(given), names);
     index = static_cast<std::size_t>(found - names.begin());
   }
   nlohmann::json take(const char* name) {

@@ -4,10 +4,9 @@
 #include <bit>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/json.h>
 #include <glade/ops/tuning/device_kernels.h>
 
 #include "kernel_hash.h"
@@ -55,19 +54,20 @@ std::size_t Key::hash() const {
 std::string Key::to_json() const {
   DeviceFacts device;
   GLADE_DISPATCH(device_, read_facts, device_, device);
-  nlohmann::ordered_json json;
-  json["operation"] = operation_;
-  json["pass"] = pass_name(pass_);
-  json["dtype"] = dtype_name(dtype_);
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (facts_[i].text) json[facts_[i].name] = facts_[i].text;
-    else json[facts_[i].name] = facts_[i].number;
-  }
-  json["device"] = device.name;
-  json["capability"] = device.capability;
-  json["glade"] = GLADE_VERSION;
-  json["kernels"] = GLADE_KERNEL_HASH;
-  return json.dump();
+  std::string json;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    json += fmt::format("{}{}:{}", json.empty() ? '{' : ',', json_string(name), value);
+  };
+  add("operation", json_string(operation_));
+  add("pass", json_string(pass_name(pass_)));
+  add("dtype", json_string(dtype_name(dtype_)));
+  for (std::size_t i = 0; i < count_; ++i)
+    add(facts_[i].name, facts_[i].text ? json_string(facts_[i].text) : std::to_string(facts_[i].number));
+  add("device", json_string(device.name));
+  add("capability", json_string(device.capability));
+  add("glade", json_string(GLADE_VERSION));
+  add("kernels", json_string(GLADE_KERNEL_HASH));
+  return json + '}';
 }
 
 }  // namespace glade::tuning

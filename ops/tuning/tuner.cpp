@@ -8,13 +8,12 @@
 #include <memory>
 #include <mutex>
 
-#include <nlohmann/json.hpp>
-
 #include <glade/autograd/engine.h>
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/core/interrupt.h>
+#include <glade/core/json.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
@@ -232,16 +231,15 @@ TuningLock::TuningLock() {
 TuningLock::~TuningLock() = default;
 
 std::string losers_json(const TuningResult& result) {
-  auto losers = nlohmann::ordered_json::array();
+  std::string losers;
   for (std::size_t i = 0; i < result.trials.size(); ++i) {
     const Trial& trial = result.trials[i];
     if (i == result.best) continue;
-    nlohmann::ordered_json loser{{"cfg", nlohmann::ordered_json::parse(trial.cfg)}};
-    if (trial.refused.empty()) loser["milliseconds"] = trial.milliseconds;
-    else loser["refused"] = trial.refused;
-    losers.push_back(std::move(loser));
+    losers += fmt::format(R"({}{{"cfg":{},)", losers.empty() ? "" : ",", trial.cfg);
+    losers += trial.refused.empty() ? fmt::format(R"("milliseconds":{}}})", trial.milliseconds)
+                                    : fmt::format(R"("refused":{}}})", json_string(trial.refused));
   }
-  return losers.dump();
+  return '[' + losers + ']';
 }
 
 }  // namespace glade::tuning

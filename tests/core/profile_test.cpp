@@ -93,6 +93,17 @@ TEST(Profile, RangesAroundItsEndsAreLeftOut) {
   EXPECT_EQ(names(stop_profile()), (Names{{"next", 0}}));
 }
 
+TEST(Profile, TraceIsJsonForAnyName) {
+  Profile profile;
+  profile.events = {{"a \"name\"\n", RangeKind::phase, 0, 0, 0.5, 3000}, {"\xff", RangeKind::backward, 2, 1, 1, 2}};
+  EXPECT_EQ(profile.chrome_trace(), R"({"displayTimeUnit":"ms","traceEvents":[
+{"name":"process_name","ph":"M","pid":0,"tid":0,"args":{"name":"host"}},
+{"name":"a \"name\"\n","cat":"phase","ph":"X","pid":0,"tid":0,"ts":0.5,"dur":3000},
+{"name":"�","cat":"backward","ph":"X","pid":0,"tid":2,"ts":1,"dur":2}
+]}
+)");
+}
+
 TEST(Profile, RefusesMisuse) {
   EXPECT_TRUE(throws_with<ValueError>([] { stop_profile(); }, "no profile is being recorded"));
   start_profile();

@@ -221,6 +221,9 @@ TEST(Config, GoesThroughJson) {
   const std::string published = R"({"model_type": "gla", "torch_dtype": "bfloat16", "eos_token_id": [2, 5], "attn": null})";
   EXPECT_EQ(GLAConfig::from_json(published).dtype, DType::bfloat16);
   EXPECT_EQ(GLAConfig::from_json(GLAConfig::from_json(published).to_json()).other.at("eos_token_id"), "[2,5]");
+  GLAConfig damaged;
+  damaged.other["id2label"] = "{";
+  EXPECT_TRUE(throws_with<ValueError>([&] { damaged.to_json(); }, "model config: other: id2label is no JSON: {"));
   EXPECT_EQ(GLAConfig::from_json(published, config).num_kv_heads, 2);
   EXPECT_EQ(LightningConfig::from_json(R"({"model_type": "lightning", "num_heads": 8})").num_heads, 8);
 }

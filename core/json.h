@@ -1,0 +1,46 @@
+#pragma once
+// JSON in and out. Not public. The reader and the writer of nlohmann's library are templates that take the compiler seconds: they
+// are compiled once, and sources that read or write fields alone need no more than nlohmann/json.hpp or this.
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <glade/core/format.h>
+
+namespace glade {
+
+/// What `text` is; where it is no JSON, the value whose is_discarded() holds.
+nlohmann::json parse_json(std::string_view text);
+/// The same, with the fields of objects in their order in the text.
+nlohmann::ordered_json parse_ordered_json(std::string_view text);
+
+/// In one line, or with an indent of at least 0 over several.
+std::string dump_json(const nlohmann::json& value, int indent = -1);
+std::string dump_json(const nlohmann::ordered_json& value, int indent = -1);
+/// A string as JSON has it, in quotes. What is no UTF-8 in it becomes U+FFFD.
+std::string json_string(std::string_view text);
+
+namespace detail {
+
+/// What is wrong with a text that should be a JSON object: "is no JSON object".
+struct WrongJson : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+nlohmann::json parse_json_object(std::string_view text, int deepest);
+
+}  // namespace detail
+
+/// The object that `text`, which need not be trusted, is. Error, which names `what`, where it is none, has a name twice, or is
+/// nested deeper than `deepest`, the object counted in: to print and to destroy JSON takes stack for every level.
+template <class Error, class Json = nlohmann::json>  // a parameter, as it is declared alone here
+Json parse_json_object(std::string_view what, std::string_view text, int deepest = 16) {
+  try {
+    return detail::parse_json_object(text, deepest);
+  } catch (const detail::WrongJson& wrong) {
+    fail<Error>("{} {}", what, wrong.what());
+  }
+}
+
+}  // namespace glade
