@@ -255,8 +255,8 @@ int Training::run() {
   if (saver_) saver_->wait();
   on_rank_0([](lm::Progress& progress) { progress.finish(); });
   agree();
-  ProcessGroup::shutdown();
   print(fmt::format("{} after step {}, {:.1f} s", signal_ == 0 ? "finished" : "interrupted", step_, seconds_));
+  ProcessGroup::shutdown();  // before any process ends with the signal's exit code, at which the launcher may kill this one
   if (device_.is_cuda() && progress_) print_memory();
   return signal_ == 0 ? 0 : 128 + signal_;
 }
