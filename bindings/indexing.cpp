@@ -231,8 +231,17 @@ void write_elements(const Tensor& x, const std::vector<Item>& items, const Tenso
   copy_(x, reshape(scatter(reshape(x, {-1}), 0, reshape(targets, {-1}), values), x.shape()));
 }
 
+/// One mask and one value for all that it holds at.
+bool is_masked_fill(const Tensor& x, const std::vector<Item>& items, const Tensor& value) {
+  const auto* const mask = items.size() == 1 ? std::get_if<Tensor>(items.data()) : nullptr;
+  return mask != nullptr && is_mask(*mask) && mask->shape() == x.shape() && value.numel() == 1 && value.ndim() <= 1;
+}
+
 void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
-  if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
+  if (is_masked_fill(x, items, source)) {
+    const Tensor value = reshape(to(to(source, x.device()), x.dtype()), {});
+    copy_(x, where(to(std::get<Tensor>(items[0]), x.device()), value, x));
+  } else if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
     write_elements(x, items, source);
   else write_view(resolve(x, items, true), source);
 }

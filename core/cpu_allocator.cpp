@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <vector>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include <glade/core/allocator.h>
 #include <glade/core/format.h>
@@ -16,6 +19,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kSmall = 896;                       // a block_size; glibc keeps up to 1032 bytes by thread
+constexpr std::size_t kHugePage = std::size_t{1} << 21;   // blocks from this size on begin at a huge page
 constexpr std::size_t kMaxCached = std::size_t{1} << 30;  // bytes kept in all
 
 // The place of a block_size in a list of them.
@@ -41,6 +45,13 @@ struct Cache {
 
 /// From the system, or null. malloc aligns to 16 bytes, which leaves room before the data for the address to give back.
 void* take(std::size_t rounded) {
+  if (rounded >= kHugePage) {
+    void* const block = std::aligned_alloc(kHugePage, (rounded + kHugePage - 1) / kHugePage * kHugePage);
+#if defined(__linux__)
+    if (block != nullptr) madvise(block, rounded, MADV_HUGEPAGE);  // a wish: without it there are more pages to look up
+#endif
+    return block;
+  }
   if (rounded > kSmall) return std::aligned_alloc(kAlignment, rounded);
   char* const block = static_cast<char*>(std::malloc(rounded + kAlignment));
   if (block == nullptr) return nullptr;

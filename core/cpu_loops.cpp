@@ -1,31 +1,127 @@
 #include <glade/core/cpu_loops.h>
 
+#include <glade/core/transpose.h>
+
 namespace glade::cpu::detail {
 
-void for_each_row(int operands, int ndim, std::int64_t numel, const std::int64_t* shape, const std::int64_t (*strides)[kMaxDims],
-                  Row row, const void* context) {
-  parallel_for(numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    // Odometer over the outer dimensions, starting in the middle of a row where the range does.
-    std::int64_t index[kMaxDims];
-    std::int64_t rest = begin;
-    for (int d = 0; d < ndim; ++d) {
-      index[d] = rest % shape[d];
-      rest /= shape[d];
+namespace {
+
+/// Tiles of rows for inputs that lie across them: so many elements of a row, and so many rows.
+constexpr std::int64_t kTileColumns = 64, kTileRows = 64;
+
+/// The dimension along which an input that has gaps along the rows lies side by side; -1 without one.
+int crossing_dimension(const Loop& loop, int operand) {
+  if (loop.strides[operand][0] == 0 || loop.strides[operand][0] == 1) return -1;
+  for (int d = 1; d < loop.ndim; ++d)
+    if (loop.strides[operand][d] == 1 && loop.shape[d] >= 4) return d;
+  return -1;
+}
+
+/// Steps through the elements of some dimensions, and keeps every operand's place.
+struct Odometer {
+  const Loop& loop;
+  std::int64_t index[kMaxDims];
+  const char* at[kMaxOperands];
+
+  /// At element number `position`, where dimension d has shape[d] elements; dimension 0 is counted first.
+  Odometer(const Loop& l, const std::int64_t* shape, std::int64_t position) : loop(l) {
+    std::copy_n(l.data, l.operands, at);
+    for (int d = 0; d < l.ndim; ++d) {
+      index[d] = position % shape[d];
+      position /= shape[d];
+      move(d, index[d]);
     }
+  }
+  void move(int d, std::int64_t steps) {
+    if (steps == 0) return;
+    for (int i = 0; i < loop.operands; ++i) at[i] += steps * loop.strides[i][d] * loop.sizes[i];
+  }
+  /// One step in dimension 1, and in the next where that one is at its end.
+  void next_row() {
+    for (int d = 1; d < loop.ndim; ++d) {
+      move(d, 1);
+      if (++index[d] < loop.shape[d]) return;
+      move(d, -index[d]);
+      index[d] = 0;
+    }
+  }
+};
+
+void over_rows(const Loop& loop, Row row, const void* context) {
+  std::int64_t strides[kMaxOperands];
+  for (int i = 0; i < loop.operands; ++i) strides[i] = loop.strides[i][0];
+  parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    Odometer place(loop, loop.shape, begin);
     for (std::int64_t done = begin; done < end;) {
-      std::int64_t at[kMaxOperands] = {};
-      for (int i = 0; i < operands; ++i)
-        for (int d = 0; d < ndim; ++d) at[i] += index[d] * strides[i][d];
-      const std::int64_t n = std::min(shape[0] - index[0], end - done);
-      row(context, n, at);
+      const std::int64_t n = std::min(loop.shape[0] - place.index[0], end - done);
+      row(context, n, place.at, strides);
       done += n;
-      index[0] = 0;
-      for (int d = 1; d < ndim; ++d) {
-        if (++index[d] < shape[d]) break;
-        index[d] = 0;
+      place.move(0, -place.index[0]);  // only the first row begins in its middle
+      place.index[0] = 0;
+      place.next_row();
+    }
+  });
+}
+
+void transpose_bytes(std::int64_t size, std::int64_t rows, std::int64_t columns, const char* from, std::int64_t stride,
+                     void* to) {
+  const auto run = [&](auto word) {
+    using T = decltype(word);
+    transpose(rows, columns, reinterpret_cast<const T*>(from), stride, static_cast<T*>(to), kTileColumns);
+  };
+  switch (size) {
+    case 1: return run(std::uint8_t{});
+    case 2: return run(std::uint16_t{});
+    case 4: return run(std::uint32_t{});
+    default: return run(std::uint64_t{});
+  }
+}
+
+/// Tiles of dimension 0 and dimension `across`.
+void over_tiles(const Loop& loop, int across, Row row, const void* context) {
+  std::int64_t tiles[kMaxDims], count = 1;  // a dimension's tiles, of one element but for these two
+  for (int d = 0; d < loop.ndim; ++d) {
+    const std::int64_t size = d == 0 ? kTileColumns : d == across ? kTileRows : 1;
+    tiles[d] = (loop.shape[d] + size - 1) / size;
+    count *= tiles[d];
+  }
+  bool crosses[kMaxOperands];
+  std::int64_t strides[kMaxOperands];
+  for (int i = 0; i < loop.operands; ++i) {
+    crosses[i] = i > 0 && crossing_dimension(loop, i) == across;
+    strides[i] = crosses[i] ? 1 : loop.strides[i][0];
+  }
+  parallel_for(count, std::max<std::int64_t>(1, kGrain / (kTileColumns * kTileRows)), [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) std::uint64_t staged[kMaxOperands][kTileColumns * kTileRows];
+    for (std::int64_t tile = begin; tile < end; ++tile) {
+      Odometer place(loop, tiles, tile);
+      const std::int64_t column = place.index[0] * kTileColumns, first = place.index[across] * kTileRows;
+      const std::int64_t columns = std::min(kTileColumns, loop.shape[0] - column),
+                         rows = std::min(kTileRows, loop.shape[across] - first);
+      place.move(0, column - place.index[0]);
+      place.move(across, first - place.index[across]);
+      std::int64_t steps[kMaxOperands];  // bytes from a row of the tile to the next
+      for (int i = 0; i < loop.operands; ++i) {
+        steps[i] = (crosses[i] ? kTileColumns : loop.strides[i][across]) * loop.sizes[i];
+        if (!crosses[i]) continue;
+        transpose_bytes(loop.sizes[i], rows, columns, place.at[i], loop.strides[i][0], staged[i]);
+        place.at[i] = reinterpret_cast<const char*>(staged[i]);
+      }
+      for (std::int64_t r = 0; r < rows; ++r) {
+        row(context, columns, place.at, strides);
+        for (int i = 0; i < loop.operands; ++i) place.at[i] += steps[i];
       }
     }
   });
+}
+
+}  // namespace
+
+void for_each_row(const Loop& loop, Row row, const void* context) {
+  if (loop.numel == 0) return;
+  for (int i = 1; i < loop.operands; ++i)
+    if (const int across = crossing_dimension(loop, i); across > 0) return over_tiles(loop, across, row, context);
+  over_rows(loop, row, context);
 }
 
 }  // namespace glade::cpu::detail

@@ -1,5 +1,6 @@
 #pragma once
 // Elementwise loops on the CPU: f applied over any number of inputs, threaded, with inner loops the compiler vectorises.
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -13,11 +14,22 @@ namespace detail {
 /// Of one loop, the output among them.
 inline constexpr int kMaxOperands = 8;
 
-/// A piece of a row: n elements that begin at `at` (one offset an operand, in elements).
-using Row = void (*)(const void* context, std::int64_t n, const std::int64_t* at);
-/// Calls row(context, ...) over all of a plan, in parallel where that pays.
-void for_each_row(int operands, int ndim, std::int64_t numel, const std::int64_t* shape, const std::int64_t (*strides)[kMaxDims],
-                  Row row, const void* context);
+/// A piece of a row: n elements of every operand, from at[i] on and strides[i] elements apart.
+using Row = void (*)(const void* context, std::int64_t n, const char* const* at, const std::int64_t* strides);
+
+/// A plan and the memory of its operands, the output first, with the bytes of an element.
+struct Loop {
+  int operands, ndim;
+  std::int64_t numel;
+  const std::int64_t* shape;
+  const std::int64_t (*strides)[kMaxDims];
+  const char* data[kMaxOperands];
+  std::int64_t sizes[kMaxOperands];
+};
+
+/// Calls row(context, ...) over all of a loop, in parallel where that pays. Inputs that lie across the rows, as those of a
+/// transposed matrix do, are brought into rows tile by tile.
+void for_each_row(const Loop& loop, Row row, const void* context);
 
 /// Elements that are brought together where memory has them apart.
 inline constexpr std::int64_t kBlock = 512;
@@ -27,12 +39,15 @@ struct Block {
   Block() {}  // NOLINT: filled as far as it is read
 };
 
-/// The n <= kBlock elements from `first` on of a row of stride `stride`, side by side. A repeated element fills the block once.
+/// The n elements from `first` on of a row of stride `stride`, side by side. A repeated element fills the block once, for
+/// pieces that are no longer than the first.
 template <class T>
 [[gnu::noinline]] const T* gather(const T* row, std::int64_t stride, std::int64_t first, std::int64_t n, Block<T>& block) {
   if (stride == 1) return row + first;
-  if (stride != 0 || first == 0)
+  if (stride == -1) std::reverse_copy(row - first - n + 1, row - first + 1, block.values);
+  else if (stride != 0)
     for (std::int64_t i = 0; i < n; ++i) block.values[i] = row[(first + i) * stride];
+  else if (first == 0) std::fill_n(block.values, n, *row);
   return block.values;
 }
 
@@ -56,10 +71,18 @@ template <class F, class Out, class... In>
 template <class F, class Out, class... In, std::size_t... I>
 void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, std::index_sequence<I...>, const In*... in) {
   if (strides[0] == 1 && ((strides[I + 1] == 1) && ...)) return contiguous(n, f, out, in...);
+  if (strides[0] == 1 && n > 1 && ((strides[I + 1] == 0) && ...)) {  // one result for the whole row
+    Out value;
+    contiguous(1, f, &value, in...);
+    std::fill_n(out, n, value);
+    return;
+  }
   Block<Out> result;
   std::tuple<Block<In>...> blocks;
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first);
+  // The shorter a block, the less of it is filled with what is repeated.
+  const std::int64_t step = n < 4 * kBlock && ((strides[I + 1] == 0) || ...) ? kBlock / 2 : kBlock;
+  for (std::int64_t first = 0; first < n; first += step) {
+    const std::int64_t count = std::min(step, n - first);
     contiguous(count, f, strides[0] == 1 ? out + first : result.values,
                gather(in, strides[I + 1], first, count, std::get<I>(blocks))...);
     if (strides[0] != 1) scatter(result, strides[0], first, count, out);
@@ -74,15 +97,21 @@ template <class F, class Out, class... In>
 void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, const In*... in) {
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
   static_assert(N <= detail::kMaxOperands);
-  std::int64_t strides[N];
-  for (int i = 0; i < N; ++i) strides[i] = plan.strides[i][0];
-  const auto row = [&]<std::size_t... I>(std::int64_t n, const std::int64_t* at, std::index_sequence<I...> indices) {
-    detail::inner(n, strides, f, out + at[0], indices, (in + at[I + 1])...);
+  const auto row = [&f]<std::size_t... I>(std::int64_t n, const char* const* at, const std::int64_t* strides,
+                                          std::index_sequence<I...> indices) {
+    detail::inner(n, strides, f, reinterpret_cast<Out*>(const_cast<char*>(at[0])), indices,
+                  reinterpret_cast<const In*>(at[I + 1])...);
   };
   detail::for_each_row(
-      N, plan.ndim, plan.numel, plan.shape, plan.strides,
-      [](const void* context, std::int64_t n, const std::int64_t* at) {
-        (*static_cast<decltype(&row)>(context))(n, at, std::index_sequence_for<In...>{});
+      {N,
+       plan.ndim,
+       plan.numel,
+       plan.shape,
+       plan.strides,
+       {reinterpret_cast<const char*>(out), reinterpret_cast<const char*>(in)...},
+       {sizeof(Out), sizeof(In)...}},
+      [](const void* context, std::int64_t n, const char* const* at, const std::int64_t* strides) {
+        (*static_cast<decltype(&row)>(context))(n, at, strides, std::index_sequence_for<In...>{});
       },
       &row);
 }

@@ -2,6 +2,7 @@
 // The geometry of an elementwise loop: broadcasting resolved to zero strides, dimensions merged where memory allows.
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 
 #include <glade/core/shape.h>
 #include <glade/core/tensor.h>
@@ -12,7 +13,7 @@ template <int N>
 struct LoopPlan {
   int ndim = 0;  ///< after merging; at least 1
   std::int64_t numel = 0;
-  std::int64_t shape[kMaxDims];       ///< dimension 0 is the innermost
+  std::int64_t shape[kMaxDims];       ///< dimension 0 is the innermost in the first operand's memory
   std::int64_t strides[N][kMaxDims];  ///< in elements
   bool contiguous = false;            ///< one dimension, all strides 1
 };
@@ -30,5 +31,9 @@ LoopPlan<sizeof...(Operands)> plan_loop(const Shape& shape, const Operands&... o
   detail::plan_loop(sizeof...(Operands), tensors, shape, plan.ndim, plan.numel, plan.contiguous, plan.shape, plan.strides);
   return plan;
 }
+
+/// Uninitialised memory for the result of an elementwise operation, of the shape to which the operands broadcast: in memory in
+/// the order of the first operand that has this shape, where that one has no gaps; else row-major.
+Tensor empty_result(const Shape& shape, DType dtype, std::initializer_list<const Tensor*> operands);
 
 }  // namespace glade

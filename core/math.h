@@ -91,6 +91,8 @@ GLADE_HOST_DEVICE GLADE_INLINE T silu_derivative(T x) {
   return s * (1 + x * (1 - s));
 }
 
+GLADE_HOST_DEVICE GLADE_INLINE float abs(float x) { return ::fabsf(x); }
+GLADE_HOST_DEVICE GLADE_INLINE double abs(double x) { return ::fabs(x); }
 GLADE_HOST_DEVICE GLADE_INLINE float sqrt(float x) { return ::sqrtf(x); }
 GLADE_HOST_DEVICE GLADE_INLINE double sqrt(double x) { return ::sqrt(x); }
 GLADE_HOST_DEVICE GLADE_INLINE float sin(float x) { return ::sinf(x); }

@@ -11,6 +11,7 @@ struct VectorMath {
   void (*sin)(std::int64_t n, const T* x, T* out);  ///< out[i] = sin(x[i]); out may be x
   void (*cos)(std::int64_t n, const T* x, T* out);
   void (*pow)(std::int64_t n, const T* x, const T* y, T* out);
+  void (*fmod)(std::int64_t n, const T* x, const T* y, T* out);  ///< exact; out is neither x nor y
 };
 
 /// T is float or double. ValueError where GLADE_SIMD is wrong: to be asked for before a parallel loop, not in it.

@@ -1,7 +1,10 @@
 #pragma once
 // The loops of vector_math.h over SLEEF's functions, for the vectors of the file that includes this (*_avx2.cpp, *_avx512.cpp).
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <sleef.h>
+#include <type_traits>
 
 #include <glade/core/vector_math.h>
 
@@ -26,11 +29,29 @@ void over_vectors(std::int64_t n, Result (*f)(Vector, More...), T* out, const In
   if (i < n) step(i, sizeof(T) * static_cast<std::size_t>(n - i));
 }
 
-template <class T, auto* sine, auto* cosine, auto* power>
+/// SLEEF's fmod is exact as long as quotients are integers of T.
+template <class T, class F>
+void exact_remainder(std::int64_t n, F* remainder, T* out, const T* x, const T* y) {
+  over_vectors(n, remainder, out, x, y);
+  using Flag = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;  // as wide as T, for the loop to be vectorised
+  const auto is_unsafe = [](T a, T b) -> Flag {
+    const T size = std::abs(b);
+    const Flag large = !(std::abs(a) <= size * (1 / std::numeric_limits<T>::epsilon()));
+    return large | Flag(size < std::numeric_limits<T>::min());
+  };
+  Flag unsafe = 0;
+  for (std::int64_t i = 0; i < n; ++i) unsafe |= is_unsafe(x[i], y[i]);
+  if (unsafe == 0) return;
+  for (std::int64_t i = 0; i < n; ++i)
+    if (is_unsafe(x[i], y[i])) out[i] = std::fmod(x[i], y[i]);
+}
+
+template <class T, auto* sine, auto* cosine, auto* power, auto* remainder>
 constexpr VectorMath<T> kLoops{
     [](std::int64_t n, const T* x, T* out) { over_vectors(n, sine, out, x); },
     [](std::int64_t n, const T* x, T* out) { over_vectors(n, cosine, out, x); },
     [](std::int64_t n, const T* x, const T* y, T* out) { over_vectors(n, power, out, x, y); },
+    [](std::int64_t n, const T* x, const T* y, T* out) { exact_remainder(n, remainder, out, x, y); },
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/loops.h>
 #include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise_kernels.h>
 #include <glade/ops/reduce/reduce.h>
@@ -112,7 +113,7 @@ Tensor apply(const char* name, Unary op, const Tensor& x) {
   check_defined(name, x);
   if (x.dtype() == DType::boolean && keeps_integers(op)) fail<DTypeError>("{}: expected numbers, got bool", name);
   if (!keeps_integers(op) && !is_floating(x.dtype())) return apply(name, op, to(x, real_dtype(x.dtype())));
-  Tensor y = empty_like(x);
+  Tensor y = empty_result(x.shape(), x.dtype(), {&x});
   GLADE_DISPATCH(x.device(), unary, op, y, x);
   if (!autograd::any_requires_grad({&x})) return y;
   autograd::record(
@@ -160,7 +161,7 @@ template <class F>
 Tensor apply(const char* name, Binary op, const Tensor& a, const Tensor& b, bool real, F backward) {
   const Common of = common(name, a, b, real);
   if (!of.is_dtype_of(a, b)) return apply(name, op, to(a, of.dtype), to(b, of.dtype), real, backward);
-  Tensor out = empty(of.shape, {of.dtype, a.device()});
+  Tensor out = empty_result(of.shape, of.dtype, {&a, &b});
   GLADE_DISPATCH(out.device(), binary, op, out, a, b);
   if (!autograd::any_requires_grad({&a, &b})) return out;
   autograd::record(name, out, {&a, &b},
@@ -178,7 +179,7 @@ Tensor apply(const char* name, Binary op, const Tensor& a, const Tensor& b, bool
 Tensor apply_linear(const char* name, Binary op, const Tensor& a, const Tensor& b) {
   const Common of = common(name, a, b, false);
   if (!of.is_dtype_of(a, b)) return apply_linear(name, op, to(a, of.dtype), to(b, of.dtype));
-  Tensor out = empty(of.shape, {of.dtype, a.device()});
+  Tensor out = empty_result(of.shape, of.dtype, {&a, &b});
   GLADE_DISPATCH(out.device(), binary, op, out, a, b);
   if (!autograd::any_requires_grad({&a, &b})) return out;
   autograd::record(name, out, {&a, &b}, [op, a_shape = a.shape(), b_shape = b.shape()](const Node& node, const Tensor& gradient) {
@@ -211,7 +212,7 @@ Tensor apply(const char* name, WithScalar op, const Tensor& x, Scalar number, bo
   if (real) dtype = real_dtype(dtype);
   if (dtype == DType::boolean) fail_bools(name);
   if (x.dtype() != dtype) return apply(name, op, to(x, dtype), number, real, saves_x, backward);
-  Tensor y = empty_like(x);
+  Tensor y = empty_result(x.shape(), dtype, {&x});
   GLADE_DISPATCH(x.device(), with_scalar, op, y, x, number);
   if (!autograd::any_requires_grad({&x})) return y;
   autograd::record(name, y, {&x}, [backward, x = saves_x ? SavedTensor(x) : SavedTensor()](const Node&, const Tensor& gradient) {
@@ -225,7 +226,7 @@ Tensor compare(const char* name, Comparison op, const Tensor& first, const Tenso
   check_defined(name, second);
   check_same_device(name, {{"the first operand", &first}, {"the second operand", &second}});
   const DType dtype = promote(first.dtype(), second.dtype());
-  const Tensor out = empty(broadcast_shapes(first.shape(), second.shape(), name), {DType::boolean, first.device()});
+  const Tensor out = empty_result(broadcast_shapes(first.shape(), second.shape(), name), DType::boolean, {&first, &second});
   GLADE_DISPATCH(out.device(), compare, op, out, to_data(first, dtype), to_data(second, dtype));
   return out;
 }
@@ -388,7 +389,7 @@ Tensor where(const Tensor& condition, const Tensor& first, const Tensor& second)
   const DType dtype = promote(first.dtype(), second.dtype());
   const Shape shape = broadcast_shapes(condition.shape(), broadcast_shapes(first.shape(), second.shape(), "where"), "where");
   const Tensor a = to(first, dtype), b = to(second, dtype);
-  Tensor out = empty(shape, {dtype, a.device()});
+  Tensor out = empty_result(shape, dtype, {&a, &b, &condition});
   GLADE_DISPATCH(out.device(), where, out, condition, a, b);
   autograd::record(
       "where", out, {&a, &b},
@@ -449,7 +450,7 @@ Tensor clamp(const Tensor& operand, std::optional<Scalar> min, std::optional<Sca
     low = std::max(least, lowest);
     high = std::min(most, highest);
   }
-  Tensor y = empty_like(x);
+  Tensor y = empty_result(x.shape(), dtype, {&x});
   GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
   if (!autograd::any_requires_grad({&x})) return y;
   autograd::record("clamp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y)](const Node&, const Tensor& gradient) {

@@ -35,18 +35,20 @@ struct Multiply {
     return a * b;
   }
 };
-struct Maximum {  // NaN wins: it fails a >= b, and b != b finds it in b
+struct Maximum {  // NaN wins: with one in b the comparison fails
   static constexpr bool takes_integers = true;
   template <class T>
   static GLADE_HOST_DEVICE T value(T a, T b) {
-    return a > b || a != a ? a : b;
+    const T larger = a > b ? a : b;
+    return a != a ? a : larger;
   }
 };
 struct Minimum {
   static constexpr bool takes_integers = true;
   template <class T>
   static GLADE_HOST_DEVICE T value(T a, T b) {
-    return a < b || a != a ? a : b;
+    const T smaller = a < b ? a : b;
+    return a != a ? a : smaller;
   }
 };
 struct Divide {
@@ -93,12 +95,16 @@ struct FloorDivide {
       if (b == 0) return 0;
       if (b == -1) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a));
       return a / b - T(a % b != 0 && (a < 0) != (b < 0));
-    } else {  // (a - remainder) / b is whole but for rounding
-      if (b == 0) return a / b;
-      const T rest = math::fmod(a, b), quotient = (a - rest) / b - T(rest != 0 && (rest < 0) != (b < 0));
-      const T whole = math::floor(quotient);
-      return whole + T(quotient - whole > T(0.5));
+    } else {
+      return from_rest(a, b, math::fmod(a, b));
     }
+  }
+  /// From fmod(a, b): (a - rest) / b is whole but for rounding.
+  template <class T>
+  static GLADE_HOST_DEVICE T from_rest(T a, T b, T rest) {
+    const T quotient = (a - rest) / b - T((rest != 0) & ((rest < 0) != (b < 0)));
+    const T whole = math::floor(quotient), rounded = whole + T(quotient - whole > T(0.5));
+    return b == 0 ? a / b : rounded;
   }
 };
 /// Has b's sign.
@@ -113,9 +119,13 @@ struct Remainder {
       const T rest = a % b;
       return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
     } else {
-      const T rest = math::fmod(a, b);
-      return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+      return from_rest(b, math::fmod(a, b));
     }
+  }
+  /// From fmod(a, b).
+  template <class T>
+  static GLADE_HOST_DEVICE T from_rest(T b, T rest) {
+    return (rest != 0) & ((rest < 0) != (b < 0)) ? rest + b : rest;
   }
 };
 
@@ -245,7 +255,8 @@ struct ClampBody {
   compute_t<T> low, high;
   GLADE_HOST_DEVICE T operator()(T element) const {
     const auto x = static_cast<compute_t<T>>(element);
-    return T(x < low ? low : x > high ? high : x);  // NaN stays
+    const auto least = x < low ? low : x;  // NaN stays
+    return T(least > high ? high : least);
   }
 };
 template <class T>
@@ -260,8 +271,8 @@ struct ScaleBody {
   GLADE_HOST_DEVICE T operator()(T x, compute_t<T> factor) const { return T(static_cast<compute_t<T>>(x) * factor); }
 };
 template <class T>
-struct WhereBody {
-  GLADE_HOST_DEVICE T operator()(bool condition, T a, T b) const { return condition ? a : b; }
+struct WhereBody {  // T is an unsigned integer; by bits, as a choice would be a branch on the CPU
+  GLADE_HOST_DEVICE T operator()(bool condition, T a, T b) const { return T(b ^ ((a ^ b) & T(T(0) - T(condition)))); }
 };
 
 }  // namespace glade::functors

@@ -3,6 +3,7 @@
 
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/core/loops.h>
 #include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/elementwise_kernels.h>
@@ -15,7 +16,7 @@ Tensor apply(const char* name, Bitwise op, const Tensor& a, const Tensor& b) {
   check_same_device(name, {{"the first operand", &a}, {"the second operand", &b}});
   const DType dtype = promote(a.dtype(), b.dtype());
   if (is_floating(dtype)) fail<DTypeError>("{}: expected integers or bools, got {} and {}", name, a.dtype(), b.dtype());
-  const Tensor out = empty(broadcast_shapes(a.shape(), b.shape(), name), {dtype, a.device()});
+  const Tensor out = empty_result(broadcast_shapes(a.shape(), b.shape(), name), dtype, {&a, &b});
   GLADE_DISPATCH(out.device(), bitwise, op, out, to_data(a, dtype), to_data(b, dtype));
   return out;
 }

@@ -24,7 +24,8 @@ struct Abs {
   static constexpr bool takes_integers = true;
   template <class T>
   static GLADE_HOST_DEVICE T value(T x) {
-    if constexpr (std::is_unsigned_v<T>) return x;
+    if constexpr (std::is_floating_point_v<T>) return math::abs(x);
+    else if constexpr (std::is_unsigned_v<T>) return x;
     else return x < 0 ? -x : x;
   }
   template <class T>
@@ -47,7 +48,7 @@ struct Relu {
   static constexpr bool takes_integers = true;
   template <class T>
   static GLADE_HOST_DEVICE T value(T x) {
-    return x > 0 || x != x ? x : T(0);
+    return x <= 0 ? T(0) : x;  // NaN stays
   }
   template <class T>
   static GLADE_HOST_DEVICE T derivative(T y) {

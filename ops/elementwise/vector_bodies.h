@@ -113,5 +113,23 @@ auto cpu_body(const functors::WithScalarBody<functors::Power, T>& body) {
     power(math, n, out, x, y);
   });
 }
+template <class T>
+  requires std::is_floating_point_v<compute_t<T>>
+auto cpu_body(const functors::BinaryBody<functors::Remainder, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().fmod](std::int64_t n, auto* out, const auto* a, const auto* b) {
+    detail::Block<compute_t<T>> rest;
+    f(n, a, b, rest.values);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = functors::Remainder::from_rest(b[i], rest.values[i]);
+  });
+}
+template <class T>
+  requires std::is_floating_point_v<compute_t<T>>
+auto cpu_body(const functors::BinaryBody<functors::FloorDivide, T>&) {
+  return vector_body<T>([f = vector_math<compute_t<T>>().fmod](std::int64_t n, auto* out, const auto* a, const auto* b) {
+    detail::Block<compute_t<T>> rest;
+    f(n, a, b, rest.values);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = functors::FloorDivide::from_rest(a[i], b[i], rest.values[i]);
+  });
+}
 
 }  // namespace glade::cpu

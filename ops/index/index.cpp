@@ -22,7 +22,8 @@ Tensor checked_positions(const char* operation, const Tensor& indices, std::int6
   const Tensor positions = contiguous_data(to_data(indices, DType::int64));
   if (positions.is_cpu()) {
     const auto* data = positions.data<std::int64_t>();
-    for (std::int64_t i = 0; i < positions.numel(); ++i)
+    if (cpu::all_within(data, positions.numel(), n)) return positions;
+    for (std::int64_t i = 0;; ++i)
       if (data[i] < 0 || data[i] >= n)
         fail<IndexError>("{}: element {} of indices is {}: expected 0 <= index < {}", operation, i, data[i], n);
   }
@@ -176,19 +177,8 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar 
 }
 
 Tensor nonzero(const Tensor& x) {
-  const std::vector<bool> holds = ne(x, 0).to_vector<bool>();
-  std::vector<std::int64_t> positions;
-  for (std::size_t i = 0; i < holds.size(); ++i) {
-    if (!holds[i]) continue;
-    auto rest = static_cast<std::int64_t>(i), block = x.numel();
-    for (int d = 0; d < x.ndim(); ++d) {
-      block /= x.shape()[d];
-      positions.push_back(rest / block);
-      rest %= block;
-    }
-  }
-  const std::int64_t number = std::count(holds.begin(), holds.end(), true);
-  return Tensor::from_vector(positions, {number, x.ndim()}, x.device());
+  const Tensor holds = x.dtype() == DType::boolean ? x : ne(x, 0);
+  return to_data(cpu::nonzero(contiguous_data(to_data(holds, kCPU))), x.device());
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {

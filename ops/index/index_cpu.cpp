@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 
 #include <glade/core/parallel.h>
 #include <glade/ops/index/index_kernels.h>
@@ -7,51 +8,86 @@ namespace glade::cpu {
 
 namespace {
 
-template <class Word>
-void gather_words(Word* y, const Word* x, const std::int64_t* indices, const IndexGeometry& g) {
+/// Columns that are taken together where positions differ from column to column: a cache line of float32.
+constexpr std::int64_t kColumns = 16;
+
+/// Calls f(o, j, count) for runs of rows [o, j] to [o, j + count), in parallel.
+template <class F>
+void for_each_run(const IndexGeometry& g, const F& f) {
   parallel_for(g.outer * g.m, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, g.inner)),
                [&](std::int64_t begin, std::int64_t end) {
-                 std::int64_t o = begin / g.m, j = begin % g.m;
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   const Word* const slice = x + o * g.n * g.inner;
-                   Word* const to = y + row * g.inner;
-                   if (g.rows) {
-                     std::copy_n(slice + indices[j] * g.inner, g.inner, to);
-                   } else {
-                     const std::int64_t* const p = indices + row * g.inner;
-                     for (std::int64_t k = 0; k < g.inner; ++k) to[k] = slice[p[k] * g.inner + k];
-                   }
-                   if (++j == g.m) {
-                     j = 0;
-                     ++o;
-                   }
+                 while (begin < end) {
+                   const std::int64_t o = begin / g.m, j = begin % g.m, count = std::min(g.m - j, end - begin);
+                   f(o, j, count);
+                   begin += count;
                  }
                });
 }
 
-// Threads share the columns (o, k) out among them, so each place of x is summed by one thread, from the first j to the
-// last. Columns go in blocks of a cache line or more.
-template <class T>
-void add_columns(T* x, const T* y, const std::int64_t* indices, const IndexGeometry& g) {
-  constexpr std::int64_t width = 32;
-  const std::int64_t blocks = (g.inner + width - 1) / width, work = std::max<std::int64_t>(1, g.m * std::min(width, g.inner));
+/// Calls f(o, first, last) for the columns first to last of each o, in parallel.
+template <class F>
+void for_each_columns(const IndexGeometry& g, const F& f) {
+  const std::int64_t blocks = (g.inner + kColumns - 1) / kColumns;
+  const std::int64_t work = std::max<std::int64_t>(1, g.m * std::min(kColumns, g.inner));
   parallel_for(g.outer * blocks, std::max<std::int64_t>(1, kGrain / work), [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
-      const std::int64_t o = begin / blocks, last = std::min(end, (o + 1) * blocks);
-      const std::int64_t first_column = begin % blocks * width, last_column = std::min(g.inner, (last - o * blocks) * width);
-      T* const slice = x + o * g.n * g.inner;
-      for (std::int64_t j = 0; j < g.m; ++j) {
-        const std::int64_t row = (o * g.m + j) * g.inner;
-        const T* const from = y + row;
-        if (g.rows) {
-          T* const to = slice + indices[j] * g.inner;
+      const std::int64_t o = begin / blocks, stop = std::min(end, (o + 1) * blocks);
+      const std::int64_t first = begin % blocks * kColumns, last = std::min(g.inner, (stop - o * blocks) * kColumns);
+      if (g.rows) f(o, first, last);
+      else
+        for (std::int64_t at = first; at < last; at += kColumns) f(o, at, std::min(last, at + kColumns));
+      begin = stop;
+    }
+  });
+}
+
+template <class Word>
+void gather_words(Word* y, const Word* x, const std::int64_t* indices, const IndexGeometry& g) {
+  const std::int64_t inner = g.inner;
+  if (inner == 1) {
+    for_each_run(g, [&](std::int64_t o, std::int64_t j, std::int64_t count) {
+      const Word* const slice = x + o * g.n;
+      const std::int64_t* const p = indices + (g.rows ? j : o * g.m + j);
+      Word* const to = y + o * g.m + j;
+      for (std::int64_t i = 0; i < count; ++i) to[i] = slice[p[i]];
+    });
+  } else if (g.rows) {
+    for_each_run(g, [&](std::int64_t o, std::int64_t j, std::int64_t count) {
+      for (std::int64_t i = j; i < j + count; ++i)
+        std::copy_n(x + (o * g.n + indices[i]) * inner, inner, y + (o * g.m + i) * inner);
+    });
+  } else {
+    for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t last) {
+      const Word* const slice = x + o * g.n * inner;
+      for (std::int64_t row = o * g.m * inner; row < (o + 1) * g.m * inner; row += inner)
+        for (std::int64_t k = first; k < last; ++k) y[row + k] = slice[indices[row + k] * inner + k];
+    });
+  }
+}
+
+// Threads share the columns (o, k) out among them, so each place of x is summed by one thread, from the first j to the
+// last.
+template <class T>
+void add_columns(T* x, const T* y, const std::int64_t* indices, const IndexGeometry& g) {
+  const std::int64_t inner = g.inner;
+  for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t last) {
+    T* const slice = x + o * g.n * inner;
+    if (inner == 1) {
+      const std::int64_t* const p = indices + (g.rows ? 0 : o * g.m);
+      const T* const from = y + o * g.m;
+      for (std::int64_t j = 0; j < g.m; ++j) slice[p[j]] += from[j];
+      return;
+    }
+    for (std::int64_t j = 0; j < g.m; ++j) {
+      const std::int64_t row = (o * g.m + j) * inner;
+      const T* const from = y + row;
+      if (g.rows) {
+        T* const to = slice + indices[j] * inner;
 #pragma omp simd
-          for (std::int64_t k = first_column; k < last_column; ++k) to[k] += from[k];
-        } else {
-          for (std::int64_t k = first_column; k < last_column; ++k) slice[indices[row + k] * g.inner + k] += from[k];
-        }
+        for (std::int64_t k = first; k < last; ++k) to[k] += from[k];
+      } else {
+        for (std::int64_t k = first; k < last; ++k) slice[indices[row + k] * inner + k] += from[k];
       }
-      begin = last;
     }
   });
 }
@@ -88,6 +124,18 @@ void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const 
       copy_data(x, sums);
     }
   }
+}
+
+bool all_within(const std::int64_t* positions, std::int64_t n, std::int64_t limit) {
+  std::atomic<bool> within = true;
+  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    std::uint64_t beyond = 0;
+    for (std::int64_t i = begin; i < end; ++i)
+      beyond |= static_cast<std::uint64_t>(positions[i]) |
+                (static_cast<std::uint64_t>(limit - 1) - static_cast<std::uint64_t>(positions[i]));
+    if (beyond >> 63 != 0) within = false;  // a sign: negative, or more than limit - 1
+  });
+  return within;
 }
 
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& g) {

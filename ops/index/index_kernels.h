@@ -18,6 +18,10 @@ void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const Index
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 /// For every element of x the last j whose position it is, -1 where there is none; int64. `rows` is false.
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
+/// Whether all of n positions lie in [0, limit).
+bool all_within(const std::int64_t* positions, std::int64_t n, std::int64_t limit);
+/// The coordinates [number, ndim], int64, of the elements of a row-major bool tensor that hold, in their order.
+Tensor nonzero(const Tensor& holds);
 }  // namespace cpu
 
 namespace cuda {

@@ -9,11 +9,22 @@ namespace glade::cpu {
 /// Values folded in the accumulator type before the result goes into a wider one.
 inline constexpr std::int64_t kFoldBlock = 1024;
 
+/// All of n lanes merged, halves with halves.
+template <int n, class Acc, class Merge>
+Acc merge_lanes(Acc* lane, const Merge& merge) {
+  if constexpr (n > 1) {
+#pragma omp simd
+    for (int l = 0; l < n / 2; ++l) lane[l] = merge(lane[l], lane[l + n / 2]);
+    return merge_lanes<n / 2>(lane, merge);
+  }
+  return lane[0];
+}
+
 /// f(... f(f(identity, 0), 1) ..., n - 1), in any order: `merge` joins two partial results. As many accumulators as keep
 /// the vector units busy.
 template <class Acc, class F, class Merge>
 Acc fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
-  constexpr int lanes = 128 / sizeof(Acc);
+  constexpr int lanes = 256 / sizeof(Acc);
   Acc total = identity;
   std::int64_t i = 0;
   if (n >= lanes) {
@@ -22,9 +33,7 @@ Acc fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
     for (; i + lanes <= n; i += lanes)
 #pragma omp simd
       for (int l = 0; l < lanes; ++l) lane[l] = f(lane[l], i + l);
-    for (int half = lanes / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l) lane[l] = merge(lane[l], lane[l + half]);
-    total = lane[0];
+    total = merge_lanes<lanes>(lane, merge);
   }
   for (; i < n; ++i) total = f(total, i);
   return total;
@@ -44,11 +53,13 @@ double sum_run(std::int64_t n, const F& term) {
 /// The larger (smaller) of both; NaN wins.
 template <class T>
 T nan_max(T a, T b) {
-  return (b > a) | (b != b) ? b : a;
+  const T larger = b > a ? b : a;
+  return b != b ? b : larger;
 }
 template <class T>
 T nan_min(T a, T b) {
-  return (b < a) | (b != b) ? b : a;
+  const T smaller = b < a ? b : a;
+  return b != b ? b : smaller;
 }
 
 }  // namespace glade::cpu

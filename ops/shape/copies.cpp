@@ -160,9 +160,8 @@ namespace {
 Tensor triangle(const char* name, const Tensor& x, std::int64_t diagonal, bool lower) {
   if (x.ndim() < 2) fail<ShapeError>("{}: x is {}: expected two dimensions or more", name, x.shape());
   const TensorOptions options{DType::int64, x.device()};
-  const Tensor rows = unsqueeze(arange(0, x.size(-2), 1, options), 1), columns = arange(0, x.size(-1), 1, options);
-  const Tensor offset = columns - rows;
-  return where(lower ? le(offset, diagonal) : ge(offset, diagonal), x, full({}, false, x.options()));
+  const Tensor last = unsqueeze(arange(0, x.size(-2), 1, options) + diagonal, 1), columns = arange(0, x.size(-1), 1, options);
+  return where(lower ? le(columns, last) : ge(columns, last), x, full({}, false, x.options()));
 }
 
 }  // namespace

@@ -154,6 +154,31 @@ void check_power() {
 TEST(Math, Float32PowersAreWithinOneUnit) { check_power<float>(); }
 TEST(Math, Float64PowersAreWithinOneUnit) { check_power<double>(); }
 
+// fmod is exact.
+template <class T>
+void check_remainder() {
+  std::vector<T> x, y;
+  for (const T a : special_values<T>())
+    for (const T b : special_values<T>()) x.push_back(a), y.push_back(b);
+  std::mt19937_64 random(9);
+  std::normal_distribution<double> normal;
+  for (int i = 0; i < 50000; ++i) {
+    x.push_back(std::bit_cast<T>(static_cast<BitsOf<T>>(random())));
+    y.push_back(std::bit_cast<T>(static_cast<BitsOf<T>>(random())));
+    x.push_back(static_cast<T>(normal(random) * 1000));
+    y.push_back(static_cast<T>(normal(random)));
+  }
+  const Shape shape{static_cast<std::int64_t>(x.size())};
+  const std::vector<T> rests = remainder(Tensor::from_vector(x, shape), Tensor::from_vector(y, shape)).template to_vector<T>();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const T rest = std::fmod(x[i], y[i]), expected = rest != 0 && (rest < 0) != (y[i] < 0) ? rest + y[i] : rest;
+    ASSERT_EQ(ulps(rests[i], Real(expected)), 0) << x[i] << " % " << y[i] << " is " << rests[i] << ", expected " << expected;
+  }
+}
+
+TEST(Math, Float32RemaindersAreExact) { check_remainder<float>(); }
+TEST(Math, Float64RemaindersAreExact) { check_remainder<double>(); }
+
 // Ranges of elements are shared out over threads and vectors: none may show.
 TEST(Math, ResultsDependOnTheirArgumentsAlone) {
   std::vector<float> values = arguments<float>(3000);

@@ -1,0 +1,152 @@
+// Elementwise loops and copies over tensors of any layout in memory: transposed, with gaps, broadcast, reversed; and the layouts
+// of results.
+#include <algorithm>
+#include <numeric>
+
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/shape/shape.h>
+
+#include "support/testing.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class Layouts : public DeviceTest {};
+GLADE_DEVICE_TESTS(Layouts);
+
+/// Integers that every dtype holds, in some order of their own.
+Tensor numbers(const Shape& shape, DType dtype, Device device) {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i * 7 % 101);
+  return to_data(to_data(Tensor::from_vector(values, shape), dtype), device);
+}
+
+/// What a view shows, element by element, from a copy of its whole memory.
+std::vector<double> shown(const Tensor& base, const Tensor& view) {
+  const std::vector<double> memory = to_data(base, DType::float64).to_vector<double>();
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < view.numel(); ++i) {
+    std::int64_t rest = i, at = view.offset();
+    for (int d = view.ndim() - 1; d >= 0; --d) {
+      at += rest % view.shape()[d] * view.strides()[d];
+      rest /= view.shape()[d];
+    }
+    values.push_back(memory[static_cast<std::size_t>(at)]);
+  }
+  return values;
+}
+
+std::vector<double> values_of(const Tensor& x) { return to_data(x, DType::float64).to_vector<double>(); }
+
+// Sizes below, at and above those of tiles and of vectors.
+const Shape kShapes[] = {{131, 67}, {64, 64}, {3, 200}, {200, 3}, {17, 5, 33}, {2, 70, 3, 66}, {65, 1, 130}};
+
+TEST_P(Layouts, CopiesOfEveryOrderOfDimensions) {
+  for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float32, DType::int64})
+    for (const Shape& shape : kShapes) {
+      const Tensor x = numbers(shape, dtype, device());
+      std::vector<std::int64_t> order(static_cast<std::size_t>(shape.ndim()));
+      std::iota(order.begin(), order.end(), 0);
+      do {
+        const Tensor view = permute(x, order);
+        const std::vector<double> expected = shown(x, view);
+        EXPECT_EQ(values_of(contiguous(view)), expected) << shape.str() << dtype_name(dtype);
+        Tensor there = empty(shape, x.options());  // the same elements, written across
+        fill_(there, 1);
+        copy_(permute(there, order), contiguous(view));
+        EXPECT_EQ(values_of(there), values_of(x)) << shape.str() << dtype_name(dtype);
+      } while (std::next_permutation(order.begin(), order.end()));
+    }
+}
+
+TEST_P(Layouts, OperandsOfDifferentLayouts) {
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::int32}) {
+    const Tensor x = numbers({130, 70}, dtype, device()), across = numbers({70, 130}, dtype, device());
+    const Tensor wide = numbers({130, 141}, dtype, device());
+    const Tensor row = numbers({70}, dtype, device()), column = numbers({130, 1}, dtype, device());
+    const std::pair<Tensor, Tensor> views[] = {{x, x},
+                                               {across, transpose(across, 0, 1)},
+                                               {wide, slice(wide, 1, 1, 141, 2)},
+                                               {row, expand(row, {130, 70})},
+                                               {column, expand(column, {130, 70})}};
+    for (const auto& [base, first] : views)
+      for (const auto& [other_base, second] : views) {
+        const std::vector<double> a = shown(base, first), b = shown(other_base, second);
+        const std::vector<double> largest = values_of(maximum(first, second));
+        const std::vector<double> chosen = values_of(where(lt(first, second), first, second + 1));
+        ASSERT_EQ(largest.size(), a.size());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          ASSERT_EQ(largest[i], std::max(a[i], b[i])) << dtype_name(dtype) << ' ' << i;
+          ASSERT_EQ(chosen[i], a[i] < b[i] ? a[i] : b[i] + 1) << dtype_name(dtype) << ' ' << i;
+        }
+      }
+  }
+}
+
+TEST_P(Layouts, ReversedAndRepeatedElements) {
+  for (const std::int64_t n : {1, 5, 255, 256, 257, 511, 513, 1500, 5000}) {
+    const Tensor x = numbers({3, n}, DType::float32, device()), column = numbers({3, 1}, DType::float32, device());
+    const std::vector<double> values = values_of(x), factors = values_of(column);
+    const std::vector<double> flipped = values_of(flip(x, {1})), products = values_of(x * column);
+    for (std::int64_t i = 0; i < 3 * n; ++i) {
+      const auto at = static_cast<std::size_t>(i), back = static_cast<std::size_t>(i / n * n + n - 1 - i % n);
+      ASSERT_EQ(flipped[at], values[back]) << n;
+      ASSERT_EQ(products[at], values[at] * factors[static_cast<std::size_t>(i / n)]) << n;
+    }
+  }
+}
+
+TEST_P(Layouts, ResultsLieAsTheirOperandDoes) {
+  const Tensor x = numbers({6, 5, 4}, DType::float32, device()), view = permute(x, {2, 0, 1});
+  EXPECT_EQ(exp(view).strides(), view.strides());
+  EXPECT_EQ((view + 1).strides(), view.strides());
+  EXPECT_EQ((view * view).strides(), view.strides());
+  EXPECT_EQ((view * numbers({4, 6, 5}, DType::float32, device())).strides(), view.strides());
+  EXPECT_EQ(gt(view, numbers({5}, DType::float32, device())).strides(), view.strides());
+  EXPECT_EQ(clamp(view, 1, 2).strides(), view.strides());
+  EXPECT_TRUE((numbers({4, 6, 5}, DType::float32, device()) * view).is_contiguous());
+  EXPECT_TRUE(exp(slice(x, 2, 0, 2)).is_contiguous());                                 // gaps are not kept
+  EXPECT_TRUE((expand(select(x, 2, 0), {3, 6, 5}) + 1).is_contiguous());               // nor what is repeated
+  EXPECT_TRUE((x + numbers({2, 6, 5, 4}, DType::float32, device())).is_contiguous());  // nor what is not of the result's shape
+  EXPECT_EQ(values_of(view * 2), values_of(contiguous(view) * 2));
+}
+
+TEST_P(Layouts, InPlaceAcross) {
+  const Tensor x = numbers({130, 70}, DType::float32, device()), y = numbers({70, 130}, DType::float32, device());
+  const std::vector<double> a = values_of(x), b = values_of(y);
+  add_(transpose(x, 0, 1), y);
+  const std::vector<double> sums = values_of(x);
+  for (std::size_t i = 0; i < 130; ++i)
+    for (std::size_t j = 0; j < 70; ++j) ASSERT_EQ(sums[i * 70 + j], a[i * 70 + j] + b[j * 130 + i]);
+}
+
+TEST_P(Layouts, NonzeroOfEverySizeAndDensity) {
+  std::uint32_t state = 1;
+  for (const Shape& shape :
+       {Shape{}, Shape{1}, Shape{7}, Shape{40000}, Shape{300, 110}, Shape{5, 1, 33}, Shape{40, 3, 171}, Shape{4, 0}})
+    for (const std::uint32_t of_thousand : {0u, 3u, 500u, 1000u}) {
+      std::vector<std::int64_t> flags(static_cast<std::size_t>(shape.numel())), expected;
+      for (std::size_t i = 0; i < flags.size(); ++i) {
+        state = state * 1664525 + 1013904223;
+        flags[i] = (state >> 8) % 1000 < of_thousand;
+        if (flags[i] == 0) continue;
+        for (int d = 0; d < shape.ndim(); ++d) {
+          std::int64_t inner = 1;
+          for (int e = d + 1; e < shape.ndim(); ++e) inner *= shape[e];
+          expected.push_back(static_cast<std::int64_t>(i) / inner % shape[d]);
+        }
+      }
+      const Tensor positions = nonzero(to_data(Tensor::from_vector(flags, shape, device()), DType::boolean));
+      EXPECT_EQ(positions.ndim(), 2);
+      EXPECT_EQ(positions.size(1), shape.ndim());
+      EXPECT_EQ(positions.size(0), std::count(flags.begin(), flags.end(), 1));
+      EXPECT_EQ(positions.to_vector<std::int64_t>(), expected) << shape.str();
+    }
+}
+
+}  // namespace
+}  // namespace glade
