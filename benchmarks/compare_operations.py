@@ -154,7 +154,7 @@ def rows(side):
     yield "copy half of rows", "float32", [flat], lambda t, x: x[:, : side // 2].contiguous()
     yield "copy expanded row", "float32", ["row"], lambda t, x: x.expand(side, side).contiguous()
     yield "copy expanded column", "float32", ["column"], lambda t, x: x.expand(side, side).contiguous()
-    yield "repeat", "float32", ["row"], lambda t, x: x.repeat(side, 1)
+    yield "repeat", "float32", ["row"], lambda t, x: x.repeat(side, 1).contiguous()
     for source, target in (("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float16"), ("float16", "float32"),
                            ("float32", "float64"), ("float32", "int64"), ("int64", "float32"), ("uint8", "float32")):
         yield f"convert to {target}", source, [flat], lambda t, x, d=target: x.to(getattr(t, d))
