@@ -41,7 +41,7 @@ enum class State : int { alive, stopping, ended };
 struct Report {
   State state = State::alive;
   Activity activity = Activity::other;
-  double seconds = 0;         // since the activity began
+  double seconds = 0;           // since the activity began
   std::int64_t activities = 0;  // so far
   char what[40] = "";
 };
@@ -130,6 +130,9 @@ class Watchdog {
     return true;
   }
 
+  /// Whether this process itself did not run meanwhile: that it heard nothing is no fault of the others then.
+  bool was_stopped() { return seconds_since(std::exchange(polled_, Clock::now())) > silence_ / 2; }
+
   static Report own_report() {
     Report report;
     report.activity = current.activity;
@@ -149,11 +152,13 @@ class Watchdog {
       own = own_report();
       peers_[0].heard = Clock::now();
       if (own.activities != before) peers_[0].changed = Clock::now();
+      if (was_stopped())
+        for (Peer& other : peers_) other.heard = Clock::now();
       hear();
       if (is_leaving_) return tell_all(State::ended, end_of(0)), set_left();
       if (const std::string fault = find_fault(); !fault.empty()) return tell_all(State::ended, fault), fail_with(fault);
-      const bool all_stop = std::all_of(peers_.begin() + 1, peers_.end(),
-                                        [](const Peer& peer) { return peer.report.state == State::stopping; });
+      const bool all_stop =
+          std::all_of(peers_.begin() + 1, peers_.end(), [](const Peer& peer) { return peer.report.state == State::stopping; });
       if (is_stopping_ && all_stop) return tell_all(State::stopping, "");
       if (is_time_to_send())
         for (int rank = 1; rank < communicator_->size(); ++rank) send_to(rank);
@@ -215,8 +220,8 @@ class Watchdog {
     return {};
   }
 
-  /// One has waited for too long: because of a rank that does not wait itself, or else because all wait for one another. A GPU may
-  /// take as long as it likes by itself: others are at fault there only if they have not been waiting for anything meanwhile.
+  /// One has waited for too long: because of a rank that does not wait itself, or else because all wait for one another. A GPU
+  /// may take as long as it likes by itself: others are at fault there only if they have not been waiting for anything meanwhile.
   std::string fault_of_wait(const Report& waiting) const {
     const bool is_device = waiting.activity == Activity::device;
     std::string activities;
@@ -240,6 +245,7 @@ class Watchdog {
     auto received = communicator_->receive(&answer, sizeof answer, 0);
     std::unique_ptr<mpi::Request> sent;
     for (auto heard = Clock::now();; std::this_thread::sleep_for(kPoll)) {
+      if (was_stopped()) heard = Clock::now();
       if (received->is_done()) {
         heard = Clock::now();
         if (answer.state == State::ended) return fail_with(answer.error);
@@ -276,10 +282,10 @@ class Watchdog {
   const int rank_;
   const double timeout_, silence_, grace_;  // grace: from the error to the end
   std::vector<Name> names_;
-  std::vector<Peer> peers_;  // on rank 0
-  Answer answer_;            // of rank 0 to all
+  std::vector<Peer> peers_;                // on rank 0
+  Answer answer_;                          // of rank 0 to all
   Clock::time_point busy_ = Clock::now();  // when a rank was last seen to be busy
-  Clock::time_point sent_{};
+  Clock::time_point sent_{}, polled_ = Clock::now();
   std::atomic<bool> is_stopping_{false}, is_leaving_{false}, has_left_{false};
   std::thread thread_;
 };
@@ -314,8 +320,7 @@ const char* take_error() {
   return text;
 }
 
-During::During(Activity activity, const char* what)
-    : is_noted_(is_running() && std::this_thread::get_id() == owner) {
+During::During(Activity activity, const char* what) : is_noted_(is_running() && std::this_thread::get_id() == owner) {
   if (!is_noted_) return;
   activity_ = current.activity;
   what_ = current.what;

@@ -1,6 +1,7 @@
 // Processes that compute together: runs distributed_ranks, whose tests are in ranks_*.cpp, under mpirun.
 #include <chrono>
 #include <cstdlib>
+#include <future>
 
 #include <glade/core/process_group.h>
 #include <glade/nn/distributed/data_parallel.h>
@@ -48,8 +49,8 @@ TEST_F(Distributed, OnTheGPUsOfThisHost) {
   expect_passes(cuda::device_count() < 4 ? 2 : 4, "CudaRanks.*");
 }
 
-/// Where one rank is at fault, the others end in time with an error that names it, whether the launcher ends them (as mpirun does)
-/// or not (as srun may).
+/// Where one rank is at fault, the others end in time with an error that names it, whether the launcher ends them (as mpirun
+/// does) or not (as srun may).
 class DistributedFaults : public Distributed {
  protected:
   /// Without a launcher that ends the others.
@@ -73,20 +74,18 @@ TEST_F(DistributedFaults, AKilledRankEndsTheOthers) {
 }
 TEST_F(DistributedFaults, ARankThatThrowsEndsTheOthers) { expect_error("ARankThatThrows", "ended before the others"); }
 TEST_F(DistributedFaults, ARankWithoutMemoryEndsTheOthers) { expect_error("ARankWithoutMemory", "ended before the others"); }
-TEST_F(DistributedFaults, AHangingRankEndsWithTheOthers) {
+// At the same time, as they mostly sleep.
+TEST_F(DistributedFaults, RanksThatHangEndAndBusyOnesAreWaitedFor) {
+  const auto start = [](const char* test) {
+    return std::async(std::launch::async, [test] { return run_ranks(2, tests(test), "GLADE_DISTRIBUTED_TIMEOUT=2"); });
+  };
+  auto waiting = start("Fault.RanksThatWait*"), busy = start("Fault.ABusyRank*");
   expect_error("AHangingRank", "did not come for 3 s: it hangs", "GLADE_DISTRIBUTED_TIMEOUT=3");
-}
-
-TEST_F(DistributedFaults, RanksThatWaitForOneAnotherEnd) {
-  const ProcessResult result = run_ranks(2, tests("Fault.RanksThatWait*"), "GLADE_DISTRIBUTED_TIMEOUT=2");
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_NE(result.output.find("waited for one another for 2 s: rank 0: barrier; rank 1: barrier"), std::string::npos)
-      << result.output;
-}
-
-TEST_F(DistributedFaults, ABusyRankIsWaitedFor) {
-  const ProcessResult result = run_ranks(2, tests("Fault.ABusyRank*"), "GLADE_DISTRIBUTED_TIMEOUT=2");
-  EXPECT_EQ(result.exit_code, 0) << result.output;
+  const ProcessResult waited = waiting.get(), was_busy = busy.get();
+  EXPECT_NE(waited.exit_code, 0);
+  EXPECT_NE(waited.output.find("waited for one another for 2 s: rank 0: barrier; rank 1: barrier"), std::string::npos)
+      << waited.output;
+  EXPECT_EQ(was_busy.exit_code, 0) << was_busy.output;
 }
 
 // libglade.so without libglade_mpi.so beside it.

@@ -157,6 +157,38 @@ TEST_F(CudaRanks, RecurrenceOfASharedSequenceIsThatOfOneGPU) {
       }
 }
 
+TEST_F(CudaRanks, RecurrenceOfASharedRowOfPackedSequencesIsThatOfOneGPU) {
+  constexpr std::int64_t kTokens = 3001, kHeads = 4;
+  const auto tokens = world().share(kTokens);
+  const Tensor borders = Tensor::from_vector(std::vector<std::int64_t>{0, 100, 101, 1900, 2200, kTokens});
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const bool reverse : {false, true}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (reverse ? " reverse" : ""));
+      const auto draw = [&](const Shape& shape) { return random_tensor(shape, gpu(), dtype); };
+      const Shape rows{1, kTokens, kHeads, 128};
+      const Tensors whole{draw(rows), draw(rows), draw(rows), abs(draw(rows)) * -0.01};
+      const Tensor grad_o = draw(rows);
+      const auto run = [&](const Tensors& x, const Tensor& gradient, const Tensor& cu_seqlens, const ProcessGroup& group) {
+        RecurrentOptions options;
+        options.gk = x[3];
+        options.reverse = reverse;
+        options.cu_seqlens = cu_seqlens;
+        const Tensor o = recurrent(x[0], x[1], x[2], options, group).first;
+        autograd::backward({o}, {gradient});
+        return o;
+      };
+      const auto [begin, end] = tokens;
+      const Tensors alone = parts(whole, 0, kTokens), mine = parts(whole, begin, end);
+      const Tensor o = run(alone, grad_o, borders, {});
+      const Tensor my_o = run(mine, contiguous(slice(grad_o, 1, begin, end)), share_sequences(borders, tokens), world());
+      const double tolerance = dtype == DType::float32 ? 2e-5 : 1.5e-2;
+      EXPECT_LE(relative_error(my_o, slice(o, 1, begin, end)), tolerance);
+      for (std::size_t i = 0; i < mine.size(); ++i)  // a gate's gradient is a difference of larger sums
+        EXPECT_LE(relative_error(mine[i].grad(), slice(alone[i].grad(), 1, begin, end)), (i == 3 ? 5 : 1) * tolerance)
+            << "gradient " << i;
+    }
+}
+
 enum class Mode { alone, eager, graphed };
 enum class Share { sequences, tokens };
 

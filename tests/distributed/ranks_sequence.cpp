@@ -135,7 +135,8 @@ Tensor among_all(const Tensor& rows, std::int64_t first, std::int64_t count) {
   return all;
 }
 
-/// The same for packed sequences: a rank knows those of which it has tokens, and its loss counts the states of those that end there.
+/// The same for packed sequences: a rank knows those of which it has tokens, and its loss counts the states of those that end
+/// there.
 void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool uneven, Uses uses = {}) {
   SCOPED_TRACE(spec.str() + " " + algorithm_name(algorithm) + " rank " + std::to_string(world().rank()));
   RecurrenceArguments whole = make(spec, kCPU);
@@ -154,7 +155,8 @@ void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool une
   mine.options.cu_seqlens = cu_seqlens;
   const auto named = mine.named();
   const auto is_per_sequence = [&](const Tensor& x, std::int64_t rows) {
-    return (&x == &mine.options.g_gamma && x.ndim() == 2 && x.size(0) == rows) || (&x == &mine.options.initial_state && x.ndim() == 4);
+    return (&x == &mine.options.g_gamma && x.ndim() == 2 && x.size(0) == rows) ||
+           (&x == &mine.options.initial_state && x.ndim() == 4);
   };
   const auto has_tokens = [&](const Tensor& x) { return &x != &mine.options.g_gamma && &x != &mine.options.initial_state; };
   for (const auto& [name, tensor] : named) {
@@ -189,8 +191,8 @@ void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool une
 }
 
 TEST(SequenceParallel, PackedRecurrenceOfEveryGateMatchesTheReference) {
-  const std::vector<std::vector<std::int64_t>> packings{
-      {0, 5, 6, 24, 37}, {0, 19, 37}, {0, 37}, {0, 3, 10, 19, 28, 37}, {0, 36, 37}, {0, 12, 12, 13, 14, 30, 31, 37}};
+  const std::vector<std::vector<std::int64_t>> packings{{0, 5, 6, 24, 37},      {0, 19, 37}, {0, 37},
+                                                        {0, 3, 10, 19, 28, 37}, {0, 36, 37}, {0, 12, 12, 13, 14, 30, 31, 37}};
   std::size_t i = 0;
   for (const char* gates : {"", "g", "c", "m", "n", "k", "v", "gk", "ck", "kv", "gmk", "gmkv"})
     for (const bool reverse : {false, true})
@@ -256,7 +258,8 @@ TEST(SequenceParallel, RefusesWhatItCannotDo) {
   EXPECT_TRUE(throws_with<ValueError>([&] { share_sequences(borders, {3, 9}); }, "tokens 3 to 9"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { recurrent(x, x, random_tensor({1, 7, 2, 4}), {}, world()); }, "[1, 7, 2, 4]"));
   const Tensor rows = random_tensor({1, 8, 3}), weight = random_tensor({3, 4});
-  EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(rows, weight, {.cu_seqlens = borders + 1}, world()); }, "expected"));
+  EXPECT_TRUE(
+      throws_with<ValueError>([&] { short_convolution(rows, weight, {.cu_seqlens = borders + 1}, world()); }, "expected"));
   EXPECT_TRUE(throws_with<ValueError>([&] { short_convolution(random_tensor({1, 2, 3}), weight, {}, world()); }, "at least 3"));
   const std::int64_t differs = world().rank() == 0 ? 2 : 8;
   EXPECT_TRUE(
@@ -344,13 +347,16 @@ TEST(SequenceParallel, PackedShortConvolutionMatchesOneProcess) {
         expect_near(sum_over_ranks(mine.weight.grad()), alone.weight.grad(), "gradient of weight");
         expect_near(sum_over_ranks(mine.bias.grad()), alone.bias.grad(), "gradient of bias");
         if (with_state)
-          expect_near(sum_over_ranks(among_all(mine.initial_state.grad(), first, count)), alone.initial_state.grad(), "of initial_state");
+          expect_near(sum_over_ranks(among_all(mine.initial_state.grad(), first, count)), alone.initial_state.grad(),
+                      "of initial_state");
       }
 }
 
 TEST(SequenceParallel, TheSequencesOfARanksTokens) {
   const Tensor all = Tensor::from_vector(std::vector<std::int64_t>{0, 10, 25, 40});
-  const auto of = [&](std::int64_t begin, std::int64_t end) { return share_sequences(all, {begin, end}).to_vector<std::int64_t>(); };
+  const auto of = [&](std::int64_t begin, std::int64_t end) {
+    return share_sequences(all, {begin, end}).to_vector<std::int64_t>();
+  };
   using V = std::vector<std::int64_t>;
   EXPECT_EQ(of(0, 40), (V{0, 10, 25, 40}));
   EXPECT_EQ(of(20, 40), (V{-10, 5, 20}));
