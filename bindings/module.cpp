@@ -21,9 +21,9 @@ PYBIND11_MODULE(_glade, module) {
   bind_autograd(module);
   bind_cuda(module);
   bind_modules(module);
+  bind_optim(module);
   bind_distributed(module);
   bind_models(module);
-  bind_optim(module);
   bind_checkpoint(module);
   bind_data(module);
   bind_profiler(module);
