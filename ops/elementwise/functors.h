@@ -271,8 +271,8 @@ struct ScaleBody {
   GLADE_HOST_DEVICE T operator()(T x, compute_t<T> factor) const { return T(static_cast<compute_t<T>>(x) * factor); }
 };
 template <class T>
-struct WhereBody {  // T is an unsigned integer; by bits, as a choice would be a branch on the CPU
-  GLADE_HOST_DEVICE T operator()(bool condition, T a, T b) const { return T(b ^ ((a ^ b) & T(T(0) - T(condition)))); }
+struct WhereBody {  // T is an unsigned integer; by bits, as a choice would be a branch on the CPU, and GCC vectorises no bool
+  GLADE_HOST_DEVICE T operator()(std::uint8_t condition, T a, T b) const { return T(b ^ ((a ^ b) & T(T(0) - T(condition)))); }
 };
 
 }  // namespace glade::functors

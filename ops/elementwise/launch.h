@@ -114,7 +114,8 @@ struct Launcher {
     auto select = [&](auto bits) {  // by element size: values are only moved
       using T = decltype(bits);
       run(plan_loop(out.shape(), out, condition, a, b), functors::WhereBody<T>{}, static_cast<T*>(out.raw_data()),
-          condition.data<bool>(), static_cast<const T*>(a.raw_data()), static_cast<const T*>(b.raw_data()));
+          static_cast<const std::uint8_t*>(condition.raw_data()), static_cast<const T*>(a.raw_data()),
+          static_cast<const T*>(b.raw_data()));
     };
     switch (dtype_size(out.dtype())) {
       case 1: return select(std::uint8_t{});
