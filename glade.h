@@ -31,6 +31,7 @@
 #include <glade/nn/data/loader.h>
 #include <glade/nn/data/token_data.h>
 #include <glade/nn/distributed/data_parallel.h>
+#include <glade/nn/distributed/saver.h>
 #include <glade/nn/dropout.h>
 #include <glade/nn/embedding.h>
 #include <glade/nn/hdf5_file.h>

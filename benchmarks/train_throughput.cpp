@@ -3,6 +3,7 @@
 //
 //   train_throughput --size 374M --batch 8 --seq-len 2048      and, beside fla's models: compare_train_fla.py
 //   mpirun -np 4 train_throughput ...                          data parallel, the same batch on every rank: weak scaling
+//   mpirun -np 4 train_throughput --shard 3 --size 7B ...      the same, with parameters, gradients and state divided
 //   mpirun -np 4 train_throughput --sequence-parallel ...      sequences of four times --seq-len tokens, a part on every rank
 #include <fmt/format.h>
 #include <glade/glade.h>
@@ -24,17 +25,16 @@ constexpr double kPeakFlops = 989e12;  // of an H200 in bfloat16, dense
 struct Options {
   std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
   bool eager = false, recompute = false, sequence_parallel = false;
+  int shard = 0;
   std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
 struct Size {
-  std::int64_t hidden, layers, heads, vocabulary;
+  std::int64_t hidden, layers, heads, vocabulary, kv_heads = 0;  // kv_heads: of GLA with as many keys as values
 };
-const std::map<std::string, Size> kSizes{{"11M", {384, 6, 6, 256}},
-                                         {"134M", {768, 12, 4, 32000}},
-                                         {"374M", {1024, 24, 4, 32000}},
-                                         {"1.3B", {2048, 24, 4, 32000}},
-                                         {"2.7B", {2560, 32, 5, 32000}}};
+const std::map<std::string, Size> kSizes{{"11M", {384, 6, 6, 256}},      {"134M", {768, 12, 4, 32000}},
+                                         {"374M", {1024, 24, 4, 32000}}, {"1.3B", {2048, 24, 4, 32000}},
+                                         {"2.7B", {2560, 32, 5, 32000}}, {"7B", {4096, 32, 32, 32000, 8}}};
 
 template <class Config>
 std::unique_ptr<models::CausalLM> make_model(const Options& options) {
@@ -45,6 +45,11 @@ std::unique_ptr<models::CausalLM> make_model(const Options& options) {
   config.num_heads = size.heads;
   config.vocab_size = size.vocabulary;
   config.expand_k = 0.5;  // so that models of both kinds have the same size
+  if constexpr (requires { config.num_kv_heads; })
+    if (size.kv_heads > 0) {
+      config.num_kv_heads = size.kv_heads;
+      config.expand_k = 1;
+    }
   config.dtype = dtype_from_name(options.dtype);
   return models::make_causal_lm(config.to_json());
 }
@@ -61,8 +66,8 @@ int run(const Options& options) {
   model->to(device);
   model->model.recompute = options.recompute;
   if (options.sequence_parallel) model->set_sequence_group(world);
-  nn::distributed::DataParallel parallel(*model, world);
-  optim::AdamW optimizer(model->named_parameters(), {.lr = 1e-4});
+  nn::distributed::DataParallel parallel(*model, world, {.shard = options.shard});
+  optim::AdamW optimizer(parallel.divide({{model->named_parameters(), 1e-4, 0.01}}));
   double parameters = 0;
   for (const Tensor& x : model->parameters()) parameters += static_cast<double>(x.numel());
   const auto vocabulary = static_cast<double>(kSizes.at(options.size).vocabulary);
@@ -73,12 +78,14 @@ int run(const Options& options) {
     const Tensor loss = model->loss(batch[0], batch[1]);
     loss.backward();
     parallel.wait();
-    optimizer.step({.max_norm = 1});
+    parallel.step(optimizer, {.max_norm = 1});
     optimizer.zero_grad();
     return Tensors{loss.detach()};
   };
   GraphedFunction graphed(device, train);
-  const auto step = [&] { return (options.eager ? train({inputs, targets}) : graphed({inputs, targets}))[0]; };
+  const auto step = [&] {
+    return (options.eager || options.shard == 3 ? train({inputs, targets}) : graphed({inputs, targets}))[0];
+  };
   const double first_loss = step().item<double>(), first_step = seconds() - start;
   Tensor loss;
   std::vector<double> times;
@@ -90,16 +97,18 @@ int run(const Options& options) {
   }
   std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
   const double rate = static_cast<double>(world.size() * options.batch * options.seq_len) / times[times.size() / 2];
-  const double peak = device.is_cuda() ? static_cast<double>(cuda::memory_stats(device.index).peak_allocated) : 0;
+  const cuda::MemoryStats memory = device.is_cuda() ? cuda::memory_stats(device.index) : cuda::MemoryStats{};
   ProcessGroup::shutdown();
   if (world.rank() > 0) return 0;
   fmt::print(
-      "{}{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, first step after {:.2f} s, loss "
+      "{}{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, after a step {:.2f} GiB, first step "
+      "after {:.2f} s, loss "
       "{:.4f} -> "
       "{:.4f}\n",
-      world.size() > 1 ? fmt::format("{} ranks, ", world.size()) : "", options.sequence_parallel ? "shared sequences, " : "",
-      options.model, options.size, options.batch, options.seq_len, options.dtype, rate,
-      100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * times[times.size() / 2], peak / (1 << 30), first_step,
+      world.size() > 1 ? fmt::format("{} ranks, shard {}, ", world.size(), parallel.shard()) : "",
+      options.sequence_parallel ? "shared sequences, " : "", options.model, options.size, options.batch, options.seq_len,
+      options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * times[times.size() / 2],
+      static_cast<double>(memory.peak_allocated) / (1 << 30), static_cast<double>(memory.allocated) / (1 << 30), first_step,
       first_loss, loss.item<double>());
   return 0;
 }
@@ -119,6 +128,10 @@ int main(int argc, char** argv) try {
   app.add_option("--steps", o.steps, "Steps to time")->check(positive)->capture_default_str();
   app.add_flag("--eager", o.eager, "Without a CUDA graph");
   app.add_flag("--recompute", o.recompute, "Keep only the inputs of layers, and compute the rest again in backward");
+  app.add_option("--shard", o.shard,
+                 "What the ranks divide: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
   app.add_flag("--sequence-parallel", o.sequence_parallel, "All ranks share each sequence, with --seq-len of its tokens each");
   CLI11_PARSE(app, argc, argv);
   return run(o);

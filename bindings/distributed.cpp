@@ -1,9 +1,12 @@
 // glade.distributed: processes that compute together, collectives, data parallel training.
 #include <glade/core/process_group.h>
 #include <glade/nn/distributed/data_parallel.h>
+#include <glade/nn/distributed/saver.h>
 #include <glade/nn/optim/loss_scaler.h>
 #include <glade/ops/collective/collective.h>
 #include <glade/ops/collective/sequence_parallel.h>
+
+#include <pybind11/stl/filesystem.h>
 
 #include "python.h"
 
@@ -165,6 +168,16 @@ void bind_data_parallel(py::module_& distributed) {
           "The optimizer's step, as its own step(), after which every rank has the new parameters. ValueError for an optimizer "
           "that "
           "was not made with divide() where something is divided.")
+      .def(
+          "restore",
+          [](const DataParallel& self, const nn::CheckpointFile& file, nn::optim::Optimizer& optimizer,
+             nn::optim::LRScheduler* scheduler) { nn::distributed::restore(file, self, optimizer, scheduler); },
+          arg("file"), arg("optimizer"), arg("scheduler") = py::none(), Unlocked(),
+          "Copies the state of an optimizer that was made with divide(), and of the schedule where given, out of a "
+          "glade.CheckpointFile "
+          "of any number of ranks. The model is restored before DataParallel is made. CheckpointError that lists all entries "
+          "that do "
+          "not fit; nothing is changed then.")
       .def("gather_parameters", &DataParallel::gather_parameters, Unlocked(),
            "Gives the parameters of shard 3 their values, on all ranks, until the next pass or step.")
       .def_property_readonly("shard", &DataParallel::shard, "What is divided; 0 in a group of one.")
@@ -175,6 +188,45 @@ void bind_data_parallel(py::module_& distributed) {
                     "and 3 communicate in any case.");
 }
 
+void save(nn::distributed::Saver& self, const nn::Module& model, const nn::optim::Optimizer& optimizer,
+          const nn::optim::LRScheduler* scheduler, std::int64_t step, const nn::StateDict& data) {
+  nn::Checkpoint checkpoint;
+  checkpoint.step = step;
+  checkpoint.config = py::getattr(py::cast(&model), "config_json", py::str()).cast<std::string>();
+  if (scheduler != nullptr) checkpoint.scheduler = scheduler->state_dict();
+  checkpoint.data = data;
+  checkpoint.random["default"] = default_generator().state();
+  const py::gil_scoped_release unlocked;
+  self.save(checkpoint, model, optimizer);
+}
+
+void bind_saver(py::module_& distributed) {
+  using nn::distributed::Saver;
+  py::class_<Saver>(
+      distributed, "Saver",
+      "Saves checkpoints of a model that several ranks train, in the background. The file is what one rank alone "
+      "would write, and any number of ranks can go on from it. All ranks make one and call its methods; the rest is "
+      "as for glade.CheckpointSaver.")
+      .def(py::init(
+               [](const DataParallel& parallel, const std::filesystem::path& path, int keep, int compression, bool checksums) {
+                 return std::make_unique<Saver>(parallel, path.string(), keep, nn::CheckpointOptions{compression, checksums});
+               }),
+           arg("parallel"), arg("path"), arg("keep") = 0, py::kw_only(), arg("compression") = 0, arg("checksums") = true,
+           Unlocked(), py::keep_alive<1, 2>())
+      .def("save", save, arg("model"), arg("optimizer"), arg("scheduler") = py::none(), py::kw_only(), arg("step") = 0,
+           arg("data") = nn::StateDict{},
+           "Copies what this rank alone has and returns, while rank 0 writes the file. Waits for the save before and raises its "
+           "error.")
+      .def("check", &Saver::check, Unlocked(),
+           "Raises the error of a save that has failed meanwhile. Does not wait: for every step.")
+      .def("wait", &Saver::wait, Unlocked(), "Waits until everything is on the disk, or raises. Before shutdown().")
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](Saver& self, const py::args&) {
+        const py::gil_scoped_release unlocked;
+        self.wait();
+      });
+}
+
 }  // namespace
 
 void bind_distributed(py::module_& module) {
@@ -182,6 +234,7 @@ void bind_distributed(py::module_& module) {
   bind_group(distributed);
   bind_collectives(distributed);
   bind_data_parallel(distributed);
+  bind_saver(distributed);
 }
 
 }  // namespace glade::python

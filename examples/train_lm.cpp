@@ -75,10 +75,14 @@ std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const l
 struct Division {
   ProcessGroup sequence, batch;
 
-  Division(const lm::Run& run, std::int64_t neighbours, const ProcessGroup& world) {
+  Division(const lm::Run& run, const lm::Options& options, const ProcessGroup& world) {
+    const std::int64_t neighbours = options.sequence_parallel;
     if (world.size() % neighbours != 0)
       throw lm::UsageError(fmt::format("--sequence-parallel {} does not divide {} processes", neighbours, world.size()));
     const std::int64_t others = world.size() / neighbours;
+    if (options.data_parallel.value_or(others) != others)
+      throw lm::UsageError(fmt::format("--data-parallel {} times --sequence-parallel {} is {}, but there are {} processes",
+                                       *options.data_parallel, neighbours, *options.data_parallel * neighbours, world.size()));
     if (run.batch < others)
       throw lm::UsageError(fmt::format("--batch {} is too small for {} {}", run.batch, others,
                                        neighbours == 1 ? "processes" : "groups of processes"));
@@ -119,7 +123,8 @@ class Training {
   void save();
   /// Calls `check`, which throws where a save has failed: training goes on.
   void check_save(const std::function<void()>& check);
-  /// Goes on from a checkpoint.
+  /// These two go on from a checkpoint: the weights, before they are divided, and the rest.
+  void restore_model(const nn::CheckpointFile& file);
   void restore(const nn::CheckpointFile& file);
   /// The lines that rank 0 shows.
   void print(const std::string& line);
@@ -154,8 +159,8 @@ class Training {
   std::optional<optim::AdamW> optimizer_;
   std::optional<optim::LRScheduler> scheduler_;
   std::optional<optim::LossScaler> scaler_;  // for float16
-  std::optional<lm::Progress> progress_;     // these three on rank 0 alone
-  std::optional<nn::CheckpointSaver> saver_;
+  std::optional<nn::distributed::Saver> saver_;
+  std::optional<lm::Progress> progress_;  // these two on rank 0 alone
   std::optional<lm::StepProfile> profile_;
   std::int64_t step_ = 0, validated_step_ = -1;
   int signal_ = 0;       // that came to any rank
@@ -185,7 +190,7 @@ Training::Training(const lm::Options& options)
       settings_(resumed_ ? &resumed_->header() : nullptr),
       run_(options, defaults_, settings_),
       data_(options.data, run_.seq_len, run_.packed),
-      division_(run_, options.sequence_parallel, world_),
+      division_(run_, options, world_),
       validation_(data_.validation_batches(run_.batch, device_, division_.batch, division_.sequence)),
       loader_(data_.tokens(), {.batch_size = run_.batch,
                                .seq_len = run_.seq_len,
@@ -197,13 +202,15 @@ Training::Training(const lm::Options& options)
                                .tokens = division_.tokens(run_)}) {
   if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
   const bool is_first = world_.rank() == 0;
-  if (!options.save.empty() && is_first) saver_.emplace(options.save, options.keep);
   manual_seed(run_.seed);
   model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
   model_->to(device_);
   model_->model.recompute = options.recompute;
   model_->set_sequence_group(division_.sequence);
-  optimizer_.emplace(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay),
+  if (resumed_) restore_model(*resumed_);
+  parallel_.emplace(*model_, world_, nn::distributed::DataParallelOptions{.shard = options.shard});
+  if (!options.save.empty()) saver_.emplace(*parallel_, options.save, options.keep);
+  optimizer_.emplace(parallel_->divide(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay)),
                      optim::AdamWOptions{.beta2 = 0.95});
   if (lm::config_text(model_->config_json(), "dtype") == "float16") scaler_.emplace(device_);
 
@@ -216,18 +223,22 @@ Training::Training(const lm::Options& options)
   });
   if (resumed_) restore(*resumed_);
   resumed_.reset();
-  parallel_.emplace(*model_, world_);
   if (!options.profile.empty() && is_first) profile_.emplace(options.profile, device_);
   print_model();
 }
 
-void Training::restore(const nn::CheckpointFile& file) {
+void Training::restore_model(const nn::CheckpointFile& file) {
   const nn::Checkpoint& header = file.header();
   if (!header.random.contains("default") || !header.data.contains("position"))
     throw CheckpointError(
         fmt::format("{}: not written by train_lm: it has no random state or no position in the data", header.path));
-  file.restore(*model_, &*optimizer_, &*scheduler_);
+  file.restore(*model_);
   default_generator().set_state(header.random.at("default"));
+}
+
+void Training::restore(const nn::CheckpointFile& file) {
+  const nn::Checkpoint& header = file.header();
+  nn::distributed::restore(file, *parallel_, *optimizer_, &*scheduler_);
   loader_.load_state_dict(header.data);
   nn::StateDict scale;
   for (const auto& [name, x] : header.data)
@@ -308,9 +319,11 @@ void Training::print(const std::string& line) {
 }
 
 void Training::print_memory() const {
-  Tensors state;
+  Tensors parameters, state;
+  for (const optim::ParameterGroup& group : optimizer_->groups())
+    for (const auto& [name, x] : group.parameters) parameters.push_back(x);
   for (const auto& [name, x] : optimizer_->state_dict()) state.push_back(x);
-  fmt::print("{}", cuda::memory_summary(device_.index, {{"parameters", model_->parameters()}, {"optimizer", state}}));
+  fmt::print("{}", cuda::memory_summary(device_.index, {{"parameters", parameters}, {"optimizer", state}}));
 }
 
 bool Training::finished() const { return done() >= 1 || (options_.stop_at > 0 && step_ >= options_.stop_at); }
@@ -329,7 +342,8 @@ void Training::step() {
     arguments.insert(arguments.end(), {batch.inputs, batch.targets, batch.cu_seqlens,
                                        full({}, static_cast<double>(batch.counted) / average, {DType::float32, device_})});
   // Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-  const bool is_eager = run_.packed || options_.eager || !options_.profile.empty();
+  // Parameters that are gathered for every layer have other memory in every step.
+  const bool is_eager = run_.packed || options_.eager || options_.shard == 3 || !options_.profile.empty();
   const Tensor loss = (is_eager ? train(arguments) : graphed_(arguments))[0];
   const double learning_rate = run_.lr * scheduler_->factor();
   scheduler_->step();
@@ -348,7 +362,7 @@ Tensors Training::train(const Tensors& batches) {
   }
   parallel_->wait({loss});
   phase("optimizer", [&] {
-    optimizer_->step({.max_norm = run_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
+    parallel_->step(*optimizer_, {.max_norm = run_.grad_clip, .scaler = scaler_ ? &*scaler_ : nullptr});
     optimizer_->zero_grad();
   });
   return {loss};
@@ -362,7 +376,8 @@ void Training::validate() {
   double sum = 0, tokens = 0;
   for (const nn::data::Batch& batch : validation_) {
     const auto n = static_cast<double>(batch.counted);
-    sum += n * model_->loss(batch.inputs, batch.targets, batch.cu_seqlens).item<double>();
+    const Tensor loss = model_->loss(batch.inputs, batch.targets, batch.cu_seqlens);
+    if (n > 0) sum += n * loss.item<double>();
     tokens += n;
   }
   model_->train();
@@ -378,8 +393,6 @@ void Training::save() {
   nn::Checkpoint checkpoint;
   checkpoint.step = step_;
   checkpoint.config = model_->config_json();
-  checkpoint.model = model_->state_dict();
-  checkpoint.optimizer = optimizer_->state_dict();
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
   checkpoint.data = loader_.state_dict();
@@ -387,7 +400,7 @@ void Training::save() {
   if (scaler_)
     for (const auto& [name, x] : scaler_->state_dict()) checkpoint.data.emplace(kLossScale + name, x);
   check_save([this] { saver_->wait(); });
-  saver_->save(checkpoint);
+  saver_->save(checkpoint, *model_, *optimizer_);
 }
 
 void Training::check_save(const std::function<void()>& check) {

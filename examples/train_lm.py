@@ -52,11 +52,15 @@ def configure(options, defaults, vocab_size, resumed):
     return config
 
 
-def divide(world, run, neighbours):
+def divide(world, run, options):
     """The groups of this process: neighbours, which share the tokens of each sequence, and those that share the batch's sequences."""
+    neighbours, given = options.sequence_parallel, options.data_parallel
     if world.size % neighbours:
         raise UsageError(f"--sequence-parallel {neighbours} does not divide {world.size} processes")
     others = world.size // neighbours
+    if given not in (None, others):
+        product = given * neighbours
+        raise UsageError(f"--data-parallel {given} times --sequence-parallel {neighbours} is {product}, but there are {world.size} processes")
     if run.batch < others:
         raise UsageError(f"--batch {run.batch} is too small for {others} {'processes' if neighbours == 1 else 'groups of processes'}")
     if run.seq_len < neighbours:
@@ -76,7 +80,7 @@ class Training:
         self.data = Data(options.data, run.seq_len, run.packed)
         if options.save or resumed:
             self.settings.fix_data(self.data.tokens)
-        neighbours, others = divide(self.world, run, options.sequence_parallel)
+        neighbours, others = divide(self.world, run, options)
         self.kept = list(self.data.validation_batches(run.batch, self.device, others, neighbours))
         how = dict(packed=run.packed, seed=run.seed, end=self.data.training_size, device=self.device)
         begin, end = others.share(run.batch)
@@ -84,14 +88,16 @@ class Training:
         shares = dict(share=(begin, end), tokens=tokens)
         self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how, **shares)
         is_first = self.world.rank == 0
-        saves = options.save and is_first
-        self.saver = stack.enter_context(glade.CheckpointSaver(options.save, keep=options.keep)) if saves else None
         glade.manual_seed(run.seed)
         self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
         self.model.model.recompute = options.recompute
         self.model.set_sequence_group(neighbours)
+        if resumed:
+            self.restore_model(resumed)
+        self.parallel = distributed.DataParallel(self.model, shard=options.shard)
+        self.saver = stack.enter_context(distributed.Saver(self.parallel, options.save, keep=options.keep)) if options.save else None
         groups = optim.decay_matrices(self.model.named_parameters(), run.weight_decay)
-        self.optimizer = optim.AdamW(groups, lr=run.lr, betas=(0.9, 0.95))
+        self.optimizer = optim.AdamW(self.parallel.divide(groups), lr=run.lr, betas=(0.9, 0.95))
         self.scaler = optim.LossScaler(self.device) if self.model.config["dtype"] == "float16" else None
         self.step, self.validated_step = 0, None
         self.received, self.signal, self.seconds, self.failure = [], 0, 0.0, None
@@ -99,7 +105,6 @@ class Training:
         self.scheduler = optim.LRScheduler(self.optimizer, self.schedule())
         if resumed:
             self.resume(resumed)
-        self.parallel = distributed.DataParallel(self.model)
         self.profile = StepProfile(options.profile, self.device) if options.profile and is_first else None
         self.train_graphed = glade.cuda.GraphedFunction(self.device, self.train)
         self.print_summary()
@@ -123,10 +128,15 @@ class Training:
             return by_steps
         return lambda step: by_steps(step if step < warmup else warmup + int(self.done() * (steps - warmup)))
 
-    def resume(self, resumed):
+    def restore_model(self, resumed):
+        """The weights, before they are divided."""
         if "default" not in resumed.random or "position" not in resumed.data:
             raise ProgramError(f"{resumed.path}: not written by train_lm: it has no random state or no position in the data")
-        resumed.restore(self.model, self.optimizer, self.scheduler)
+        resumed.restore(self.model)
+
+    def resume(self, resumed):
+        """The rest."""
+        self.parallel.restore(resumed, self.optimizer, self.scheduler)
         self.loader.load_state_dict(resumed.data)
         scale = {name.removeprefix(LOSS_SCALE): x for name, x in resumed.data.items() if name.startswith(LOSS_SCALE)}
         if self.scaler and scale:
@@ -195,7 +205,8 @@ class Training:
     def print_end(self):
         self.log.print(f"{'interrupted' if self.signal else 'finished'} after step {self.step}, {self.seconds:.1f} s")
         if self.device.type == "cuda":
-            categories = {"parameters": list(self.model.parameters()), "optimizer": list(self.optimizer.state_dict().values())}
+            parameters = [x for group in self.optimizer.param_groups for x in group.params]
+            categories = {"parameters": parameters, "optimizer": list(self.optimizer.state_dict().values())}
             print(glade.cuda.memory_summary(self.device.index, categories), end="")
         if self.history and self.history.rows:
             plot(self.history.rows, self.data.unit, self.options.plot)
@@ -235,8 +246,9 @@ class Training:
         for batch in batches:
             share = glade.full((), batch.counted / average, device=self.device)
             arguments += [batch.inputs, batch.targets, share, *([batch.cu_seqlens] if self.chosen.packed else [])]
-        # Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges.
-        is_eager = self.chosen.packed or self.options.eager or self.options.profile
+        # Where packed documents begin is read on the host, which a graph cannot do; and in a replay there are no ranges. Parameters that
+        # are gathered for every layer have other memory in every step.
+        is_eager = self.chosen.packed or self.options.eager or self.options.shard == 3 or self.options.profile
         (loss,) = self.train(arguments) if is_eager else self.train_graphed(arguments)
         learning_rate = self.optimizer.lr
         self.scheduler.step()
@@ -260,7 +272,7 @@ class Training:
             total = total + loss.detach() if total is not None else loss.detach()
         self.parallel.wait([total])
         with glade.profiler.range("optimizer"):
-            self.optimizer.step(max_norm=self.chosen.grad_clip, scaler=self.scaler)
+            self.parallel.step(self.optimizer, max_norm=self.chosen.grad_clip, scaler=self.scaler)
             self.optimizer.zero_grad()
         return [total]
 
@@ -271,9 +283,10 @@ class Training:
         self.validated_step = self.step
         self.flush()
         self.model.eval()
-        loss = sum(self.model.loss(x, y, cu_seqlens).item() * counted for x, y, cu_seqlens, counted in self.kept)
+        losses = [(self.model.loss(x, y, cu_seqlens), counted) for x, y, cu_seqlens, counted in self.kept]
+        loss = sum(loss.item() * counted for loss, counted in losses if counted)
         self.model.train()
-        totals = glade.tensor([loss, float(sum(counted for *_, counted in self.kept))], dtype=glade.float64)
+        totals = glade.tensor([float(loss), float(sum(counted for *_, counted in self.kept))], dtype=glade.float64)
         loss, counted = distributed.all_reduce(totals).tolist()
         self.on_rank_0(lambda log: log.add_validation(self.step, loss / counted))
 

@@ -53,7 +53,10 @@ void check_groups(const hdf5::Writer& file, const std::string& group, const std:
                               name.substr(0, dot), name);
 }
 
-void write_group(hdf5::Writer& file, const std::string& group, const StateDict& state, const CheckpointOptions& options) {
+using Values = std::function<Tensor(const Tensor& x)>;
+
+void write_group(hdf5::Writer& file, const std::string& group, const StateDict& state, const CheckpointOptions& options,
+                 const Values& values = {}) {
   const auto names = std::views::keys(state);
   check_groups(file, group, {names.begin(), names.end()});
   file.create_group(group);
@@ -62,7 +65,7 @@ void write_group(hdf5::Writer& file, const std::string& group, const StateDict& 
     const std::string path = dataset_name(file, group, name);
     const auto [first, is_new] = written.try_emplace(x.raw_data(), x, path);
     if (!is_new && x.numel() > 0 && is_same_view(first->second.first, x)) file.link(first->second.second, path);
-    else file.write(path, x, options.compression, options.checksums);
+    else file.write(path, values ? values(x) : x, options.compression, options.checksums);
   }
 }
 
@@ -108,7 +111,7 @@ void check_config(const Checkpoint& checkpoint, const Module& model) {
 }
 
 void save(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
-          const std::function<void(hdf5::Writer&)>& write_model) {
+          const std::function<void(hdf5::Writer&)>& write_model, const Values& values = {}) {
   if (options.compression < 0 || options.compression > 9)
     fail<ValueError>("save_checkpoint: compression is {}, expected 0 to 9", options.compression);
   // The limit of HDF5 for what is stored with the object.
@@ -128,7 +131,7 @@ void save(const std::string& path, const Checkpoint& checkpoint, const Checkpoin
   file.write_attribute("created", utc_now());
   file.write_attribute("library_version", GLADE_VERSION);
   write_model(file);
-  write_group(file, "/optimizer", checkpoint.optimizer, options);
+  write_group(file, "/optimizer", checkpoint.optimizer, options, values);
   write_group(file, "/scheduler", checkpoint.scheduler, options);
   write_group(file, "/data", checkpoint.data, options);
   write_group(file, "/random", to_state(checkpoint.random), options);
@@ -150,6 +153,12 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
     for (const std::string& name : model)
       file.write(dataset_name(file, "/model", name), read(name), options.compression, options.checksums);
   });
+}
+
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
+                     const std::function<Tensor(const Tensor& x)>& values) {
+  const auto write_model = [&](hdf5::Writer& file) { write_group(file, "/model", checkpoint.model, options, values); };
+  save(path, checkpoint, options, write_model, values);
 }
 
 CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {

@@ -41,6 +41,11 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
                      const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options = {});
 
+/// The same where `values` gives what to write in the place of each tensor of model and optimizer: once for each, model before
+/// optimizer, in the order of their names. A tensor that stands for another has its shape and dtype, and memory of its own.
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
+                     const std::function<Tensor(const Tensor& x)>& values);
+
 /// A checkpoint open for reading, whose tensors go from the file to where they belong.
 class CheckpointFile {
  public:

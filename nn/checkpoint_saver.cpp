@@ -55,8 +55,9 @@ void remove_old(const std::string& path, std::int64_t step, int keep) {
   }
 }
 
-/// A copy in host memory, in which tensors that share their memory still do.
-StateDict snapshot(const StateDict& state) {
+}  // namespace
+
+StateDict host_copy(const StateDict& state) {
   StateDict copies;
   std::map<const void*, std::pair<Tensor, Tensor>> by_address;  // the original and its copy
   for (const auto& [name, x] : state) {
@@ -73,8 +74,6 @@ StateDict snapshot(const StateDict& state) {
   return copies;
 }
 
-}  // namespace
-
 CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOptions& options)
     : path_(std::move(path)), keep_(keep), options_(options) {
   if (keep < 0) fail<ValueError>("CheckpointSaver: keep is {}, expected 0 or more", keep);
@@ -82,18 +81,20 @@ CheckpointSaver::CheckpointSaver(std::string path, int keep, const CheckpointOpt
 }
 
 void CheckpointSaver::save(const Checkpoint& checkpoint) {
-  if (checkpoint.step < 0) fail<ValueError>("CheckpointSaver: step is {}, expected 0 or more", checkpoint.step);
+  wait();
+  Checkpoint copy = checkpoint;
+  for (StateDict* state : {&copy.model, &copy.optimizer, &copy.scheduler, &copy.data}) *state = host_copy(*state);
+  save(checkpoint.step,
+       [copy = std::move(copy), options = options_](const std::string& path) { save_checkpoint(path, copy, options); });
+}
+
+void CheckpointSaver::save(std::int64_t step, std::function<void(const std::string& path)> write) {
+  if (step < 0) fail<ValueError>("CheckpointSaver: step is {}, expected 0 or more", step);
   const std::lock_guard lock(mutex_);
   finish();
-  Checkpoint copy = checkpoint;
-  for (StateDict* state : {&copy.model, &copy.optimizer, &copy.scheduler, &copy.data}) *state = snapshot(*state);
-  pending_ = std::async(std::launch::async, [copy = std::move(copy), path = path_, keep = keep_, options = options_] {
-    if (keep == 0) {
-      save_checkpoint(path, copy, options);
-    } else {
-      save_checkpoint(numbered_path(path, copy.step), copy, options);
-      remove_old(path, copy.step, keep);
-    }
+  pending_ = std::async(std::launch::async, [step, write = std::move(write), path = path_, keep = keep_] {
+    write(keep == 0 ? path : numbered_path(path, step));
+    if (keep > 0) remove_old(path, step, keep);
   });
 }
 

@@ -26,6 +26,8 @@ class CheckpointSaver {
   /// Waits for the save before and throws its error; else copies the checkpoint's tensors to host memory and returns,
   /// while the copy is written.
   void save(const Checkpoint& checkpoint);
+  /// The same where `write` writes the file of that path, on a thread of its own.
+  void save(std::int64_t step, std::function<void(const std::string& path)> write);
   /// Throws the error of a save that has failed meanwhile. Does not wait: for every step.
   void check();
   /// Waits until everything is on the disk, or throws.
@@ -41,6 +43,9 @@ class CheckpointSaver {
   std::mutex mutex_;
   std::future<void> pending_;  // guarded by it
 };
+
+/// Copies in host memory, in which tensors that share their memory still do.
+StateDict host_copy(const StateDict& state);
 
 /// Opens the checkpoint of the highest step among `path` and the numbered files of a CheckpointSaver, having read all of
 /// it. Damaged ones are passed over after `warn` was called with a message that names them. Nothing where there are no such

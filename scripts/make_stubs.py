@@ -23,7 +23,7 @@ IMPORTS = {
     "glade": ("glade._glade", ["Checkpoint", "CheckpointFile", "CheckpointSaver", "Device", "DType", "Generator", "HDF5Entry", "HDF5File", "Tensor"]),
     "glade.cuda": ("glade._glade._cuda", ["Stream"]),
     "glade.data": ("glade._glade._data", ["Batch", "Loader", "TokenData"]),
-    "glade.distributed": ("glade._glade._distributed", ["DataParallel", "ProcessGroup"]),
+    "glade.distributed": ("glade._glade._distributed", ["DataParallel", "ProcessGroup", "Saver"]),
     "glade.linear_attention": ("glade._glade._linear_attention", ["Plan"]),
     "glade.nn": ("glade._glade._nn", ["AttentionState", "Module"]),
     "glade.nn.models": ("glade._glade._models", ["AttentionStates", "CausalLM"]),
@@ -40,7 +40,7 @@ RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "require
 RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
 RETURNS |= {("Module", name): "list[Module]" for name in ("children", "modules")}
 RETURNS |= {("Plan", "asdict"): "dict[str, dict[str, Any]]"}
-RETURNS |= {("CheckpointSaver", "__enter__"): "Self", ("TokenWriter", "__enter__"): "Self", ("Loader", "__iter__"): "Self"}
+RETURNS |= {("CheckpointSaver", "__enter__"): "Self", ("Saver", "__enter__"): "Self", ("TokenWriter", "__enter__"): "Self", ("Loader", "__iter__"): "Self"}
 IGNORED = {"_arguments", "_repr_html_", "__setstate__", "__reduce__", "__setattr__", "__delattr__", "__weakref__", "__dict__", "__doc__", "__module__", "__new__", "__hash__", "__buffer__"}
 
 TENSOR = """

@@ -24,6 +24,7 @@ from pathlib import Path
 from glade._glade._distributed import (
     DataParallel,
     ProcessGroup,
+    Saver,
     _world,
     all_gather,
     all_reduce,
@@ -37,8 +38,8 @@ from glade._glade._distributed import (
 )
 
 __all__ = [
-    "DataParallel", "ProcessGroup", "all_gather", "all_reduce", "all_to_all", "broadcast", "recv", "reduce_scatter", "send", "share_sequences",
-    "shutdown", "world",
+    "DataParallel", "ProcessGroup", "Saver", "all_gather", "all_reduce", "all_to_all", "broadcast", "recv", "reduce_scatter", "send",
+    "share_sequences", "shutdown", "world",
 ]  # fmt: skip
 
 

@@ -29,9 +29,14 @@ std::vector<Batch> Data::validation_batches(std::int64_t sequences, Device devic
     std::vector<std::int64_t> starts;
     const auto [begin, end] = group.share(std::min(pieces - first, sequences));
     for (std::int64_t i = first + begin; i < first + end; ++i) starts.push_back(training_size_ + i * distance);
-    if (starts.empty()) continue;
-    const auto tokens = sequence_group.share(packed_ ? (end - begin) * seq_len_ : seq_len_);
+    const bool has_none = starts.empty();  // then it takes part all the same: ranks may gather parameters together
+    if (has_none) starts.push_back(training_size_);
+    const auto tokens = sequence_group.share(packed_ ? static_cast<std::int64_t>(starts.size()) * seq_len_ : seq_len_);
     Batch& batch = batches.emplace_back(nn::data::make_batch(*tokens_, starts, seq_len_, packed_, tokens));
+    if (has_none) {
+      fill_data(batch.targets, -100);
+      batch.counted = 0;
+    }
     batch.inputs = to_data(batch.inputs, device);
     batch.targets = to_data(batch.targets, device);
   }

@@ -26,8 +26,9 @@ class Data:
         starts = [self.training_size + i * distance for i in range(pieces)]
         for first in range(0, pieces, sequences):
             begin, end = group.share(min(pieces - first, sequences))
-            if begin == end:
-                continue
-            tokens = sequence_group.share((end - begin) * self._seq_len if self._packed else self._seq_len)
-            batch = make_batch(self.tokens, starts[first + begin : first + end], self._seq_len, self._packed, tokens=tokens)
-            yield batch.inputs.to(device), batch.targets.to(device), batch.cu_seqlens, batch.counted
+            has_none = begin == end  # then it takes part all the same: ranks may gather parameters together
+            mine = starts[:1] if has_none else starts[first + begin : first + end]
+            tokens = sequence_group.share(len(mine) * self._seq_len if self._packed else self._seq_len)
+            batch = make_batch(self.tokens, mine, self._seq_len, self._packed, tokens=tokens)
+            targets = batch.targets * 0 - 100 if has_none else batch.targets
+            yield batch.inputs.to(device), targets.to(device), batch.cu_seqlens, 0 if has_none else batch.counted

@@ -78,6 +78,14 @@ void add_options(CLI::App& app, Options& o) {
   add_run_options(app, o);
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->type_name("DEVICE")->capture_default_str();
   app.add_flag("--recompute", o.recompute, "Save memory: keep only the inputs of layers, and compute the rest again in backward");
+  app.add_option("--data-parallel", o.data_parallel,
+                 "Processes, or groups of --sequence-parallel, that share the batch's sequences")
+      ->check(positive_integer())
+      ->default_str("all that there are");
+  app.add_option("--shard", o.shard,
+                 "What all processes divide among them: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
   app.add_option("--sequence-parallel", o.sequence_parallel, "Processes that share the tokens of each sequence")
       ->check(positive_integer())
       ->capture_default_str();

@@ -21,8 +21,9 @@ struct Options {
   std::optional<double> minutes, lr, weight_decay, grad_clip;
   std::optional<std::uint64_t> seed;
   bool packed = false, eager = false, recompute = false;
+  std::optional<std::int64_t> data_parallel;
   std::int64_t sequence_parallel = 1, stop_at = 0, eval_every = 250, save_every = 0;
-  int keep = 0;
+  int shard = 0, keep = 0;
 };
 
 /// Of the options that depend on the device.

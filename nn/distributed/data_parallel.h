@@ -69,6 +69,8 @@ class DataParallel {
 
   const ProcessGroup& group() const { return group_; }  ///< Whose ranks average their gradients.
   int shard() const;                                    ///< As in the options: what is divided over the ranks.
+  /// What is divided, for saver.cpp; null where nothing is.
+  const Shards* shards() const { return shards_.get(); }
   /// Memory of this rank that holds the gathered parameters of shard 3 now.
   std::size_t gathered_bytes() const;
 

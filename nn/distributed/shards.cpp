@@ -59,7 +59,10 @@ Shards::Shards(Module& model, const ProcessGroup& group, Shard shard, std::size_
     fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", static_cast<int>(shard));
   for (const NamedTensors& list : lists) {
     FlatParameters& block = *blocks_.emplace_back(std::make_unique<FlatParameters>(list, group, frees));
-    for (std::size_t i = 0; i < list.size(); ++i) places_[list[i].second.impl()] = {&block, i};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      places_[list[i].second.impl()] = {&block, i};
+      places_of_shards_[block.parameters()[i].shard.impl()] = {&block, i};
+    }
   }
   for (const Tensors& part : parts) {
     std::vector<FlatParameters*>& of = parts_.emplace_back();
@@ -77,6 +80,11 @@ Shards::~Shards() {
 const Shards::Place* Shards::find(const Tensor& parameter) const {
   const auto found = places_.find(parameter.impl());
   return found != places_.end() ? &found->second : nullptr;
+}
+
+const Shards::Place* Shards::find_shard(const Tensor& shard) const {
+  const auto found = places_of_shards_.find(shard.impl());
+  return found != places_of_shards_.end() ? &found->second : nullptr;
 }
 
 // ---- gradients -------------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class Shards {
     const FlatParameter& get() const { return block->parameters()[index]; }
   };
   const Place* find(const Tensor& parameter) const;
+  /// The same for a shard.
+  const Place* find_shard(const Tensor& shard) const;
 
   /// Called when a gradient is final.
   void add_gradient(const Tensor& parameter);
@@ -59,7 +61,7 @@ class Shards {
   ProcessGroup group_;
   Shard shard_;
   std::vector<std::unique_ptr<FlatParameters>> blocks_;
-  std::map<const TensorImpl*, Place> places_;
+  std::map<const TensorImpl*, Place> places_, places_of_shards_;
   std::deque<FlatParameters*> reducing_;             // in the order in which they began
   models::CausalLM* model_ = nullptr;                // these two with Shard::parameters
   std::vector<std::vector<FlatParameters*>> parts_;  // the blocks that each part of the model reads

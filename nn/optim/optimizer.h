@@ -45,6 +45,7 @@ class Optimizer {
 
   /// Learning rates and weight decays may be changed between steps, the parameters may not.
   std::vector<ParameterGroup>& groups() { return groups_; }
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
   /// Sets the learning rate of every group. ValueError for one that is negative or not finite.
   void set_lr(double lr);
 

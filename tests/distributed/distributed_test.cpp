@@ -22,26 +22,34 @@ class Distributed : public RanksTest {
     const ProcessResult result = run_ranks(ranks, tests(filter));
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_NE(result.output.find("[  PASSED  ]"), std::string::npos) << result.output;
+    EXPECT_EQ(result.output.find("[  PASSED  ] 0 tests"), std::string::npos) << "no test is called " << filter;
   }
 };
 
 TEST_F(Distributed, CollectivesOfTwoProcesses) { expect_passes(2, "Collective*"); }
 TEST_F(Distributed, CollectivesOfFourProcesses) { expect_passes(4, "Collective*"); }
 TEST_F(Distributed, DataParallelTrainingOfTwoProcesses) { expect_passes(2, "DataParallel*"); }
-TEST_F(Distributed, DataParallelTrainingOfFourProcesses) { expect_passes(4, "DataParallel*"); }
+TEST_F(Distributed, DataParallelTrainingOfFourProcesses) {
+  expect_passes(4, "DataParallelTraining.HasTheLosses*:DataParallelTraining.WithShares*");
+}
 
 TEST_F(Distributed, ShardedTrainingOfTwoProcesses) { expect_passes(2, "ShardedParameters*:*ShardedTraining.OfTwoRanks*"); }
 TEST_F(Distributed, ShardedTrainingOfFourProcesses) {
   expect_passes(4, "ShardedParameters*:*ShardedTraining.BesideSequenceParallel/*:*ShardedTraining.InFloat32/*");
 }
 
+TEST_F(Distributed, CheckpointsOfTwoProcesses) { expect_passes(2, "DividedCheckpoint*"); }
+TEST_F(Distributed, CheckpointsOfFourProcesses) { expect_passes(4, "DividedCheckpoint.GoesOn*"); }
+
 TEST_F(Distributed, SequenceParallelOfTwoProcesses) { expect_passes(2, "SequenceParallel*"); }
-TEST_F(Distributed, SequenceParallelOfFourProcesses) { expect_passes(4, "SequenceParallel*"); }
+TEST_F(Distributed, SequenceParallelOfFourProcesses) {
+  expect_passes(4, "SequenceParallel.*:SequenceParallelTraining.BesideDataParallel*");
+}
 
 // All of it takes minutes: scripts/check.sh runs it.
 TEST_F(Distributed, MatrixOfTraining) {
   if (std::getenv("GLADE_TEST_MATRIX") == nullptr) GTEST_SKIP() << "a part of scripts/check.sh";
-  for (const int ranks : {2, 4}) expect_passes(ranks, "*Sharded*:*ParallelTraining*");
+  for (const int ranks : {2, 4}) expect_passes(ranks, "*Training*:*Sharded*:DividedCheckpoint*:-Cuda*");
 }
 
 TEST_F(Distributed, OnTheGPUsOfThisHost) {

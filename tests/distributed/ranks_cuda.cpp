@@ -193,7 +193,8 @@ enum class Mode { alone, eager, graphed };
 enum class Share { sequences, tokens };
 
 /// The losses of training on the same global batches.
-std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device, Share share = Share::sequences) {
+std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device, Share share = Share::sequences,
+                          int shard = 0) {
   constexpr std::int64_t kSequences = 8, kTokens = 256;
   const ProcessGroup group = mode == Mode::alone ? ProcessGroup() : world;
   nn::models::GLAConfig config;
@@ -206,13 +207,13 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   nn::models::GLAForCausalLM model(config);
   model.to(device);
   if (share == Share::tokens) model.set_sequence_group(group);
-  nn::distributed::DataParallel parallel(model, group, {.bucket_bytes = 1 << 18});
-  nn::optim::AdamW optimizer(model.named_parameters(), {.lr = 1e-3});
+  nn::distributed::DataParallel parallel(model, group, {.shard = shard, .bucket_bytes = 1 << 18});
+  nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model.named_parameters(), 1e-3, 0.01)));
   const auto step = [&](const Tensors& batch) {
     const Tensor loss = model.loss(batch[0], batch[1]), shown = loss.detach();
     loss.backward();
     parallel.wait({shown});
-    optimizer.step({.max_norm = 1});
+    parallel.step(optimizer, {.max_norm = 1});
     optimizer.zero_grad();
     return Tensors{shown};
   };
@@ -243,6 +244,27 @@ TEST_F(CudaRanks, TrainingOnPartsOfSequencesHasTheLossesOfOneGPU) {
   const auto alone = train(Mode::alone, DType::float32, world(), gpu()),
              together = train(Mode::eager, DType::float32, world(), gpu(), Share::tokens);
   for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]) << "step " << i;
+}
+
+TEST_F(CudaRanks, DividedTrainingHasTheLossesOfOneGPU) {
+  const auto alone = train(Mode::alone, DType::float32, world(), gpu());
+  for (const Share share : {Share::sequences, Share::tokens})
+    for (const int shard : {1, 2, 3}) {
+      const auto together = train(Mode::eager, DType::float32, world(), gpu(), share, shard);
+      for (std::size_t i = 0; i < 10; ++i)
+        EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]) << "shard " << shard << ", step " << i;
+    }
+}
+
+TEST_F(CudaRanks, DividedTrainingHasTheSameBitsInTwoRunsAndInGraphs) {
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const int shard : {1, 2, 3}) {
+      const auto eager = train(Mode::eager, dtype, world(), gpu(), Share::sequences, shard);
+      EXPECT_EQ(train(Mode::eager, dtype, world(), gpu(), Share::sequences, shard), eager) << "shard " << shard;
+      if (shard < 3) {
+        EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu(), Share::sequences, shard), eager) << "shard " << shard;
+      }
+    }
 }
 
 TEST_F(CudaRanks, GraphedTrainingHasTheBitsOfEagerTraining) {

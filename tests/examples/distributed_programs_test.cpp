@@ -2,6 +2,8 @@
 #include <fstream>
 #include <map>
 
+#include <glade/nn/hdf5_file.h>
+
 #include "distributed/mpirun.h"
 #include "support/testing.h"
 
@@ -92,10 +94,11 @@ TEST_F(DistributedPrograms, TrainLmHasTheSameLossesWhereRanksShareSequences) {
 TEST_F(DistributedPrograms, TrainLmGoesOnWithAnotherNumberOfRanks) {
   ASSERT_EQ(run_ranks(1, kTrain + "--batch 4 --seq-len 32 --steps 20 --eval-every 0 --log whole.csv").exit_code, 0);
   int stop = 5;
-  for (const int ranks : {2, 4, 1}) {
+  for (const auto& [ranks, division] :
+       {std::pair(2, "--shard 3"), {4, "--shard 1 --data-parallel 2 --sequence-parallel 2"}, {1, "--shard 2"}}) {
     const ProcessResult result =
-        run_ranks(ranks, kTrain +
-                             "--batch 4 --seq-len 32 --steps 20 --eval-every 0 --save model.h5 --resume auto "
+        run_ranks(ranks, kTrain + division +
+                             " --batch 4 --seq-len 32 --steps 20 --eval-every 0 --save model.h5 --resume auto "
                              "--log parts.csv --stop-at " +
                              std::to_string(stop));
     ASSERT_EQ(result.exit_code, 0) << result.output;
@@ -109,6 +112,42 @@ TEST_F(DistributedPrograms, TrainLmGoesOnWithAnotherNumberOfRanks) {
     if (parts.contains(step) && loss > 0) {
       EXPECT_NEAR(parts.at(step), loss, 1e-4 * loss) << "step " << step;
     }
+}
+
+// A run that stops and goes on ends with the file of one that does not; and where nothing is clipped two ranks have the same bits
+// however they are divided.
+TEST_F(DistributedPrograms, TrainLmWritesTheSameFileHoweverItIsDivided) {
+  const std::string options = "--batch 4 --seq-len 32 --steps 8 --eval-every 4 --grad-clip 0 ";
+  const auto content = [](const std::string& path) {
+    std::map<std::string, std::vector<double>> values;
+    for (const auto& [name, x] : nn::load_state_dict_hdf5(path))
+      if (!name.starts_with("data.")) values[name] = x.to_vector<double>();
+    return values;
+  };
+  const auto run = [&](const std::string& more) {
+    const ProcessResult result = run_ranks(2, kTrain + options + more);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  };
+  run("--save whole.h5");
+  run("--save divided.h5 --shard 3 --recompute");
+  run("--save parts.h5 --shard 2 --stop-at 3");
+  run("--save parts.h5 --shard 2 --resume auto");
+  const auto whole = content("whole.h5");
+  EXPECT_GT(whole.size(), 10u);
+  EXPECT_EQ(content("divided.h5"), whole);
+  EXPECT_EQ(content("parts.h5"), whole);
+}
+
+TEST_F(DistributedPrograms, TrainLmRefusesDivisionsThatDoNotFit) {
+  for (const auto& [more, error] :
+       {std::pair("--data-parallel 3", "--data-parallel 3 times --sequence-parallel 1 is 3, but there are 2 processes"),
+        {"--data-parallel 2 --sequence-parallel 2",
+         "--data-parallel 2 times --sequence-parallel 2 is 4, but there are 2 processes"},
+        {"--shard 4", "--shard"}}) {
+    const ProcessResult result = run_ranks(2, kTrain + "--batch 4 " + more);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(error), std::string::npos) << result.output;
+  }
 }
 
 TEST_F(DistributedPrograms, ASignalToAnyRankSavesOnceAndEndsAll) {

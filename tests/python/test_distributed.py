@@ -164,17 +164,25 @@ def test_train_lm_on_parts_of_sequences(tmp_path):
     data.write_text("".join(f"Line {i}: {i * i} lazy dogs.\n" for i in range(600)))
     options = "--device cpu --layers 1 --hidden 32 --heads 2 --seq-len 45 --batch 3 --warmup 5 --steps 6 --eval-every 3".split()
 
-    def losses(ranks, neighbours):
+    def losses(ranks, neighbours, *more):
         log = tmp_path / f"{ranks}.{neighbours}.csv"
-        code, output = run(ranks, EXAMPLES / "train_lm.py", "--data", data, "--log", log, "--sequence-parallel", str(neighbours), *options)
+        how = ["--sequence-parallel", str(neighbours), *more]
+        code, output = run(ranks, EXAMPLES / "train_lm.py", "--data", data, "--log", log, *how, *options)
         assert code == 0, output
         rows = csv.DictReader(log.open())
         return [float(value) for row in rows for name, value in row.items() if "bits_per" in name and value]
 
     alone = losses(1, 1)
     assert len(alone) >= 6
-    for ranks, neighbours in ((2, 2), (4, 2)):
-        assert losses(ranks, neighbours) == pytest.approx(alone, rel=1e-4)
+    for ranks, neighbours, shard in ((2, 2, 0), (4, 2, 3)):
+        assert losses(ranks, neighbours, "--shard", str(shard)) == pytest.approx(alone, rel=1e-4)
+    # Written by two ranks, which divide everything, and by one.
+    save = ["--save", tmp_path / "model.h5", "--resume", "auto"]
+    first = losses(2, 1, "--shard", "3", "--stop-at", "3", *save)
+    rest = losses(1, 1, *save)
+    assert first[:3] == pytest.approx(alone[:3], rel=1e-4) and rest[-2:] == pytest.approx(alone[-2:], rel=1e-4)
+    code, output = run(2, EXAMPLES / "train_lm.py", "--data", data, "--data-parallel", "4", *options)
+    assert code != 0 and "--data-parallel 4 times --sequence-parallel 1 is 4, but there are 2 processes" in output, output
 
 
 @needs_mpi
