@@ -96,10 +96,11 @@ void bind_collectives(py::module_& distributed) {
       },
       arg("shape"), arg("source"), py::kw_only(), arg("dtype") = DType::float32, arg("device") = kCPU, group, Unlocked(),
       "Receives a tensor from rank `source`. It requires a gradient, which backward sends back, where the sender's tensor does.");
-  distributed.def("share_sequences", &share_sequences, arg("cu_seqlens"), arg("tokens"),
-                  "The part of cu_seqlens [N + 1] of packed sequences for the tokens (begin, end), counted from begin: what models whose "
-                  "sequence group shares out these tokens take. The first number is negative where the first sequence begins earlier, "
-                  "the last one larger than end - begin where the last sequence goes on.");
+  distributed.def(
+      "share_sequences", &share_sequences, arg("cu_seqlens"), arg("tokens"),
+      "The part of cu_seqlens [N + 1] of packed sequences for the tokens (begin, end), counted from begin: what models whose "
+      "sequence group shares out these tokens take. The first number is negative where the first sequence begins earlier, "
+      "the last one larger than end - begin where the last sequence goes on.");
 }
 
 /// This rank's part of a parameter, or of a pair of a name and a parameter.

@@ -163,7 +163,8 @@ void bind_models(py::module_& module) {
           "token that comes with states is always one recurrent step.")
       .def("set_sequence_group", &CausalLM::set_sequence_group, arg("group"),
            "Shares out the tokens of every sequence over the ranks of a group: ids and targets of forward() and loss() are then "
-           "this rank's, and cu_seqlens is that of distributed.share_sequences(). Calls with states, as in generate(), are of this process alone.")
+           "this rank's, and cu_seqlens is that of distributed.share_sequences(). Calls with states, as in generate(), are of "
+           "this process alone.")
       .def("_arguments",
            [](const CausalLM& self) {
              py::dict config = py::module_::import("json").attr("loads")(self.config_json());

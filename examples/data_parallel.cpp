@@ -8,8 +8,8 @@ using namespace glade;
 constexpr std::int64_t kBatch = 8, kTokens = 32, kSteps = 60;
 
 void train(const char* text, const char* model_file) {
-  const ProcessGroup world = ProcessGroup::world();                // rank 2 of 4, say
-  const Device device = world.device();                            // a GPU of its own, or the CPU
+  const ProcessGroup world = ProcessGroup::world();                        // rank 2 of 4, say
+  const Device device = world.device();                                    // a GPU of its own, or the CPU
   const std::pair<std::int64_t, std::int64_t> mine = world.share(kBatch);  // this rank's sequences of each batch
 
   const auto data = std::make_shared<nn::data::TokenData>(std::vector<std::string>{text});

@@ -79,7 +79,8 @@ Tensor gradient_before(const Tensor& query, const Tensor& key, const Tensor& val
                        const Tensor& grad_o, const Tensor& grad_after) {
   const auto sequences = linear_attention::check(query, key, value, options);
   const Recurrence r = linear_attention::canonical(query, key, value, options, sequences);
-  if (!grad_o.defined() && !grad_after.defined()) return zeros({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  if (!grad_o.defined() && !grad_after.defined())
+    return zeros({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   AttentionProblem problem = linear_attention::problem_of(r, {.initial_state = true});
   problem.states_only = true;
   const Algorithm algorithm = options.backward_algorithm.value_or(options.algorithm);
@@ -211,10 +212,12 @@ Packed::Packed(const char* operation, const Tensor& cu_seqlens, std::int64_t tok
   const bool is_rising = std::ranges::is_sorted(boundaries);
   if (tokens == 0 || !is_rising || boundaries.front() > 0 || boundaries[1] <= 0 || boundaries.back() < tokens ||
       boundaries[boundaries.size() - 2] >= tokens)
-    fail<ValueError>("{}: cu_seqlens goes from {} over {} and {} to {}: expected the sequences of this rank's {} tokens, from its "
-                     "first one counted",
-                     operation, boundaries.front(), boundaries[1], boundaries[boundaries.size() - 2], boundaries.back(), tokens);
-  const bool from_before = boundaries.front() < 0, goes_on = boundaries.back() > tokens;
+    fail<ValueError>(
+        "{}: cu_seqlens goes from {} over {} and {} to {}: expected the sequences of this rank's {} tokens, from its "
+        "first one counted",
+        operation, boundaries.front(), boundaries[1], boundaries[boundaries.size() - 2], boundaries.back(), tokens);
+  const bool from_before = boundaries.front() < 0;
+  const bool goes_on = boundaries.back() > tokens;
   if ((from_before && group.rank() == 0) || (goes_on && group.rank() == group.size() - 1))
     fail<ValueError>("{}: cu_seqlens goes from {} to {}, outside of the tokens of all ranks: rank {} of {} has {}", operation,
                      boundaries.front(), boundaries.back(), group.rank(), group.size(), tokens);
@@ -263,7 +266,8 @@ States exchange_border_states(const SavedArguments::Arguments& all, const Tensor
     const auto one = arguments_of(all, packed, packed.exit);
     effect = effect_of(one.query, one.key, one.value, one.options);
     if (!packed.passes() && initial_states.defined())
-      effect.added = effect.added + decayed(slice(initial_states, 0, packed.exit, packed.exit + 1), effect.key_decay, effect.value_decay);
+      effect.added =
+          effect.added + decayed(slice(initial_states, 0, packed.exit, packed.exit + 1), effect.key_decay, effect.value_decay);
   } else {
     effect.added = zeros({1, heads, K, V}, kind);
   }
@@ -276,7 +280,8 @@ States exchange_border_states(const SavedArguments::Arguments& all, const Tensor
 
 std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& key, const Tensor& value,
                                            const RecurrentOptions& options, const ProcessGroup& group) {
-  if (query.ndim() != 4) fail<ShapeError>("recurrent: query is {}: expected [1, tokens, heads, channels] on several ranks", query.shape());
+  if (query.ndim() != 4)
+    fail<ShapeError>("recurrent: query is {}: expected [1, tokens, heads, channels] on several ranks", query.shape());
   const Packed packed("recurrent", options.cu_seqlens, query.size(1), options.reverse, group);
   RecurrentOptions own = options;
   own.cu_seqlens = packed.cu_seqlens();
@@ -303,8 +308,10 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
                      Tensor added;
                      if (packed.enters) {
                        const auto one = arguments_of(all, packed, packed.entry);
-                       const Tensor after = of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
-                       added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry), after);
+                       const Tensor after =
+                           of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
+                       added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry),
+                                               after);
                      } else {
                        added = zeros({1, states[1], states[2], states[3]}, kind);
                      }

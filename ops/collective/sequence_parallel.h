@@ -8,10 +8,10 @@
 // or none does: else all ranks get a ShapeError in backward(). Gradients of weights are those of a rank's tokens, to be added up
 // over the ranks. In a group of one these are the functions of the same names.
 //
-// Packed sequences lie one after the other over all ranks, in a batch of 1. A rank's cu_seqlens is that of the sequences of which it
-// has tokens, at least one token, as share_sequences() gives it. Initial and final states are those of these sequences, on this rank
-// alone: the final state of a sequence that goes on, on the next rank, is the one after this rank's tokens, and its loss may use it or
-// not. What the ranks exchange is one state each, for the sequence that crosses the border to the next rank.
+// Packed sequences lie one after the other over all ranks, in a batch of 1. A rank's cu_seqlens is that of the sequences of which
+// it has tokens, at least one token, as share_sequences() gives it. Initial and final states are those of these sequences, on
+// this rank alone: the final state of a sequence that goes on, on the next rank, is the one after this rank's tokens, and its
+// loss may use it or not. What the ranks exchange is one state each, for the sequence that crosses the border to the next rank.
 #include <utility>
 
 #include <glade/core/process_group.h>
@@ -26,14 +26,14 @@ namespace glade {
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                                     const ProcessGroup& group);
 
-/// short_convolution(): every rank takes the last W - 1 inputs of the rank before. On all ranks ValueError or ShapeError where ranks
-/// have fewer tokens than that.
+/// short_convolution(): every rank takes the last W - 1 inputs of the rank before. On all ranks ValueError or ShapeError where
+/// ranks have fewer tokens than that.
 std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions& options,
                                             const ProcessGroup& group);
 
-/// The part of `cu_seqlens`, int32 or int64 [N + 1] of packed sequences, for the tokens [begin, end), counted from `begin`: int64 on
-/// the CPU. The first number is negative where the first sequence begins earlier, the last one larger than end - begin where the
-/// last sequence goes on. An empty sequence at a border belongs to no rank. ValueError for tokens that are not there.
+/// The part of `cu_seqlens`, int32 or int64 [N + 1] of packed sequences, for the tokens [begin, end), counted from `begin`: int64
+/// on the CPU. The first number is negative where the first sequence begins earlier, the last one larger than end - begin where
+/// the last sequence goes on. An empty sequence at a border belongs to no rank. ValueError for tokens that are not there.
 Tensor share_sequences(const Tensor& cu_seqlens, std::pair<std::int64_t, std::int64_t> tokens);
 
 }  // namespace glade

@@ -48,7 +48,8 @@ class DistributedKills : public RanksTest {
   /// Starts training, kills a rank, and returns what the run printed after all its processes have ended.
   std::string run_and_kill(int rank, milliseconds after) {
     for (int r = 0; r < ranks_; ++r) std::filesystem::remove("pid." + std::to_string(r));
-    auto result = std::async(std::launch::async, [this] { return run("--save model.h5 --save-every 10 --resume auto --log parts.csv"); });
+    auto result =
+        std::async(std::launch::async, [this] { return run("--save model.h5 --save-every 10 --resume auto --log parts.csv"); });
     for (int r = 0; r < ranks_; ++r)
       while (!std::filesystem::exists("pid." + std::to_string(r))) std::this_thread::sleep_for(milliseconds(5));
     std::this_thread::sleep_for(after);
