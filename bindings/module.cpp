@@ -22,9 +22,9 @@ PYBIND11_MODULE(_glade, module) {
   bind_cuda(module);
   bind_modules(module);
   bind_optim(module);
+  bind_checkpoint(module);
   bind_distributed(module);
   bind_models(module);
-  bind_checkpoint(module);
   bind_data(module);
   bind_profiler(module);
   make_modules_collectable();
