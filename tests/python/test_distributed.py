@@ -135,7 +135,8 @@ distributed.shutdown()
 def run(ranks, *arguments):
     variables = {
         "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "GLADE_DISTRIBUTED_TIMEOUT": "30",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "GLADE_DISTRIBUTED_TIMEOUT": "30",
     }  # fmt: skip
     command = ["mpirun", "-n", str(ranks), sys.executable, *arguments]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
