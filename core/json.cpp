@@ -16,7 +16,8 @@ std::string dump_json(const json& value, int indent) { return value.dump(indent)
 std::string dump_json(const ordered_json& value, int indent) { return value.dump(indent); }
 std::string json_string(std::string_view text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
 
-json detail::parse_json_object(std::string_view text, int deepest) {
+template <class Json>
+Json detail::parse_json_object(std::string_view text, int deepest) {
   using Event = json::parse_event_t;
   std::vector<std::set<std::string>> keys;
   const auto check = [&](int depth, Event event, json& value) {
@@ -32,5 +33,6 @@ json detail::parse_json_object(std::string_view text, int deepest) {
   if (!object.is_object()) throw WrongJson("is no JSON object");
   return object;
 }
+template json detail::parse_json_object(std::string_view text, int deepest);
 
 }  // namespace glade

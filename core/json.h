@@ -28,16 +28,18 @@ namespace detail {
 struct WrongJson : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-nlohmann::json parse_json_object(std::string_view text, int deepest);
+/// Json is nlohmann::json, which is only declared here.
+template <class Json>
+Json parse_json_object(std::string_view text, int deepest);
 
 }  // namespace detail
 
 /// The object that `text`, which need not be trusted, is. Error, which names `what`, where it is none, has a name twice, or is
 /// nested deeper than `deepest`, the object counted in: to print and to destroy JSON takes stack for every level.
-template <class Error, class Json = nlohmann::json>  // a parameter, as it is declared alone here
+template <class Error, class Json = nlohmann::json>
 Json parse_json_object(std::string_view what, std::string_view text, int deepest = 16) {
   try {
-    return detail::parse_json_object(text, deepest);
+    return detail::parse_json_object<Json>(text, deepest);
   } catch (const detail::WrongJson& wrong) {
     fail<Error>("{} {}", what, wrong.what());
   }
