@@ -82,7 +82,7 @@ def test_runs_in_a_clean_environment(python, tmp_path):
     _, modules, libraries = run(python, tmp_path)
     packages = str(python.parents[1])
     carried = {Path(name).name.partition(".")[0] for name in libraries if name.startswith(f"{packages}/")}
-    assert carried == {"_glade", "libglade", "libgomp", "libfmt"}
+    assert carried == {"_glade", "libglade", "libgomp", "libfmt", "libsleef"}
     assert not [name for name in libraries if str(BUILD) in name or name.startswith(str(ROOT / "bindings"))]
     standard = set(sys.stdlib_module_names) | {"__main__", "numpy", "glade"}
     assert {name for name in modules if not name.startswith("_")} <= standard
