@@ -16,6 +16,8 @@ import statistics
 import sys
 import time
 
+from compare_cpu import fastest
+
 
 def power(text):
     base, _, exponent = text.partition("^")
@@ -264,14 +266,7 @@ def burst(function, seconds, wait):
             function()
         wait()
         return (time.perf_counter() - start) / 20
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        start = time.perf_counter()
-        function()
-        stop = time.perf_counter()
-        best = min(best, stop - start)
-        if stop >= end:
-            return best
+    return fastest(function, seconds) / 1e3
 
 
 def measure(functions, options, waits):

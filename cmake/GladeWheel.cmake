@@ -1,7 +1,8 @@
 # A wheel: the extension module, libglade.so beside it, and in glade/lib the OpenMP runtime, fmt and SLEEF. OpenBLAS, HDF5 and zlib
 # are in libglade.so, linked from their archives: only the parts that glade calls, hidden from everybody else. The OpenMP
 # runtime stays a library under its own name, because a process must have no second one. So does fmt: the objects of the
-# build tree, which call its library, are then the wheel's too; and SLEEF, which is packaged as nothing else. CUDA's libraries come from NVIDIA's wheels.
+# build tree, which call its library, are then the wheel's too. So does SLEEF, of which Debian 12 packages no archive. CUDA's
+# libraries come from NVIDIA's wheels.
 foreach(archive sz aec)  # which libhdf5.a calls
   find_library(GLADE_${archive}_ARCHIVE lib${archive}.a)
   if(NOT GLADE_${archive}_ARCHIVE)

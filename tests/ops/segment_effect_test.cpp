@@ -69,9 +69,9 @@ GLADE_DEVICE_TESTS(SegmentEffectTest);
 TEST_P(SegmentEffectTest, GivesTheStatesOfAWholeSequence) {
   const Spec specs[] = {
       {.B = 2, .T = 1, .H = 2, .K = 16, .V = 16, .gates = "k", .state = 4},
-      {.B = 1, .T = 400, .H = 2, .K = 64, .V = 64, .gates = "k", .state = 4},
+      {.B = 1, .T = 700, .H = 2, .K = 64, .V = 64, .gates = "k", .state = 4},
       {.B = 1, .T = 3000, .H = 1, .Hkv = 1, .K = 24, .V = 16, .gates = "k", .state = 4, .gate = -0.003},
-      {.B = 2, .T = 300, .H = 2, .K = 128, .V = 64, .gates = "k", .state = 3, .gate = -0.03},
+      {.B = 2, .T = 300, .H = 4, .K = 128, .V = 64, .gates = "k", .state = 3, .gate = -0.03},
       {.B = 1, .T = 1100, .H = 1, .Hkv = 1, .K = 32, .V = 72, .gates = "g", .state = 4, .gate = -0.003},
       {.B = 1, .T = 520, .H = 1, .Hkv = 1, .K = 128, .V = 128, .gates = "m", .state = 4, .gate = -0.003},
       {.B = 2, .T = 130, .H = 2, .K = 24, .V = 40, .gates = "gmk", .state = 4, .reverse = true, .gate = -0.03},
