@@ -46,7 +46,7 @@ TEST_F(Distributed, SequenceParallelOfFourProcesses) {
   expect_passes(4, "SequenceParallel.*:SequenceParallelTraining.BesideDataParallel*");
 }
 
-// All of it takes minutes: scripts/check.sh runs it.
+// On all ranks what the tests above leave out on some.
 TEST_F(Distributed, MatrixOfTraining) {
   if (std::getenv("GLADE_TEST_MATRIX") == nullptr) GTEST_SKIP() << "a part of scripts/check.sh";
   for (const int ranks : {2, 4}) expect_passes(ranks, "*Training*:*Sharded*:DividedCheckpoint*:-Cuda*");

@@ -1,7 +1,6 @@
 // Run by distributed_test under mpirun: training on several ranks gives what one process gives. Every rank runs every test.
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -24,17 +23,11 @@ namespace {
 using namespace testing_support;
 using nn::distributed::DataParallel;
 
-/// Of a long run: 100 where scripts/check.sh runs all of it.
-int long_run() {
-  const bool is_all = std::getenv("GLADE_TEST_MATRIX") != nullptr;
-  return is_all ? 100 : 25;
-}
-
 /// How a model is trained; the global batch is the same for every number of ranks.
 struct Variant {
   DType dtype = DType::float64;
   bool packed = false, recompute = false;
-  int batch = 8, accumulate = 1, steps = long_run();
+  int batch = 8, accumulate = 1, steps = 100;
   std::size_t bucket_bytes = 1 << 13;  // several buckets
   bool lightning = false;
   int sequence = 1;  // neighbouring ranks that share each sequence
