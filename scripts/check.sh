@@ -7,7 +7,7 @@
 #   lint      clang-tidy, in a build without CUDA and, where nvcc is found, in one with it
 #   docs      the documentation site is built without a warning (needs the Python package, which scripts/test.sh builds)
 #   kills     training on four processes, of which 20 are killed at random times (needs MPI and what scripts/test.sh builds)
-#   ranks     training on 2 and 4 processes in all combinations, for more steps (needs the same)
+#   ranks     training on 2 and 4 processes in all combinations (needs the same)
 #   sanitize  the tests in C++ under AddressSanitizer and UndefinedBehaviorSanitizer, and files damaged at random (tests/fuzz)
 source "$(dirname "$0")/common.sh"
 changed=() checks=()
