@@ -10,6 +10,7 @@ share of the copy's bytes a second it reaches, and the ratio to PyTorch where th
 """
 import argparse
 import csv
+import functools
 import math
 import os
 import statistics
@@ -216,8 +217,9 @@ class Inputs:
         import numpy
         self.numpy, self.side, self.libraries, self.device = numpy, side, libraries, device
         self.random = numpy.random.default_rng(0)
+        self.values = functools.cache(self.draw)  # a large row of random numbers takes longer than what is timed
 
-    def values(self, kind, dtype):
+    def draw(self, kind, dtype):
         np, n = self.numpy, self.side
         shapes = {"row": (n,), "column": (n, 1), "scalar": (), "cube": (16, n // 16, n), "heads": (8, n // 8, 16, n // 16),
                   "narrow": (n * n // 64, 64), "weight": (256, 64), "batch": (64, n // 16, n // 16), "one row": (1, n),
