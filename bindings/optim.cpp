@@ -209,6 +209,11 @@ void bind_optim(py::module_& module) {
                  "A schedule that rises in equal steps to 1 over `warmup` steps, then falls to final_factor along half a cosine "
                  "until step `total`, and "
                  "stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].");
+  optimizers.def(
+      "warmup_stable_decay_lr", warmup_stable_decay_lr, arg("warmup"), arg("decay"), arg("total"), arg("final_factor") = 0.0,
+      "A schedule that rises in equal steps to 1 over `warmup` steps, stays there, and over the last `decay` of `total` "
+      "steps falls in equal steps to final_factor, where it stays (warmup-stable-decay, arXiv 2404.06395). ValueError "
+      "unless warmup and decay are at least 0 and together at most total, and final_factor is in [0, 1].");
   optimizers.def("step_lr", step_lr, arg("step_size"), arg("gamma") = 0.1,
                  "A schedule that multiplies the learning rate by gamma every step_size steps. ValueError unless step_size is "
                  "positive.");

@@ -115,6 +115,8 @@ class Training {
   int run();
 
  private:
+  /// The share of the highest learning rate at each step.
+  optim::LRSchedule schedule() const;
   void train_to_the_end();
   void step();
   /// The loss of a step on batches of {inputs, targets, cu_seqlens, share in the loss} one after the other.
@@ -215,16 +217,21 @@ Training::Training(const lm::Options& options)
   if (lm::config_text(model_->config_json(), "dtype") == "float16") scaler_.emplace(device_);
 
   if (is_first) progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
-  const std::int64_t warmup = std::min(run_.warmup, run_.steps);
-  scheduler_.emplace(*optimizer_, [this, warmup, by_steps = optim::warmup_cosine_lr(warmup, run_.steps)](std::int64_t step) {
-    if (run_.minutes > 0 && step >= warmup)  // the cosine follows the time
-      step = warmup + static_cast<std::int64_t>(done() * static_cast<double>(run_.steps - warmup));
-    return by_steps(step);
-  });
+  scheduler_.emplace(*optimizer_, schedule());
   if (resumed_) restore(*resumed_);
   resumed_.reset();
   if (!options.profile.empty() && is_first) profile_.emplace(options.profile, device_);
   print_model();
+}
+
+optim::LRSchedule Training::schedule() const {
+  const std::int64_t steps = run_.steps, warmup = std::min(run_.warmup, steps), decay = std::min(steps / 5, steps - warmup);
+  const optim::LRSchedule by_steps =
+      run_.schedule == "wsd" ? optim::warmup_stable_decay_lr(warmup, decay, steps) : optim::warmup_cosine_lr(warmup, steps);
+  if (run_.minutes == 0) return by_steps;
+  return [=, this](std::int64_t step) {  // what comes after the warmup follows the time
+    return by_steps(step < warmup ? step : warmup + static_cast<std::int64_t>(done() * static_cast<double>(steps - warmup)));
+  };
 }
 
 void Training::restore_model(const nn::CheckpointFile& file) {

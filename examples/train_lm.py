@@ -121,9 +121,12 @@ class Training:
         return stack.enter_context(TrainingLog(logs, run.seq_len * run.batch * run.accumulate, self.data.unit))
 
     def schedule(self):
-        """The share of the learning rate at each step; with --minutes, the cosine follows the time."""
+        """The share of the highest learning rate at each step; with --minutes, what comes after the warmup follows the time."""
         steps, warmup = self.chosen.steps, min(self.chosen.warmup, self.chosen.steps)
-        by_steps = optim.warmup_cosine_lr(warmup, steps)
+        if self.chosen.schedule == "wsd":
+            by_steps = optim.warmup_stable_decay_lr(warmup, min(steps // 5, steps - warmup), steps)
+        else:
+            by_steps = optim.warmup_cosine_lr(warmup, steps)
         if not self.chosen.minutes:
             return by_steps
         return lambda step: by_steps(step if step < warmup else warmup + int(self.done() * (steps - warmup)))

@@ -63,6 +63,11 @@ void add_run_options(CLI::App& app, Options& o) {
   app.add_option("--minutes", o.minutes, "Minutes to train for, instead of --steps")->check(positive_number())->excludes(steps);
   add.number("--lr", o.lr, "Highest learning rate", kDefaults.lr);
   add.number("--warmup", o.warmup, "Steps until the learning rate is highest", kDefaults.warmup);
+  app.add_option(
+         "--schedule", o.schedule,
+         "Learning rate after the warmup: cosine falls to a tenth; wsd stays, and falls to 0 over the last fifth of the steps")
+      ->check(CLI::IsMember(kSchedules))
+      ->default_str(kSchedules.front());
   add.number("--weight-decay", o.weight_decay, "Weight decay of matrices in AdamW", kDefaults.weight_decay);
   add.number("--grad-clip", o.grad_clip, "Largest norm of the gradient; 0: no limit", kDefaults.grad_clip);
 }
@@ -136,7 +141,8 @@ Run::Run(const Options& o, const DeviceDefaults& defaults, RunSettings& settings
       lr(settings.schedule("--lr", o.lr, kDefaults.lr)),
       warmup(settings.schedule("--warmup", o.warmup, kDefaults.warmup)),
       weight_decay(settings.schedule("--weight-decay", o.weight_decay, kDefaults.weight_decay)),
-      grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)) {}
+      grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)),
+      schedule(settings.schedule("--schedule", o.schedule, kSchedules)) {}
 
 int run_train_lm(int argc, char** argv, const std::function<int(const Options&)>& train) {
   CLI::App app("Trains a language model of linear attention on text or tokens.", "train_lm");

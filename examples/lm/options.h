@@ -16,7 +16,7 @@ namespace lm {
 struct Options {
   std::vector<std::string> data;
   std::string device = "auto", save, resume, log, profile;
-  std::optional<std::string> model, dtype;
+  std::optional<std::string> model, dtype, schedule;
   std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, accumulate, steps, warmup;
   std::optional<double> minutes, lr, weight_decay, grad_clip;
   std::optional<std::uint64_t> seed;
@@ -34,6 +34,9 @@ struct DeviceDefaults {
 inline constexpr DeviceDefaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 128, 16, 1500};
 inline constexpr DeviceDefaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 256, 64, 2000};
 
+/// How the learning rate falls after the warmup: the values of --schedule, in the order of the numbers in checkpoints.
+inline const std::vector<std::string> kSchedules{"cosine", "wsd"};
+
 /// What a run is made with, besides the model's sizes: options with their values.
 struct Run {
   std::int64_t seq_len, batch, accumulate;
@@ -44,6 +47,7 @@ struct Run {
   double lr;
   std::int64_t warmup;
   double weight_decay, grad_clip;
+  std::string schedule;  ///< one of kSchedules
 
   /// CheckpointError, naming the option, where `settings` refuse one.
   Run(const Options& options, const DeviceDefaults& defaults, RunSettings& settings);

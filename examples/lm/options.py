@@ -10,6 +10,7 @@ from lm.step_profile import StepProfile
 
 AUTO = Path("auto")  # of --resume
 MODELS = ["gla", "lightning"]
+SCHEDULES = ["cosine", "wsd"]  # in the order of the numbers in checkpoints
 
 # For options that are given neither on the command line nor by the checkpoint to resume from.
 DEFAULTS = dict(accumulate=1, seed=0, minutes=0.0, lr=3e-3, warmup=50, weight_decay=0.1, grad_clip=1.0)
@@ -42,6 +43,8 @@ def add_run_options(parser):
     add_option(length, "--minutes", "Minutes to train for, instead of --steps", type=positive, metavar="NUMBER")
     add(parser, "--lr", "Highest learning rate", non_negative, "NUMBER")
     add(parser, "--warmup", "Steps until the learning rate is highest", count)
+    text = "Learning rate after the warmup: cosine falls to a tenth; wsd stays, and falls to 0 over the last fifth of the steps"
+    parser.option("--schedule", text, shown=SCHEDULES[0], choices=SCHEDULES, metavar="|".join(SCHEDULES))
     add(parser, "--weight-decay", "Weight decay of matrices in AdamW", non_negative, "NUMBER")
     add(parser, "--grad-clip", "Largest norm of the gradient; 0: no limit", non_negative, "NUMBER")
 
@@ -128,4 +131,5 @@ def choose_run(options, defaults, settings):
     for name in ("steps", "minutes", "lr", "warmup", "weight_decay", "grad_clip"):
         given = 0.0 if name == "minutes" and options.steps else getattr(options, name)
         setattr(run, name, settings.schedule("--" + name.replace("_", "-"), given, defaults[name]))
+    run.schedule = settings.schedule_name("--schedule", options.schedule, SCHEDULES)
     return run

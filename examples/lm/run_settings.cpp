@@ -66,10 +66,7 @@ template <class T>
 T RunSettings::scheduled(const std::string& option, std::optional<T> given, T otherwise) {
   const auto before = saved<T>(name_of(option));
   const T value = given.value_or(before.value_or(otherwise));
-  if (before && *before != value) {
-    before_ += fmt::format("{}{} {}", before_.empty() ? "" : ", ", option, *before);
-    now_ += fmt::format("{}{} {}", now_.empty() ? "" : ", ", option, value);
-  }
+  if (before && *before != value) note_change(fmt::format("{} {}", option, *before), fmt::format("{} {}", option, value));
   state_.emplace(name_of(option), scalar(value));
   return value;
 }
@@ -80,6 +77,26 @@ std::int64_t RunSettings::schedule(const std::string& option, std::optional<std:
 
 double RunSettings::schedule(const std::string& option, std::optional<double> given, double otherwise) {
   return scheduled(option, given, otherwise);
+}
+
+std::string RunSettings::schedule(const std::string& option, const std::optional<std::string>& given,
+                                  const std::vector<std::string>& names) {
+  const auto before = saved<std::int64_t>(name_of(option));
+  const auto count = static_cast<std::int64_t>(names.size());
+  if (before && (*before < 0 || *before >= count))
+    throw CheckpointError(
+        fmt::format("{}: data/{} is {}, expected a value in [0, {}]", path_, name_of(option), *before, count - 1));
+  const std::int64_t place = given ? std::ranges::find(names, *given) - names.begin() : before.value_or(0);
+  const std::string& name = names.at(static_cast<std::size_t>(place));
+  if (before && *before != place)
+    note_change(fmt::format("{} {}", option, names[static_cast<std::size_t>(*before)]), fmt::format("{} {}", option, name));
+  state_.emplace(name_of(option), scalar(place));
+  return name;
+}
+
+void RunSettings::note_change(const std::string& before, const std::string& now) {
+  before_ += (before_.empty() ? "" : ", ") + before;
+  now_ += (now_.empty() ? "" : ", ") + now;
 }
 
 std::string RunSettings::changes() const {

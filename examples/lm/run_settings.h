@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lm {
 
@@ -24,6 +25,9 @@ class RunSettings {
   /// Another value than the checkpoint's becomes a part of changes().
   std::int64_t schedule(const std::string& option, std::optional<std::int64_t> given, std::int64_t otherwise);
   double schedule(const std::string& option, std::optional<double> given, double otherwise);
+  /// The same for one of `names`, by default the first. The checkpoint holds its place among them. CheckpointError where that is
+  /// none.
+  std::string schedule(const std::string& option, const std::optional<std::string>& given, const std::vector<std::string>& names);
 
   /// A sentence about the schedule that differs from the checkpoint's, or "".
   std::string changes() const;
@@ -35,6 +39,7 @@ class RunSettings {
   std::optional<T> saved(const std::string& name) const;
   template <class T>
   T scheduled(const std::string& option, std::optional<T> given, T otherwise);
+  void note_change(const std::string& before, const std::string& now);
 
   std::string path_;
   glade::nn::StateDict resumed_, state_;

@@ -44,15 +44,28 @@ class RunSettings:
         before = self._saved(option, glade.float64 if isinstance(otherwise, float) else glade.int64)
         value = self._choose(option, before if given is None else given, otherwise)
         if before is not None and before != value:
-            self._before.append(f"{option} {shortest(before)}")
-            self._now.append(f"{option} {shortest(value)}")
+            self._note_change(f"{option} {shortest(before)}", f"{option} {shortest(value)}")
         return value
+
+    def schedule_name(self, option, given, names):
+        """The same for one of `names`, by default the first. The checkpoint holds its place among them. ProgramError where that is none."""
+        before = self._saved(option, glade.int64)
+        if before is not None and not 0 <= before < len(names):
+            raise ProgramError(f"{self._path}: data/{name_of(option)} is {before}, expected a value in [0, {len(names) - 1}]")
+        place = self._choose(option, before if given is None else names.index(given), 0)
+        if before is not None and before != place:
+            self._note_change(f"{option} {names[before]}", f"{option} {names[place]}")
+        return names[place]
 
     def changes(self):
         """A sentence about the schedule that differs from the checkpoint's, or ""."""
         if not self._before:
             return ""
         return f"{self._path}: the run was made with {', '.join(self._before)} and goes on with {', '.join(self._now)}"
+
+    def _note_change(self, before, now):
+        self._before.append(before)
+        self._now.append(now)
 
     def _choose(self, option, value, otherwise):
         value = otherwise if value is None else value

@@ -38,6 +38,20 @@ double along_cosine(double from, double to, double progress) {
 
 }  // namespace
 
+LRSchedule warmup_stable_decay_lr(std::int64_t warmup, std::int64_t decay, std::int64_t total, double final_factor) {
+  if (warmup < 0 || warmup > total)
+    fail<ValueError>("warmup_stable_decay_lr: warmup is {}, expected a value in [0, {}]", warmup, total);
+  if (decay < 0 || decay > total - warmup)
+    fail<ValueError>("warmup_stable_decay_lr: decay is {}, expected a value in [0, {}]", decay, total - warmup);
+  check_factor("warmup_stable_decay_lr", "final_factor", final_factor);
+  return [=](std::int64_t step) {
+    if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (step >= total) return final_factor;
+    if (step <= total - decay) return 1.0;
+    return final_factor + (1 - final_factor) * static_cast<double>(total - step) / static_cast<double>(decay);
+  };
+}
+
 LRSchedule step_lr(std::int64_t step_size, double gamma) {
   if (step_size <= 0) fail<ValueError>("step_lr: step_size is {}, expected a positive number", step_size);
   if (!(gamma >= 0) || !std::isfinite(gamma))

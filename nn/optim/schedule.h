@@ -15,6 +15,10 @@ LRSchedule constant_lr();
 /// Rises in equal steps to 1 over `warmup` steps, then falls to `final_factor` along half a cosine until step `total`, and
 /// stays there. ValueError unless 0 <= warmup <= total and final_factor is in [0, 1].
 LRSchedule warmup_cosine_lr(std::int64_t warmup, std::int64_t total, double final_factor = 0.1);
+/// Rises in equal steps to 1 over `warmup` steps, stays there, and over the last `decay` of `total` steps falls in equal steps to
+/// final_factor, where it stays (warmup-stable-decay, arXiv 2404.06395). ValueError unless warmup and decay are at least 0 and
+/// together at most total, and final_factor is in [0, 1].
+LRSchedule warmup_stable_decay_lr(std::int64_t warmup, std::int64_t decay, std::int64_t total, double final_factor = 0);
 
 /// gamma to the power of the number of times that step_size steps have passed. ValueError unless step_size is positive.
 LRSchedule step_lr(std::int64_t step_size, double gamma = 0.1);

@@ -70,6 +70,7 @@ TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
             begin +
                 "--lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
                 "--weight-decay 0, --grad-clip 2\n");
+  EXPECT_EQ(warning("--schedule wsd"), begin + "--schedule cosine and goes on with --schedule wsd\n");
   EXPECT_EQ(warning("--steps 4"), "");
 }
 

@@ -277,6 +277,21 @@ TEST(Schedule, WarmsUpThenFallsAlongACosine) {
   EXPECT_TRUE(throws_with<ValueError>([] { warmup_cosine_lr(0, 4, 2); }, "final_factor is 2"));
 }
 
+TEST(Schedule, WarmsUpStaysAndDecays) {
+  const LRSchedule schedule = warmup_stable_decay_lr(4, 5, 20, 0.2);
+  EXPECT_DOUBLE_EQ(schedule(0), 0.25);
+  for (const std::int64_t step : {3, 4, 14, 15}) EXPECT_DOUBLE_EQ(schedule(step), 1) << step;
+  EXPECT_DOUBLE_EQ(schedule(16), 0.2 + 0.8 * 0.8);
+  EXPECT_DOUBLE_EQ(schedule(19), 0.2 + 0.8 * 0.2);
+  EXPECT_DOUBLE_EQ(schedule(20), 0.2);
+  EXPECT_DOUBLE_EQ(schedule(1000), 0.2);
+  EXPECT_DOUBLE_EQ(warmup_stable_decay_lr(0, 10, 10)(9), 0.1);
+  EXPECT_DOUBLE_EQ(warmup_stable_decay_lr(0, 0, 10)(9), 1);
+  EXPECT_TRUE(throws_with<ValueError>([] { warmup_stable_decay_lr(5, 0, 4); }, "warmup is 5"));
+  EXPECT_TRUE(throws_with<ValueError>([] { warmup_stable_decay_lr(1, 4, 4); }, "decay is 4, expected a value in [0, 3]"));
+  EXPECT_TRUE(throws_with<ValueError>([] { warmup_stable_decay_lr(0, 4, 4, -1); }, "final_factor is -1"));
+}
+
 TEST(Schedule, SchedulerScalesEveryGroupAndGoesOn) {
   const Tensor x = leaf(ones({2})), y = leaf(ones({2}));
   SGD sgd(std::vector<ParameterGroup>{{{{"x", x}}, 0.1, 0}, {{{"y", y}}, 1, 0}});

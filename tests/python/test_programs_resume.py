@@ -1,5 +1,6 @@
 """train_lm goes on with what a run was made with, in both languages, and saves whatever happens to its terminal or the disk."""
 
+import csv
 import os
 import pty
 import resource
@@ -39,7 +40,7 @@ def folder(trained, tmp_path):
 def test_settings_in_the_checkpoint(folder):
     found = {name.removeprefix("run."): x for name, x in glade.load(folder / "model.h5").data.items() if name.startswith("run.")}
     tokens = np.frombuffer((folder / "text.txt").read_bytes(), np.uint8).astype("<i8")
-    expected = dict(seq_len=32, batch=4, accumulate=2, packed=0, seed=7, steps=4, warmup=5, data_tokens=len(tokens))
+    expected = dict(seq_len=32, batch=4, accumulate=2, packed=0, seed=7, steps=4, warmup=5, schedule=0, data_tokens=len(tokens))
     expected |= dict(minutes=0.0, lr=0.003, weight_decay=0.1, grad_clip=1.0, data_crc32=zlib.crc32(tokens.tobytes()))
     assert {name: x.item() for name, x in found.items()} == expected
     assert {name for name, x in found.items() if x.dtype == glade.float64} == {"minutes", "lr", "weight_decay", "grad_clip"}
@@ -61,6 +62,23 @@ def test_absent_options_come_from_the_checkpoint(folder):
     call([*cpp("train_lm"), *RESUME, "half.h5", "--save", "python-cpp.h5"], folder)
     for name in ("cpp-python.h5", "python-cpp.h5"):
         assert inspect.differences(folder / "whole.h5", folder / name) == []
+
+
+def test_schedules(folder):
+    """Both languages, and a run that was interrupted, follow the same; with the time as with the steps."""
+    for program in (python, cpp):
+        command = [*program("train_lm"), *SMALL, "--steps", "20", "--schedule", "wsd", "--lr", "0.01"]
+        call([*command, "--log", "wsd.csv", "--save", "wsd.h5", "--stop-at", "15"], folder)
+        call([*program("train_lm"), *RESUME, "wsd.h5", "--log", "wsd.csv"], folder)
+        with open(folder / "wsd.csv") as file:
+            rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["loss"]]
+        assert rates == pytest.approx([0.002, 0.004, 0.006, 0.008, *[0.01] * 13, 0.0075, 0.005, 0.0025])
+        call([*program("train_lm"), *SMALL, "--minutes", "0.02", "--schedule", "wsd", "--log", "minutes.csv"], folder)
+        with open(folder / "minutes.csv") as file:
+            rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["loss"]]
+        assert max(rates) == 0.003 and rates[len(rates) // 2] == 0.003 and rates[-1] < 0.003
+    code, line = refused([*python("train_lm"), *SMALL, "--schedule", "linear"], folder)
+    assert code == 2 and line.startswith("train_lm.py: --schedule: invalid choice: 'linear'")
 
 
 REFUSED = [
@@ -95,9 +113,9 @@ def test_another_schedule_is_a_warning(folder):
         ("--steps 6", "--steps 4", "--steps 6"),
         ("--minutes 0.5", "--minutes 0", "--minutes 0.5"),
         (
-            "--steps 6 --lr 0.001 --warmup 2 --weight-decay 0 --grad-clip 2",
-            "--steps 4, --lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1",
-            "--steps 6, --lr 0.001, --warmup 2, --weight-decay 0, --grad-clip 2",
+            "--steps 6 --lr 0.001 --warmup 2 --weight-decay 0 --grad-clip 2 --schedule wsd",
+            "--steps 4, --lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1, --schedule cosine",
+            "--steps 6, --lr 0.001, --warmup 2, --weight-decay 0, --grad-clip 2, --schedule wsd",
         ),
     ]:
         command = [*python("train_lm"), *RESUME, "model.h5", "--stop-at", "5", *options.split()]

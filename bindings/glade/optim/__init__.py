@@ -32,6 +32,7 @@ from glade._glade._optim import (
     one_cycle_lr,
     step_lr,
     warmup_cosine_lr,
+    warmup_stable_decay_lr,
 )
 
 from glade.optim import lr_scheduler
@@ -48,5 +49,5 @@ def decay_matrices(parameters: Iterable[Tensor | tuple[str, Tensor]], weight_dec
 
 __all__ = [
     "SGD", "Adam", "AdamW", "LossScaler", "LRScheduler", "Optimizer", "ParameterGroup", "clip_grad_norm_", "constant_lr", "cosine_lr",
-    "decay_matrices", "lr_scheduler", "one_cycle_lr", "step_lr", "warmup_cosine_lr",
+    "decay_matrices", "lr_scheduler", "one_cycle_lr", "step_lr", "warmup_cosine_lr", "warmup_stable_decay_lr",
 ]  # fmt: skip
