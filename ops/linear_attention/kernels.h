@@ -31,11 +31,12 @@ struct Recurrence {
 
 /// What the tokens of every sequence do to a state that enters it, in the state dtype:
 ///     state after [k, v] = key_decay [k] value_decay [v] state before [k, v] + added [k, v]
-/// So the states between segments of a sequence, which several devices may hold, follow from those of the segments alone.
+/// So the states between segments of a sequence, which several devices may hold, follow from those of the segments alone. The
+/// shapes depend on the gates, not on the kernels.
 struct SegmentEffect {
   Tensor added;        ///< [sequences, heads, K, V]
-  Tensor key_decay;    ///< [sequences, heads, K], or [sequences, heads, 1] where all key channels share it
-  Tensor value_decay;  ///< [sequences, heads, V]; undefined: 1
+  Tensor key_decay;    ///< [sequences, heads, K] with gk, else [sequences, heads, 1]
+  Tensor value_decay;  ///< [sequences, heads, V] with gv, else undefined
 };
 
 /// Gradients; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state is always

@@ -46,6 +46,8 @@ void expect_effect(const Spec& s, Device device, DType dtype) {
     const Tolerance tolerance = rounded ? Tolerance::of_rounded_factors(dtype) : Tolerance(dtype);
     const SegmentEffect effect = GLADE_DISPATCH(device, attention_segment, plan_of(r, {}, algorithm), r);
     ASSERT_EQ(effect.added.shape(), states);
+    EXPECT_EQ(effect.key_decay.shape(), Shape({r.sequences, r.heads, r.gk.defined() ? r.K : 1}));
+    EXPECT_EQ(effect.value_decay.defined(), r.gv.defined());
     const Tensor last = apply(effect, effect.added, expand(first, states));
     x.options.algorithm = algorithm;
     const Tensor own = recurrent(x.query, x.key, x.value, x.options).second;  // weak decay over many tokens has larger errors

@@ -83,7 +83,7 @@ SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
   pass.final = {pointer<F>(added), r.heads * r.K * r.V, 0};
   pass.segment_decays = pointer<F>(decay);
   run<F, T>(pass, plan.forward.recurrent, r.q.device());
-  return {added, slice(decay, 2, 0, r.K), slice(decay, 2, r.K, r.K + r.V)};
+  return {added, slice(decay, 2, 0, r.gk.defined() ? r.K : 1), r.gv.defined() ? slice(decay, 2, r.K, r.K + r.V) : Tensor()};
 }
 
 /// Two passes with the same inner channels: a forward scan for the gradient of the query (or for the output again) and a reverse
