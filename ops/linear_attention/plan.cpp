@@ -85,7 +85,8 @@ bool supports_state_scan(const AttentionProblem& p) {
   // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
   constexpr std::int64_t kBlocksForOne = 4;
   const std::int64_t chunks = chunks_of(p), slots = p.all_tokens() / kChunkTokens + p.sequences;
-  return p.gk && p.K <= 2 * kChunkTokens && chunks <= kMostBlocks && p.sequences * chunks <= kBlocksForOne * slots;
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostBlocks &&
+         p.sequences * chunks <= kBlocksForOne * slots;
 }
 
 /// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
@@ -102,7 +103,8 @@ AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
 int intra_chunk_key_parts(const AttentionProblem& p) {
   if (supports_state_scan(p)) return 1;
   constexpr int kParts = 2, kMultiple = 8;
-  if (p.g || p.g_gamma || p.kv_heads != p.heads || p.K % (kParts * kMultiple) != 0 || p.heads * kParts > kMostBlocks) return 0;
+  if (!p.gk || p.g || p.g_gamma || p.kv_heads != p.heads || p.K % (kParts * kMultiple) != 0 || p.heads * kParts > kMostBlocks)
+    return 0;
   return supports_state_scan(with_parts_as_heads(p, kParts)) ? kParts : 0;
 }
 
@@ -110,6 +112,7 @@ int intra_chunk_key_parts(const AttentionProblem& p) {
 /// take 0.5 to 0.99 of the time of the passes.
 int plan_key_parts(const AttentionProblem& p) {
   const AttentionProblem::Gradients& wanted = p.gradients;
+  if (!p.gk && !p.g && !wanted.g_gamma) return 0;  // constant decay without a gradient
   return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
 }
 
@@ -140,7 +143,7 @@ void set_segments(ChunkSegments& plan, const AttentionProblem& p, const Attentio
 /// How a pass finds the states before its segments.
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   constexpr int kShortestScan = 12;  // chunks; measured: in shorter segments a pass without outputs is faster
-  plan.scan_for_states = supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
+  plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
   plan.scan_key_tiles = plan_scan_key_tiles(p, plan.segments - 1);
 }
 
@@ -260,7 +263,8 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
   plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
   b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.keys.segments;
   // With one segment the pass for dv shares nothing with the others, so that it can be the last.
-  b.values_last = !supports_state_scan(p) && !supports_constant_decay(p) && b.values.segments == 1 && b.keys.segments == 1;
+  b.values_last =
+      !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) && b.values.segments == 1 && b.keys.segments == 1;
 }
 
 // ---- which algorithm -----------------------------------------------------------------------------------------------

@@ -45,12 +45,12 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 128, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk g")), Names("sm90_pass", "chunk_mma"));
-  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "g")), Names("sm90_pass", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 320, 512, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 520, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
-  EXPECT_EQ(kernels(problem(4, 4096, 8, 128, 128, "g")), Names("sm90_pass", "sm90_pass"));
+  EXPECT_EQ(kernels(problem(4, 4096, 8, 128, 128, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(1, 8192, 64, 128, 128, "g_gamma")), Names("sm90_constant_decay", "sm90_constant_decay"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "g_gamma")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv")), Names("recurrent", "recurrent"));
@@ -205,7 +205,8 @@ TEST(Plan, ChoosesAsRecorded) {
     if (b.kernels == AttentionKernels::sm90_pass && !b.values_last)
       expect("backward", 2, N * (others ? b.keys : b.values).segments);
     if (b.kernels == AttentionKernels::sm90_intra_chunk) {
-      const std::int64_t key_blocks = p.K > 64 && b.intra_chunk.boundary_key_tiles == 1 ? 2 : 1;
+      const std::int64_t keys = 64 * b.intra_chunk.boundary_key_tiles * b.intra_chunk.key_parts;
+      const std::int64_t key_blocks = (p.K + keys - 1) / keys;
       const std::int64_t value_blocks = p.V > 64 ? (p.V + 127) / 128 : 1;
       expect("backward", 0, key_blocks * value_blocks * 2 * b.intra_chunk.segments);
     }

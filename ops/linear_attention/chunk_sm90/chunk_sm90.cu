@@ -137,7 +137,8 @@ class Launcher {
     run(passes, r_.tokens, plan, r_.q.device());
   }
   void run_intra_chunk(const IntraChunk& a) const {
-    (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
+    if (a.gk) (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
+    else (is_bfloat16(r_) ? run_head_gate_chunk<__nv_bfloat16> : run_head_gate_chunk<__half>)(a, stream_);
   }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// The gradients of all chunks at the same time, for per-channel gates, from the states at the chunk boundaries
-// (intra_chunk.cuh).
+// The gradients of all chunks at the same time, from the states at the chunk boundaries: for per-channel gates (intra_chunk.cuh),
+// and for those that all channels of a head share (head_gate_chunk.cuh).
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct BoundaryStates {
   void* after;   ///< D, the gradient of the state after the chunk, without the factor scale
 };
 
-/// Keys have up to 128 channels, values up to 256, multiples of 8. gk is not null.
+/// Values have up to 512 channels, keys up to 128, and 256 without gk; multiples of 8.
 struct IntraChunk : RecurrenceArguments {
   Rows q, k, v, grad_o;
   std::int64_t tokens;
@@ -33,8 +33,11 @@ struct IntraChunk : RecurrenceArguments {
   float* dg;  ///< [key tiles, tokens, heads], summed over the tile's channels, or null
 };
 
-/// For elements of type E: __nv_bfloat16 or __half.
+/// For elements of type E: __nv_bfloat16 or __half. gk is not null.
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
+/// The same without gk.
+template <class E>
+void run_head_gate_chunk(const IntraChunk& a, cudaStream_t stream);
 
 }  // namespace glade::cuda::chunk_sm90

@@ -51,21 +51,7 @@ struct IntraChunkBlock {
         thread(static_cast<int>(threadIdx.x) % kGroup),
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         operands(cuda::operand(memory.k[0])) {
-    if (const int i = static_cast<int>(threadIdx.x); i < kPlaces) {
-      const Segment segment(a.sequences, n);
-      const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
-      const IntraChunkArguments::Tensor& tensor = a.tensors[i];
-      shared.places[i] = {
-          tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
-          static_cast<int>(a.sequences.reverse ? -tensor.step : tensor.step), tensor.size};
-      if (i == 0) {
-        const std::int64_t states = (segment.slot(chunk) * a.heads + head) * kTiles * value_tiles();
-        shared.first_token = first;
-        shared.count = segment.chunk_tokens(chunk);
-        shared.state_before = static_cast<const Tile*>(a.boundary_states.before) + states;
-        shared.state_after = static_cast<const Tile*>(a.boundary_states.after) + states;
-      }
-    }
+    shared.describe(a, n, head, chunk);
     __syncthreads();
     forget_addresses();
   }
@@ -86,7 +72,7 @@ struct IntraChunkBlock {
   /// The token of the i-th element of an accumulator with this group's columns only.
   __device__ int own_token(int i) const { return token(i) + first_row() / 4; }
   __device__ int channels() const { return a.q.size; }
-  __device__ int value_tiles() const { return (a.v.size + kTile - 1) / kTile; }
+  __device__ int value_tiles() const { return Shared::value_tiles(a); }
   __device__ int count() const { return shared.count; }
   __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.sequences.reverse ? -t : t); }
   /// A tile of `shared` as an operand of wgmma.
@@ -97,20 +83,9 @@ struct IntraChunkBlock {
   /// Starts to copy a tensor's rows to adjacent tiles, beginning with column first_column.
   template <int N>
   __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column) const {
-    constexpr int kRows = kThreads / 8, kTokens = kRows / 4;
     int index = static_cast<int>(threadIdx.x);
     forget_index(index, kThreads);  // otherwise the addresses for all tensors would occupy registers at once
-    const Place place = shared.places[tensor];
-    const int column = first_column + index % 8 * 8, token = token_of_row(index / 8), tokens = count() - token;
-    const E* at = place.template row<const E>(token) + column;
-#pragma unroll
-    for (int row = 0; row < kTile; row += kRows) {
-#pragma unroll
-      for (int tile = 0; tile < N; ++tile)
-        copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
-                   column + tile * kTile < place.size && row / kRows * kTokens < tokens);
-      at += kTokens * place.step;
-    }
+    shared.template copy<kThreads, false>(tiles, tensor, first_column, index);
   }
   __device__ void copy_gates(Tile (&tiles)[kTiles]) const {
     if constexpr (!kFloatGates) copy(tiles, kGateRows, 0);

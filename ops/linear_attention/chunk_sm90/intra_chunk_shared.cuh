@@ -1,7 +1,8 @@
 #pragma once
-// The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh.
+// The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh, and what chunk_sm90/head_gate_chunk.cuh shares
+// with it.
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
-#include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -46,14 +47,58 @@ struct IntraChunkArguments : IntraChunk {
   }
 };
 
-template <class E, int kTiles>
-struct IntraChunkShared {
+/// A block's chunk, in shared memory.
+template <class E>
+struct Chunk {
   using Tile = SwizzledTile<E>;
-  std::uint64_t states_full;
   Place places[kPlaces];
   const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory
   std::int64_t first_token;
-  int count;                   ///< tokens of the chunk
+  int count;  ///< tokens of the chunk
+
+  /// Describes chunk `chunk` of sequence n. All threads of the block call it, and meet at a barrier before they use it.
+  __device__ void describe(const IntraChunkArguments& a, std::int64_t n, int head, int chunk) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i >= kPlaces) return;
+    const Segment segment(a.sequences, n);
+    const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
+    const IntraChunkArguments::Tensor& tensor = a.tensors[i];
+    places[i] = {tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
+                 static_cast<int>(a.sequences.reverse ? -tensor.step : tensor.step), tensor.size};
+    if (i != 0) return;
+    const std::int64_t tiles = (segment.slot(chunk) * a.heads + head) * key_tiles(a) * value_tiles(a);
+    state_before = static_cast<const Tile*>(a.boundary_states.before) + tiles;
+    state_after = static_cast<const Tile*>(a.boundary_states.after) + tiles;
+    first_token = first;
+    count = segment.chunk_tokens(chunk);
+  }
+  __device__ static int key_tiles(const IntraChunkArguments& a) { return (a.q.size + kTile - 1) / kTile; }
+  __device__ static int value_tiles(const IntraChunkArguments& a) { return (a.v.size + kTile - 1) / kTile; }
+
+  /// Starts to copy a tensor's rows to adjacent tiles, beginning with column first_column, by kThreads threads, of which this is
+  /// the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t).
+  template <int kThreads, bool kInOrder, int N>
+  __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column, int index) const {
+    constexpr int kRows = kThreads / 8, kTokens = kInOrder ? kRows : kRows / 4;
+    const Place place = places[tensor];
+    const int column = first_column + index % 8 * 8, token = kInOrder ? index / 8 : token_of_row(index / 8),
+              tokens = count - token;
+    const E* at = place.template row<const E>(token) + column;
+#pragma unroll
+    for (int row = 0; row < kTile; row += kRows) {
+#pragma unroll
+      for (int tile = 0; tile < N; ++tile)
+        copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
+                   column + tile * kTile < place.size && row / kRows * kTokens < tokens);
+      at += kTokens * place.step;
+    }
+  }
+};
+
+template <class E, int kTiles>
+struct IntraChunkShared : Chunk<E> {
+  using Tile = SwizzledTile<E>;
+  std::uint64_t states_full;
   alignas(16) float b[kTile];  ///< per-head gates, base 2, in the order of the tiles' rows
   /// The factor 2^{C - r} of each channel, which takes keys with their factors to the chunk's end. It is a power of 2.
   alignas(16) E scale[kTiles * kTile];

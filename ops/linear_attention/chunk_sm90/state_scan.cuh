@@ -76,7 +76,7 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
     const Step step = scan.step(i);
     const int first = token_of_row(thread / 8);
     constexpr int kNext = token_of_row(kGroup / 8);
-    if (!p.float_gates) gates.template copy<kGroup>(stage.gates, step, thread, first, kNext);
+    if (p.gk && !p.float_gates) gates.template copy<kGroup>(stage.gates, step, thread, first, kNext);
     y.template copy<kGroup>(stage.y, step, thread, first, kNext);
     w.template copy<kGroup>(stage.w, step, thread, first, kNext);
     if (thread < kTile) shared.head_gates[s][thread] = gate;
@@ -128,7 +128,7 @@ struct StateScanConsumer {
   __device__ void store_state(int chunk) {
     fence_for_wgmma();
     sync();
-    if (thread != 0) return;
+    if (thread != 0 || first_key >= p.inner) return;  // the last block may have a tile too many
     const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile;
     const int first_tile = scan.first_value / kTile, bytes = min(B::kValues, value_tiles - first_tile) * int{sizeof(Tile)};
     const std::int64_t row = (scan.segment.slot(chunk) * p.heads + scan.head) * key_tiles + first_key / kTile;
@@ -136,14 +136,15 @@ struct StateScanConsumer {
     commit_stores();
   }
 
+  enum class ChannelGates { none, elements, floats };
   /// Loads the log decays, base 2, of this thread's tokens in its two channels.
-  template <bool kFloatGates>
+  template <ChannelGates kGates>
   __device__ void load_gates(float (&gates)[2][kOwn], int s, const Step& step) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][first_token(thread) + 4 * k]);
       const float all[4] = {by_token.x, by_token.y, by_token.z, by_token.w};
-      if constexpr (kFloatGates) {
+      if constexpr (kGates == ChannelGates::floats) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const int row = key() + i / 4 * 8, token = first_token(thread) + 4 * k + i % 4;
@@ -151,7 +152,7 @@ struct StateScanConsumer {
           gates[i / 4][4 * k + i % 4] =
               inside ? __ldg(static_cast<const float*>(p.gk) + scan.gate_at(step, token) * p.inner + row) : 0.f;
         }
-      } else {
+      } else if constexpr (kGates == ChannelGates::elements) {
         LeftOperand pairs;
         load_transposed(pairs, shared.stages[s].gates[index], k, thread);
 #pragma unroll
@@ -164,7 +165,7 @@ struct StateScanConsumer {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& gate = gates[i / 4][4 * k + i % 4];
-        gate = at_least(fmaf(gate, kLog2e, all[i % 4]), kLeastGate);
+        gate = at_least(kGates == ChannelGates::none ? all[i % 4] : fmaf(gate, kLog2e, all[i % 4]), kLeastGate);
       }
     }
   }
@@ -213,7 +214,9 @@ struct StateScanConsumer {
     barrier_wait(&shared.full[s], i / B::kStages & 1);
     fence_for_wgmma();  // other threads wrote the copies
     float exponents[2][kOwn];
-    p.float_gates ? load_gates<true>(exponents, s, step) : load_gates<false>(exponents, s, step);
+    if (!p.gk) load_gates<ChannelGates::none>(exponents, s, step);
+    else if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
+    else load_gates<ChannelGates::elements>(exponents, s, step);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       to.sums[row] = sum<kBackward>(exponents[row]);
@@ -281,9 +284,10 @@ struct StateScanConsumer {
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
     }
     if (p.decay && scan.first_value == 0 && quad_lane() == 0) {
-      float* to = p.decay + (scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * p.inner;
+      const int channels = p.gk ? p.inner : 1;
+      float* to = p.decay + (scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * channels;
       for (int row = 0; row < 2; ++row)
-        if (key() + 8 * row < p.inner) to[key() + 8 * row] = exp2f(decay[row]);
+        if (key() + 8 * row < channels) to[key() + 8 * row] = exp2f(decay[row]);
     }
     if (thread == 0) wait_stores();
   }
