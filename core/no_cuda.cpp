@@ -56,7 +56,8 @@ void check_not_capturing(std::string_view, std::string_view) {}
 namespace nccl {
 
 Id make_id() { detail::throw_no_cuda(); }
-Communicator::Communicator(int device, int size, int, const Id&) : device_(device), size_(size) { detail::throw_no_cuda(); }
+Stream make_stream(int) { detail::throw_no_cuda(); }
+Communicator::Communicator(int device, int size, int, const Id&, int) : device_(device), size_(size) { detail::throw_no_cuda(); }
 void Communicator::all_reduce(const Tensors&, ReduceOp, Stream) const {}
 void Communicator::broadcast(const Tensors&, int, Stream) const {}
 void Communicator::all_gather(const Tensor&, const Tensor&, Stream) const {}

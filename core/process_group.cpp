@@ -144,12 +144,12 @@ struct ProcessGroup::Impl {
 
   Stream stream(int device) {
     const auto found = streams.find(device);
-    return found != streams.end() ? found->second : streams.emplace(device, Stream::create(device)).first->second;
+    return found != streams.end() ? found->second : streams.emplace(device, nccl::make_stream(device)).first->second;
   }
   /// Queues f(communicator, stream) behind the current stream's work.
   template <class F>
-  Work on_cuda(const Tensors& tensors, const F& f);
-  nccl::Communicator& nccl(int device);
+  Work on_cuda(int max_ctas, const Tensors& tensors, const F& f);
+  nccl::Communicator& nccl(int device, int max_ctas);
   /// The same on all ranks.
   void synchronize(mpi::Request& request, Operation operation) const { peers::wait_for(request, peers::name_of(operation)); }
 
@@ -157,11 +157,11 @@ struct ProcessGroup::Impl {
   int rank, size;
   peers::Agreement agreement{*control};
   std::map<int, Stream> streams;
-  std::map<int, std::unique_ptr<nccl::Communicator>> nccls;  // by device
+  std::map<std::pair<int, int>, std::unique_ptr<nccl::Communicator>> nccls;  // by device and max_ctas
 };
 
-nccl::Communicator& ProcessGroup::Impl::nccl(int device) {
-  std::unique_ptr<nccl::Communicator>& found = nccls[device];
+nccl::Communicator& ProcessGroup::Impl::nccl(int device, int max_ctas) {
+  std::unique_ptr<nccl::Communicator>& found = nccls[{device, max_ctas}];
   if (found) return *found;
   cuda::check_not_capturing("the first collective of a group on a GPU", "NCCL connects the GPUs then; run it once before");
   nccl::Id id{};
@@ -177,14 +177,14 @@ nccl::Communicator& ProcessGroup::Impl::nccl(int device) {
   if (!error.empty()) throw DistributedError(error);
   if (failed != 0) throw DistributedError("rank 0 could not start NCCL");
   synchronize(*control->broadcast(id.data(), id.size(), 0), Operation::broadcast);
-  found = std::make_unique<nccl::Communicator>(device, size, rank, id);
+  found = std::make_unique<nccl::Communicator>(device, size, rank, id, max_ctas);
   return *found;
 }
 
 template <class F>
-Work ProcessGroup::Impl::on_cuda(const Tensors& tensors, const F& f) {
+Work ProcessGroup::Impl::on_cuda(int max_ctas, const Tensors& tensors, const F& f) {
   const int device = tensors.front().device().index;
-  nccl::Communicator& communicator = nccl(device);
+  nccl::Communicator& communicator = nccl(device, max_ctas);
   const Stream of_group = stream(device);
   of_group.wait(current_stream(device));
   f(communicator, of_group);
@@ -232,7 +232,7 @@ void ProcessGroup::shutdown() {
   const std::shared_ptr<Impl> impl = std::move(world_of_process->group.impl_);
   world_of_process->is_over = true;
   if (!impl) return;
-  for (const auto& entry : impl->nccls) cuda::synchronize(entry.first);
+  for (const auto& entry : impl->nccls) cuda::synchronize(entry.first.first);
   peers::wait_for(*impl->control->barrier(), "shutdown", watchdog::Activity::shutdown);  // one may still write files
   watchdog::stop();
   launcher::disconnect();
@@ -265,6 +265,13 @@ ProcessGroup ProcessGroup::split(int color, int key) const {
   return ProcessGroup(std::make_shared<Impl>(impl_->data->split(color, key)));
 }
 
+ProcessGroup ProcessGroup::with_max_ctas(int count) const {
+  if (count < 0) fail<ValueError>("with_max_ctas: {} is negative", count);
+  ProcessGroup limited = *this;
+  limited.max_ctas_ = count;
+  return limited;
+}
+
 Stream ProcessGroup::stream(int device) const { return impl_ ? impl_->stream(device) : current_stream(device); }
 
 void ProcessGroup::barrier() const {
@@ -280,7 +287,7 @@ Work ProcessGroup::all_reduce(const Tensors& tensors, ReduceOp op) const {
   if (!impl_ || tensors.empty()) return {};
   impl_->agreement.add(Call(Operation::all_reduce, static_cast<int>(op), tensors));
   if (tensors.front().is_cuda())
-    return impl_->on_cuda(tensors, [&](const auto& nccl, Stream stream) { nccl.all_reduce(tensors, op, stream); });
+    return impl_->on_cuda(max_ctas_, tensors, [&](const auto& nccl, Stream stream) { nccl.all_reduce(tensors, op, stream); });
   mpi::Requests requests;
   for (const Tensor& x : tensors)
     requests.push_back(impl_->data->all_reduce(x.raw_data(), count_of(x), x.dtype(), without_average(op)));
@@ -298,7 +305,7 @@ Work ProcessGroup::broadcast(const Tensors& tensors, int root) const {
   if (!impl_ || tensors.empty()) return {};
   impl_->agreement.add(Call(Operation::broadcast, root, tensors));
   if (tensors.front().is_cuda())
-    return impl_->on_cuda(tensors, [&](const auto& nccl, Stream stream) { nccl.broadcast(tensors, root, stream); });
+    return impl_->on_cuda(max_ctas_, tensors, [&](const auto& nccl, Stream stream) { nccl.broadcast(tensors, root, stream); });
   mpi::Requests requests;
   for (const Tensor& x : tensors) requests.push_back(impl_->data->broadcast(x.raw_data(), bytes_of(x), root));
   return Work(std::make_unique<CpuWork>(Operation::broadcast, tensors, std::move(requests)));
@@ -308,7 +315,8 @@ Work ProcessGroup::all_gather(const Tensor& out, const Tensor& in) const {
   check_pieces(Operation::all_gather, out, in, size());
   if (!impl_) return copy_flat(out, in), Work();
   impl_->agreement.add(Call(Operation::all_gather, 0, {in}));
-  if (in.is_cuda()) return impl_->on_cuda({out, in}, [&](const auto& nccl, Stream stream) { nccl.all_gather(out, in, stream); });
+  if (in.is_cuda())
+    return impl_->on_cuda(max_ctas_, {out, in}, [&](const auto& nccl, Stream stream) { nccl.all_gather(out, in, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->all_gather(in.raw_data(), out.raw_data(), bytes_of(in)));
   return Work(std::make_unique<CpuWork>(Operation::all_gather, Tensors{out, in}, std::move(requests)));
@@ -320,7 +328,8 @@ Work ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp 
   if (!impl_) return copy_flat(out, in), Work();
   impl_->agreement.add(Call(Operation::reduce_scatter, static_cast<int>(op), {in}));
   if (in.is_cuda())
-    return impl_->on_cuda({out, in}, [&](const auto& nccl, Stream stream) { nccl.reduce_scatter(out, in, op, stream); });
+    return impl_->on_cuda(max_ctas_, {out, in},
+                          [&](const auto& nccl, Stream stream) { nccl.reduce_scatter(out, in, op, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->reduce_scatter(in.raw_data(), out.raw_data(), count_of(out), in.dtype(), without_average(op)));
   std::function<void()> then;
@@ -333,7 +342,8 @@ Work ProcessGroup::all_to_all(const Tensor& out, const Tensor& in) const {
   if (in.numel() % size() != 0) fail<ShapeError>("all_to_all: {} cannot be cut into {} equal pieces", in.shape(), size());
   if (!impl_) return copy_flat(out, in), Work();
   impl_->agreement.add(Call(Operation::all_to_all, 0, {in}));
-  if (in.is_cuda()) return impl_->on_cuda({out, in}, [&](const auto& nccl, Stream stream) { nccl.all_to_all(out, in, stream); });
+  if (in.is_cuda())
+    return impl_->on_cuda(max_ctas_, {out, in}, [&](const auto& nccl, Stream stream) { nccl.all_to_all(out, in, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->all_to_all(in.raw_data(), out.raw_data(), bytes_of(in) / static_cast<std::size_t>(size())));
   return Work(std::make_unique<CpuWork>(Operation::all_to_all, Tensors{out, in}, std::move(requests)));
@@ -372,7 +382,7 @@ std::int64_t meet(const mpi::Communicator& control, Operation operation, const T
 Work ProcessGroup::send(const Tensor& x, int to, std::int64_t note) const {
   if (!impl_) fail_alone(Operation::send);
   meet(*impl_->control, Operation::send, x, to, note);
-  if (x.is_cuda()) return impl_->on_cuda({x}, [&](const auto& nccl, Stream stream) { nccl.send(x, to, stream); });
+  if (x.is_cuda()) return impl_->on_cuda(max_ctas_, {x}, [&](const auto& nccl, Stream stream) { nccl.send(x, to, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->send(x.raw_data(), bytes_of(x), to));
   return Work(std::make_unique<CpuWork>(Operation::send, Tensors{x}, std::move(requests)));
@@ -381,7 +391,8 @@ Work ProcessGroup::send(const Tensor& x, int to, std::int64_t note) const {
 std::pair<Work, std::int64_t> ProcessGroup::recv(const Tensor& x, int from) const {
   if (!impl_) fail_alone(Operation::recv);
   const std::int64_t note = meet(*impl_->control, Operation::recv, x, from, 0);
-  if (x.is_cuda()) return {impl_->on_cuda({x}, [&](const auto& nccl, Stream stream) { nccl.receive(x, from, stream); }), note};
+  if (x.is_cuda())
+    return {impl_->on_cuda(max_ctas_, {x}, [&](const auto& nccl, Stream stream) { nccl.receive(x, from, stream); }), note};
   mpi::Requests requests;
   requests.push_back(impl_->data->receive(x.raw_data(), bytes_of(x), from));
   return {Work(std::make_unique<CpuWork>(Operation::recv, Tensors{x}, std::move(requests))), note};

@@ -75,6 +75,10 @@ class ProcessGroup {
 
   /// The groups of those ranks that give the same color, ordered by key, then by rank. All ranks call it.
   ProcessGroup split(int color, int key = 0) const;
+  /// This group, but a collective on GPUs takes at most so many of NCCL's thread blocks (CTAs), each of which occupies a
+  /// multiprocessor: for collectives that run beside other work. 0: as many as NCCL chooses. Its first collective connects the
+  /// GPUs once more. ValueError for a negative number.
+  ProcessGroup with_max_ctas(int count) const;
 
   /// Reduces each tensor, in place. DTypeError for booleans, and for the average of integers.
   Work all_reduce(const Tensors& tensors, ReduceOp op = ReduceOp::sum) const;
@@ -104,6 +108,7 @@ class ProcessGroup {
  private:
   explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<Impl> impl_;  // null: this process alone
+  int max_ctas_ = 0;
 };
 
 }  // namespace glade

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -19,10 +20,20 @@ struct UniqueId {
   Id bytes;
 };
 
+/// ncclConfig_t as of NCCL 2.17, the first that limits thread blocks. Newer ones take it too: it says how old it is.
+struct Config {
+  static constexpr int kUnset = INT_MIN;
+  std::size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef, version = 21700;
+  int blocking = kUnset, cga_cluster_size = kUnset, min_ctas = kUnset, max_ctas = kUnset;
+  const char* net_name = nullptr;
+};
+
 /// NCCL's functions, under their names without "nccl".
 struct Library {
   int (*GetUniqueId)(UniqueId*);
   int (*CommInitRank)(Handle*, int size, UniqueId, int rank);
+  int (*CommInitRankConfig)(Handle*, int size, UniqueId, int rank, const Config*);  // null before NCCL 2.14
   int (*AllReduce)(const void*, void*, std::size_t, int type, int op, Handle, cudaStream_t);
   int (*Broadcast)(const void*, void*, std::size_t, int type, int root, Handle, cudaStream_t);
   int (*AllGather)(const void*, void*, std::size_t, int type, Handle, cudaStream_t);
@@ -61,6 +72,7 @@ Library::Library() {
   };
   find(GetUniqueId, "ncclGetUniqueId");
   find(CommInitRank, "ncclCommInitRank");
+  find(CommInitRankConfig, "ncclCommInitRankConfig", false);
   find(AllReduce, "ncclAllReduce");
   find(Broadcast, "ncclBroadcast");
   find(AllGather, "ncclAllGather");
@@ -135,9 +147,24 @@ Id make_id() {
   return id.bytes;
 }
 
-Communicator::Communicator(int device, int size, int rank, const Id& id) : device_(device), size_(size) {
+Stream make_stream(int device) {
   const cuda::DeviceGuard guard({DeviceType::cuda, device});
-  check(library().CommInitRank(&handle_, size, {id}, rank), "ncclCommInitRank");
+  int lowest = 0, highest = 0;
+  GLADE_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t created = nullptr;
+  GLADE_CUDA(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, highest));
+  return {device, created};
+}
+
+Communicator::Communicator(int device, int size, int rank, const Id& id, int max_ctas) : device_(device), size_(size) {
+  const cuda::DeviceGuard guard({DeviceType::cuda, device});
+  if (max_ctas == 0 || library().CommInitRankConfig == nullptr) {
+    check(library().CommInitRank(&handle_, size, {id}, rank), "ncclCommInitRank");
+    return;
+  }
+  Config config;
+  config.max_ctas = max_ctas;
+  check(library().CommInitRankConfig(&handle_, size, {id}, rank, &config), "ncclCommInitRankConfig");
 }
 
 void Communicator::all_reduce(const Tensors& tensors, ReduceOp op, Stream stream) const {

@@ -12,12 +12,16 @@ using Id = std::array<char, 128>;
 /// DistributedError, saying what to install, where there is no NCCL.
 Id make_id();
 
+/// A new stream for collectives: what others wait for goes before what they have queued.
+Stream make_stream(int device);
+
 /// One GPU for each rank. Collectives are queued on a stream. All throw DistributedError where NCCL fails. It lives until the
 /// process ends: NCCL's own end of one waits for every CUDA graph that holds its collectives.
 class Communicator {
  public:
-  /// Waits until all ranks have come.
-  Communicator(int device, int size, int rank, const Id& id);
+  /// Waits until all ranks have come. A collective takes at most `max_ctas` thread blocks; 0, and NCCL before 2.17: as NCCL
+  /// chooses.
+  Communicator(int device, int size, int rank, const Id& id, int max_ctas);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 

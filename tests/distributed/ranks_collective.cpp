@@ -108,6 +108,11 @@ TEST(Collective, SplitsIntoGroups) {
   double expected = 0;
   for (int r = rank % 2; r < size; r += 2) expected += r;
   EXPECT_EQ(x.item<double>(), expected);
+  const ProcessGroup few = half.with_max_ctas(1);  // the same ranks
+  few.all_reduce({x}).wait();
+  EXPECT_EQ(x.item<double>(), half.size() * expected);
+  EXPECT_EQ(few.rank(), half.rank());
+  EXPECT_TRUE(throws_with<ValueError>([&] { half.with_max_ctas(-1); }, "-1 is negative"));
   EXPECT_EQ(world().local_size(), size);
   EXPECT_EQ(world().local_rank(), rank);
 }
