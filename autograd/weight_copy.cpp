@@ -30,19 +30,20 @@ Tensor weight_copy(const Tensor& x, DType dtype) {
 }
 
 Tensors weight_copies_joined(const Tensors& leaves, DType dtype) {
-  Tensors copies;
+  Tensors kept;
   std::vector<std::int64_t> rows;
-  bool kept = true;
+  bool are_kept = true;
   for (const Tensor& x : leaves) {
-    copies.push_back(find_weight_copy(x));
-    kept = kept && copies.back().defined() && copies.back().dtype() == dtype;
+    kept.push_back(find_weight_copy(x));
+    are_kept = are_kept && kept.back().defined() && kept.back().dtype() == dtype;
     rows.push_back(x.size(0));
   }
-  if (kept && join_rows(copies).defined()) return copies;
+  if (are_kept && join_rows(kept).defined()) return kept;
   const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  copies = split_rows(empty({all, leaves[0].size(1)}, {dtype, leaves[0].device()}), rows);
+  const Tensors copies = split_rows(empty({all, leaves[0].size(1)}, {dtype, leaves[0].device()}), rows);
   for (std::size_t i = 0; i < leaves.size(); ++i) {
-    copy_data(copies[i], leaves[i]);
+    const Tensor& known = kept[i];
+    copy_data(copies[i], known.defined() && known.dtype() == dtype ? known : leaves[i]);
     AutogradSlot* const slot = leaves[i].impl()->autograd.get();
     if (slot == nullptr || cuda::is_capturing()) continue;
     std::lock_guard lock(slot->mutex);
@@ -63,6 +64,12 @@ void keep_weight_copy(const Tensor& x, const Tensor& copy) {
   std::lock_guard lock(slot.mutex);
   if (is_current(slot.copy, x) && slot.copy.values.is_same(copy)) return;
   copy_data(copy, x);
+  slot.copy = {copy, x.storage(), x.storage()->version()};
+}
+
+void set_weight_copy(const Tensor& x, const Tensor& copy) {
+  AutogradSlot& slot = *x.impl()->autograd;
+  std::lock_guard lock(slot.mutex);
   slot.copy = {copy, x.storage(), x.storage()->version()};
 }
 

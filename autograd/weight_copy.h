@@ -14,6 +14,8 @@ Tensors weight_copies_joined(const Tensors& leaves, DType dtype);
 Tensor find_weight_copy(const Tensor& x);
 /// Makes `copy` the one that is kept, with x's values where it has others.
 void keep_weight_copy(const Tensor& x, const Tensor& copy);
+/// Makes `copy` the one that is kept, as it is.
+void set_weight_copy(const Tensor& x, const Tensor& copy);
 /// Forgets the copy that is kept, and so lets go of its memory.
 void drop_weight_copy(const Tensor& x);
 /// Counts an in-place change of x, after which the copy that is kept counts as changed alike where `copied`.

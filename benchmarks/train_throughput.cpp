@@ -24,9 +24,10 @@ constexpr double kPeakFlops = 989e12;  // of an H200 in bfloat16, dense
 
 struct Options {
   std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
-  bool eager = false, recompute = false, sequence_parallel = false;
-  int shard = 0;
-  std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
+  std::string reduce_dtype = "float32";
+  bool eager = false, recompute = false, sequence_parallel = false, no_communication = false;
+  int shard = 0, max_ctas = nn::distributed::DataParallelOptions().max_ctas;
+  std::int64_t bucket_mb = 25, batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
 struct Size {
@@ -66,7 +67,12 @@ int run(const Options& options) {
   model->to(device);
   model->model.recompute = options.recompute;
   if (options.sequence_parallel) model->set_sequence_group(world);
-  nn::distributed::DataParallel parallel(*model, world, {.shard = options.shard});
+  nn::distributed::DataParallel parallel(*model, world,
+                                         {.shard = options.shard,
+                                          .bucket_bytes = static_cast<std::size_t>(options.bucket_mb) << 20,
+                                          .reduce_dtype = dtype_from_name(options.reduce_dtype),
+                                          .max_ctas = options.max_ctas});
+  parallel.set_communicating(!options.no_communication);
   optim::AdamW optimizer(parallel.divide({{model->named_parameters(), 1e-4, 0.01}}));
   double parameters = 0;
   for (const Tensor& x : model->parameters()) parameters += static_cast<double>(x.numel());
@@ -132,8 +138,19 @@ int main(int argc, char** argv) try {
                  "What the ranks divide: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
+  app.add_option("--bucket-mb", o.bucket_mb, "Megabytes of gradients in a collective, with shards 0 to 2")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--max-ctas", o.max_ctas, "NCCL's thread blocks beside backward; 0: as many as it chooses")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--reduce-dtype", o.reduce_dtype, "What gradients travel as")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_flag("--no-communication", o.no_communication, "Every rank steps by its own gradients: what the rest of a step takes");
   app.add_flag("--sequence-parallel", o.sequence_parallel, "All ranks share each sequence, with --seq-len of its tokens each");
   CLI11_PARSE(app, argc, argv);
+  if (o.no_communication && o.shard > 0) throw ValueError("--no-communication is for --shard 0");
   return run(o);
 } catch (const std::exception& error) {
   fmt::print(stderr, "train_throughput: {}\n", error.what());

@@ -210,7 +210,8 @@ Training::Training(const lm::Options& options)
   model_->model.recompute = options.recompute;
   model_->set_sequence_group(division_.sequence);
   if (resumed_) restore_model(*resumed_);
-  parallel_.emplace(*model_, world_, nn::distributed::DataParallelOptions{.shard = options.shard});
+  const DType reduce_dtype = dtype_from_name(options.reduce_dtype);
+  parallel_.emplace(*model_, world_, nn::distributed::DataParallelOptions{.shard = options.shard, .reduce_dtype = reduce_dtype});
   if (!options.save.empty()) saver_.emplace(*parallel_, options.save, options.keep);
   optimizer_.emplace(parallel_->divide(optim::decay_matrices(model_->named_parameters(), run_.lr, run_.weight_decay)),
                      optim::AdamWOptions{.beta2 = 0.95});

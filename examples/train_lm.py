@@ -94,7 +94,7 @@ class Training:
         self.model.set_sequence_group(neighbours)
         if resumed:
             self.restore_model(resumed)
-        self.parallel = distributed.DataParallel(self.model, shard=options.shard)
+        self.parallel = distributed.DataParallel(self.model, shard=options.shard, reduce_dtype=options.reduce_dtype)
         self.saver = stack.enter_context(distributed.Saver(self.parallel, options.save, keep=options.keep)) if options.save else None
         groups = optim.decay_matrices(self.model.named_parameters(), run.weight_decay)
         self.optimizer = optim.AdamW(self.parallel.divide(groups), lr=run.lr, betas=(0.9, 0.95))

@@ -91,6 +91,9 @@ void add_options(CLI::App& app, Options& o) {
                  "What all processes divide among them: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
+  app.add_option("--reduce-dtype", o.reduce_dtype, "Type in which processes exchange gradients; bfloat16 halves the bytes")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   app.add_option("--sequence-parallel", o.sequence_parallel, "Processes that share the tokens of each sequence")
       ->check(positive_integer())
       ->capture_default_str();

@@ -15,7 +15,7 @@ namespace lm {
 /// As the command line gives them. Those that are absent come from the checkpoint to resume from, or else are defaults.
 struct Options {
   std::vector<std::string> data;
-  std::string device = "auto", save, resume, log, profile;
+  std::string device = "auto", reduce_dtype = "float32", save, resume, log, profile;
   std::optional<std::string> model, dtype, schedule;
   std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, accumulate, steps, warmup;
   std::optional<double> minutes, lr, weight_decay, grad_clip;

@@ -61,6 +61,8 @@ def make_parser():
     parser.option("--data-parallel", text, shown="all that there are", type=size, metavar="N")
     text = "What all processes divide among them: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too"
     parser.option("--shard", text, 0, type=int, choices=range(4), metavar="0|1|2|3")
+    text = "Type in which processes exchange gradients; bfloat16 halves the bytes"
+    parser.option("--reduce-dtype", text, "float32", choices=["float32", "bfloat16"], metavar="float32|bfloat16")
     parser.option("--sequence-parallel", "Processes that share the tokens of each sequence", 1, type=size, metavar="N")
     parser.add_argument("--eager", action="store_true", help="Do not capture steps on CUDA in graphs")
     text = "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none"

@@ -31,12 +31,15 @@ void broadcast_state(const Module& model, const ProcessGroup& group) {
 }  // namespace
 
 DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallelOptions& options)
-    : group_(std::move(group)), bucket_bytes_(options.bucket_bytes) {
+    : group_(std::move(group)), beside_(group_), options_(options) {
   if (options.shard < 0 || options.shard > 3) fail<ValueError>("DataParallel: shard is {}, expected 0 to 3", options.shard);
+  if (options.max_ctas < 0) fail<ValueError>("DataParallel: max_ctas is {}, expected 0 or more", options.max_ctas);
+  if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
+    fail<DTypeError>("DataParallel: reduce_dtype is {}, expected a floating-point type", *options.reduce_dtype);
   if (group_.size() == 1) return;
+  beside_ = group_.with_max_ctas(options.max_ctas);
   broadcast_state(model, group_);
-  if (options.shard > 0)
-    shards_ = std::make_unique<Shards>(model, group_, static_cast<Shard>(options.shard), options.bucket_bytes);
+  if (options.shard > 0) shards_ = std::make_unique<Shards>(model, group_, options);
   for (const Tensor& x : model.parameters())
     if (x.requires_grad())
       hooks_.emplace_back(x, x.register_post_accumulate_grad_hook([this](const Tensor& parameter) { add(parameter); }));
@@ -52,34 +55,58 @@ void DataParallel::add(const Tensor& parameter) {
   if (!is_communicating_) return;
   const Tensor gradient = parameter.grad();
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
-  bucket_.push_back(parameter.grad());
+  final_.push_back(parameter.grad());
   bytes_ += static_cast<std::size_t>(gradient.numel()) * dtype_size(gradient.dtype());
   if (gradient.is_cuda()) {
     const Stream stream = current_stream(gradient.device().index);
     const auto is_same = [&](const Stream& other) { return other.device == stream.device && other.handle == stream.handle; };
     if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
   }
-  if (bytes_ >= bucket_bytes_) start();
+  if (++added_ == hooks_.size()) start(group_);  // nothing is left to hide it behind
+  else if (bytes_ >= options_.bucket_bytes) start(beside_);
 }
 
-/// What came last came on the current stream; the group's waits for that one itself.
-void DataParallel::start() {
-  if (bucket_.empty()) return;
-  for (const Stream& stream : streams_) group_.stream(stream.device).wait(stream);
-  works_.push_back(group_.all_reduce(bucket_, ReduceOp::average));
-  bucket_.clear();
+/// Sends the gradients that are final, and `more`. On a GPU all of it happens on the group's stream, behind those on which they
+/// became final.
+void DataParallel::start(const ProcessGroup& group, const Tensors& more) {
+  if (final_.empty() && more.empty()) return;
+  const Device device = (final_.empty() ? more : final_).front().device();
+  std::optional<StreamGuard> guard;
+  if (device.is_cuda()) {
+    const Stream stream = group.stream(device.index);
+    stream.wait(current_stream(device.index));
+    for (const Stream& other : streams_) stream.wait(other);
+    guard.emplace(stream);
+  }
+  Bucket bucket;
+  for (const Tensor& x : final_) bucket.sent.push_back(to_data(x, options_.reduce_dtype.value_or(x.dtype())));
+  bucket.gradients = std::exchange(final_, {});
+  for (Tensors* const tensors : {&bucket.gradients, &bucket.sent}) tensors->insert(tensors->end(), more.begin(), more.end());
+  bucket.work = group.all_reduce(bucket.sent, ReduceOp::average);
+  if (device.is_cuda()) bucket.finish();  // queued behind the collective
+  buckets_.push_back(std::move(bucket));
   streams_.clear();
   bytes_ = 0;
+}
+
+void DataParallel::Bucket::finish() {
+  work.wait();
+  for (std::size_t i = 0; i < sent.size(); ++i)
+    if (!sent[i].is_same(gradients[i])) copy_data(gradients[i], sent[i]);
+  sent.clear();
 }
 
 void DataParallel::wait(const Tensors& more) {
   if (group_.size() == 1) return;
   if (shards_) shards_->reduce_rest();
-  bucket_.insert(bucket_.end(), more.begin(), more.end());
-  start();
+  start(group_, more);
   if (shards_) shards_->finish_reduce();
-  for (Work& work : works_) work.wait();
-  works_.clear();
+  for (Bucket& bucket : buckets_) bucket.finish();
+  if (!buckets_.empty())
+    if (const Device device = buckets_.back().gradients.front().device(); device.is_cuda())
+      current_stream(device.index).wait(group_.stream(device.index));
+  buckets_.clear();
+  added_ = 0;
 }
 
 std::vector<optim::ParameterGroup> DataParallel::divide(std::vector<optim::ParameterGroup> groups) const {

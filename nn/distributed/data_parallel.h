@@ -2,6 +2,7 @@
 // Data parallel training: every rank computes the gradients of its share of a batch, and all step with their average.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,13 @@ struct DataParallelOptions {
   /// the gradients too, 3 the parameters too.
   int shard = 0;
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< gradients that a collective takes together
+  /// What gradients travel as; without one, as they are. bfloat16 halves the bytes of float32, and rounds every gradient and
+  /// their sum.
+  std::optional<DType> reduce_dtype = std::nullopt;
+  /// NCCL's thread blocks for what runs beside a pass (ProcessGroup::with_max_ctas): the fewer, the less they slow the pass, and
+  /// the longer they take. What the pass no longer hides, the last gradients for one, takes as many as NCCL chooses. 0: so does
+  /// all.
+  int max_ctas = 8;
 };
 
 /// Averages the gradients of parameters over the ranks of a group while backward runs: as soon as 25 MB of them are final, a
@@ -43,8 +51,9 @@ struct DataParallelOptions {
 class DataParallel {
  public:
   /// Copies the parameters and buffers of rank 0 to all ranks, and the state of default_generator(). The model must live longer
-  /// than this with shard 3. ValueError for a shard that is not 0 to 3, and for 3 where the model is no models::CausalLM;
-  /// DTypeError where parameters to be divided are of several dtypes.
+  /// than this with shard 3. ValueError for a shard that is not 0 to 3, for 3 where the model is no models::CausalLM, and for
+  /// negative max_ctas; DTypeError where parameters to be divided are of several dtypes, and for a reduce_dtype that is not
+  /// floating-point.
   explicit DataParallel(Module& model, ProcessGroup group = ProcessGroup::world(), const DataParallelOptions& options = {});
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
@@ -75,18 +84,24 @@ class DataParallel {
   std::size_t gathered_bytes() const;
 
  private:
+  /// A collective under way.
+  struct Bucket {
+    Tensors gradients, sent;  // sent: the same tensors, or copies in another dtype
+    Work work;
+    void finish();
+  };
   void add(const Tensor& parameter);
-  void start();
+  void start(const ProcessGroup& group, const Tensors& more = {});
 
-  ProcessGroup group_;
-  std::size_t bucket_bytes_;
+  ProcessGroup group_, beside_;  // the same; beside_ has max_ctas
+  DataParallelOptions options_;
   std::unique_ptr<Shards> shards_;  // null where nothing is divided
   std::vector<std::pair<Tensor, std::uint64_t>> hooks_;
   bool is_communicating_ = true;
-  Tensors bucket_;  // gradients that are final
-  std::size_t bytes_ = 0;
-  std::vector<Stream> streams_;  // on which they are
-  std::vector<Work> works_;
+  Tensors final_;  // gradients
+  std::size_t bytes_ = 0, added_ = 0;
+  std::vector<Stream> streams_;  // on which they are final
+  std::vector<Bucket> buckets_;
 };
 
 }  // namespace glade::nn::distributed

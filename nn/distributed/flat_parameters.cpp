@@ -32,8 +32,8 @@ void set_memory(const Tensor& x, std::shared_ptr<Storage> storage, const Strides
 
 }  // namespace
 
-FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup group, bool frees)
-    : group_(std::move(group)), frees_(frees) {
+FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup group, const FlatOptions& flat_options)
+    : group_(std::move(group)), options_(flat_options) {
   NoGradGuard no_grad;
   const TensorOptions options = parameters.front().second.options();
   std::int64_t end = 0;
@@ -46,14 +46,13 @@ FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup grou
   }
   piece_ = rounded_up((end + group_.size() - 1) / group_.size(), kAligned);
   const std::int64_t total = piece_ * group_.size(), first = piece_ * group_.rank();
-  bytes_ = static_cast<std::size_t>(total) * dtype_size(options.dtype);
 
   const Tensor block = zeros({total}, options);
   for (const FlatParameter& p : parameters_)
     copy_data(elements(block, p.begin, p.parameter.numel()),
               p.parameter.detach().as_strided({p.parameter.numel()}, {1}, p.parameter.offset()));
   mine_ = elements(block, first, piece_);
-  if (frees_) {
+  if (options_.frees) {
     const Tensor own = empty({piece_}, options);
     copy_data(own, mine_);
     mine_ = own;
@@ -63,8 +62,9 @@ FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup grou
     p.nan = full({}, std::numeric_limits<double>::quiet_NaN(), options);
   }
   version_ = mine_.storage()->version();
-  if (frees_) release();
-  else show(block);
+  values_ = block;
+  if (options_.frees) release();
+  else show();
 }
 
 std::pair<std::int64_t, std::int64_t> FlatParameters::part(const FlatParameter& parameter, int rank) const {
@@ -77,12 +77,21 @@ Tensor FlatParameters::in_piece(const Tensor& piece, const FlatParameter& parame
   return elements(piece, begin < end ? parameter.begin + begin - piece_ * group_.rank() : 0, end - begin);
 }
 
+std::size_t FlatParameters::gathered_bytes() const {
+  const std::shared_ptr<Storage> gathered = gathered_.lock();
+  return gathered ? gathered->bytes() : 0;
+}
+
 // Every parameter has a storage of its own, which counts its own changes.
-void FlatParameters::show(const Tensor& block) {
-  values_ = block;
+void FlatParameters::show() {
+  const Tensor block = values_;
   for (const FlatParameter& p : parameters_) {
     const Tensor& x = p.parameter;
     const std::size_t size = dtype_size(x.dtype());
+    if (block.dtype() != x.dtype()) {
+      autograd::set_weight_copy(x, block.as_strided(x.shape(), x.shape().contiguous_strides(), p.begin));
+      continue;
+    }
     set_memory(x,
                std::make_shared<Storage>(static_cast<char*>(block.raw_data()) + static_cast<std::size_t>(p.begin) * size,
                                          static_cast<std::size_t>(x.numel()) * size, x.device(), [block] {}),
@@ -93,18 +102,31 @@ void FlatParameters::show(const Tensor& block) {
 
 // ---- values ----------------------------------------------------------------------------------------------------------
 
-void FlatParameters::start_gather() {
-  if (!frees_ || values_.defined()) return;
-  if (mine_.is_cuda()) cuda::check_not_capturing("gathering parameters", "their memory changes from step to step");
-  values_ = empty({piece_ * group_.size()}, mine_.options());
+void FlatParameters::start_gather(const ProcessGroup& group, std::optional<DType> as) {
+  if (!options_.frees || values_.defined()) return;
+  const Device device = mine_.device();
+  if (device.is_cuda()) cuda::check_not_capturing("gathering parameters", "their memory changes from step to step");
+  const DType dtype = as.value_or(mine_.dtype());
+  values_ = empty({piece_ * group_.size()}, {dtype, device});
   gathered_ = values_.storage();
-  gathering_ = group_.all_gather(values_, mine_.detach());
+  std::optional<StreamGuard> guard;
+  if (device.is_cuda() && dtype != mine_.dtype()) {  // the cast is hidden too
+    const Stream stream = group.stream(device.index);
+    stream.wait(current_stream(device.index));
+    guard.emplace(stream);
+  }
+  gathering_ = group.all_gather(values_, to_data(mine_.detach(), dtype));
 }
 
 void FlatParameters::gather() {
-  start_gather();
   gathering_.wait();
-  if (!is_shown_) show(values_);
+  if (!is_shown_) show();
+}
+
+void FlatParameters::gather_values() {
+  if (values_.defined() && values_.dtype() != mine_.dtype()) release();
+  start_gather(group_, {});
+  gather();
 }
 
 void FlatParameters::release() {
@@ -121,7 +143,7 @@ void FlatParameters::release() {
 }
 
 void FlatParameters::start_update() {
-  if (frees_) return release();
+  if (options_.frees) return release();
   gathering_ = group_.all_gather(values_, mine_.detach());
 }
 
@@ -129,7 +151,7 @@ void FlatParameters::finish_update() {
   gathering_.wait();
   const auto on_the_host = [this] {
     version_ = mine_.storage()->version();
-    if (!frees_)
+    if (!options_.frees)
       for (const FlatParameter& p : parameters_) autograd::weight_changed(p.parameter, false);
   };
   if (mine_.is_cuda() && cuda::is_capturing()) cuda::before_replay(on_the_host);
@@ -139,6 +161,7 @@ void FlatParameters::finish_update() {
 // ---- gradients -------------------------------------------------------------------------------------------------------
 
 bool FlatParameters::add_gradient(std::size_t i) {
+  finish_reduce();  // of the batch before
   FlatParameter& p = parameters_[i];
   if (!p.has_gradient) ++arrived_;
   p.has_gradient = true;
@@ -147,27 +170,26 @@ bool FlatParameters::add_gradient(std::size_t i) {
     const auto is_same = [&](const Stream& other) { return other.handle == stream.handle; };
     if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
   }
-  if (arrived_ < parameters_.size()) return false;
-  start_reduce();
-  return true;
+  return arrived_ == parameters_.size();
 }
 
 void FlatParameters::reduce_rest() {
-  if (arrived_ > 0 && !averages_.defined()) start_reduce();
+  if (arrived_ > 0 && !averages_.defined()) start_reduce(group_);
 }
 
 /// On a GPU all of it happens on the group's stream, behind the streams that made the gradients.
-void FlatParameters::start_reduce() {
+void FlatParameters::start_reduce(const ProcessGroup& group) {
   NoGradGuard no_grad;
   const Device device = mine_.device();
   std::optional<StreamGuard> guard;
   if (device.is_cuda()) {
-    const Stream stream = group_.stream(device.index);
+    const Stream stream = group.stream(device.index);
     for (const Stream& other : streams_) stream.wait(other);
     streams_.clear();
     guard.emplace(stream);
   }
-  const Tensor block = empty({piece_ * group_.size()}, mine_.options());
+  const TensorOptions options{options_.reduce_dtype.value_or(mine_.dtype()), device};
+  const Tensor block = empty({piece_ * group.size()}, options);
   std::int64_t end = 0;
   const auto fill_up_to = [&](std::int64_t begin) {
     if (begin > end) fill_data(elements(block, end, begin - end), 0);
@@ -181,8 +203,8 @@ void FlatParameters::start_reduce() {
     end = p.begin + count;
   }
   fill_up_to(block.numel());
-  averages_ = empty({piece_}, mine_.options());
-  reducing_ = group_.reduce_scatter(averages_, block, ReduceOp::average);
+  averages_ = empty({piece_}, options);
+  reducing_ = group.reduce_scatter(averages_, block, ReduceOp::average);
   if (device.is_cuda()) reducing_.wait();  // the stream is the collective's own: the block goes behind it
 }
 
@@ -192,9 +214,10 @@ void FlatParameters::finish_reduce() {
   std::optional<StreamGuard> guard;
   if (mine_.is_cuda()) guard.emplace(group_.stream(mine_.device().index));
   reducing_.wait();
+  const Tensor averages = to_data(averages_, mine_.dtype());
   for (FlatParameter& p : parameters_) {
     if (!std::exchange(p.has_gradient, false)) continue;
-    const Tensor mine = in_piece(averages_, p);
+    const Tensor mine = in_piece(averages, p);
     if (const Tensor before = p.shard.grad(); before.defined()) add_(before, mine);
     else p.shard.set_grad(mine);
   }

@@ -2,6 +2,7 @@
 // Parameters in one block of memory of which every rank owns an equal piece. Not public.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <glade/core/process_group.h>
@@ -19,11 +20,22 @@ struct FlatParameter {
   bool has_gradient = false;  ///< whether the backward pass has its gradient
 };
 
+/// What a block does besides.
+struct FlatOptions {
+  /// A rank keeps its own piece only: between release() and gather() all values of a parameter read as NaN, from one element of
+  /// memory.
+  bool frees = false;
+  /// The dtype of the copies (autograd/weight_copy.h) in which alone the parameters are read: gather() gathers those, and the
+  /// values stay NaN.
+  std::optional<DType> copies = std::nullopt;
+  std::optional<DType> reduce_dtype = std::nullopt;  ///< What gradients travel as; without one, as they are.
+};
+
 class FlatParameters {
  public:
-  /// Moves the parameters, which are contiguous, of one dtype and on one device, into a block. With `frees` a rank keeps its own
-  /// piece only: between release() and gather() all values of a parameter read as NaN, from one element of memory.
-  FlatParameters(const NamedTensors& parameters, ProcessGroup group, bool frees);
+  /// Moves the parameters, which are contiguous, of one dtype and on one device, into a block. The groups below are `group`, or
+  /// it with other settings.
+  FlatParameters(const NamedTensors& parameters, ProcessGroup group, const FlatOptions& options);
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
@@ -32,16 +44,19 @@ class FlatParameters {
   std::pair<std::int64_t, std::int64_t> part(const FlatParameter& parameter, int rank) const;
 
   /// Starts to gather the pieces of all ranks, unless they are there.
-  void start_gather();
-  /// Gives the parameters their values.
+  void start_gather(const ProcessGroup& group) { start_gather(group, options_.copies); }
+  /// Waits for that, and gives the parameters their values, or copies.
   void gather();
+  /// Gives the parameters their values, not copies alone.
+  void gather_values();
   void release();
   /// Of the memory that gather() took and nobody has let go of.
-  std::size_t gathered_bytes() const { return gathered_.expired() ? 0 : bytes_; }
+  std::size_t gathered_bytes() const;
 
-  /// Notes that the gradient of parameter number i is final. After the last one starts to average them over the ranks, and
-  /// returns true.
+  /// Notes that the gradient of parameter number i is final. Whether it was the last one.
   bool add_gradient(std::size_t i);
+  /// Starts to average the gradients over the ranks.
+  void start_reduce(const ProcessGroup& group);
   /// The same for a block of which not all parameters have one.
   void reduce_rest();
   /// Gives the shards their gradients, which add up with those that they have.
@@ -54,18 +69,17 @@ class FlatParameters {
   bool is_outdated() const { return mine_.storage()->version() != version_; }
 
  private:
-  void start_reduce();
+  void start_gather(const ProcessGroup& group, std::optional<DType> as);
   /// Where a parameter's part that is in this rank's piece lies in `piece`.
   Tensor in_piece(const Tensor& piece, const FlatParameter& parameter) const;
-  /// Makes the parameters views of the block.
-  void show(const Tensor& block);
+  /// Makes the parameters, or their copies, views of the block.
+  void show();
 
   ProcessGroup group_;
-  bool frees_;
+  FlatOptions options_;
   std::vector<FlatParameter> parameters_;
   std::int64_t piece_ = 0;     // elements of a rank
-  std::size_t bytes_ = 0;      // of the block
-  Tensor values_;              // the block, or undefined
+  Tensor values_;              // the block, or copies of it, or undefined
   Tensor mine_;                // this rank's piece
   std::uint64_t version_ = 0;  // of its storage that all ranks know
   std::weak_ptr<Storage> gathered_;

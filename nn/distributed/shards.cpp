@@ -1,9 +1,11 @@
 #include <glade/nn/distributed/shards.h>
 
 #include <algorithm>
+#include <set>
 
 #include <glade/autograd/node.h>
 #include <glade/core/format.h>
+#include <glade/nn/linear.h>
 #include <glade/nn/models/causal_lm.h>
 
 namespace glade::nn::distributed {
@@ -33,36 +35,48 @@ std::vector<Tensors> parts_of(const models::CausalLM& model) {
   return parts;
 }
 
+/// The parameters that a model of 16-bit activations reads as copies of that dtype alone: the matrices of its linear layers.
+std::set<const TensorImpl*> read_as_copies(models::CausalLM& model) {
+  std::set<const TensorImpl*> matrices;
+  const DType dtype = model.model.dtype();
+  model.apply([&](Module& module) {
+    const auto* const linear = dynamic_cast<const Linear*>(&module);
+    if (linear != nullptr && dtype_size(dtype) < dtype_size(linear->weight.dtype())) matrices.insert(linear->weight.impl());
+  });
+  matrices.erase(model.model.embeddings.weight.impl());
+  return matrices;
+}
+
 }  // namespace
 
-Shards::Shards(Module& model, const ProcessGroup& group, Shard shard, std::size_t block_bytes) : group_(group), shard_(shard) {
+Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptions& options)
+    : group_(group), beside_(group.with_max_ctas(options.max_ctas)), shard_(static_cast<Shard>(options.shard)) {
   NamedTensors divided = model.named_parameters();
   std::erase_if(divided, [](const auto& entry) { return !entry.second.requires_grad(); });
-  const bool frees = shard_ == Shard::parameters;
+  if (divided.empty()) fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", options.shard);
+  FlatOptions how{.reduce_dtype = options.reduce_dtype};
+  if (shard_ != Shard::parameters) {
+    for (const NamedTensors& list : cut(divided, options.bucket_bytes)) make_block(list, how);
+    return;
+  }
   auto* const language_model = dynamic_cast<models::CausalLM*>(&model);
-  if (frees && language_model == nullptr)
+  if (language_model == nullptr)
     fail<ValueError>("DataParallel: shard 3 gathers layer by layer, which needs a models::CausalLM; other models take up to 2");
-  std::vector<Tensors> parts = frees ? parts_of(*language_model) : std::vector<Tensors>();
-  std::vector<NamedTensors> lists = frees ? std::vector<NamedTensors>() : cut(divided, block_bytes);
+  const std::set<const TensorImpl*> copied = read_as_copies(*language_model);
+  how.frees = true;
+  const std::vector<Tensors> parts = parts_of(*language_model);
   for (const Tensors& part : parts) {  // a parameter of two parts is in the first one's block
-    NamedTensors list;
+    NamedTensors values, copies;
     for (const Tensor& x : part) {
       const auto found = std::ranges::find_if(divided, [&](const auto& entry) { return entry.second.is_same(x); });
       if (found == divided.end()) continue;
-      list.push_back(*found);
+      (copied.contains(x.impl()) ? copies : values).push_back(*found);
       divided.erase(found);
     }
-    lists.push_back(std::move(list));
-  }
-  std::erase_if(lists, [](const NamedTensors& list) { return list.empty(); });
-  if (lists.empty())
-    fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", static_cast<int>(shard));
-  for (const NamedTensors& list : lists) {
-    FlatParameters& block = *blocks_.emplace_back(std::make_unique<FlatParameters>(list, group, frees));
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      places_[list[i].second.impl()] = {&block, i};
-      places_of_shards_[block.parameters()[i].shard.impl()] = {&block, i};
-    }
+    how.copies = std::nullopt;
+    make_block(values, how);
+    how.copies = language_model->model.dtype();
+    make_block(copies, how);
   }
   for (const Tensors& part : parts) {
     std::vector<FlatParameters*>& of = parts_.emplace_back();
@@ -70,7 +84,16 @@ Shards::Shards(Module& model, const ProcessGroup& group, Shard shard, std::size_
       if (const Place* const place = find(x); place != nullptr && std::ranges::count(of, place->block) == 0)
         of.push_back(place->block);
   }
-  if (frees) gather_around(*language_model);
+  gather_around(*language_model);
+}
+
+void Shards::make_block(const NamedTensors& parameters, const FlatOptions& options) {
+  if (parameters.empty()) return;
+  FlatParameters& block = *blocks_.emplace_back(std::make_unique<FlatParameters>(parameters, group_, options));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    places_[parameters[i].second.impl()] = {&block, i};
+    places_of_shards_[block.parameters()[i].shard.impl()] = {&block, i};
+  }
 }
 
 Shards::~Shards() {
@@ -92,6 +115,9 @@ const Shards::Place* Shards::find_shard(const Tensor& shard) const {
 void Shards::add_gradient(const Tensor& parameter) {
   const Place& place = places_.at(parameter.impl());
   if (!place.block->add_gradient(place.index)) return;
+  const bool is_last = ++complete_ == blocks_.size();  // nothing is left to hide it behind
+  place.block->start_reduce(is_last ? group_ : beside_);
+  if (is_last) complete_ = 0;
   reducing_.push_back(place.block);
   // On a GPU all of it is queued in order. On the CPU one reduction runs while backward makes the gradients of the next block.
   const std::size_t beside = parameter.is_cuda() ? 0 : 1;
@@ -110,6 +136,7 @@ void Shards::reduce_rest() {
 void Shards::finish_reduce() {
   for (const auto& block : blocks_) block->finish_reduce();
   reducing_.clear();
+  complete_ = 0;
   const Device device = blocks_.front()->parameters().front().parameter.device();
   if (device.is_cuda()) current_stream(device.index).wait(group_.stream(device.index));
 }
@@ -120,8 +147,7 @@ void Shards::update() {
 }
 
 void Shards::gather_all() {
-  for (const auto& block : blocks_) block->start_gather();
-  for (const auto& block : blocks_) block->gather();
+  for (const auto& block : blocks_) block->gather_values();
 }
 
 // ---- values, gathered a part ahead and let go of behind ----------------------------------------------------------------
@@ -134,7 +160,7 @@ void Shards::gather_around(models::CausalLM& model) {
 
 void Shards::start_gather(std::int64_t part) {
   if (part < 0 || part >= static_cast<std::int64_t>(parts_.size())) return;
-  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather();
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather(part == 0 ? group_ : beside_);
 }
 
 void Shards::gather(std::int64_t part) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include <glade/nn/distributed/data_parallel.h>
 #include <glade/nn/distributed/flat_parameters.h>
 #include <glade/nn/module.h>
 #include <glade/nn/optim/optimizer.h>
@@ -20,9 +21,9 @@ enum class Shard : int { nothing = 0, optimizer = 1, gradients = 2, parameters =
 
 class Shards {
  public:
-  /// The parameters that require gradients, in blocks of about so many bytes; with Shard::parameters, a block for each part of a
-  /// models::CausalLM, which must live longer than this.
-  Shards(Module& model, const ProcessGroup& group, Shard shard, std::size_t block_bytes);
+  /// The parameters that require gradients, in blocks of about options.bucket_bytes. With Shard::parameters, two blocks for each
+  /// part of a models::CausalLM, which must live longer than this: the second for what is read as 16-bit copies alone.
+  Shards(Module& model, const ProcessGroup& group, const DataParallelOptions& options);
   ~Shards();
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
@@ -51,6 +52,7 @@ class Shards {
   void gather_all();
 
  private:
+  void make_block(const NamedTensors& parameters, const FlatOptions& options);
   void gather_around(models::CausalLM& model);
   Tensor before(std::int64_t part, const Tensor& x);
   Tensor after(std::int64_t part, const Tensor& x);
@@ -58,11 +60,12 @@ class Shards {
   void start_gather(std::int64_t part);
   void release(std::int64_t part);
 
-  ProcessGroup group_;
+  ProcessGroup group_, beside_;  // the same; what a pass hides goes by beside_
   Shard shard_;
   std::vector<std::unique_ptr<FlatParameters>> blocks_;
   std::map<const TensorImpl*, Place> places_, places_of_shards_;
   std::deque<FlatParameters*> reducing_;             // in the order in which they began
+  std::size_t complete_ = 0;                         // blocks that have all gradients of a pass
   models::CausalLM* model_ = nullptr;                // these two with Shard::parameters
   std::vector<std::vector<FlatParameters*>> parts_;  // the blocks that each part of the model reads
 };

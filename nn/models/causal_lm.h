@@ -46,6 +46,7 @@ class Decoder : public Module {
   Decoder(const CausalLMConfig& config, const AttentionFactory& attention);
   /// ids [B, T] to the normalised hidden states [B, T, hidden]; `states` and cu_seqlens as in CausalLM::forward.
   Tensor forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const;
+  DType dtype() const { return dtype_; }  ///< Of the hidden states: the config's.
 
   Embedding embeddings;      ///< [vocab_size, hidden]
   ModuleList<Block> layers;  ///< From the first to the last.

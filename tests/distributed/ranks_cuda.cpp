@@ -73,9 +73,12 @@ TEST_F(CudaRanks, CollectivesGiveWhatTheyGiveOnTheCPU) {
 TEST_F(CudaRanks, SplitGroupsWorkBesideTheWorld) {
   const ProcessGroup half = world().split(world().rank() % 2);
   const Tensor x = full({4}, world().rank(), {DType::float32, gpu()});
+  const ProcessGroup few = world().with_max_ctas(2);
+  EXPECT_EQ(few.stream(gpu().index).handle, world().stream(gpu().index).handle);
   for (int i = 0; i < 3; ++i) {
     const Tensor y = all_reduce(x, ReduceOp::sum, world());
     const Tensor z = all_reduce(x, ReduceOp::max, half);
+    EXPECT_EQ(all_reduce(x, ReduceOp::sum, few).to_vector<double>(), y.to_vector<double>());
     EXPECT_EQ(y.to_vector<double>()[0], world().size() * (world().size() - 1) / 2);
     EXPECT_EQ(z.to_vector<double>()[0], world().rank() % 2 + 2 * (half.size() - 1));
   }
@@ -194,7 +197,7 @@ enum class Share { sequences, tokens };
 
 /// The losses of training on the same global batches.
 std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device, Share share = Share::sequences,
-                          int shard = 0) {
+                          int shard = 0, std::optional<DType> reduce = std::nullopt) {
   constexpr std::int64_t kSequences = 8, kTokens = 256;
   const ProcessGroup group = mode == Mode::alone ? ProcessGroup() : world;
   nn::models::GLAConfig config;
@@ -207,7 +210,7 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   nn::models::GLAForCausalLM model(config);
   model.to(device);
   if (share == Share::tokens) model.set_sequence_group(group);
-  nn::distributed::DataParallel parallel(model, group, {.shard = shard, .bucket_bytes = 1 << 18});
+  nn::distributed::DataParallel parallel(model, group, {.shard = shard, .bucket_bytes = 1 << 18, .reduce_dtype = reduce});
   nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model.named_parameters(), 1e-3, 0.01)));
   const auto step = [&](const Tensors& batch) {
     const Tensor loss = model.loss(batch[0], batch[1]), shown = loss.detach();
@@ -256,6 +259,17 @@ TEST_F(CudaRanks, DividedTrainingHasTheLossesOfOneGPU) {
     }
 }
 
+// With shard 3 matrices are gathered in 16 bits.
+TEST_F(CudaRanks, DividedTrainingInSixteenBitsHasTheLossesOfUndividedTraining) {
+  const auto whole = train(Mode::eager, DType::bfloat16, world(), gpu());
+  for (const int shard : {1, 2, 3}) {
+    const auto divided = train(Mode::eager, DType::bfloat16, world(), gpu(), Share::sequences, shard);
+    EXPECT_EQ(divided[0], whole[0]) << "shard " << shard;
+    for (std::size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(divided[i], whole[i], 1e-2 * whole[i]) << "shard " << shard << ", step " << i;
+  }
+}
+
 TEST_F(CudaRanks, DividedTrainingHasTheSameBitsInTwoRunsAndInGraphs) {
   for (const DType dtype : {DType::float32, DType::bfloat16})
     for (const int shard : {1, 2, 3}) {
@@ -265,6 +279,17 @@ TEST_F(CudaRanks, DividedTrainingHasTheSameBitsInTwoRunsAndInGraphs) {
         EXPECT_EQ(train(Mode::graphed, dtype, world(), gpu(), Share::sequences, shard), eager) << "shard " << shard;
       }
     }
+}
+
+TEST_F(CudaRanks, GradientsThatTravelInSixteenBitsHaveTheSameBitsInGraphs) {
+  for (const int shard : {0, 1, 2}) {
+    const auto run = [&](Mode mode) {
+      return train(mode, DType::bfloat16, world(), gpu(), Share::sequences, shard, DType::bfloat16);
+    };
+    const auto eager = run(Mode::eager);
+    EXPECT_EQ(run(Mode::graphed), eager) << "shard " << shard;
+    EXPECT_NE(train(Mode::eager, DType::bfloat16, world(), gpu(), Share::sequences, shard), eager) << "shard " << shard;
+  }
 }
 
 TEST_F(CudaRanks, GraphedTrainingHasTheBitsOfEagerTraining) {

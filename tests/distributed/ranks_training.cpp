@@ -35,8 +35,9 @@ struct Variant {
   bool untied = false;
   int shard = 0;
   double max_norm = 1;
-  double scale = 0;                    // of the loss at first; 0: none
-  DType activations = DType::float64;  // where they are not the parameters' dtype
+  double scale = 0;                            // of the loss at first; 0: none
+  DType activations = DType::float64;          // where they are not the parameters' dtype
+  std::optional<DType> reduce = std::nullopt;  // what gradients travel as
   auto operator<=>(const Variant&) const = default;
 };
 
@@ -88,7 +89,8 @@ Result train(const Variant& variant, const ProcessGroup& group) {
   manual_seed(group.size() == 1 ? 5 : 5 + static_cast<std::uint64_t>(group.rank()));  // rank 0's weights count
   const auto model = make_model(variant);
   model->set_sequence_group(sequence);
-  DataParallel parallel(*model, group, {.shard = variant.shard, .bucket_bytes = variant.bucket_bytes});
+  DataParallel parallel(*model, group,
+                        {.shard = variant.shard, .bucket_bytes = variant.bucket_bytes, .reduce_dtype = variant.reduce});
   EXPECT_EQ(parallel.shard(), group.size() > 1 ? variant.shard : 0);
   nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model->named_parameters(), 1e-3, 0.1)));
   std::optional<nn::optim::LossScaler> scaler;
@@ -241,6 +243,14 @@ TEST_P(ShardedTraining, BesideSequenceParallel) {
 
 TEST_P(ShardedTraining, InFloat32) { expect_same_losses({.dtype = DType::float32, .steps = 10, .shard = GetParam()}, 1e-4); }
 
+TEST_P(ShardedTraining, WithGradientsThatTravelInFloat32) {
+  Variant variant{.accumulate = 2, .steps = 5, .shard = GetParam(), .reduce = DType::float32};
+  expect_same_losses(variant, 1e-6);
+  const Result rounded = train(variant, ProcessGroup::world());
+  variant.reduce = std::nullopt;
+  EXPECT_NE(rounded.losses, train(variant, ProcessGroup::world()).losses);
+}
+
 TEST_P(ShardedTraining, TwoRunsHaveTheSameBits) {
   const Variant variant{.dtype = DType::float32, .accumulate = 2, .steps = 10, .shard = GetParam()};
   const Result first = train(variant, ProcessGroup::world()), second = train(variant, ProcessGroup::world());
@@ -283,13 +293,21 @@ TEST(ShardedParameters, AreThereOnlyWhereTheyAreNeeded) {
   for (const DType dtype : {DType::float32, DType::bfloat16})
     for (const bool recompute : {false, true}) {
       const auto model = make_model({.dtype = DType::float32, .recompute = recompute, .untied = true, .activations = dtype});
-      const std::size_t head = 4 * static_cast<std::size_t>(model->lm_head.weight.numel() + 64 * world.size());
+      // Matrices are gathered in the dtype of the activations. Backward keeps those in 16 bits, or computes them again.
+      const auto bytes = [&](const nn::Module& module) {
+        std::size_t sum = 0;
+        for (const Tensor& x : module.parameters())
+          sum += static_cast<std::size_t>(x.numel() + 64 * (world.size() + 1)) * (x.ndim() > 1 ? dtype_size(dtype) : 4);
+        return sum;
+      };
+      std::size_t most = bytes(model->lm_head) + bytes(model->model.norm);
+      if (dtype == DType::bfloat16 && !recompute) most += bytes(model->model.layers);
       const Tensor weight = model->model.layers[1].attn->named_parameters()[0].second;
       DataParallel parallel(*model, world, {.shard = 3});
       EXPECT_TRUE(std::isnan(weight.to_vector<double>()[0]));
       const Tensor ids = zeros({1, 8}, {DType::int64, kCPU}), loss = model->loss(ids, ids);
-      EXPECT_LE(parallel.gathered_bytes(), head) << dtype_name(dtype);
-      EXPECT_GT(parallel.gathered_bytes(), 0U);
+      EXPECT_LE(parallel.gathered_bytes(), most) << dtype_name(dtype);
+      EXPECT_GT(parallel.gathered_bytes(), most / 2);
       loss.backward();
       parallel.wait();
       EXPECT_EQ(parallel.gathered_bytes(), 0U);
@@ -326,6 +344,25 @@ TEST(ShardedParameters, RefusesWhatItCannotDivide) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, ShardedTraining, ::testing::Values(1, 2, 3));
+
+// Each rank's gradient is 1 + 2^-10, which bfloat16 rounds to 1.
+TEST(DataParallelTraining, RoundsGradientsToTheDTypeInWhichTheyTravel) {
+  for (const int shard : {0, 1, 2})
+    for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional(DType::bfloat16)}) {
+      nn::Linear layer(32, 32, false);
+      DataParallel parallel(layer, ProcessGroup::world(), {.shard = shard, .reduce_dtype = dtype});
+      const Tensor part = parallel.divide({{layer.named_parameters()}})[0].parameters[0].second, loss = full({}, 1 + 0x1p-10);
+      sum(layer(full({1, 32}, 1 + 0x1p-10))).backward();
+      parallel.wait({loss});
+      EXPECT_EQ(part.grad().dtype(), DType::float32);
+      for (const double x : part.grad().to_vector<double>()) EXPECT_EQ(x, dtype ? 1 : 1 + 0x1p-10) << "shard " << shard;
+      EXPECT_EQ(loss.item<double>(), 1 + 0x1p-10) << "no gradient";
+    }
+  nn::Linear layer(2, 1);
+  EXPECT_TRUE(throws_with<DTypeError>([&] { DataParallel(layer, ProcessGroup::world(), {.reduce_dtype = DType::int32}); },
+                                      "reduce_dtype is int32, expected a floating-point type"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { DataParallel(layer, ProcessGroup::world(), {.max_ctas = -1}); }, "max_ctas is -1"));
+}
 
 TEST(DataParallelTraining, CommunicatesOnlyWhereAsked) {
   const ProcessGroup world = ProcessGroup::world();

@@ -132,8 +132,10 @@ TEST_F(DistributedPrograms, TrainLmWritesTheSameFileHoweverItIsDivided) {
   run("--save divided.h5 --shard 3 --recompute");
   run("--save parts.h5 --shard 2 --stop-at 3");
   run("--save parts.h5 --shard 2 --resume auto");
+  run("--save rounded.h5 --shard 1 --reduce-dtype bfloat16");
   const auto whole = content("whole.h5");
   EXPECT_GT(whole.size(), 10u);
+  EXPECT_NE(content("rounded.h5"), whole);
   EXPECT_EQ(content("divided.h5"), whole);
   EXPECT_EQ(content("parts.h5"), whole);
 }

@@ -1,4 +1,5 @@
 // matmul and linear against plain loops in float64.
+#include <glade/autograd/weight_copy.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/matmul/matmul.h>
@@ -462,6 +463,24 @@ TEST_P(Matmul, LinearsSeeChangedWeights) {
   EXPECT_EQ(linears(to(x, DType::float16), {weight})[0].item<double>(), 6);
   const Tensor y = linears(x, {weight})[0];
   EXPECT_EQ(y.item<double>(), 6);
+}
+
+// As of weights whose values are with other ranks.
+TEST_P(Matmul, LinearsReadTheCopiesOfWeightsThatAreGiven) {
+  const TensorOptions half{DType::bfloat16, device()};
+  const auto weight = [&] {
+    return full({8, 8}, std::numeric_limits<double>::quiet_NaN(), {DType::float32, device()}).set_requires_grad();
+  };
+  const Tensors weights{weight(), weight()};
+  for (std::size_t i = 0; i < 2; ++i) autograd::set_weight_copy(weights[i], full({8, 8}, 1.0 + static_cast<double>(i), half));
+  const Tensor x = ones({4, 8}, half);
+  for (const Tensors& y : {linears(x, weights), Tensors{linears(x, {weights[0]})[0], linears(x, {weights[1]})[0]}}) {
+    EXPECT_EQ(y[0].to_vector<double>(), std::vector<double>(32, 8));
+    EXPECT_EQ(y[1].to_vector<double>(), std::vector<double>(32, 16));
+  }
+  const Tensors joined = autograd::weight_copies_joined(weights, DType::bfloat16);
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(joined[i].to_vector<double>(), std::vector<double>(64, 1.0 + static_cast<double>(i)));
 }
 
 }  // namespace

@@ -92,6 +92,11 @@ whole = train(0)
 for shard in 1, 2, 3:
     divided = train(shard)
     assert all(abs(a - b) < 1e-4 * abs(a) + 1e-6 for a, b in zip(whole, divided)), (shard, whole, divided)
+rounded = nn.Linear(2, 2)
+parallel = distributed.DataParallel(rounded, reduce_dtype="bfloat16", max_ctas=2)
+rounded(glade.full((1, 2), 1 + 2**-10)).sum().backward()
+parallel.wait()
+assert rounded.weight.grad.tolist() == [[1, 1], [1, 1]] and rounded.weight.grad.dtype == glade.float32
 try:
     distributed.DataParallel(nn.Linear(2, 2), shard=3)
     raise SystemExit("no error")
