@@ -14,16 +14,15 @@ py::object item(const Tensor& x) {
 }
 
 /// A NumPy array over the tensor's memory.
-py::object numpy(const py::object& self) {
-  const Tensor& x = tensor_of(self.ptr());
+py::object numpy(const Tensor& x) {
   if (x.is_cuda()) throw DeviceError("numpy: the tensor is on " + x.device().name() + "; take x.cpu() first");
   if (x.requires_grad()) throw AutogradError("numpy: the tensor requires a gradient; take x.detach() first");
-  if (x.dtype() == DType::bfloat16) return py::module_::import("glade._numpy").attr("bfloat16_array")(self);
-  return py::module_::import("numpy").attr("asarray")(self);
+  if (x.dtype() == DType::bfloat16) return py::module_::import("glade._numpy").attr("bfloat16_array")(x);
+  return py::module_::import("numpy").attr("asarray")(x);
 }
 
-py::object array(const py::object& self, const py::object& dtype, const py::object& copy) {
-  const py::object result = numpy(self);
+py::object array(const Tensor& x, const py::object& dtype, const py::object& copy) {
+  const py::object result = numpy(x);
   const py::object own_dtype = result.attr("dtype");
   const py::object wanted = dtype.is_none() ? own_dtype : py::module_::import("numpy").attr("dtype")(dtype);
   if (!copy.is_none() && copy.cast<bool>()) return result.attr("astype")(wanted);
@@ -32,8 +31,7 @@ py::object array(const py::object& self, const py::object& dtype, const py::obje
   return result.attr("astype")(wanted);
 }
 
-py::object reduce(const py::object& self) {
-  const Tensor& x = tensor_of(self.ptr());
+py::object reduce(const Tensor& x) {
   Tensor host;
   {
     py::gil_scoped_release unlocked;
@@ -61,8 +59,7 @@ void bind_methods(py::module_& module) {
   def_method("item", item,
              "The value of a tensor of one element as a Python number. Waits for the device. ShapeError for other sizes.");
   def_method(
-      "tolist",
-      [](const py::object& self) { return numpy(py::cast(to_data(tensor_of(self.ptr()).detach(), kCPU))).attr("tolist")(); },
+      "tolist", [](const Tensor& x) { return numpy(to_data(x.detach(), kCPU)).attr("tolist")(); },
       "The elements as nested lists of Python numbers. Waits for the device.");
   def_method("numpy", numpy,
              "A NumPy array over the tensor's memory, nothing copied. bfloat16 needs the package ml_dtypes (TypeError without). "
@@ -70,9 +67,9 @@ void bind_methods(py::module_& module) {
              "on a GPU, AutogradError for one that requires a gradient.");
   def_method(
       "__format__",
-      [](const py::object& self, const py::str& spec) -> py::str {
-        if (const Tensor& x = tensor_of(self.ptr()); x.ndim() == 0) return item(x).attr("__format__")(spec);
-        return py::handle(reinterpret_cast<PyObject*>(&PyBaseObject_Type)).attr("__format__")(self, spec);
+      [](const Tensor& x, const py::str& spec) -> py::str {
+        if (x.ndim() == 0) return item(x).attr("__format__")(spec);
+        return py::handle(reinterpret_cast<PyObject*>(&PyBaseObject_Type)).attr("__format__")(x, spec);
       },
       arg("spec"));
   def_method("__array__", array, arg("dtype") = py::none(), arg("copy") = py::none());

@@ -85,6 +85,12 @@ def test_every_function_has_one_line():
                 assert "incompatible" not in message and len(message) < 400 and "\n" not in message, f"{name}: {message}"
 
 
+def test_methods_of_tensors_take_nothing_else_for_self():
+    for name in ("numpy", "tolist", "item", "__array__", "__reduce__"):
+        with pytest.raises(TypeError, match=name):
+            getattr(glade.Tensor, name)(Unfit())
+
+
 def test_errors_of_callbacks_are_left_alone():
     def fail(_):
         raise TypeError("of the caller")
