@@ -22,6 +22,7 @@ void detail::pinned_free(void*) noexcept {}
 Stream Stream::create(int) { detail::throw_no_cuda(); }
 void Stream::synchronize() const {}
 void Stream::wait(Stream) const {}
+void cuda::set_multiprocessors_left(int, int) {}
 
 namespace cuda {
 

@@ -38,4 +38,12 @@ class StreamGuard {
   Stream previous_;
 };
 
+namespace cuda {
+
+/// How many multiprocessors of a GPU matrix products leave to kernels that run beside them, such as those of collectives; 0 at
+/// first. A product whose thread blocks expect all of them takes twice as long where some are taken.
+void set_multiprocessors_left(int device, int count);
+
+}  // namespace cuda
+
 }  // namespace glade

@@ -2,6 +2,7 @@
 #include <glade/core/cuda/cuda.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,19 @@ void synchronize(int device) {
 }
 
 int multiprocessor_count(Device device) { return properties(device).multiprocessors; }
+
+namespace {
+
+std::atomic<int>& left(Device device) {
+  static std::vector<std::atomic<int>> counts(static_cast<std::size_t>(device_count()));
+  check_device(device.index);
+  return counts[static_cast<std::size_t>(device.index)];
+}
+
+}  // namespace
+
+void set_multiprocessors_left(int device, int count) { left({DeviceType::cuda, device}) = count; }
+int multiprocessors_left(Device device) { return left(device); }
 
 int compute_capability(Device device) { return properties(device).capability; }
 bool has_hopper_kernels(Device device) {

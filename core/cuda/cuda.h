@@ -26,6 +26,8 @@ inline cudaStream_t stream(Device device) { return static_cast<cudaStream_t>(cur
 cublasLtHandle_t cublaslt(Device device);
 /// Number of multiprocessors, cached.
 int multiprocessor_count(Device device);
+/// How many of them matrix products leave to others (set_multiprocessors_left()).
+int multiprocessors_left(Device device);
 /// 10 * major + minor of the compute capability, cached.
 int compute_capability(Device device);
 /// Whether it runs what is compiled for Hopper GPUs alone (architecture 90a), and that was compiled.

@@ -46,13 +46,27 @@ DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallel
 }
 
 DataParallel::~DataParallel() {
+  leave_multiprocessors(0);
   for (const auto& [x, key] : hooks_) x.remove_hook(key);
+}
+
+/// To the collectives that run beside the products from now on.
+void DataParallel::leave_multiprocessors(int count) {
+  if (count == left_ || hooks_.empty()) return;
+  const Device device = hooks_.front().first.device();
+  if (!device.is_cuda()) return;
+  cuda::set_multiprocessors_left(device.index, count);
+  left_ = count;
 }
 
 /// Called in backward, with the stream as the current one on which the gradient is final.
 void DataParallel::add(const Tensor& parameter) {
-  if (shards_ && (is_communicating_ || shards_->what() != Shard::optimizer)) return shards_->add_gradient(parameter);
+  if (shards_ && (is_communicating_ || shards_->what() != Shard::optimizer)) {
+    leave_multiprocessors(options_.max_ctas);
+    return shards_->add_gradient(parameter);
+  }
   if (!is_communicating_) return;
+  leave_multiprocessors(options_.max_ctas);
   const Tensor gradient = parameter.grad();
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
   final_.push_back(parameter.grad());
@@ -98,6 +112,7 @@ void DataParallel::Bucket::finish() {
 
 void DataParallel::wait(const Tensors& more) {
   if (group_.size() == 1) return;
+  if (shard() < 3) leave_multiprocessors(0);  // parameters are gathered in the next forward pass as well
   if (shards_) shards_->reduce_rest();
   start(group_, more);
   if (shards_) shards_->finish_reduce();

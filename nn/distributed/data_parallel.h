@@ -23,9 +23,9 @@ struct DataParallelOptions {
   /// What gradients travel as; without one, as they are. bfloat16 halves the bytes of float32, and rounds every gradient and
   /// their sum.
   std::optional<DType> reduce_dtype = std::nullopt;
-  /// NCCL's thread blocks for what runs beside a pass (ProcessGroup::with_max_ctas): the fewer, the less they slow the pass, and
-  /// the longer they take. What the pass no longer hides, the last gradients for one, takes as many as NCCL chooses. 0: so does
-  /// all.
+  /// NCCL's thread blocks for what runs beside a pass (ProcessGroup::with_max_ctas), and the multiprocessors that its matrix
+  /// products leave to them: the fewer, the less they slow the pass, and the longer they take. What the pass no longer hides, the
+  /// last gradients for one, takes as many as NCCL chooses. 0: so does all.
   int max_ctas = 8;
 };
 
@@ -92,6 +92,7 @@ class DataParallel {
   };
   void add(const Tensor& parameter);
   void start(const ProcessGroup& group, const Tensors& more = {});
+  void leave_multiprocessors(int count);
 
   ProcessGroup group_, beside_;  // the same; beside_ has max_ctas
   DataParallelOptions options_;
@@ -102,6 +103,7 @@ class DataParallel {
   std::size_t bytes_ = 0, added_ = 0;
   std::vector<Stream> streams_;  // on which they are final
   std::vector<Bucket> buckets_;
+  int left_ = 0;  // multiprocessors
 };
 
 }  // namespace glade::nn::distributed

@@ -53,6 +53,8 @@ struct Description : cublasLtMatmulDescOpaque_t {
     GLADE_CUDA(cublasLtMatmulDescInit(this, types.compute, types.scale));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (const int left = multiprocessors_left(p.device))
+      set<std::int32_t>(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::max(multiprocessor_count(p.device) - left, 1));
     if (p.bias != nullptr) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, types.data);
@@ -201,7 +203,8 @@ Algorithm cached_algorithm(const Gemm& p, Call& call) {
   static std::mutex mutex;
   static std::unordered_map<Key, Algorithm, KeyHash> cache;
   constexpr std::size_t kCapacity = 4096;
-  const std::int64_t flags = (static_cast<std::int64_t>(p.out_dtype) << 16) | (static_cast<std::int64_t>(p.dtype) << 8) |
+  const std::int64_t flags = (std::int64_t{multiprocessors_left(p.device)} << 24) |
+                             (static_cast<std::int64_t>(p.out_dtype) << 16) | (static_cast<std::int64_t>(p.dtype) << 8) |
                              ((p.addend != nullptr) << 3) | (p.a.transposed << 2) | (p.b.transposed << 1) | (p.bias != nullptr);
   const std::int64_t alignments =
       ((std::int64_t{alignment(p.a.data)} * 512 + alignment(p.b.data)) * 512 + alignment(p.out)) * 512 + alignment(p.addend);
