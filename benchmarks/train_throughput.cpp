@@ -132,6 +132,7 @@ int main(int argc, char** argv) try {
   app.add_option("--batch", o.batch, "Sequences of a step on each rank")->check(positive)->capture_default_str();
   app.add_option("--seq-len", o.seq_len, "Tokens of a sequence")->check(positive)->capture_default_str();
   app.add_option("--steps", o.steps, "Steps to time")->check(positive)->capture_default_str();
+  app.add_option("--warmup", o.warmup, "Steps before them")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_flag("--eager", o.eager, "Without a CUDA graph");
   app.add_flag("--recompute", o.recompute, "Keep only the inputs of layers, and compute the rest again in backward");
   app.add_option("--shard", o.shard,
