@@ -66,7 +66,7 @@ int run(const Options& options) {
       options.model == "gla" ? make_model<models::GLAConfig>(options) : make_model<models::LightningConfig>(options);
   model->to(device);
   model->model.recompute = options.recompute;
-  if (options.sequence_parallel) model->set_sequence_group(world);
+  if (options.sequence_parallel) model->set_sequence_group(world.split(0));  // whose states do not queue behind gradients
   nn::distributed::DataParallel parallel(*model, world,
                                          {.shard = options.shard,
                                           .bucket_bytes = static_cast<std::size_t>(options.bucket_mb) << 20,

@@ -155,6 +155,9 @@ class SavedArguments {
   RecurrentOptions settings_;
 };
 
+/// Of nodes whose backward waits for other ranks: deferred gradients of weights are computed meanwhile.
+autograd::NodeTraits waits_for_ranks() { return {.leaves_gpu_idle = true}; }
+
 void refuse_second_derivative(const char* operation) {
   if (GradMode::enabled()) throw AutogradError(std::string(operation) + ": has no second derivative on several ranks");
 }
@@ -170,18 +173,20 @@ std::pair<Tensor, Tensor> exchange_windows(const Tensor& last_inputs, const Tens
     else before = initial_state.defined() ? initial_state.detach() : zeros(last_inputs.shape(), last_inputs.options());
     final_state = contiguous(select(all, 0, last));
   }
-  autograd::record("exchange_windows", {&before, &final_state}, {&last_inputs, &initial_state},
-                   [group, rank, last, options = last_inputs.options(), shape = last_inputs.shape()](const Node& node,
-                                                                                                     const Tensors& gradients) {
-                     refuse_second_derivative("short_convolution");
-                     const Tensor own = gradients[0].defined() ? gradients[0] : zeros(shape, options);
-                     const Tensors all = gather({own, gradients[1]}, group);
-                     Tensor of_inputs;
-                     if (rank < last) of_inputs = contiguous(select(all[0], 0, rank + 1));
-                     else of_inputs = all[1].defined() ? sum(all[1], {0}) : zeros(shape, options);
-                     const Tensor of_initial = !node.needs_grad(1) ? Tensor() : rank == 0 ? own : zeros(shape, options);
-                     return Tensors{of_inputs, of_initial};
-                   });
+  autograd::record(
+      "exchange_windows", {&before, &final_state}, {&last_inputs, &initial_state},
+      [group, rank, last, options = last_inputs.options(), shape = last_inputs.shape()](const Node& node,
+                                                                                        const Tensors& gradients) {
+        refuse_second_derivative("short_convolution");
+        const Tensor own = gradients[0].defined() ? gradients[0] : zeros(shape, options);
+        const Tensors all = gather({own, gradients[1]}, group);
+        Tensor of_inputs;
+        if (rank < last) of_inputs = contiguous(select(all[0], 0, rank + 1));
+        else of_inputs = all[1].defined() ? sum(all[1], {0}) : zeros(shape, options);
+        const Tensor of_initial = !node.needs_grad(1) ? Tensor() : rank == 0 ? own : zeros(shape, options);
+        return Tensors{of_inputs, of_initial};
+      },
+      waits_for_ranks());
   return {before, final_state};
 }
 
@@ -298,31 +303,32 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
 
   const Tensor unused = packed.enters && packed.count == 1 ? options.initial_state : Tensor();
   Tensor o = own_o.detach(), state = own_state.detach();
-  autograd::record("exchange_border_states", {&o, &state}, {&own_o, &own_state, &unused},
-                   [saved = SavedArguments(query, key, value, options), packed, group, decays = exchanged.decays, states,
-                    unused = unused.defined() ? unused.detach() : unused](const Node& node, const Tensors& gradients) {
-                     refuse_second_derivative("recurrent");
-                     const auto all = saved.get();
-                     const Tensor &of_o = gradients[0], &of_state = gradients[1];
-                     const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
-                     Tensor added;
-                     if (packed.enters) {
-                       const auto one = arguments_of(all, packed, packed.entry);
-                       const Tensor after =
-                           of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
-                       added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry),
-                                               after);
-                     } else {
-                       added = zeros({1, states[1], states[2], states[3]}, kind);
-                     }
-                     const Tensor after = join_gradients(gather({added}, group)[0], {}, decays, all.options.reverse, group);
-                     Tensor of_own_state = of_state;
-                     if (packed.leaves) {
-                       const Tensor rows = of_state.defined() ? of_state : zeros(states, kind);
-                       of_own_state = with_row(rows, packed.exit, slice(rows, 0, packed.exit, packed.exit + 1) + after);
-                     }
-                     return Tensors{of_o, of_own_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
-                   });
+  autograd::record(
+      "exchange_border_states", {&o, &state}, {&own_o, &own_state, &unused},
+      [saved = SavedArguments(query, key, value, options), packed, group, decays = exchanged.decays, states,
+       unused = unused.defined() ? unused.detach() : unused](const Node& node, const Tensors& gradients) {
+        refuse_second_derivative("recurrent");
+        const auto all = saved.get();
+        const Tensor &of_o = gradients[0], &of_state = gradients[1];
+        const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
+        Tensor added;
+        if (packed.enters) {
+          const auto one = arguments_of(all, packed, packed.entry);
+          const Tensor after =
+              of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
+          added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry), after);
+        } else {
+          added = zeros({1, states[1], states[2], states[3]}, kind);
+        }
+        const Tensor after = join_gradients(gather({added}, group)[0], {}, decays, all.options.reverse, group);
+        Tensor of_own_state = of_state;
+        if (packed.leaves) {
+          const Tensor rows = of_state.defined() ? of_state : zeros(states, kind);
+          of_own_state = with_row(rows, packed.exit, slice(rows, 0, packed.exit, packed.exit + 1) + after);
+        }
+        return Tensors{of_o, of_own_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
+      },
+      waits_for_ranks());
   return {o, state};
 }
 
@@ -376,17 +382,19 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
   const bool is_first = group.rank() == (options.reverse ? group.size() - 1 : 0);
   const Tensor unused = is_first ? Tensor() : options.initial_state;
   Tensor o = own_o.detach();
-  autograd::record("exchange_states", {&o, &states.last}, {&own_o, &own_state, &unused},
-                   [saved = SavedArguments(query, key, value, options), unused = unused.defined() ? unused.detach() : unused,
-                    decays = states.decays, group](const Node& node, const Tensors& gradients) {
-                     refuse_second_derivative("recurrent");
-                     const auto [q, k, v, settings] = saved.get();
-                     const Tensor added = gradient_before(q, k, v, settings, gradients[0], {});
-                     const Tensors all = gather({added, gradients[1]}, group);
-                     const Tensor of_last = all[1].defined() ? sum(all[1], {0}) : Tensor();
-                     const Tensor of_state = join_gradients(all[0], of_last, decays, settings.reverse, group);
-                     return Tensors{gradients[0], of_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
-                   });
+  autograd::record(
+      "exchange_states", {&o, &states.last}, {&own_o, &own_state, &unused},
+      [saved = SavedArguments(query, key, value, options), unused = unused.defined() ? unused.detach() : unused,
+       decays = states.decays, group](const Node& node, const Tensors& gradients) {
+        refuse_second_derivative("recurrent");
+        const auto [q, k, v, settings] = saved.get();
+        const Tensor added = gradient_before(q, k, v, settings, gradients[0], {});
+        const Tensors all = gather({added, gradients[1]}, group);
+        const Tensor of_last = all[1].defined() ? sum(all[1], {0}) : Tensor();
+        const Tensor of_state = join_gradients(all[0], of_last, decays, settings.reverse, group);
+        return Tensors{gradients[0], of_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
+      },
+      waits_for_ranks());
   return {o, states.last};
 }
 
