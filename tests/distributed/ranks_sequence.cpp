@@ -42,6 +42,29 @@ void expect_near(const Tensor& actual, const Tensor& expected, const std::string
   EXPECT_LE(relative_error(actual, expected), tolerance) << what;
 }
 
+/// Whether an argument has tokens, of which a rank has a part.
+bool has_tokens(const RecurrenceArguments& arguments, const Tensor& x) {
+  return &x != &arguments.options.g_gamma && &x != &arguments.options.initial_state;
+}
+
+/// The gradients of a rank's arguments against those of the whole: of what has tokens a part, of the rest the sum over the ranks.
+/// `among_all` puts the gradient of such a one where the whole has it.
+template <class F>
+void expect_gradients(RecurrenceArguments& mine, RecurrenceArguments& whole, const RecurrenceReference& expected,
+                      std::pair<std::int64_t, std::int64_t> tokens, const F& among_all) {
+  const auto named = mine.named();
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const auto& [name, argument] = named[i];
+    const Tensor& x = *argument;
+    if (!x.defined()) continue;
+    ASSERT_TRUE(x.grad().defined()) << name;
+    const std::string what = std::string("gradient of ") + name;
+    const Tensor of_whole = like(expected.gradient(i), *whole.named()[i].second);
+    if (has_tokens(mine, x)) expect_near(x.grad(), part(of_whole, tokens), what);
+    else expect_near(sum_over_ranks(among_all(x)), of_whole, what);
+  }
+}
+
 /// What a rank's loss depends on.
 struct Uses {
   bool output = true, state = true;
@@ -59,12 +82,10 @@ void expect_matches_whole(const Spec& spec, Algorithm algorithm, bool uneven = f
 
   RecurrenceArguments mine = whole;
   mine.options.algorithm = algorithm;
-  const auto named = mine.named();
-  const auto has_tokens = [&](std::size_t i) { return i != 4 && i != 7; };  // all but g_gamma and initial_state
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    Tensor& x = *named[i].second;
+  for (const auto& [name, argument] : mine.named()) {
+    Tensor& x = *argument;
     if (!x.defined()) continue;
-    x = has_tokens(i) ? part(x, tokens) : clone(x.detach());
+    x = has_tokens(mine, x) ? part(x, tokens) : clone(x.detach());
     x.set_requires_grad();
   }
   const auto [o, state] = recurrent(mine.query, mine.key, mine.value, mine.options, world());
@@ -79,18 +100,7 @@ void expect_matches_whole(const Spec& spec, Algorithm algorithm, bool uneven = f
     gradients.push_back(grad_state * (2.0 * (world().rank() + 1) / (world().size() * (world().size() + 1))));
   }
   autograd::backward(results, gradients);
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    const Tensor& x = *named[i].second;
-    if (!x.defined()) continue;
-    ASSERT_TRUE(x.grad().defined()) << named[i].first;
-    const std::string what = std::string("gradient of ") + named[i].first;
-    if (has_tokens(i)) {
-      Tensor& all = *whole.named()[i].second;
-      expect_near(x.grad(), part(like(expected.gradient(i), all), tokens), what);
-    } else {
-      expect_near(sum_over_ranks(x.grad()), like(expected.gradient(i), x), what);
-    }
-  }
+  expect_gradients(mine, whole, expected, tokens, [](const Tensor& x) { return x.grad(); });
   const int first = spec.reverse ? world().size() - 1 : 0;
   if (spec.state != 0 && world().rank() != first) {
     EXPECT_EQ(relative_error(mine.options.initial_state.grad(), zeros_like(mine.options.initial_state)), 0);
@@ -153,16 +163,14 @@ void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool une
   RecurrenceArguments mine = whole;
   mine.options.algorithm = algorithm;
   mine.options.cu_seqlens = cu_seqlens;
-  const auto named = mine.named();
   const auto is_per_sequence = [&](const Tensor& x, std::int64_t rows) {
     return (&x == &mine.options.g_gamma && x.ndim() == 2 && x.size(0) == rows) ||
            (&x == &mine.options.initial_state && x.ndim() == 4);
   };
-  const auto has_tokens = [&](const Tensor& x) { return &x != &mine.options.g_gamma && &x != &mine.options.initial_state; };
-  for (const auto& [name, tensor] : named) {
-    Tensor& x = *tensor;
+  for (const auto& [name, argument] : mine.named()) {
+    Tensor& x = *argument;
     if (!x.defined()) continue;
-    if (has_tokens(x)) x = part(x, tokens);
+    if (has_tokens(mine, x)) x = part(x, tokens);
     else if (is_per_sequence(x, count)) x = clone(slice(x.detach(), 0, first, first + own));
     else x = clone(x.detach());
     x.set_requires_grad();
@@ -178,16 +186,8 @@ void expect_packed_matches_whole(const Spec& spec, Algorithm algorithm, bool une
   if (uses.output) results.push_back(o), gradients.push_back(part(grad_o, tokens));
   if (uses.state) results.push_back(state), gradients.push_back(slice(grad_state, 0, first, first + own) * ends);
   autograd::backward(results, gradients);
-  for (std::size_t i = 0; i < named.size(); ++i) {
-    const Tensor& x = *named[i].second;
-    if (!x.defined()) continue;
-    ASSERT_TRUE(x.grad().defined()) << named[i].first;
-    const std::string what = std::string("gradient of ") + named[i].first;
-    const Tensor of_whole = like(expected.gradient(i), *whole.named()[i].second);
-    if (has_tokens(x)) expect_near(x.grad(), part(of_whole, tokens), what);
-    else if (is_per_sequence(x, own)) expect_near(sum_over_ranks(among_all(x.grad(), first, count)), of_whole, what);
-    else expect_near(sum_over_ranks(x.grad()), of_whole, what);
-  }
+  expect_gradients(mine, whole, expected, tokens,
+                   [&](const Tensor& x) { return is_per_sequence(x, own) ? among_all(x.grad(), first, count) : x.grad(); });
 }
 
 TEST(SequenceParallel, PackedRecurrenceOfEveryGateMatchesTheReference) {
