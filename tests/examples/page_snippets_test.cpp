@@ -1,6 +1,7 @@
 // The C++ of the pages: snippets/<page>.inc holds that of docs/<page>.md, with the page's line numbers, to run in its order.
 #undef NDEBUG
 #include <cassert>
+#include <fstream>
 #include <iostream>
 #include <sstream>
 
@@ -25,6 +26,23 @@ void run_cpp() {
 
 void run_checkpoint_format() {
 #include "snippets/checkpoint_format.inc"
+}
+
+/// With what the page's text speaks of, on one process.
+void run_distributed() {
+  nn::models::GLAConfig config;
+  config.vocab_size = 256;
+  config.hidden_size = 16;
+  config.num_hidden_layers = 2;
+  config.num_heads = 2;
+  nn::models::GLAForCausalLM model(config);
+  const Tensor inputs = zeros({1, 8}, {DType::int64, kCPU}), targets = inputs;
+  const Tensor q = ones({1, 8, 2, 4}), k = q, v = q, gk = q * -0.1;
+  std::ofstream("text.txt") << std::string(1 << 20, 'a');
+  const auto data = std::make_shared<nn::data::TokenData>(std::vector<std::string>{"text.txt"});
+#include "snippets/distributed.inc"
+  std::cout << o.shape().str() << " of " << q.shape().str() << ", " << loader.next().inputs.shape().str() << ", shard "
+            << averaged.shard() << ", " << nn::load_checkpoint("model.h5").model.size() << " tensors\n";
 }
 
 /// What the page shows in its blocks of output.
@@ -61,6 +79,7 @@ TEST_F(PageSnippets, OfTheGuidePrintWhatItShows) {
 
 TEST_F(PageSnippets, OfOtherPagesRun) {
   EXPECT_EQ(output_of(run_checkpoint_format), shown_output("checkpoint_format"));
+  EXPECT_EQ(output_of(run_distributed), "[1, 8, 2, 4] of [1, 8, 2, 4], [8, 65536], shard 0, 31 tensors\n");
   EXPECT_TRUE(allclose(tuning_page::chosen, tuning_page::asked_for));
   EXPECT_EQ(tuning_page::row_sum(ones({2, 3})).to_vector<float>(), (std::vector<float>{3, 3}));
 }
