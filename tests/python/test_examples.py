@@ -191,7 +191,7 @@ def test_plot(text, tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("model", ["gla", "lightning"])
+@pytest.mark.parametrize("model", ["gla", "lightning", "softmax"])
 def test_associative_recall(model, tmp_path):
     """Less of it than by default, as far as one pair of every sequence must be held."""
     options = "--pairs 1 2 --seq-len 8 --hidden 32 --steps 250 --batch 32 --lr 0.01".split()
