@@ -102,8 +102,8 @@ class Haystack:
 
     def __init__(self, rng, batch, length, needles):
         self.rng, self.batch, self.length, self.needles = rng, batch, length, needles
-        slots = (length - needles) // 2
-        places = np.stack([np.sort(rng.choice(slots, needles, replace=False)) for _ in range(batch)]) * 2
+        slots = (length - needles) // 2 - needles + 1
+        places = 2 * (np.sort(rng.integers(slots, size=(batch, needles)), axis=1) + np.arange(needles))
         keys = rng.permuted(np.tile(np.arange(KEYS), (batch, 1)), axis=1)[:, :needles]
         values = rng.integers(VALUES, size=(batch, needles))
         order = rng.permuted(np.tile(np.arange(needles), (batch, 1)), axis=1)
@@ -267,14 +267,14 @@ def make_parser():
     command.add_argument("--data", help="text or token file; the last twentieth is measured on")
     command.add_argument("--checkpoints", nargs="+", default=[], help="of train_lm, of models that trained on such text")
     option("--times", "longest sequences, in lengths of those in training", 32)
-    command, option = add_command("needle", "needles in a haystack", measure_needles, show_needles, 4096, 16)
+    command, option = add_command("needle", "needles in a haystack", measure_needles, show_needles, 32768, 16)
     option("--models", "kinds of attention", ["gla", "lightning"], str, nargs="+", choices=("gla", "lightning"))
     option("--lengths", "tokens of the sequences to measure", [4**i for i in range(5, 11)], nargs="+")
     option("--needles", "needles in a sequence", 8)
     option("--layers", "number of layers", 2)
     option("--hidden", "size of the hidden vectors", 128)
     option("--steps", "steps of training", 3000)
-    option("--batch-tokens", "tokens of a batch in training, in one sequence at least", 32768)
+    option("--batch-tokens", "tokens of a batch in training, in one sequence at least", 131072)
     option("--lr", "highest learning rate", 3e-3, float)
     option("--seed", "of the weights and the data", 0)
     return parser
