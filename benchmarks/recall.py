@@ -125,7 +125,7 @@ def main():
     option("--widths", "sizes of the hidden vectors", [64, 128, 256, 512], nargs="+")
     option("--pairs", "pairs of a sequence", [4, 8, 16, 32, 64], nargs="+")
     option("--seeds", "seeds of the weights and the data", [0, 1, 2], nargs="+")
-    option("--keys", "number of different keys, and of values", 256)
+    option("--keys", "number of different keys, and of values", 128)
     option("--layers", "number of layers", 2)
     option("--seq-len", "tokens of a sequence", 256)
     option("--batch", "sequences of a batch", 64)

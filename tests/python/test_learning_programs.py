@@ -199,7 +199,7 @@ def test_recall(tmp_path, plot):
 
 def test_errors_of_recall(tmp_path):
     assert "give either --log or --show" in run("recall", tmp_path, code=2)
-    assert "--pairs 64: a sequence of 96 with 256 keys holds 32 pairs at most" in run("recall", tmp_path, "--log", "x", "--seq-len", "96", code=2)
+    assert "--pairs 64: a sequence of 96 with 128 keys holds 32 pairs at most" in run("recall", tmp_path, "--log", "x", "--seq-len", "96", code=2)
     assert "missing cannot be read" in run("recall", tmp_path, "--show", "missing", code=1)
 
 
