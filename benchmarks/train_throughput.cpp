@@ -26,7 +26,8 @@ struct Options {
   std::string size = "374M", model = "gla", dtype = "bfloat16", device = "cuda";
   std::string reduce_dtype = "float32";
   bool eager = false, recompute = false, sequence_parallel = false, no_communication = false;
-  int shard = 0, max_ctas = nn::distributed::DataParallelOptions().max_ctas;
+  int shard = 0;
+  std::optional<int> max_ctas;
   std::int64_t bucket_mb = 25, batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
@@ -143,8 +144,7 @@ int main(int argc, char** argv) try {
       ->check(positive)
       ->capture_default_str();
   app.add_option("--max-ctas", o.max_ctas, "NCCL's thread blocks beside backward; 0: as many as it chooses")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--reduce-dtype", o.reduce_dtype, "What gradients travel as")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();

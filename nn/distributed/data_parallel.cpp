@@ -33,13 +33,15 @@ void broadcast_state(const Module& model, const ProcessGroup& group) {
 DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallelOptions& options)
     : group_(std::move(group)), beside_(group_), options_(options) {
   if (options.shard < 0 || options.shard > 3) fail<ValueError>("DataParallel: shard is {}, expected 0 to 3", options.shard);
-  if (options.max_ctas < 0) fail<ValueError>("DataParallel: max_ctas is {}, expected 0 or more", options.max_ctas);
+  constexpr int kFewCtas = 8;  // measured
+  if (!options_.max_ctas) options_.max_ctas = options.shard == 0 ? kFewCtas : 0;
+  if (*options_.max_ctas < 0) fail<ValueError>("DataParallel: max_ctas is {}, expected 0 or more", *options_.max_ctas);
   if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
     fail<DTypeError>("DataParallel: reduce_dtype is {}, expected a floating-point type", *options.reduce_dtype);
   if (group_.size() == 1) return;
-  beside_ = group_.with_max_ctas(options.max_ctas);
+  beside_ = group_.with_max_ctas(*options_.max_ctas);
   broadcast_state(model, group_);
-  if (options.shard > 0) shards_ = std::make_unique<Shards>(model, group_, options);
+  if (options.shard > 0) shards_ = std::make_unique<Shards>(model, group_, options_);
   for (const Tensor& x : model.parameters())
     if (x.requires_grad())
       hooks_.emplace_back(x, x.register_post_accumulate_grad_hook([this](const Tensor& parameter) { add(parameter); }));
@@ -62,11 +64,11 @@ void DataParallel::leave_multiprocessors(int count) {
 /// Called in backward, with the stream as the current one on which the gradient is final.
 void DataParallel::add(const Tensor& parameter) {
   if (shards_ && (is_communicating_ || shards_->what() != Shard::optimizer)) {
-    leave_multiprocessors(options_.max_ctas);
+    leave_multiprocessors(*options_.max_ctas);
     return shards_->add_gradient(parameter);
   }
   if (!is_communicating_) return;
-  leave_multiprocessors(options_.max_ctas);
+  leave_multiprocessors(*options_.max_ctas);
   const Tensor gradient = parameter.grad();
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
   final_.push_back(parameter.grad());

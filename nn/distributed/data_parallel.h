@@ -25,8 +25,9 @@ struct DataParallelOptions {
   std::optional<DType> reduce_dtype = std::nullopt;
   /// NCCL's thread blocks for what runs beside a pass (ProcessGroup::with_max_ctas), and the multiprocessors that its matrix
   /// products leave to them: the fewer, the less they slow the pass, and the longer they take. What the pass no longer hides, the
-  /// last gradients for one, takes as many as NCCL chooses. 0: so does all.
-  int max_ctas = 8;
+  /// last gradients for one, takes as many as NCCL chooses. 0: so does all. Without a number it is 8 where nothing is divided,
+  /// and else 0, as a pass waits for what it gathers.
+  std::optional<int> max_ctas = std::nullopt;
 };
 
 /// Averages the gradients of parameters over the ranks of a group while backward runs: as soon as 25 MB of them are final, a

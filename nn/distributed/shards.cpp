@@ -50,7 +50,7 @@ std::set<const TensorImpl*> read_as_copies(models::CausalLM& model) {
 }  // namespace
 
 Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptions& options)
-    : group_(group), beside_(group.with_max_ctas(options.max_ctas)), shard_(static_cast<Shard>(options.shard)) {
+    : group_(group), beside_(group.with_max_ctas(options.max_ctas.value_or(0))), shard_(static_cast<Shard>(options.shard)) {
   NamedTensors divided = model.named_parameters();
   std::erase_if(divided, [](const auto& entry) { return !entry.second.requires_grad(); });
   if (divided.empty()) fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", options.shard);
