@@ -178,9 +178,9 @@ class Producer {
 #pragma unroll
     for (const double log : memory_.head_sums) head += log;
     for (int i = group_ * 32 + lane_; i < pass_.inner(); i += kProducerWarps * 32)
-      decays[i] = math::exp(sum(memory_.inner_sums, i));
+      decays[i] = math::exp(static_cast<F>(sum(memory_.inner_sums, i) + head));
     for (int j = group_ * 32 + lane_; j < columns_ && first_column_ + j < pass_.outer(); j += kProducerWarps * 32)
-      decays[pass_.inner() + first_column_ + j] = math::exp(static_cast<F>(sum(memory_.outer_sums, j) + head));
+      decays[pass_.inner() + first_column_ + j] = math::exp(sum(memory_.outer_sums, j));
   }
 
  private:
