@@ -50,6 +50,13 @@ def call(command, folder, **streams):
     return result.stdout
 
 
+def skip_without_libraries(command, folder):
+    """Skips the test where the program in C++ was built without a library that its input needs."""
+    errors = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment()).stderr
+    if "built without the library" in errors:
+        pytest.skip(errors.strip().splitlines()[-1])
+
+
 def refused(command, folder):
     """The exit code of a program that ends with one line of error, and that line."""
     result = subprocess.run(command, timeout=300, cwd=folder, env=environment(), capture_output=True, text=True, errors="replace")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from glade.nn import models
-from programs import ROOT, call, cpp, environment, python, refused, without
+from programs import ROOT, call, cpp, environment, python, refused, skip_without_libraries, without
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXTS = ["the layer reads the state", "höflich grüßen die Tiere den Hund"] * 3
@@ -69,6 +69,7 @@ def test_texts_are_continued(folder):
 def test_tokenizer_json_as_in_cpp(tmp_path):
     shutil.copytree(ROOT / "tests/data/gla_base", tmp_path / "model")
     byte_level_bpe().save(str(tmp_path / "model/tokenizer.json"))
+    skip_without_libraries([*cpp("generate"), "--checkpoint", "model", "--prompt", PROMPT, "--device", "cpu"], tmp_path)
     for options in (["--prompt", PROMPT], ["--prompt", PROMPT, "--prompt", "the layer"]):
         ours, theirs = (run(tmp_path / "model", *options, "--tokens", "12", program=program) for program in (None, cpp("generate")))
         assert ours.returncode == theirs.returncode == 0, theirs.stderr

@@ -11,7 +11,7 @@ import pytest
 
 import glade
 from glade.nn import models
-from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen, without
+from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen, skip_without_libraries, without
 
 TEXT = "".join(f"Line {i * i}" + (".\n" if i % 5 == 0 else ": foxes and dogs. ") for i in range(40))
 
@@ -111,6 +111,7 @@ def test_a_published_folder_with_its_tokenizer(tmp_path):
     assert found["text.txt", "bits_per_token"] == pytest.approx(bits / (len(tokens) - 1), abs=1e-5)
     first = len(tokenizer.decode(tokens[:1]).encode())
     assert found["text.txt", "bits_per_byte"] == pytest.approx(bits / (len(TEXT) - first), abs=1e-5)
+    skip_without_libraries([*cpp("evaluate"), "--checkpoint", "model", "--data", "text.txt", "--device", "cpu"], tmp_path)
     assert found == pytest.approx(evaluate(tmp_path, "--data", "text.txt", checkpoint="model", program=cpp("evaluate")), rel=1e-6)
 
 
@@ -131,9 +132,7 @@ def test_a_published_folder_as_in_cpp(tmp_path):
     shutil.copy(ROOT / "tests/data/tokenizer/tokenizer.model", tmp_path / "model")
     (tmp_path / "text.txt").write_text("the layer reads the state")
     ours = evaluate(tmp_path, "--data", "text.txt", checkpoint="model")
-    probe = [*cpp("evaluate"), "--checkpoint", "model", "--data", "text.txt", "--device", "cpu"]
-    if "without the library sentencepiece" in subprocess.run(probe, cwd=tmp_path, capture_output=True, text=True).stderr:
-        pytest.skip("evaluate was built without the library sentencepiece")
+    skip_without_libraries([*cpp("evaluate"), "--checkpoint", "model", "--data", "text.txt", "--device", "cpu"], tmp_path)
     assert ours == pytest.approx(evaluate(tmp_path, "--data", "text.txt", checkpoint="model", program=cpp("evaluate")), rel=1e-6)
 
 
