@@ -47,6 +47,14 @@ std::string configure(const lm::Options& options, const lm::DeviceDefaults& defa
   choose("--layers", config.num_hidden_layers, options.layers);
   choose("--hidden", config.hidden_size, options.hidden);
   choose("--heads", config.num_heads, options.heads);
+  if constexpr (requires { config.use_short_conv; }) {
+    std::int64_t size = config.use_short_conv ? config.conv_size : 0;
+    choose("--short-conv", size, options.short_conv);
+    config.use_short_conv = size > 0;
+    if (size > 0) config.conv_size = size;
+  } else if (options.short_conv.value_or(0) > 0) {
+    throw lm::UsageError("--short-conv is for --model gla");
+  }
   if (options.dtype) {
     std::string dtype(dtype_name(config.dtype));
     choose("--dtype", dtype, options.dtype);

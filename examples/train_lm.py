@@ -34,6 +34,8 @@ def configure(options, defaults, vocab_size, resumed):
     """The configuration that the options and, for what they leave open, the checkpoint to resume from or else the defaults ask for.
     ProgramError where the checkpoint holds another model."""
     config = resumed.config if resumed else None
+    if options.short_conv and (config["model_type"] if config else options.model) == "lightning":
+        raise UsageError("--short-conv is for --model gla")
     asked = {
         "model_type": ("--model", options.model),
         "vocab_size": ("a vocabulary of", vocab_size),
@@ -45,10 +47,15 @@ def configure(options, defaults, vocab_size, resumed):
     if not config:
         names = dict(num_hidden_layers="layers", hidden_size="hidden", num_heads="heads", dtype="dtype")
         config = {"model_type": "gla", **{field: defaults[name] for field, name in names.items()}}
-        return config | {field: value for field, (_, value) in asked.items() if value is not None}
-    for field, (option, value) in asked.items():
-        if value is not None and config.get(field) != value:
-            raise ProgramError(f"{resumed.path}: the run was made with {option} {config.get(field)}, not {value}")
+        config |= {field: value for field, (_, value) in asked.items() if value is not None}
+        if options.short_conv:
+            config |= dict(use_short_conv=True, conv_size=options.short_conv)
+        return config
+    short_conv = config.get("conv_size") if config.get("use_short_conv") else 0
+    differences = [(option, config.get(field), value) for field, (option, value) in asked.items()]
+    for option, before, value in [*differences, ("--short-conv", short_conv, options.short_conv)]:
+        if value is not None and before != value:
+            raise ProgramError(f"{resumed.path}: the run was made with {option} {before}, not {value}")
     return config
 
 

@@ -47,6 +47,9 @@ void add_run_options(CLI::App& app, Options& o) {
   add.size("--layers", o.layers, "Number of layers", by_device(&DeviceDefaults::layers));
   add.size("--hidden", o.hidden, "Size of the hidden vectors", by_device(&DeviceDefaults::hidden));
   add.size("--heads", o.heads, "Number of heads in a layer", by_device(&DeviceDefaults::heads));
+  app.add_option("--short-conv", o.short_conv, "Tokens that short convolutions of queries, keys and values see, in gla; 0: none")
+      ->check(non_negative_number())
+      ->default_str("0");
   app.add_option("--dtype", o.dtype, "Type of activations; float16 trains with a loss scale")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->default_str("float32 on the CPU, bfloat16 on CUDA");

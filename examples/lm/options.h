@@ -17,7 +17,7 @@ struct Options {
   std::vector<std::string> data;
   std::string device = "auto", reduce_dtype = "float32", save, resume, log, profile;
   std::optional<std::string> model, dtype, schedule;
-  std::optional<std::int64_t> layers, hidden, heads, seq_len, batch, accumulate, steps, warmup;
+  std::optional<std::int64_t> layers, hidden, heads, short_conv, seq_len, batch, accumulate, steps, warmup;
   std::optional<double> minutes, lr, weight_decay, grad_clip;
   std::optional<std::uint64_t> seed;
   bool packed = false, eager = false, recompute = false;

@@ -30,6 +30,8 @@ def add_run_options(parser):
     add(parser, "--layers", "Number of layers", size)
     add(parser, "--hidden", "Size of the hidden vectors", size)
     add(parser, "--heads", "Number of heads in a layer", size)
+    text = "Tokens that short convolutions of queries, keys and values see, in gla; 0: none"
+    parser.option("--short-conv", text, shown=0, type=count, metavar="N")
     shown = "float32 on the CPU, bfloat16 on CUDA"
     parser.option("--dtype", "Type of activations; float16 trains with a loss scale", shown=shown, choices=DTYPES, metavar="|".join(DTYPES))
     add(parser, "--seq-len", "Tokens in a sequence", size)

@@ -43,6 +43,7 @@ TEST_F(ResumePrograms, RefusesAnotherRunByName) {
                                                                                   {"--layers", "1", "2"},
                                                                                   {"--hidden", "32", "64"},
                                                                                   {"--heads", "2", "4"},
+                                                                                  {"--short-conv", "0", "4"},
                                                                                   {"--dtype", "float32", "bfloat16"},
                                                                                   {"--seq-len", "32", "33"},
                                                                                   {"--batch", "4", "5"},

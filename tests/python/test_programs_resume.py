@@ -64,6 +64,21 @@ def test_absent_options_come_from_the_checkpoint(folder):
         assert inspect.differences(folder / "whole.h5", folder / name) == []
 
 
+def test_short_convolutions(folder):
+    """The same models in both languages, which a run that goes on keeps."""
+    run = [*SMALL, "--steps", "4", "--short-conv", "3"]
+    for program, name in ((python, "python.h5"), (cpp, "cpp.h5")):
+        call([*program("train_lm"), *run, "--save", name], folder)
+        call([*program("train_lm"), *RESUME, name, "--save", name, "--steps", "5"], folder)
+        line = refused([*program("train_lm"), *SMALL, "--model", "lightning", "--short-conv", "4"], folder)
+        assert line == (2, f"{'train_lm.py' if program is python else 'train_lm'}: --short-conv is for --model gla")
+        line = refused([*program("train_lm"), *RESUME, name, "--short-conv", "0"], folder)[1]
+        assert line.endswith(f"{name}: the run was made with --short-conv 3, not 0")
+    assert inspect.differences(folder / "python.h5", folder / "cpp.h5") == []
+    config = glade.load(folder / "cpp.h5").config
+    assert (config["use_short_conv"], config["conv_size"]) == (True, 3)
+
+
 def test_schedules(folder):
     """Both languages, and a run that was interrupted, follow the same; with the time as with the steps."""
     for program in (python, cpp):
@@ -86,6 +101,7 @@ REFUSED = [
     (["--layers", "2"], "--layers 1, not 2"),
     (["--hidden", "64"], "--hidden 32, not 64"),
     (["--heads", "4"], "--heads 2, not 4"),
+    (["--short-conv", "4"], "--short-conv 0, not 4"),
     (["--dtype", "bfloat16"], "--dtype float32, not bfloat16"),
     (["--seq-len", "33"], "--seq-len 32, not 33"),
     (["--batch", "5"], "--batch 4, not 5"),
