@@ -5,7 +5,7 @@
 
 For each width, kind of attention and seed a model trains on sequences that hold one of --pairs pairs each, and is then asked about each of
 these numbers of pairs in new sequences. Heads have 64 channels, so that the state of linear attention grows with the width. --jobs models
-train at once, each in a process of its own. The log gets a line for each model as soon as it is ready. A model whose log is there already is
+train at once, each in a process of its own. The log gets a line for each model as soon as it is ready. A model whose line is there already is
 not trained again.
 """
 
@@ -55,11 +55,15 @@ def measure(options):
     common = {name: getattr(options, name) for name in ("pairs", "keys", "layers", "seq_len", "batch", "steps", "lr")}
     context = multiprocessing.get_context("spawn")
     with open(options.log, "a") as log, ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        jobs = []
-        for i, (kind, width, seed) in enumerate(grid):
+        jobs = {}
+        for i, item in enumerate(grid):
+            kind, width, seed = item
             device = options.devices[i % len(options.devices)]
-            jobs.append(pool.submit(train_model, dict(common, kind=kind, width=width, seed=seed, device=device)))
+            jobs[pool.submit(train_model, dict(common, kind=kind, width=width, seed=seed, device=device))] = item
         for job in as_completed(jobs):
+            if error := job.exception():  # the other models may do
+                print(f"recall.py: {' '.join(map(str, jobs[job]))}: {error}", file=sys.stderr, flush=True)
+                continue
             rows.append(job.result())
             print(json.dumps(rows[-1]), file=log, flush=True)
             kind, width, seed = name_of(rows[-1])
@@ -144,7 +148,10 @@ def main():
         parser.error(f"--pairs {max(options.pairs)}: a sequence of {options.seq_len} with {options.keys} keys holds {most} pairs at most")
     if any(width % HEAD for width in options.widths if width > HEAD):
         parser.error(f"--widths: those above {HEAD} must be multiples of it")
-    table = summarize(read(options.show) if options.show else measure(options))
+    rows = read(options.show) if options.show else measure(options)
+    if not rows:
+        sys.exit("recall.py: there are no results")
+    table = summarize(rows)
     if options.plot:
         draw(table, options.plot)
 

@@ -200,6 +200,8 @@ def test_recall(tmp_path, plot):
 def test_errors_of_recall(tmp_path):
     assert "give either --log or --show" in run("recall", tmp_path, code=2)
     assert "--pairs 64: a sequence of 96 with 128 keys holds 32 pairs at most" in run("recall", tmp_path, "--log", "x", "--seq-len", "96", code=2)
+    grid = "--widths 32 --kinds gla --seeds 0 --pairs 1 --keys 8 --seq-len 8 --steps 1 --devices none --log log.jsonl".split()
+    assert run("recall", tmp_path, *grid, code=1) == "recall.py: there are no results"
     assert "missing cannot be read" in run("recall", tmp_path, "--show", "missing", code=1)
 
 
