@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -84,15 +86,16 @@ class Watchdog {
   }
 
   void stop() {
-    is_stopping_ = true;
+    set(is_stopping_);
     thread_.join();
   }
 
   /// Says that this process ends. In exit().
   void leave() {
     if (getpid() != names_[static_cast<std::size_t>(rank_)].process || found != nullptr) return;  // a child process
-    is_leaving_ = true;
-    for (const auto begin = Clock::now(); !has_left_ && seconds_since(begin) < 1;) std::this_thread::sleep_for(milliseconds(5));
+    set(is_leaving_);
+    for (const auto begin = Clock::now(); !has_left_ && found == nullptr && seconds_since(begin) < 1;)
+      std::this_thread::sleep_for(milliseconds(5));
   }
 
  private:
@@ -112,6 +115,21 @@ class Watchdog {
       fail_with(e.what());
     }
     if (found != nullptr) end_process();
+  }
+
+  /// Sets one of those that pause() looks at.
+  void set(std::atomic<bool>& flag) {
+    {
+      const std::lock_guard lock(mutex_);
+      flag = true;
+    }
+    changed_.notify_all();
+  }
+  /// Between two looks at what the others say: short at the end, which all wait for.
+  void pause() {
+    std::unique_lock lock(mutex_);
+    if (is_stopping_ || is_leaving_) changed_.wait_for(lock, milliseconds(1), [] { return false; });
+    else changed_.wait_for(lock, kPoll, [this] { return is_stopping_ || is_leaving_; });
   }
 
   std::string name(int rank) const {
@@ -146,7 +164,7 @@ class Watchdog {
 
   void watch() {
     for (int rank = 1; rank < communicator_->size(); ++rank) receive_from(rank);
-    for (;; std::this_thread::sleep_for(kPoll)) {
+    for (;; pause()) {
       Report& own = peers_[0].report;
       const std::int64_t before = own.activities;
       own = own_report();
@@ -244,7 +262,7 @@ class Watchdog {
     Report mine;
     auto received = communicator_->receive(&answer, sizeof answer, 0);
     std::unique_ptr<mpi::Request> sent;
-    for (auto heard = Clock::now();; std::this_thread::sleep_for(kPoll)) {
+    for (auto heard = Clock::now();; pause()) {
       if (was_stopped()) heard = Clock::now();
       if (received->is_done()) {
         heard = Clock::now();
@@ -287,6 +305,8 @@ class Watchdog {
   Clock::time_point busy_ = Clock::now();  // when a rank was last seen to be busy
   Clock::time_point sent_{}, polled_ = Clock::now();
   std::atomic<bool> is_stopping_{false}, is_leaving_{false}, has_left_{false};
+  std::mutex mutex_;  // of changes of the first two
+  std::condition_variable changed_;
   std::thread thread_;
 };
 
