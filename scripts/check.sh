@@ -27,6 +27,11 @@ if [ ${#checks[@]} -eq 0 ]; then
 fi
 builds=()
 
+ranks() {
+  GLADE_TEST_MATRIX=1 build/tests/distributed_test --gtest_filter='*Matrix*' &&
+    GLADE_TEST_MATRIX=1 build/tests/distributed_programs_test --gtest_filter='*ShareSequences'
+}
+
 sanitize() {
   rm -rf build-sanitize/test-results
   step "Configure (sanitize)" cmake --preset sanitize && step "Build (sanitize)" cmake --build --preset sanitize &&
@@ -40,7 +45,7 @@ for name in "${checks[@]}"; do
     lint) check "Linter" scripts/lint.sh "${changed[@]}" ;;
     docs) check "Documentation" scripts/docs.sh ;;
     kills) check "Kills of random processes" env GLADE_TEST_KILLS=20 build/tests/distributed_kills_test ;;
-    ranks) check "Training on several processes" env GLADE_TEST_MATRIX=1 build/tests/distributed_test --gtest_filter='*Matrix*' ;;
+    ranks) check "Training on several processes" ranks ;;
     sanitize) builds=(build-sanitize) && check "Tests under the sanitizers" sanitize ;;
   esac
 done
