@@ -70,8 +70,7 @@ def collectives(model, shard, accumulate=1):
     if shard < 3:
         return [("reduce_scatter", size / buckets, buckets * (accumulate if shard == 2 else 1)), ("all_gather", size / buckets, buckets)]
     parts = model.layers + 2  # and embedding and head
-    matrices = [("reduce_scatter", size / parts, parts * accumulate), ("all_gather", size / 2 / parts, 2 * parts * accumulate)]  # in 16 bits
-    return matrices + [("reduce_scatter", 0, parts * accumulate), ("all_gather", 0, 2 * parts * accumulate)]  # of norms and biases
+    return [("reduce_scatter", size / parts, parts * accumulate), ("all_gather", size / 2 / parts, 2 * parts * accumulate)]  # in 16 bits
 
 
 def bytes_sent(model, gpus, shard, accumulate=1):

@@ -130,6 +130,7 @@ void FlatParameters::gather_values() {
 }
 
 void FlatParameters::release() {
+  if (!options_.frees) return;
   gathering_.wait();
   for (const FlatParameter& p : parameters_) {
     const Tensor& x = p.parameter;

@@ -65,6 +65,8 @@ Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptio
   const std::set<const TensorImpl*> copied = read_as_copies(*language_model);
   how.frees = true;
   const std::vector<Tensors> parts = parts_of(*language_model);
+  gathering_ = group.split(0, group.rank()).with_max_ctas(options.max_ctas.value_or(0));
+  NamedTensors small;
   for (const Tensors& part : parts) {  // a parameter of two parts is in the first one's block
     NamedTensors values, copies;
     for (const Tensor& x : part) {
@@ -73,11 +75,14 @@ Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptio
       (copied.contains(x.impl()) ? copies : values).push_back(*found);
       divided.erase(found);
     }
-    how.copies = std::nullopt;
-    make_block(values, how);
-    how.copies = language_model->model.dtype();
-    make_block(copies, how);
+    if (&part == &parts.front() || copied.empty()) make_block(values, how);
+    else small.insert(small.end(), values.begin(), values.end());
+    FlatOptions how_copies = how;
+    how_copies.copies = language_model->model.dtype();
+    make_block(copies, how_copies);
   }
+  how.frees = false;
+  make_block(small, how);
   for (const Tensors& part : parts) {
     std::vector<FlatParameters*>& of = parts_.emplace_back();
     for (const Tensor& x : part)
@@ -160,7 +165,7 @@ void Shards::gather_around(models::CausalLM& model) {
 
 void Shards::start_gather(std::int64_t part) {
   if (part < 0 || part >= static_cast<std::int64_t>(parts_.size())) return;
-  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather(part == 0 ? group_ : beside_);
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather(gathering_);
 }
 
 void Shards::gather(std::int64_t part) {

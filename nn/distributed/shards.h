@@ -21,8 +21,10 @@ enum class Shard : int { nothing = 0, optimizer = 1, gradients = 2, parameters =
 
 class Shards {
  public:
-  /// The parameters that require gradients, in blocks of about options.bucket_bytes. With Shard::parameters, two blocks for each
-  /// part of a models::CausalLM, which must live longer than this: the second for what is read as 16-bit copies alone.
+  /// The parameters that require gradients, in blocks of about options.bucket_bytes. With Shard::parameters, a block for each
+  /// part of a models::CausalLM, which must live longer than this. Where its activations have 16 bits, the blocks of layers are
+  /// those matrices that are read as 16-bit copies alone; one more block has the norms and biases of all layers, whose values
+  /// stay.
   Shards(Module& model, const ProcessGroup& group, const DataParallelOptions& options);
   ~Shards();
   Shards(const Shards&) = delete;
@@ -61,6 +63,7 @@ class Shards {
   void release(std::int64_t part);
 
   ProcessGroup group_, beside_;  // the same; what a pass hides goes by beside_
+  ProcessGroup gathering_;       // the same; its stream does not wait for gradients, as that of the others does
   Shard shard_;
   std::vector<std::unique_ptr<FlatParameters>> blocks_;
   std::map<const TensorImpl*, Place> places_, places_of_shards_;

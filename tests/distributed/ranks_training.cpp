@@ -300,14 +300,14 @@ TEST(ShardedParameters, AreThereOnlyWhereTheyAreNeeded) {
           sum += static_cast<std::size_t>(x.numel() + 64 * (world.size() + 1)) * (x.ndim() > 1 ? dtype_size(dtype) : 4);
         return sum;
       };
-      std::size_t most = bytes(model->lm_head) + bytes(model->model.norm);
+      std::size_t most = bytes(model->lm_head) + (dtype == DType::float32 ? bytes(model->model.norm) : 0);
       if (dtype == DType::bfloat16 && !recompute) most += bytes(model->model.layers);
       const Tensor weight = model->model.layers[1].attn->named_parameters()[0].second;
       DataParallel parallel(*model, world, {.shard = 3});
       EXPECT_TRUE(std::isnan(weight.to_vector<double>()[0]));
       const Tensor ids = zeros({1, 8}, {DType::int64, kCPU}), loss = model->loss(ids, ids);
       EXPECT_LE(parallel.gathered_bytes(), most) << dtype_name(dtype);
-      EXPECT_GT(parallel.gathered_bytes(), most / 2);
+      EXPECT_GE(parallel.gathered_bytes(), static_cast<std::size_t>(model->lm_head.weight.numel()) * dtype_size(dtype));
       loss.backward();
       parallel.wait();
       EXPECT_EQ(parallel.gathered_bytes(), 0U);
