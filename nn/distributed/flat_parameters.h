@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include <glade/core/event.h>
 #include <glade/core/process_group.h>
 #include <glade/nn/state_dict.h>
 
@@ -70,6 +71,8 @@ class FlatParameters {
 
  private:
   void start_gather(const ProcessGroup& group, std::optional<DType> as);
+  /// The current stream, or on the CPU this thread, waits for the gather that has started last.
+  void finish_gather();
   /// Where a parameter's part that is in this rank's piece lies in `piece`.
   Tensor in_piece(const Tensor& piece, const FlatParameter& parameter) const;
   /// Makes the parameters, or their copies, views of the block.
@@ -85,9 +88,10 @@ class FlatParameters {
   std::weak_ptr<Storage> gathered_;
   bool is_shown_ = false;
   Work gathering_, reducing_;
-  std::size_t arrived_ = 0;      // gradients
-  Tensor averages_;              // of gradients, this rank's piece, on their way
-  std::vector<Stream> streams_;  // on which the gradients are final
+  std::optional<cuda::Event> cast_and_gathered_;  // in place of gathering_
+  std::size_t arrived_ = 0;                       // gradients
+  Tensor averages_;                               // of gradients, this rank's piece, on their way
+  std::vector<Stream> streams_;                   // on which the gradients are final
 };
 
 }  // namespace glade::nn::distributed
