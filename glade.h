@@ -58,6 +58,7 @@
 #include <glade/ops/attention/scaled_dot_product.h>
 #include <glade/ops/collective/collective.h>
 #include <glade/ops/collective/sequence_parallel.h>
+#include <glade/ops/composite/composite.h>
 #include <glade/ops/convolution/convolution.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>

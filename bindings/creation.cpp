@@ -73,6 +73,47 @@ void def_like(py::module_& module, const char* name, F make, const char* doc) {
       arg("x"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false, doc);
 }
 
+/// A method that makes a tensor of another shape with this one's dtype and device, but for what is given.
+template <class F>
+void def_new(const char* name, F make, const std::string& what) {
+  def_method(
+      name,
+      [name, make](const Tensor& x, const py::args& shape, const std::optional<DType>& dtype, const std::optional<Device>& device,
+                   bool requires_grad) {
+        const Shape sizes = shape_from_arguments(shape, name);
+        py::gil_scoped_release unlocked;
+        return with_grad(make(sizes, TensorOptions{dtype.value_or(x.dtype()), device.value_or(x.device())}), requires_grad);
+      },
+      py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false,
+      (what +
+       " of the given sizes, and of this tensor's dtype and device where they are not given. ShapeError for negative sizes.")
+          .c_str());
+}
+
+void bind_new() {
+  def_new("new_zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); }, "Zeros");
+  def_new("new_ones", [](const Shape& s, TensorOptions o) { return ones(s, o); }, "Ones");
+  def_new("new_empty", [](const Shape& s, TensorOptions o) { return empty(s, o); }, "An uninitialised tensor");
+  def_method(
+      "new_full",
+      [](const Tensor& x, const Shape& shape, Scalar value, const std::optional<DType>& dtype,
+         const std::optional<Device>& device, bool requires_grad) {
+        return with_grad(full(shape, value, {dtype.value_or(x.dtype()), device.value_or(x.device())}), requires_grad);
+      },
+      arg("shape"), arg("value"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
+      arg("requires_grad") = false,
+      "A tensor of the shape whose elements are all `value`, of this tensor's dtype and device where they are not given. "
+      "ShapeError "
+      "for negative sizes.");
+  def_method(
+      "new_tensor",
+      [](const Tensor& x, const py::object& data, const std::optional<DType>& dtype, const std::optional<Device>& device,
+         bool requires_grad) { return make_tensor(data, dtype.value_or(x.dtype()), device.value_or(x.device()), requires_grad); },
+      arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(), arg("requires_grad") = false,
+      "A new tensor with a copy of `data`, as glade.tensor makes it, of this tensor's dtype and device where they are not "
+      "given.");
+}
+
 Generator& generator_or_default(Generator* generator) { return generator != nullptr ? *generator : default_generator(); }
 
 /// A factory of random tensors of a shape, with parameters of the distribution.
@@ -119,6 +160,11 @@ void bind_creation(py::module_& module) {
       "as `generator`; without, they take default_generator().")
       .def(py::init<std::uint64_t>(), arg("seed") = 0)
       .def("seed", &Generator::seed, arg("seed"), "Starts again, from another seed.")
+      .def("__repr__",
+           [](const Generator& g) {
+             const auto [seed, drawn] = state_of(g);
+             return "glade.Generator(seed=" + std::to_string(seed) + ", numbers drawn: " + std::to_string(drawn) + ")";
+           })
       .def_property("state", state_of, set_state, "(seed, numbers drawn): set it to go on from there.");
   module.def(
       "tensor", make_tensor, arg("data"), py::kw_only(), arg("dtype") = py::none(), arg("device") = py::none(),
@@ -243,6 +289,7 @@ void bind_creation(py::module_& module) {
       "int64 [num_samples] or [rows, num_samples]: positions drawn in proportion to the weights [n] or [rows, n], which need not "
       "add up to 1. Waits for the device. ValueError for weights that are negative, not finite or, without replacement, too "
       "few.");
+  bind_new();
   module.def("default_generator", default_generator, py::return_value_policy::reference,
              "The generator that is used where none is given.");
   module.def("manual_seed", [](std::uint64_t seed) { manual_seed(seed); }, arg("seed"), "Seeds the default generator.");

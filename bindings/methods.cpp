@@ -84,6 +84,16 @@ void bind_methods(py::module_& module) {
       "The sizes of the dimensions, or the size of one. IndexError for one that x has not.");
   def_method("size", &Tensor::size, arg("dim"));
   def_method("dim", &Tensor::ndim, "The number of dimensions.");
+  def_method(
+      "stride", [](const Tensor& x) { return x.strides(); },
+      "The strides of the dimensions in elements, or that of one. IndexError for one that x has not.");
+  def_method(
+      "stride", [](const Tensor& x, std::int64_t dim) { return x.strides()[normalize_dim(dim, x.ndim(), "stride")]; },
+      arg("dim"));
+  def_method("storage_offset", &Tensor::offset, "Where in the storage, which views share, the first element is: in elements.");
+  def_method("element_size", [](const Tensor& x) { return dtype_size(x.dtype()); }, "Bytes of one element.");
+  def_method(
+      "is_floating_point", [](const Tensor& x) { return is_floating(x.dtype()); }, "Whether the dtype is one of floating point.");
   def_method("is_same", &Tensor::is_same, arg("other"), "Whether both are the same tensor, not only equal ones.");
   module.def("_tensor_from_bytes", tensor_from_bytes);
 }

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_glade, module) {
   bind_reduce(module);
   bind_shape(module);
   bind_layers(module);
+  bind_composite(module);
   bind_names(module);
   bind_linear_attention(module);
   bind_attention_modules(module);

@@ -10,11 +10,13 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {"sub", "subtract"},       {"mul", "multiply"},   {"div", "divide"},     {"true_divide", "divide"}, {"pow", "power"},
-    {"neg", "negative"},       {"not_equal", "ne"},   {"less", "lt"},        {"less_equal", "le"},      {"greater", "gt"},
-    {"greater_equal", "ge"},   {"clip", "clamp"},     {"concat", "cat"},     {"mm", "matmul"},          {"bmm", "matmul"},
-    {"swapaxes", "transpose"}, {"sub_", "subtract_"}, {"mul_", "multiply_"}, {"div_", "divide_"},       {"clip_", "clamp_"},
-    {"nelement", "numel"},     {"ndimension", "dim"},
+    {"sub", "subtract"},    {"mul", "multiply"},   {"div", "divide"},         {"true_divide", "divide"},
+    {"pow", "power"},       {"neg", "negative"},   {"not_equal", "ne"},       {"less", "lt"},
+    {"less_equal", "le"},   {"greater", "gt"},     {"greater_equal", "ge"},   {"clip", "clamp"},
+    {"concat", "cat"},      {"mm", "matmul"},      {"bmm", "matmul"},         {"swapaxes", "transpose"},
+    {"sub_", "subtract_"},  {"mul_", "multiply_"}, {"div_", "divide_"},       {"clip_", "clamp_"},
+    {"nelement", "numel"},  {"ndimension", "dim"}, {"swapdims", "transpose"}, {"moveaxis", "movedim"},
+    {"concatenate", "cat"},
 };
 
 }  // namespace

@@ -117,6 +117,7 @@ void bind_creation(py::module_& module);
 void bind_elementwise(py::module_& module);
 void bind_reduce(py::module_& module);
 void bind_shape(py::module_& module);
+void bind_composite(py::module_& module);
 void bind_names(py::module_& module);
 void bind_layers(py::module_& module);
 void bind_linear_attention(py::module_& module);

@@ -70,6 +70,8 @@ PyGetSetDef properties[] = {
      nullptr},
     {"dtype", getter<[](const Tensor& x) { return x.dtype(); }>, nullptr, "The element type, such as glade.float32.", nullptr},
     {"device", getter<[](const Tensor& x) { return x.device(); }>, nullptr, "Where the tensor lives, a glade.Device.", nullptr},
+    {"is_cuda", getter<[](const Tensor& x) { return x.is_cuda(); }>, nullptr, "Whether the tensor is on a GPU.", nullptr},
+    {"is_cpu", getter<[](const Tensor& x) { return x.is_cpu(); }>, nullptr, "Whether the tensor is on the CPU.", nullptr},
     {"ndim", getter<[](const Tensor& x) { return x.ndim(); }>, nullptr, "The number of dimensions.", nullptr},
     {"itemsize", getter<[](const Tensor& x) { return dtype_size(x.dtype()); }>, nullptr, "Bytes of one element.", nullptr},
     {"nbytes", nbytes, nullptr, "Bytes of all elements; of an expanded tensor more than memory may hold.", nullptr},
@@ -110,6 +112,27 @@ PyObject* item_at(PyObject* self, Py_ssize_t i) {
   PyObject* result = get_item(self, index);
   Py_DECREF(index);
   return result;
+}
+
+// ---- attributes that are not there -----------------------------------------------------------------------------------
+
+/// As any object's, but that the error says what to write instead of a name of PyTorch's.
+PyObject* get_attribute(PyObject* self, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(self, name);
+  if (found != nullptr || PyErr_ExceptionMatches(PyExc_AttributeError) == 0) return found;
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  guarded([&] {
+    const std::string text = py::str(py::handle(name));
+    if (text.starts_with('_')) return 0;  // which libraries ask for
+    const py::object message = py::module_::import("glade._missing").attr("explain")(text);
+    if (py::len(message) > 0) py::setattr(value, "args", py::make_tuple(message));
+    return 0;
+  });
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();
+  PyErr_Restore(type, value, traceback);
+  return nullptr;
 }
 
 // ---- numbers and text ----------------------------------------------------------------------------------------------
@@ -186,6 +209,7 @@ void bind_tensor(py::module_& module) {
       {Py_tp_members, members},
       {Py_tp_repr, reinterpret_cast<void*>(as_text)},
       {Py_tp_hash, reinterpret_cast<void*>(hash)},
+      {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
       {Py_tp_iter, reinterpret_cast<void*>(iterate)},
       {Py_sq_length, reinterpret_cast<void*>(length)},
       {Py_sq_item, reinterpret_cast<void*>(item_at)},

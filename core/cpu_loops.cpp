@@ -36,29 +36,34 @@ struct Odometer {
     if (steps == 0) return;
     for (int i = 0; i < loop.operands; ++i) at[i] += steps * loop.strides[i][d] * loop.sizes[i];
   }
-  /// One step in dimension 1, and in the next where that one is at its end.
-  void next_row() {
-    for (int d = 1; d < loop.ndim; ++d) {
-      move(d, 1);
-      if (++index[d] < loop.shape[d]) return;
+  /// So many steps in dimension 1, at most to its end, where the next one goes on.
+  void next_rows(std::int64_t steps) {
+    for (int d = 1; d < loop.ndim; ++d, steps = 1) {
+      move(d, steps);
+      if ((index[d] += steps) < loop.shape[d]) return;
       move(d, -index[d]);
       index[d] = 0;
     }
   }
 };
 
-void over_rows(const Loop& loop, Row row, const void* context) {
-  std::int64_t strides[kMaxOperands];
-  for (int i = 0; i < loop.operands; ++i) strides[i] = loop.strides[i][0];
+void over_rows(const Loop& loop, VisitRows visit, const void* context) {
+  std::int64_t strides[kMaxOperands], steps[kMaxOperands];
+  for (int i = 0; i < loop.operands; ++i) {
+    strides[i] = loop.strides[i][0];
+    steps[i] = loop.ndim > 1 ? loop.strides[i][1] * loop.sizes[i] : 0;
+  }
+  const std::int64_t width = loop.shape[0], height = loop.ndim > 1 ? loop.shape[1] : 1;
   parallel_for(loop.numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     Odometer place(loop, loop.shape, begin);
     for (std::int64_t done = begin; done < end;) {
-      const std::int64_t n = std::min(loop.shape[0] - place.index[0], end - done);
-      row(context, n, place.at, strides);
-      done += n;
-      place.move(0, -place.index[0]);  // only the first row begins in its middle
+      const std::int64_t n = std::min(width - place.index[0], end - done);  // the first and the last row may be a part of one
+      const std::int64_t rows = n == width && loop.ndim > 1 ? std::min(height - place.index[1], (end - done) / width) : 1;
+      visit(context, {rows, n, place.at, strides, steps});
+      done += rows * n;
+      place.move(0, -place.index[0]);
       place.index[0] = 0;
-      place.next_row();
+      place.next_rows(rows);
     }
   });
 }
@@ -78,7 +83,7 @@ void transpose_bytes(std::int64_t size, std::int64_t rows, std::int64_t columns,
 }
 
 /// Tiles of dimension 0 and dimension `across`.
-void over_tiles(const Loop& loop, int across, Row row, const void* context) {
+void over_tiles(const Loop& loop, int across, VisitRows visit, const void* context) {
   std::int64_t tiles[kMaxDims], count = 1;  // a dimension's tiles, of one element but for these two
   for (int d = 0; d < loop.ndim; ++d) {
     const std::int64_t size = d == 0 ? kTileColumns : d == across ? kTileRows : 1;
@@ -107,21 +112,18 @@ void over_tiles(const Loop& loop, int across, Row row, const void* context) {
         transpose_bytes(loop.sizes[i], rows, columns, place.at[i], loop.strides[i][0], staged[i]);
         place.at[i] = reinterpret_cast<const char*>(staged[i]);
       }
-      for (std::int64_t r = 0; r < rows; ++r) {
-        row(context, columns, place.at, strides);
-        for (int i = 0; i < loop.operands; ++i) place.at[i] += steps[i];
-      }
+      visit(context, {rows, columns, place.at, strides, steps});
     }
   });
 }
 
 }  // namespace
 
-void for_each_row(const Loop& loop, Row row, const void* context) {
+void for_each_row(const Loop& loop, VisitRows visit, const void* context) {
   if (loop.numel == 0) return;
   for (int i = 1; i < loop.operands; ++i)
-    if (const int across = crossing_dimension(loop, i); across > 0) return over_tiles(loop, across, row, context);
-  over_rows(loop, row, context);
+    if (const int across = crossing_dimension(loop, i); across > 0) return over_tiles(loop, across, visit, context);
+  over_rows(loop, visit, context);
 }
 
 }  // namespace glade::cpu::detail

@@ -14,8 +14,14 @@ namespace detail {
 /// Of one loop, the output among them.
 inline constexpr int kMaxOperands = 8;
 
-/// A piece of a row: n elements of every operand, from at[i] on and strides[i] elements apart.
-using Row = void (*)(const void* context, std::int64_t n, const char* const* at, const std::int64_t* strides);
+/// `count` rows of n elements of every operand: the first row from at[i] on, its elements strides[i] elements apart, the next row
+/// steps[i] bytes on.
+struct Rows {
+  std::int64_t count, n;
+  const char* const* at;
+  const std::int64_t *strides, *steps;
+};
+using VisitRows = void (*)(const void* context, const Rows& rows);
 
 /// A plan and the memory of its operands, the output first, with the bytes of an element.
 struct Loop {
@@ -27,9 +33,9 @@ struct Loop {
   std::int64_t sizes[kMaxOperands];
 };
 
-/// Calls row(context, ...) over all of a loop, in parallel where that pays. Inputs that lie across the rows, as those of a
+/// Calls visit(context, rows) over all of a loop, in parallel where that pays. Inputs that lie across the rows, as those of a
 /// transposed matrix do, are brought into rows tile by tile.
-void for_each_row(const Loop& loop, Row row, const void* context);
+void for_each_row(const Loop& loop, VisitRows visit, const void* context);
 
 /// Elements that are brought together where memory has them apart.
 inline constexpr std::int64_t kBlock = 512;
@@ -45,6 +51,8 @@ template <class T>
 [[gnu::noinline]] const T* gather(const T* row, std::int64_t stride, std::int64_t first, std::int64_t n, Block<T>& block) {
   if (stride == 1) return row + first;
   if (stride == -1) std::reverse_copy(row - first - n + 1, row - first + 1, block.values);
+  else if (stride == 2)
+    for (std::int64_t i = 0; i < n; ++i) block.values[i] = row[(first + i) * 2];  // which the compiler vectorises
   else if (stride != 0)
     for (std::int64_t i = 0; i < n; ++i) block.values[i] = row[(first + i) * stride];
   else if (first == 0) std::fill_n(block.values, n, *row);
@@ -56,10 +64,17 @@ template <class T>
   for (std::int64_t i = 0; i < n; ++i) row[(first + i) * stride] = block.values[i];
 }
 
-// The only loop that is made for each f and dtype, so that building them stays quick. Not vectorised by omp simd: that makes an
-// array of the 16-bit types' temporaries, which GCC cannot vectorise.
+/// An operand of which every element is the same.
+template <class T>
+struct Repeated {
+  T value;
+  T operator[](std::int64_t) const { return value; }
+};
+
+// The only loop that is made for each f and dtype (with two operands also for either of them repeated), so that building them
+// stays quick. Not vectorised by omp simd: that makes an array of the 16-bit types' temporaries, which GCC cannot vectorise.
 template <class F, class Out, class... In>
-[[gnu::noinline]] void contiguous(std::int64_t n, const F f, Out* out, const In*... in) {
+[[gnu::noinline]] void contiguous(std::int64_t n, const F f, Out* out, const In... in) {
   if constexpr (requires { f.of_many(n, out, in...); }) {
     f.of_many(n, out, in...);
   } else {
@@ -68,9 +83,23 @@ template <class F, class Out, class... In>
   }
 }
 
+/// Whether a loop over these two operands, of which one is repeated, was run.
+template <class F, class Out, class A, class B>
+bool with_repeated(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, const A* a, const B* b) {
+  if constexpr (requires { f(*a, *b); }) {
+    if (strides[0] != 1 || strides[1] + strides[2] != 1 || strides[1] * strides[2] != 0) return false;
+    if (strides[2] == 0) contiguous(n, f, out, a, Repeated<B>{*b});
+    else contiguous(n, f, out, Repeated<A>{*a}, b);
+    return true;
+  }
+  return false;
+}
+
 template <class F, class Out, class... In, std::size_t... I>
 void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, std::index_sequence<I...>, const In*... in) {
   if (strides[0] == 1 && ((strides[I + 1] == 1) && ...)) return contiguous(n, f, out, in...);
+  if constexpr (sizeof...(In) == 2)
+    if (with_repeated(n, strides, f, out, in...)) return;
   if (strides[0] == 1 && n > 1 && ((strides[I + 1] == 0) && ...)) {  // one result for the whole row
     Out value;
     contiguous(1, f, &value, in...);
@@ -97,10 +126,10 @@ template <class F, class Out, class... In>
 void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, const In*... in) {
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
   static_assert(N <= detail::kMaxOperands);
-  const auto row = [&f]<std::size_t... I>(std::int64_t n, const char* const* at, const std::int64_t* strides,
-                                          std::index_sequence<I...> indices) {
-    detail::inner(n, strides, f, reinterpret_cast<Out*>(const_cast<char*>(at[0])), indices,
-                  reinterpret_cast<const In*>(at[I + 1])...);
+  const auto visit = [&f]<std::size_t... I>(const detail::Rows& rows, std::index_sequence<I...> indices) {
+    for (std::int64_t r = 0; r < rows.count; ++r)
+      detail::inner(rows.n, rows.strides, f, reinterpret_cast<Out*>(const_cast<char*>(rows.at[0] + r * rows.steps[0])), indices,
+                    reinterpret_cast<const stored_t<In>*>(rows.at[I + 1] + r * rows.steps[I + 1])...);
   };
   detail::for_each_row(
       {N,
@@ -110,10 +139,10 @@ void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, 
        plan.strides,
        {reinterpret_cast<const char*>(out), reinterpret_cast<const char*>(in)...},
        {sizeof(Out), sizeof(In)...}},
-      [](const void* context, std::int64_t n, const char* const* at, const std::int64_t* strides) {
-        (*static_cast<decltype(&row)>(context))(n, at, strides, std::index_sequence_for<In...>{});
+      [](const void* context, const detail::Rows& rows) {
+        (*static_cast<decltype(&visit)>(context))(rows, std::index_sequence_for<In...>{});
       },
-      &row);
+      &visit);
 }
 
 }  // namespace glade::cpu

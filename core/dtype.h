@@ -42,6 +42,23 @@ constexpr DType dtype_of() {
   else static_assert(!sizeof(T*), "no DType for this type");
 }
 
+/// A bool in memory: any byte but 0 is true. Other libraries write more than 0 and 1, which is all that C++ expects of a bool.
+struct BoolByte {
+  std::uint8_t byte;  ///< 0 for false.
+
+  BoolByte() = default;
+  GLADE_HOST_DEVICE GLADE_INLINE BoolByte(bool value) : byte(value) {}  // NOLINT(google-explicit-constructor): is a bool
+  GLADE_HOST_DEVICE GLADE_INLINE operator bool() const { return byte != 0; }
+};
+/// As what elements of type T are read.
+template <class T>
+using stored_t = std::conditional_t<std::is_same_v<T, bool>, BoolByte, T>;
+/// Elements of type T, to be read.
+template <class T>
+const stored_t<T>* stored(const T* elements) {
+  return reinterpret_cast<const stored_t<T>*>(elements);
+}
+
 /// Stands for a C++ type where a value is needed, in calls of visit_floating() and the like.
 template <class T>
 struct TypeTag {

@@ -51,34 +51,27 @@ struct float16 {
 #if defined(__CUDA_ARCH__)
     bits = __half_as_ushort(__float2half_rn(x));
 #else
+    // Choices instead of branches, so that loops are vectorised.
     const auto u = detail::bits_as<std::uint32_t>(x);
     const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
-    std::uint32_t half;
-    if (magnitude > 0x7f800000u) {
-      half = 0x7e00u;  // NaN
-    } else if (magnitude >= 0x47800000u) {
-      half = 0x7c00u;  // too large: infinity
-    } else if (magnitude < 0x38800000u) {
-      // Subnormal: adding 0.5 aligns the mantissa so that the float adder does the rounding.
-      half = detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
-    } else {
-      half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    }
-    bits = static_cast<std::uint16_t>(sign | half);
+    const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    // Adding 0.5 aligns the mantissa so that the float adder does the rounding.
+    const std::uint32_t subnormal = detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+    const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;  // NaN; infinity, also for what is too large
+    bits = static_cast<std::uint16_t>(sign | (magnitude < 0x47800000u ? finite : special));
 #endif
   }
   GLADE_HOST_DEVICE GLADE_INLINE operator float() const {
 #if defined(__CUDA_ARCH__)
     return __half2float(__ushort_as_half(bits));
 #else
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const std::uint32_t exponent = (bits >> 10) & 0x1fu, mantissa = bits & 0x3ffu;
-    if (exponent == 0x1f) return detail::bits_as<float>(sign | 0x7f800000u | (mantissa << 13));
-    if (exponent == 0) {
-      const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
-      return sign != 0 ? -tiny : tiny;
-    }
-    return detail::bits_as<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+    const std::uint32_t u = bits, sign = (u & 0x8000u) << 16, magnitude = u & 0x7fffu;
+    const std::uint32_t larger_exponent = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;  // of infinity and NaN, of numbers
+    const std::uint32_t normal = (magnitude << 13) + larger_exponent;
+    // 0.5 has the mantissa's last bit where a subnormal number has it.
+    const auto subnormal = detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude | 0x3f000000u) - 0.5f);
+    return detail::bits_as<float>(sign | (magnitude < 0x400u ? subnormal : normal));
 #endif
   }
 };

@@ -82,7 +82,7 @@ std::vector<T> Tensor::to_vector() const {
   std::vector<T> values(static_cast<std::size_t>(numel()));
   visit_all(dtype(), [&](auto tag) {
     using From = typename decltype(tag)::type;
-    const From* data = host.data<From>();
+    const auto* const data = stored<From>(host.data<From>());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = Convert<T, From>{}(data[i]);
   });
   return values;

@@ -47,7 +47,7 @@ struct TensorImpl {
 
 /// A handle: copying it copies no data, and both copies are the same tensor. A default-constructed one is undefined: but for
 /// defined(), is_same() and str(), what is asked of it is a ValueError.
-/// Functions that compute are free functions (see ops/); the members here look at a tensor or tend its tape.
+/// Functions that compute are free functions (see ops/), but for to(); the members here look at a tensor or tend its tape.
 class Tensor {
  public:
   Tensor() = default;
@@ -97,6 +97,12 @@ class Tensor {
     const TensorImpl& x = known();
     return static_cast<char*>(x.storage->data()) + static_cast<std::size_t>(x.offset) * dtype_size(x.dtype);
   }
+
+  /// Converted to a dtype, moved to a device, or both; the tensor itself where nothing changes. Differentiable: to() of
+  /// ops/elementwise, as a method for chains of calls.
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;               ///< On another device, with the same dtype.
+  Tensor to(Device device, DType dtype) const;  ///< Converted where it is, then moved.
 
   /// Another view of the same memory, unknown to the tape. The caller vouches for the bounds; ops/shape has the
   /// differentiable, checked forms.

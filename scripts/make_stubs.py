@@ -51,6 +51,8 @@ TENSOR = """
     ndim: int
     itemsize: int
     nbytes: int
+    is_cpu: bool
+    is_cuda: bool
     is_leaf: bool
     requires_grad: bool
     @property

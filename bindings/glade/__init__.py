@@ -7,6 +7,8 @@
 [2.0, 4.0, 6.0]
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from glade import (
     autograd as autograd,
     cuda as cuda,
@@ -21,9 +23,13 @@ from glade import (
 from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
 from glade._glade import __version__ as __version__
+from glade._missing import for_module as _for_module
 from glade.autograd import (
     enable_grad as enable_grad,
     is_grad_enabled as is_grad_enabled,
     no_grad as no_grad,
     set_grad_enabled as set_grad_enabled,
 )
+
+if not _TYPE_CHECKING:  # type checkers know which names there are
+    __getattr__ = _for_module("glade")

@@ -168,5 +168,11 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
                                                                   device, static_cast<std::uint32_t>(plan.numel), offsets, f, out,
                                                                   in...);
 }
+/// The same where bools are among the inputs.
+template <class F, class Out, class... In>
+  requires(std::is_same_v<In, bool> || ...)
+void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Out* out, const In*... in) {
+  elementwise(device, plan, f, out, stored(in)...);
+}
 
 }  // namespace glade::cuda

@@ -477,6 +477,12 @@ Tensor to(const Tensor& x, Device device) {
   return y;
 }
 
+Tensor to(const Tensor& x, Device device, DType dtype) { return to(to(x, dtype), device); }
+
+Tensor Tensor::to(DType dtype) const { return glade::to(*this, dtype); }
+Tensor Tensor::to(Device device) const { return glade::to(*this, device); }
+Tensor Tensor::to(Device device, DType dtype) const { return glade::to(*this, device, dtype); }
+
 Tensor clone(const Tensor& x) {
   check_defined("clone", x);
   Tensor y = empty_like(x);

@@ -147,6 +147,7 @@ Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> m
 /// Conversions; x itself where nothing changes. Differentiable.
 Tensor to(const Tensor& x, DType dtype);
 Tensor to(const Tensor& x, Device device);
+Tensor to(const Tensor& x, Device device, DType dtype);  ///< Converted where it is, then moved.
 /// A row-major copy with its own memory.
 Tensor clone(const Tensor& x);
 

@@ -272,7 +272,9 @@ struct ScaleBody {
 };
 template <class T>
 struct WhereBody {  // T is an unsigned integer; by bits, as a choice would be a branch on the CPU, and GCC vectorises no bool
-  GLADE_HOST_DEVICE T operator()(std::uint8_t condition, T a, T b) const { return T(b ^ ((a ^ b) & T(T(0) - T(condition)))); }
+  GLADE_HOST_DEVICE T operator()(std::uint8_t condition, T a, T b) const {
+    return T(b ^ ((a ^ b) & T(T(0) - T(condition != 0))));
+  }
 };
 
 }  // namespace glade::functors

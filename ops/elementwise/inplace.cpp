@@ -11,6 +11,13 @@ namespace glade {
 
 namespace {
 
+void check_source(const char* operation, const Tensor& source) {
+  if (!source.defined()) fail<ValueError>("{}: the source is undefined", operation);
+  if (GradMode::enabled() && source.requires_grad())
+    fail<AutogradError>("{}: the source requires a gradient, and in-place operations are not recorded; use a NoGradGuard",
+                        operation);
+}
+
 void check_target(const char* operation, const Tensor& x) {
   if (!x.defined()) fail<ValueError>("{}: the target is undefined", operation);
   for (int d = 0; d < x.ndim(); ++d)
@@ -46,12 +53,9 @@ Tensor apart_from(const Tensor& x, const Tensor& source) {
 }
 
 /// Checks both operands and brings the source to the target's dtype, apart from it.
-Tensor check_source(const char* operation, const Tensor& x, const Tensor& source) {
+Tensor checked_source(const char* operation, const Tensor& x, const Tensor& source) {
   check_target(operation, x);
-  if (!source.defined()) fail<ValueError>("{}: the source is undefined", operation);
-  if (GradMode::enabled() && source.requires_grad())
-    fail<AutogradError>("{}: the source requires a gradient, and in-place operations are not recorded; use a NoGradGuard",
-                        operation);
+  check_source(operation, source);
   check_same_device(operation, {{"the target", &x}, {"the source", &source}});
   if (!(broadcast_shapes(x.shape(), source.shape(), operation) == x.shape()))
     fail<ShapeError>("{}: the source of shape {} does not broadcast to the target of shape {}", operation, source.shape(),
@@ -63,11 +67,13 @@ Tensor check_source(const char* operation, const Tensor& x, const Tensor& source
 
 }  // namespace
 
+void check_in_place(const char* operation, const Tensor& x, std::initializer_list<const Tensor*> sources) {
+  check_target(operation, x);
+  for (const Tensor* source : sources) check_source(operation, *source);
+}
+
 const Tensor& copy_(const Tensor& x, const Tensor& source) {
-  check_target("copy_", x);
-  if (!source.defined()) fail<ValueError>("copy_: the source is undefined");
-  if (GradMode::enabled() && source.requires_grad())
-    fail<AutogradError>("copy_: the source requires a gradient, and in-place operations are not recorded; use a NoGradGuard");
+  check_in_place("copy_", x, {&source});
   copy_data(x, apart_from(x, source));
   return x;
 }
@@ -81,14 +87,14 @@ const Tensor& fill_(const Tensor& x, Scalar value) {
 const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
 
 const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha) {
-  const Tensor source = check_source("add_", x, y);
+  const Tensor source = checked_source("add_", x, y);
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), add_scaled, x, x, source, alpha);
   return x;
 }
 
 const Tensor& multiply_(const Tensor& x, const Tensor& y) {
-  const Tensor source = check_source("multiply_", x, y);
+  const Tensor source = checked_source("multiply_", x, y);
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), binary, Binary::multiply, x, x, source);
   return x;
@@ -106,7 +112,7 @@ const Tensor& multiply_(const Tensor& x, Scalar y) {
 
 const Tensor& divide_(const Tensor& x, const Tensor& y) {
   if (is_integral(x.dtype())) fail<DTypeError>("divide_: a quotient does not stay {}", x.dtype());
-  const Tensor source = check_source("divide_", x, y);
+  const Tensor source = checked_source("divide_", x, y);
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), binary, Binary::divide, x, x, source);
   return x;

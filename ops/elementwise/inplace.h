@@ -9,6 +9,9 @@
 
 namespace glade {
 
+/// What every in-place operation asks of its target and sources, for those that compute apart and copy_().
+void check_in_place(const char* operation, const Tensor& x, std::initializer_list<const Tensor*> sources = {});
+
 const Tensor& copy_(const Tensor& x, const Tensor& source);  ///< converts dtype and device, broadcasts source
 const Tensor& fill_(const Tensor& x, Scalar value);          ///< Every element becomes `value`, converted to x's dtype.
 const Tensor& zero_(const Tensor& x);                        ///< Every element becomes 0.

@@ -7,6 +7,7 @@
 #include <glade/core/format.h>
 #include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index_kernels.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/shape/shape.h>
@@ -193,6 +194,23 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const
   if (source.dtype() != x.dtype())
     fail<DTypeError>("index_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
   return x + add_rows(source, x.shape(), d, checked_positions("index_add", indices, x.shape()[d]));
+}
+
+const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_in_place("scatter_add_", x, {&source});
+  return copy_(x, scatter_add(x.detach(), dim, indices, source.detach()));
+}
+const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_in_place("scatter_", x, {&source});
+  return copy_(x, scatter(x.detach(), dim, indices, source.detach()));
+}
+const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value) {
+  check_in_place("scatter_", x);
+  return copy_(x, scatter(x.detach(), dim, indices, value));
+}
+const Tensor& index_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_in_place("index_add_", x, {&source});
+  return copy_(x, index_add(x.detach(), dim, indices, source.detach()));
 }
 
 Tensor one_hot(const Tensor& indices, std::int64_t classes) {

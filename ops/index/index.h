@@ -25,6 +25,11 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar 
 /// A copy of x with the slices of source along dim, one for each of indices [m], added at these positions. Source has x's shape
 /// but for its size m along dim, and x's dtype, floating-point, int64 or int32.
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
+// The same in x itself, by the rules of ops/elementwise/inplace.h: not recorded.
+const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);  ///< As scatter_add.
+const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);      ///< As scatter.
+const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value);              ///< As scatter.
+const Tensor& index_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);    ///< As index_add.
 /// Where x is not 0 (NaN is not 0), in row-major order: int64 [number, dimensions of x]. Waits for the device.
 Tensor nonzero(const Tensor& x);
 /// int64 [..., classes] with a 1 at each index.

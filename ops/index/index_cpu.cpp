@@ -8,7 +8,7 @@ namespace glade::cpu {
 
 namespace {
 
-/// Columns that are taken together where positions differ from column to column: a cache line of float32.
+/// Columns that go to one thread: a cache line of float32.
 constexpr std::int64_t kColumns = 16;
 
 /// Calls f(o, j, count) for runs of rows [o, j] to [o, j + count), in parallel.
@@ -33,9 +33,7 @@ void for_each_columns(const IndexGeometry& g, const F& f) {
     while (begin < end) {
       const std::int64_t o = begin / blocks, stop = std::min(end, (o + 1) * blocks);
       const std::int64_t first = begin % blocks * kColumns, last = std::min(g.inner, (stop - o * blocks) * kColumns);
-      if (g.rows) f(o, first, last);
-      else
-        for (std::int64_t at = first; at < last; at += kColumns) f(o, at, std::min(last, at + kColumns));
+      f(o, first, last);
       begin = stop;
     }
   });
@@ -57,10 +55,10 @@ void gather_words(Word* y, const Word* x, const std::int64_t* indices, const Ind
         std::copy_n(x + (o * g.n + indices[i]) * inner, inner, y + (o * g.m + i) * inner);
     });
   } else {
-    for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t last) {
+    for_each_run(g, [&](std::int64_t o, std::int64_t j, std::int64_t count) {
       const Word* const slice = x + o * g.n * inner;
-      for (std::int64_t row = o * g.m * inner; row < (o + 1) * g.m * inner; row += inner)
-        for (std::int64_t k = first; k < last; ++k) y[row + k] = slice[indices[row + k] * inner + k];
+      for (std::int64_t row = (o * g.m + j) * inner; row < (o * g.m + j + count) * inner; row += inner)
+        for (std::int64_t k = 0; k < inner; ++k) y[row + k] = slice[indices[row + k] * inner + k];
     });
   }
 }
@@ -142,13 +140,10 @@ void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& g
   fill_data(x, -1);
   auto* const last = x.data<std::int64_t>();
   const auto* const positions = indices.data<std::int64_t>();
-  parallel_for(g.outer, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, g.m * g.inner)),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t o = begin; o < end; ++o)
-                   for (std::int64_t j = 0; j < g.m; ++j)
-                     for (std::int64_t k = 0; k < g.inner; ++k)
-                       last[(o * g.n + positions[(o * g.m + j) * g.inner + k]) * g.inner + k] = j;
-               });
+  for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t end) {
+    for (std::int64_t j = 0; j < g.m; ++j)
+      for (std::int64_t k = first; k < end; ++k) last[(o * g.n + positions[(o * g.m + j) * g.inner + k]) * g.inner + k] = j;
+  });
 }
 
 }  // namespace glade::cpu

@@ -36,7 +36,7 @@ void write_positions(const std::uint8_t* holds, const Shape& shape, std::int64_t
       for (const std::int64_t until = std::min(i + 8, run); i < until && to < stop; ++i) {
         for (int d = 0; d < width - 1; ++d) to[d] = lead[d];
         to[width - 1] = column + i;
-        to += row[i] * width;
+        to += (row[i] != 0) * width;
       }
     }
     begin += run;
@@ -54,7 +54,7 @@ Tensor nonzero(const Tensor& holds) {
   parallel_for(pieces, 2, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       std::uint32_t count = 0;
-      for (std::int64_t j = i * kPiece; j < std::min(n, (i + 1) * kPiece); ++j) count += data[j];
+      for (std::int64_t j = i * kPiece; j < std::min(n, (i + 1) * kPiece); ++j) count += data[j] != 0;
       first[static_cast<std::size_t>(i + 1)] = count;
     }
   });

@@ -3,6 +3,7 @@
 // same for any number of threads.
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace glade::cpu {
 
@@ -21,11 +22,11 @@ Acc merge_lanes(Acc* lane, const Merge& merge) {
 }
 
 /// f(... f(f(identity, 0), 1) ..., n - 1), in any order: `merge` joins two partial results. As many accumulators as keep
-/// the vector units busy.
-template <class Acc, class F, class Merge>
-Acc fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
+/// the vector units busy; they are joined in the type Wide.
+template <class Acc, class Wide = Acc, class F, class Merge>
+Wide fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
   constexpr int lanes = 256 / sizeof(Acc);
-  Acc total = identity;
+  Wide total = identity;
   std::int64_t i = 0;
   if (n >= lanes) {
     Acc lane[lanes];
@@ -33,7 +34,13 @@ Acc fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
     for (; i + lanes <= n; i += lanes)
 #pragma omp simd
       for (int l = 0; l < lanes; ++l) lane[l] = f(lane[l], i + l);
-    total = merge_lanes<lanes>(lane, merge);
+    if constexpr (std::is_same_v<Acc, Wide>) {
+      total = merge_lanes<lanes>(lane, merge);
+    } else {
+      Wide wide[lanes];
+      std::copy_n(lane, lanes, wide);
+      total = merge_lanes<lanes>(wide, merge);
+    }
   }
   for (; i < n; ++i) total = f(total, i);
   return total;

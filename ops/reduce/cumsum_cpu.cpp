@@ -11,7 +11,7 @@ constexpr std::int64_t kTile = 256;    // columns taken together
 constexpr std::int64_t kChunk = 4096;  // rows of a chunk
 
 template <class T, class Out>
-void scan(const ScanGeometry& g, const T* x, Out* y) {
+void scan(const ScanGeometry& g, const stored_t<T>* x, Out* y) {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   const std::int64_t chunks = (g.n + kChunk - 1) / kChunk, width = std::min(kTile, g.inner),
                      tiles = (g.inner + width - 1) / width;
@@ -38,7 +38,7 @@ void scan(const ScanGeometry& g, const T* x, Out* y) {
     else return Out(static_cast<compute_t<T>>(sum));
   };
   if (chunks > 1) {
-    for_each_chunk([&](const T* in, Out*, Acc* total, std::int64_t columns, std::int64_t rows, std::int64_t step) {
+    for_each_chunk([&](const stored_t<T>* in, Out*, Acc* total, std::int64_t columns, std::int64_t rows, std::int64_t step) {
       for (std::int64_t r = 0; r < rows; ++r, in += step)
 #pragma GCC ivdep
         for (std::int64_t j = 0; j < columns; ++j) total[j] += widen(in[j]);
@@ -51,7 +51,7 @@ void scan(const ScanGeometry& g, const T* x, Out* y) {
       }
     });
   }
-  for_each_chunk([&](const T* in, Out* out, Acc* running, std::int64_t columns, std::int64_t rows, std::int64_t step) {
+  for_each_chunk([&](const stored_t<T>* in, Out* out, Acc* running, std::int64_t columns, std::int64_t rows, std::int64_t step) {
     if (columns == 1) {
       Acc sum = *running;
       for (std::int64_t r = 0; r < rows; ++r) out[r * step] = narrow(sum += widen(in[r * step]));
@@ -68,7 +68,7 @@ void scan(const ScanGeometry& g, const T* x, Out* y) {
 void cumsum(const ScanGeometry& geometry, const Tensor& x, const Tensor& y) {
   visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
     using Out = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
-    scan(geometry, x.data<T>(), y.data<Out>());
+    scan<T>(geometry, stored(x.data<T>()), y.data<Out>());
   });
 }
 

@@ -42,7 +42,7 @@ using sum_t = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
 /// the totals' running sums.
 template <class T, class Out, int Lanes>
 __global__ void __launch_bounds__(kReduceThreads)
-    scan_chunks(ScanGeometry g, Chunks chunks, const T* x, Out* y, sum_t<T>* totals, bool totals_only) {
+    scan_chunks(ScanGeometry g, Chunks chunks, const stored_t<T>* x, Out* y, sum_t<T>* totals, bool totals_only) {
   using Acc = sum_t<T>;
   const int lane = static_cast<int>(threadIdx.x) % Lanes;
   const std::int64_t piece = (std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x) / Lanes;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kReduceThreads) scan_totals(std::int64_t seque
 }
 
 template <class T, class Out, int Lanes>
-void launch(const ScanGeometry& g, Device device, const T* x, Out* y) {
+void launch(const ScanGeometry& g, Device device, const stored_t<T>* x, Out* y) {
   const std::int64_t sequences = g.outer * g.inner, wanted = std::int64_t{2048} * multiprocessor_count(device);
   const std::int64_t least = 8 * kLoads * Lanes;  // steps worth a chunk
   const std::int64_t size = std::max(ceil_div(g.n * sequences * Lanes, wanted), std::min(least, g.n));
@@ -101,8 +101,8 @@ void cumsum(const ScanGeometry& g, const Tensor& x, const Tensor& y) {
   DeviceGuard guard(x.device());
   visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
     using Out = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
-    if (g.inner == 1) launch<T, Out, 32>(g, x.device(), x.data<T>(), y.data<Out>());
-    else launch<T, Out, 1>(g, x.device(), x.data<T>(), y.data<Out>());
+    if (g.inner == 1) launch<T, Out, 32>(g, x.device(), stored(x.data<T>()), y.data<Out>());
+    else launch<T, Out, 1>(g, x.device(), stored(x.data<T>()), y.data<Out>());
   });
 }
 

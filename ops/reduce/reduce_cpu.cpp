@@ -7,6 +7,7 @@
 #include <glade/core/math.h>
 #include <glade/core/parallel.h>
 #include <glade/ops/reduce/cpu_fold.h>
+#include <glade/ops/reduce/range_flags.h>
 #include <glade/ops/reduce/reduce_kernels.h>
 
 namespace glade::cpu {
@@ -16,26 +17,29 @@ namespace {
 constexpr std::int64_t kTile = 256;           // columns taken together
 constexpr std::int64_t kBlocksPerChunk = 16;  // blocks of a task
 
-/// Up to kTile columns of a row-major matrix, `rows` rows of `width` values that lie `stride` apart. `first_row` is the
-/// position of the first one in the reduced dimension.
-template <class T>
+/// Up to kTile columns of a row-major matrix, `rows` rows of values that lie `stride` apart. `first_row` is the position of the
+/// first one in the reduced dimension. A `single` column has no gaps.
+template <class T, bool single>
 struct Block {
-  const T* x;
-  std::int64_t rows, stride, width, first_row;
+  static constexpr std::int64_t kWidth = single ? 1 : kTile;
+  const stored_t<T>* x;
+  std::int64_t rows, stride, columns, first_row;
+
+  std::int64_t width() const { return single ? 1 : columns; }
 };
 
 /// acc[j] = f(acc[j], x, r, j) over the rows r of each column j, starting from `identity`.
-template <class Acc, class T, class F, class Merge>
-void fold(const Block<T>& block, Acc identity, Acc* __restrict acc, const F& f, const Merge& merge) {
-  const T* x = block.x;
-  std::fill_n(acc, block.width, identity);
-  if (block.width == 1 && block.stride == 1) {
-    acc[0] = fold_run(block.rows, identity, [&](Acc a, std::int64_t r) { return f(a, x[r], r, 0); }, merge);
-    return;
-  }
-  for (std::int64_t r = 0; r < block.rows; ++r, x += block.stride)
+template <class Acc, class Wide, class T, bool single, class F, class Merge>
+void fold(const Block<T, single>& block, Acc identity, Wide* __restrict acc, const F& f, const Merge& merge) {
+  const stored_t<T>* x = block.x;
+  if constexpr (single) {
+    acc[0] = fold_run<Acc, Wide>(block.rows, identity, [&](auto a, std::int64_t r) { return f(a, x[r], r, 0); }, merge);
+  } else {
+    std::fill_n(acc, block.columns, identity);
+    for (std::int64_t r = 0; r < block.rows; ++r, x += block.stride)
 #pragma omp simd
-    for (std::int64_t j = 0; j < block.width; ++j) acc[j] = f(acc[j], x[j], r, j);
+      for (std::int64_t j = 0; j < block.columns; ++j) acc[j] = f(acc[j], x[j], r, j);
+  }
 }
 
 // A reducer says how a block is folded into the columns' states, how two states merge (the first is of earlier rows),
@@ -51,10 +55,11 @@ struct Sum {
   double divisor = 1;
 
   static State identity() { return 0; }
-  static void add(const Block<T>& block, State* state) {
-    Acc sum[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    Acc sum[block.kWidth];
     fold(block, Acc(0), sum, [](Acc a, T x, std::int64_t, std::int64_t) { return a + static_cast<Acc>(x); }, std::plus<Acc>());
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] += sum[j];
+    for (std::int64_t j = 0; j < block.width(); ++j) state[j] += sum[j];
   }
   static State merge(State a, State b) { return a + b; }
   Out finish(State state) const {
@@ -72,14 +77,26 @@ struct Product {
   using State = Acc;
 
   static State identity() { return 1; }
-  static void add(const Block<T>& block, State* state) {
-    Acc product[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    if constexpr (std::is_same_v<compute_t<T>, float>) {  // in float32, where that loses no more than digits
+      std::conditional_t<single, State, float> product[block.kWidth];
+      const RangeFlags flags;
+      fold(
+          block, 1.0F, product, [](auto a, T x, std::int64_t, std::int64_t) { return a * static_cast<float>(x); },
+          std::multiplies<>());
+      if (!flags.raised(product)) {
+        for (std::int64_t j = 0; j < block.width(); ++j) state[j] *= product[j];
+        return;
+      }
+    }
+    Acc product[block.kWidth];
     const auto multiply = [](Acc a, T x, std::int64_t, std::int64_t) {
       if constexpr (std::is_integral_v<T>) return a * static_cast<Acc>(x);
       else return a * static_cast<Acc>(static_cast<compute_t<T>>(x));
     };
     fold(block, Acc(1), product, multiply, std::multiplies<Acc>());
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] *= product[j];
+    for (std::int64_t j = 0; j < block.width(); ++j) state[j] *= product[j];
   }
   static State merge(State a, State b) { return a * b; }
   static Out finish(State state) {
@@ -100,13 +117,15 @@ struct Variance {
   double divisor;
 
   static State identity() { return {0, 0, 0}; }
-  static void add(const Block<T>& block, State* state) {
-    Acc mean[kTile], m2[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    Acc mean[block.kWidth], m2[block.kWidth];
     fold(block, Acc(0), mean, [](Acc a, T x, std::int64_t, std::int64_t) { return a + Acc(x); }, std::plus<Acc>());
-    for (std::int64_t j = 0; j < block.width; ++j) mean[j] /= static_cast<Acc>(block.rows);
+    for (std::int64_t j = 0; j < block.width(); ++j) mean[j] /= static_cast<Acc>(block.rows);
     const auto square = [&mean](Acc a, T x, std::int64_t, std::int64_t j) { return a + (Acc(x) - mean[j]) * (Acc(x) - mean[j]); };
     fold(block, Acc(0), m2, square, std::plus<Acc>());
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {static_cast<double>(block.rows), mean[j], m2[j]});
+    for (std::int64_t j = 0; j < block.width(); ++j)
+      state[j] = merge(state[j], {static_cast<double>(block.rows), mean[j], m2[j]});
   }
   static State merge(State a, State b) {
     const double n = a.n + b.n, delta = b.mean - a.mean;
@@ -131,10 +150,11 @@ struct Extremum {
   using State = Acc;
 
   static State identity() { return largest ? kLowest<Acc> : kHighest<Acc>; }
-  static void add(const Block<T>& block, State* state) {
-    Acc best[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    Acc best[block.kWidth];
     fold(block, identity(), best, [](Acc a, T x, std::int64_t, std::int64_t) { return merge(a, Acc(x)); }, merge);
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], best[j]);
+    for (std::int64_t j = 0; j < block.width(); ++j) state[j] = merge(state[j], best[j]);
   }
   static State merge(State a, State b) { return largest ? nan_max(a, b) : nan_min(a, b); }
   static Out finish(State state) { return Out(state); }
@@ -158,19 +178,20 @@ struct ArgExtremum {
     return state.index < 0 || (largest ? later > state.value : later < state.value) ||
            (later != later && state.value == state.value);
   }
-  static void add(const Block<T>& block, State* state) {
-    Acc best[kTile];
-    std::int32_t row[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    Acc best[block.kWidth];
+    std::int32_t row[block.kWidth];
     fold(block, worst(), best, [](Acc a, T x, std::int64_t, std::int64_t) { return better(a, Acc(x)); }, better);
     bool any = false;
-    for (std::int64_t j = 0; j < block.width; ++j) any |= beats(best[j], state[j]);
+    for (std::int64_t j = 0; j < block.width(); ++j) any |= beats(best[j], state[j]);
     if (!any) return;
     const auto find = [&best](std::int32_t first, T x, std::int64_t r, std::int64_t j) {
       return (Acc(x) == best[j]) | (x != x) ? std::min(first, static_cast<std::int32_t>(r)) : first;
     };
     fold(block, std::numeric_limits<std::int32_t>::max(), row, find,
          [](std::int32_t a, std::int32_t b) { return std::min(a, b); });
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {best[j], block.first_row + row[j]});
+    for (std::int64_t j = 0; j < block.width(); ++j) state[j] = merge(state[j], {best[j], block.first_row + row[j]});
   }
   static State merge(State a, State b) { return beats(b.value, a) ? b : a; }
   static Out finish(State state) { return state.index; }
@@ -189,13 +210,14 @@ struct LogSumExp {
 
   static State identity() { return {kLowest<Acc>, 0}; }
   static Acc shift(Acc largest) { return std::isfinite(largest) ? largest : Acc(0); }
-  static void add(const Block<T>& block, State* state) {
-    Acc largest[kTile], shifts[kTile], sum[kTile];
+  template <bool single>
+  static void add(const Block<T, single>& block, State* state) {
+    Acc largest[block.kWidth], shifts[block.kWidth], sum[block.kWidth];
     fold(block, kLowest<Acc>, largest, [](Acc a, T x, std::int64_t, std::int64_t) { return nan_max(a, Acc(x)); }, nan_max<Acc>);
-    for (std::int64_t j = 0; j < block.width; ++j) shifts[j] = shift(largest[j]);
+    for (std::int64_t j = 0; j < block.width(); ++j) shifts[j] = shift(largest[j]);
     const auto exponential = [&shifts](Acc a, T x, std::int64_t, std::int64_t j) { return a + math::exp(Acc(x) - shifts[j]); };
     fold(block, Acc(0), sum, exponential, std::plus<Acc>());
-    for (std::int64_t j = 0; j < block.width; ++j) state[j] = merge(state[j], {largest[j], sum[j]});
+    for (std::int64_t j = 0; j < block.width(); ++j) state[j] = merge(state[j], {largest[j], sum[j]});
   }
   static State merge(State a, State b) {
     const Acc largest = nan_max(a.largest, b.largest);
@@ -208,7 +230,8 @@ struct LogSumExp {
 };
 
 template <class Reducer>
-void run(const ReduceGeometry& g, const Reducer& reducer, const typename Reducer::In* x, typename Reducer::Out* y) {
+void run(const ReduceGeometry& g, const Reducer& reducer, const typename Reducer::In* elements, typename Reducer::Out* y) {
+  const auto* const x = stored(elements);
   using State = typename Reducer::State;
   const std::int64_t width = std::min(g.inner, kTile), block_rows = std::max<std::int64_t>(32, kFoldBlock / width);
   const std::int64_t chunk_rows = block_rows * kBlocksPerChunk;
@@ -217,22 +240,32 @@ void run(const ReduceGeometry& g, const Reducer& reducer, const typename Reducer
   const std::int64_t per_outer = tiles * chunks;
   std::vector<State> partial(static_cast<std::size_t>(chunks > 1 ? chunks * g.outer * g.inner : 0));
   const std::int64_t task_size = width * std::clamp<std::int64_t>(g.n, 1, chunk_rows);
-  parallel_for(g.outer * per_outer, std::max<std::int64_t>(1, kGrain / task_size), [&](std::int64_t begin, std::int64_t end) {
-    State state[kTile];
+  const auto run_tasks = [&]<bool single>(std::bool_constant<single>, std::int64_t begin, std::int64_t end) {
+    State state[single ? 1 : kTile];
     for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t o = per_outer == 1 ? task : task / per_outer, rest = task - o * per_outer;
-      const std::int64_t tile = chunks == 1 ? rest : rest / chunks, chunk = rest - tile * chunks;
-      const std::int64_t column = tile * width, columns = std::min(width, g.inner - column);
+      std::int64_t o = task, tile = 0, chunk = 0;
+      if (per_outer > 1) {  // divisions take as long as a short row
+        o = task / per_outer;
+        tile = (task - o * per_outer) / chunks;
+        chunk = task - o * per_outer - tile * chunks;
+      }
+      const std::int64_t column = tile * width, columns = single ? 1 : std::min(width, g.inner - column);
       std::fill_n(state, columns, Reducer::identity());
       const std::int64_t last = std::min(g.n, (chunk + 1) * chunk_rows);
       for (std::int64_t row = chunk * chunk_rows; row < last; row += block_rows)
-        reducer.add({x + (o * g.n + row) * g.inner + column, std::min(block_rows, last - row), g.inner, columns, row}, state);
+        reducer.add(Block<typename Reducer::In, single>{x + (o * g.n + row) * g.inner + column, std::min(block_rows, last - row),
+                                                        g.inner, columns, row},
+                    state);
       if (chunks == 1) {
         for (std::int64_t j = 0; j < columns; ++j) y[o * g.inner + column + j] = reducer.finish(state[j]);
       } else {
         std::copy_n(state, columns, partial.data() + (chunk * g.outer + o) * g.inner + column);
       }
     }
+  };
+  parallel_for(g.outer * per_outer, std::max<std::int64_t>(1, kGrain / task_size), [&](std::int64_t begin, std::int64_t end) {
+    if (g.inner == 1) run_tasks(std::true_type{}, begin, end);
+    else run_tasks(std::false_type{}, begin, end);
   });
   if (chunks == 1) return;
   const std::int64_t outputs = g.outer * g.inner;

@@ -176,31 +176,24 @@ void launch(const R& reducer, const ReduceGeometry& g, const Tensor& input, cons
   });
 }
 
-/// The type to read elements of T as: bools are bytes.
-template <class T>
-using stored_t = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
-
 }  // namespace
 
 void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor& y) {
   switch (op) {
     case ReduceOp::sum:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
-        launch(Sum<stored_t<T>, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
+        launch(Sum<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
       });
     case ReduceOp::prod:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
-        launch(Product<stored_t<T>, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
+        launch(Product<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
       });
     case ReduceOp::mean: return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Sum<T>{g.divisor}, g, x, y); });
     case ReduceOp::var: return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Variance<T>{g.divisor}, g, x, y); });
-    case ReduceOp::max: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<stored_t<T>, true>{}, g, x, y); });
-    case ReduceOp::min:
-      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<stored_t<T>, false>{}, g, x, y); });
-    case ReduceOp::argmax:
-      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(ArgExtremum<stored_t<T>, true>{}, g, x, y); });
-    case ReduceOp::argmin:
-      return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(ArgExtremum<stored_t<T>, false>{}, g, x, y); });
+    case ReduceOp::max: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<T, true>{}, g, x, y); });
+    case ReduceOp::min: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<T, false>{}, g, x, y); });
+    case ReduceOp::argmax: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(ArgExtremum<T, true>{}, g, x, y); });
+    case ReduceOp::argmin: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(ArgExtremum<T, false>{}, g, x, y); });
     case ReduceOp::logsumexp: return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(LogSumExp<T>{}, g, x, y); });
   }
 }

@@ -12,7 +12,7 @@
 #include <limits>
 #include <type_traits>
 
-#include <glade/core/float16.h>
+#include <glade/core/dtype.h>
 
 namespace glade::cuda {
 
@@ -27,6 +27,13 @@ __device__ constexpr T lowest() {
 template <class T>
 __device__ constexpr T highest() {
   return std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+}
+
+/// What no element of T is worse than, in the search for the largest or the smallest. It fits into a T.
+template <class T, bool largest>
+__device__ constexpr batch_t<T> worst() {
+  if constexpr (std::is_same_v<T, bool>) return largest ? 0 : 1;
+  else return largest ? lowest<batch_t<T>>() : highest<batch_t<T>>();
 }
 
 /// The larger of both; NaN wins.
@@ -54,7 +61,7 @@ __device__ inline double quick_exp(double x) { return exp(x); }
 /// Sums, and means with a divisor.
 template <class T, class Result = T>
 struct Sum {
-  using In = T;
+  using In = stored_t<T>;
   using Out = Result;
   using Acc = std::conditional_t<std::is_same_v<T, std::int32_t>, std::int64_t, batch_t<T>>;
   using State = std::conditional_t<std::is_integral_v<T>, std::int64_t, Acc>;
@@ -76,7 +83,7 @@ struct Sum {
 /// Products.
 template <class T, class Result = T>
 struct Product {
-  using In = T;
+  using In = stored_t<T>;
   using Out = Result;
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, compute_t<T>>;
   using State = Acc;
@@ -94,7 +101,7 @@ struct Product {
 /// Means and sums of squared deviations, joined by Chan's formula.
 template <class T>
 struct Variance {
-  using In = T;
+  using In = stored_t<T>;
   using Out = T;
   using Acc = compute_t<T>;
   struct State {
@@ -125,13 +132,13 @@ struct Variance {
 
 template <class T, bool largest>
 struct Extremum {
-  using In = T;
+  using In = stored_t<T>;
   using Out = T;
   using Acc = batch_t<T>;
   using State = Acc;
 
   __device__ static State identity() { return padding(); }
-  __device__ static Acc padding() { return largest ? lowest<Acc>() : highest<Acc>(); }
+  __device__ static Acc padding() { return worst<T, largest>(); }
   template <int N, class At>
   __device__ static void add(State& state, Acc (&v)[N], int, const At&) {
     state = merge(state, fold_tree(v, merge));
@@ -146,7 +153,7 @@ struct Extremum {
 /// The first position of the largest or the smallest value.
 template <class T, bool largest>
 struct ArgExtremum {
-  using In = T;
+  using In = stored_t<T>;
   using Out = std::int64_t;
   using Acc = batch_t<T>;
   struct State {
@@ -155,7 +162,7 @@ struct ArgExtremum {
   };
 
   __device__ static State identity() { return {padding(), std::numeric_limits<std::int64_t>::max()}; }
-  __device__ static Acc padding() { return largest ? lowest<Acc>() : highest<Acc>(); }
+  __device__ static Acc padding() { return worst<T, largest>(); }
   __device__ static bool beats(Acc a, Acc b) { return (largest ? a > b : a < b) || (a != a && b == b); }
   template <int N, class At>
   __device__ static void add(State& state, Acc (&v)[N], int, const At& at) {
@@ -178,7 +185,7 @@ struct ArgExtremum {
 /// The largest value and the sum of exp(x - shift), with that value as the shift where it is finite.
 template <class T>
 struct LogSumExp {
-  using In = T;
+  using In = stored_t<T>;
   using Out = T;
   using Acc = compute_t<T>;
   struct State {

@@ -13,12 +13,13 @@ using detail::kThreads;
 
 /// offsets [rows + 1]: where each row begins.
 template <class T>
-__global__ void __launch_bounds__(kThreads) keys_kernel(sort_key_t<T>* keys, std::int64_t* positions, std::int64_t* offsets,
-                                                        const T* x, std::int64_t rows, std::int64_t n, bool descending) {
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(sort_key_t<T>* keys, std::int64_t* positions, std::int64_t* offsets, const stored_t<T>* x, std::int64_t rows,
+                std::int64_t n, bool descending) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i <= rows) offsets[i] = i * n;
   if (i >= rows * n) return;
-  keys[i] = sort_key(x[i], descending);
+  keys[i] = sort_key<T>(x[i], descending);
   positions[i] = i % n;
 }
 
@@ -35,7 +36,7 @@ void argsort(const Tensor& indices, const Tensor& x, bool descending) {
     using T = typename decltype(tag)::type;
     using Key = sort_key_t<T>;
     keys_kernel<T><<<blocks_for(std::max(count, rows + 1), kThreads), kThreads, 0, stream(x.device())>>>(
-        keys.data<Key>(), positions.data<std::int64_t>(), offsets.data<std::int64_t>(), x.data<T>(), rows, n, descending);
+        keys.data<Key>(), positions.data<std::int64_t>(), offsets.data<std::int64_t>(), stored(x.data<T>()), rows, n, descending);
     GLADE_CUDA_LAUNCHED();
     const auto sort = [&](void* work, std::size_t& work_bytes) {
       const Key* const from = keys.data<Key>();

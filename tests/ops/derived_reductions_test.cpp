@@ -102,6 +102,24 @@ TEST_P(DerivedReductions, Products) {
   EXPECT_TRUE(autograd::gradcheck(function, {with_zeros}));
 }
 
+TEST_P(DerivedReductions, ProductsOnTheCpuPassTheRangeOfFloat32OnTheWay) {
+  if (!device().is_cpu()) GTEST_SKIP() << "GPUs multiply in float32";
+  Values factors(256, 1);  // products of every 64th one, as vectors have them, reach 2^130
+  for (std::size_t i = 0; i < factors.size(); ++i)
+    if (i % 64 < 4) factors[i] = i < 128 ? 0x1p65 : 0x1p-65;
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const double factor : {1.0, 0.0, -1.0}) {
+      Values values = factors;
+      values.push_back(factor);
+      const Tensor column = to_data(Tensor::from_vector(values, {257, 1}), dtype), wild = contiguous(expand(column, {257, 33}));
+      EXPECT_EQ(prod(column).item<double>(), factor);
+      EXPECT_EQ(prod(wild, {0}).to_vector<double>(), Values(33, factor));
+      EXPECT_EQ(prod(contiguous(transpose(wild, 0, 1)), {1}).to_vector<double>(), Values(33, factor));
+      const double beyond = prod(slice(wild, 0, 0, 128), {0}).to_vector<double>()[5];
+      EXPECT_EQ(beyond, std::numeric_limits<double>::infinity());
+    }
+}
+
 TEST_P(DerivedReductions, AnyAndAll) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::int64, DType::uint8, DType::boolean}) {
     const Tensor x = to_data(Tensor::from_vector(Integers{0, 0, 1, 0, 1, 1}, {3, 2}, device()), dtype);

@@ -73,6 +73,20 @@ TEST_P(Sort, AlongEveryDimension) {
   }
 }
 
+TEST_P(Sort, LongRows) {
+  constexpr std::int64_t n = 70001;  // sorted in parallel on the CPU
+  const Tensor even = random_tensor({n}, device()), ties = trunc(even * 3), narrow = even * 1e-12 + 1, equal = ones_like(even);
+  const Tensor wide = even * power(10, even * 80), almost = where(gt(even, 4), even, equal);
+  for (const Tensor& x : {even, ties, narrow, equal, wide, almost})
+    for (const DType dtype : {DType::float64, DType::float32, DType::int64})
+      for (const bool descending : {false, true}) {
+        const Tensor numbers = dtype == DType::int64 ? to_data(clamp(x * 1000, -1e15, 1e15), dtype) : to_data(x, dtype);
+        EXPECT_EQ(integers(argsort(numbers, 0, descending)), order_of(numbers.to_vector<double>(), descending))
+            << dtype_name(dtype) << ' ' << descending;
+      }
+  EXPECT_EQ(integers(topk(even, n / 2, 0).indices), integers(slice(argsort(even, 0, true), 0, 0, n / 2)));
+}
+
 TEST_P(Sort, TopK) {
   const Tensor x = random_tensor({4, 100}, device());
   for (const std::int64_t k : {0, 1, 7, 100})

@@ -37,7 +37,10 @@ SAME = [
     ("x.unbind(0)", "list(x)"), ("x.unbind(dim=1)", "list(x.T)"), ("x.narrow(1, 1, 2)", "x[:, 1:3]"), ("x.select(0, 1)", "x[1]"),
     ("torch.cat([x, y], dim=1)", "np.concatenate([x, y], 1)"), ("torch.stack((x, y))", "np.stack([x, y])"), ("torch.concat([x, y])", "np.concatenate([x, y])"),
     ("x.roll(1, 0)", "np.roll(x, 1, 0)"), ("x.roll(-2)", "np.roll(x, -2)"), ("x.roll((1, 2), (0, 1))", "np.roll(x, (1, 2), (0, 1))"), ("x.flip(0, 1)", "x[::-1, ::-1]"), ("x.flip([1])", "x[:, ::-1]"),
-    ("x.tril()", "np.tril(x)"), ("z.triu(1)", "np.triu(z, 1)"), ("torch.tril(x, diagonal=-1)", "np.tril(x, -1)"), ("torch.ones(3, 3, dtype=torch.bool).tril()", "np.tril(np.ones((3, 3), bool))"),
+    ("x.expand_as(z)", "np.broadcast_to(x, z.shape)"), ("x.view_as(z[0])", "x"), ("x.t().reshape_as(x)", "x.T.reshape(3, 4)"), ("x.tile(2)", "np.tile(x, 2)"), ("x.tile((2, 1, 3))", "np.tile(x, (2, 1, 3))"), ("torch.tile(v, (2, 2))", "np.tile(v, (2, 2))"),
+    ("z.movedim(0, -1)", "np.moveaxis(z, 0, -1)"), ("z.moveaxis(2, 0)", "np.moveaxis(z, 2, 0)"), ("torch.movedim(z, (0, 1), (2, 0))", "np.moveaxis(z, (0, 1), (2, 0))"), ("z.swapdims(0, 1)", "z.swapaxes(0, 1)"),
+    ("z.stride()", "(12, 4, 1)"), ("z.stride(0)", "12"), ("x.t().stride(1)", "4"), ("x[1].storage_offset()", "4"), ("x.element_size()", "8"), ("k.element_size()", "8"), ("x.is_floating_point()", "True"), ("i.is_floating_point()", "False"),
+    ("x.ndimension()", "2"), ("x.tril()", "np.tril(x)"), ("z.triu(1)", "np.triu(z, 1)"), ("torch.tril(x, diagonal=-1)", "np.tril(x, -1)"), ("torch.ones(3, 3, dtype=torch.bool).tril()", "np.tril(np.ones((3, 3), bool))"),
     # Arithmetic
     ("x.add(y)", "x + y"), ("x.sub(y)", "x - y"), ("x.mul(2)", "x * 2"), ("x.div(y)", "x / y"), ("x.pow(2)", "x ** 2"), ("x.neg()", "-x"), ("torch.sub(x, 1)", "x - 1"),
     ("torch.mul(x, y)", "x * y"), ("torch.div(x, 2)", "x / 2"), ("torch.pow(x.abs(), 0.5)", "np.abs(x) ** 0.5"), ("2 ** i", "2 ** i"), ("i ** 2", "i ** 2"), ("i ** i", "i ** i"), ("i ** 0.5", "i.astype(np.float32) ** np.float32(0.5)"),
@@ -48,7 +51,10 @@ SAME = [
     ("x.expm1()", "np.expm1(x)"), ("x.abs().log1p()", "np.log1p(np.abs(x))"), ("x.erf()", "np.vectorize(math.erf)(x)"), ("x.exp()", "np.exp(x)"),
     ("x.clamp(min=0)", "np.maximum(x, 0)"), ("x.clamp(max=0.5)", "np.minimum(x, 0.5)"), ("x.clamp(-1, 1)", "x.clip(-1, 1)"), ("x.clamp(min=-1, max=1)", "x.clip(-1, 1)"), ("x.clip(0, 1)", "x.clip(0, 1)"),
     ("x.clamp(min=y)", "np.maximum(x, y)"), ("torch.clamp(i, min=2)", "np.maximum(i, 2)"),
+    ("x.lerp(y, 0.3)", "x + 0.3 * (y - x)"), ("torch.lerp(x, y, x)", "x + x * (y - x)"), ("x.addcmul(x, y, value=0.5)", "x + 0.5 * x * y"), ("torch.addcdiv(x, x, y)", "x + x / y"), ("torch.maximum(x, y)", "np.maximum(x, y)"), ("x.minimum(y)", "np.minimum(x, y)"),
     # Comparisons and masks
+    ("x.logical_and(m)", "np.logical_and(x, m)"), ("torch.logical_or(i, m)", "np.logical_or(i, m)"), ("i.logical_xor(x)", "np.logical_xor(i, x)"), ("torch.logical_not(i)", "i == 0"), ("m.logical_not()", "~m"),
+    ("x.masked_select(m)", "x[m]"), ("torch.masked_select(x, v > 0)", "x[np.broadcast_to(v > 0, x.shape)]"), ("i.count_nonzero()", "np.count_nonzero(i)"), ("torch.count_nonzero(i, dim=0)", "np.count_nonzero(i, 0)"),
     ("x.eq(y)", "x == y"), ("x.ne(y)", "x != y"), ("x.lt(y)", "x < y"), ("x.le(0)", "x <= 0"), ("x.gt(y)", "x > y"), ("torch.ge(x, 0)", "x >= 0"), ("torch.eq(i, 2)", "i == 2"),
     ("torch.equal(x, x)", "True"), ("torch.equal(x, y)", "False"), ("x.equal(x.clone())", "True"), ("torch.allclose(x, x + 1e-9)", "True"), ("x.allclose(y)", "False"), ("torch.isclose(x, y)", "np.isclose(x, y)"),
     ("torch.isnan(x / 0 * 0)", "np.isnan(x * np.nan)"), ("(x / 0).isinf()", "np.ones((3, 4), bool)"), ("torch.isfinite(x)", "np.isfinite(x)"),
@@ -62,6 +68,8 @@ SAME = [
     ("x.scatter(1, j, 9.0)", "put_along(x, j, 9.0)"), ("x.scatter(1, j, y[:, :2])", "put_along(x, j, y[:, :2])"), ("x.index_add(1, k, y[:, :2])", "add_columns(x, k, y[:, :2])"),
     # Products
     ("x @ y.t()", "x @ y.T"), ("torch.matmul(z, s)", "z @ s"), ("torch.mm(x, s)", "x @ s"), ("torch.bmm(z, z.mT)", "z @ z.swapaxes(1, 2)"), ("x.mm(s)", "x @ s"),
+    ("torch.outer(v, v)", "np.outer(v, v)"), ("v.dot(x[0])", "v @ x[0]"), ("torch.dot(k, k)", "k @ k"), ("x.mv(v)", "x @ v"), ("torch.mv(s, v)", "s @ v"), ("torch.addmm(v, x, s)", "v + x @ s"), ("v.addmm(x, s, beta=0.5, alpha=2)", "0.5 * v + 2 * (x @ s)"),
+    ("torch.baddbmm(z, z, torch.stack([s, s]))", "z + z @ s"), ("v.addmm(x, s, beta=0)", "x @ s"), ("z.baddbmm(z, torch.stack([s, s]), alpha=2)", "z + 2 * (z @ s)"),
     ("i @ i.t()", "i @ i.T"), ("torch.matmul(i, k[[0, 0, 0, 1]])", "i @ k[[0, 0, 0, 1]]"),
     ("torch.einsum('ij,kj->ik', x, y)", "np.einsum('ij,kj->ik', x, y)"), ("torch.einsum('bij,ij->b', z, x)", "np.einsum('bij,ij->b', z, x)"), ("torch.einsum('...ij,jk', z, s)", "np.einsum('...ij,jk', z, s)"),
     ("torch.einsum('ii', s)", "np.einsum('ii', s)"), ("torch.einsum('ij->ji', [x])", "x.T"), ("torch.einsum('i,j,ij->', x[:, 0], v, x)", "np.einsum('i,j,ij->', x[:, 0], v, x)"),
@@ -78,13 +86,16 @@ SAME = [
     ("torch.ones(2, dtype=float)", "np.ones(2)"), ("torch.zeros(2, dtype=int)", "np.zeros(2, int)"), ("torch.ones(1, dtype=torch.float)", "np.ones(1, np.float32)"), ("torch.ones(1, dtype=torch.long)", "np.ones(1, int)"),
     ("torch.ones(1, dtype=torch.half)", "np.ones(1, np.float16)"), ("torch.ones(1, dtype=torch.double)", "np.ones(1)"), ("x.to(torch.float)", "x.astype(np.float32)"), ("torch.randperm(9).sort()[0]", "np.arange(9)"),
     ("torch.randint(3, (2, 2)).shape", "(2, 2)"), ("torch.randint(5, 6, (3,))", "np.full(3, 5)"), ("torch.multinomial(torch.tensor([0.0, 2.0, 0.0]), 3, replacement=True)", "np.ones(3, int)"), ("torch.arange(3)", "np.arange(3)"),
-    ("torch.device('cpu').type == 'cpu'", "True"), ("isinstance(torch.device('cpu'), torch.device)", "True"),
+    ("x.new_zeros(2, 3)", "np.zeros((2, 3))"), ("i.new_ones((2,))", "np.ones(2, int)"), ("x.new_full((2,), 7)", "np.full(2, 7.0)"), ("i.new_tensor([1, 2])", "np.array([1, 2])"), ("x.new_tensor(3)", "np.array(3.0)"), ("x.new_empty(2, dtype=torch.long).shape", "(2,)"),
+    ("i.type_as(x)", "i.astype(float)"), ("x.to('cpu', torch.float32)", "x.astype(np.float32)"), ("x.cpu().is_cuda", "False"), ("torch.device('cpu').type == 'cpu'", "True"), ("isinstance(torch.device('cpu'), torch.device)", "True"),
 ]  # fmt: skip
 
 # Statements that change x.
 IN_PLACE = [
     ("x.add_(y)", "x += y"), ("x.add_(y, alpha=2)", "x += 2 * y"), ("x.sub_(1)", "x -= 1"), ("x.sub_(y, alpha=0.5)", "x -= 0.5 * y"), ("x.mul_(y)", "x *= y"), ("x.mul_(2)", "x *= 2"), ("x.div_(y)", "x /= y"), ("x.div_(2)", "x /= 2"),
     ("x.clamp_(min=0)", "x[:] = np.maximum(x, 0)"), ("x.clamp_(-1, 1)", "x[:] = x.clip(-1, 1)"), ("x.masked_fill_(m, 0)", "x[m] = 0"), ("x.fill_(3)", "x[:] = 3"), ("x.zero_()", "x[:] = 0"), ("x.copy_(y)", "x[:] = y"),
+    ("x.scatter_(1, j, 9.0)", "np.put_along_axis(x, j, 9.0, 1)"), ("x.scatter_(1, j, y[:, :2])", "np.put_along_axis(x, j, y[:, :2], 1)"), ("x.scatter_add_(1, j, y[:, :2])", "np.add.at(x, (np.arange(3)[:, None], j), y[:, :2])"),
+    ("x.index_add_(1, k, y[:, :2])", "np.add.at(x, (slice(None), k), y[:, :2])"), ("x.uniform_(2, 3).sub_(x)", "x[:] = 0"), ("x.normal_(5, 0)", "x[:] = 5"),
     ("x[m] = 0", "x[m] = 0"), ("x[:, 1] += 1", "x[:, 1] += 1"), ("x //= 2", "x //= 2"), ("x %= 2", "x %= 2"), ("x **= 2", "x **= 2"), ("i &= 3", "i &= 3"), ("i |= 1", "i |= 1"), ("i ^= 5", "i ^= 5"),
 ]  # fmt: skip
 
@@ -191,6 +202,50 @@ def test_refused(line, error, message):
     with pytest.raises(getattr(glade, error), match=message) as caught:
         eval(line, {"glade": glade}, tensors)
     assert "\n" not in str(caught.value)
+
+
+MISSING = [
+    ("x.log2()", r"write x.log\(\) / math.log\(2\)"), ("x.relu_()", r"write x = x.relu\(...\)"), ("x.median()", r"write x.sort\(dim\)"), ("x.data", r"write x.detach\(\)"), ("x.index_fill_(0, k, 1)", r"write x\[indices\] = value"),
+    ("glade.from_numpy(x)", r"module 'glade' has no 'from_numpy': write glade.as_tensor\(array\)"), ("glade.median(x)", "'median': write x.sort"), ("glade.conv2d(x)", "'conv2d': glade does not have it; docs/limits.md"),
+    ("glade.nn.Conv2d(3, 3, 3)", "module 'glade.nn' has no 'Conv2d': glade does not have it"), ("glade.nn.LSTM(3, 3)", "does not have it"), ("F.leaky_relu(x)", r"write glade.maximum\(x, slope \* x\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "message"), MISSING, ids=[row[0] for row in MISSING])
+def test_missing_names_say_what_to_write(line, message):
+    tensors = {name: glade.tensor(a) for name, a in inputs().items()}
+    with pytest.raises(AttributeError, match=message) as caught:
+        eval(line, {"glade": glade, "F": glade.nn.functional}, tensors)
+    assert "\n" not in str(caught.value)
+    assert caught.value.name == line.partition("(")[0].rpartition(".")[2]
+
+
+def test_what_is_proposed_for_missing_names_is_there():
+    """Of methods; hints are expressions of x, or begin with one."""
+    import re
+
+    from glade import _missing
+
+    for table in (_missing._TENSORS, _missing._FUNCTIONS, _missing._LAYERS):
+        for name, text in table.items():
+            for method in re.findall(r"\bx\.(\w+)", text):
+                assert hasattr(glade.Tensor, method), (name, text)
+            for function in re.findall(r"\bglade\.((?:\w+\.)*\w+)", text):
+                owner = glade
+                for part in function.split("."):
+                    assert hasattr(owner, part), (name, text)
+                    owner = getattr(owner, part)
+    assert not [name for name in _missing._TENSORS if hasattr(glade.Tensor, name)]
+    assert not [name for name in _missing._FUNCTIONS if hasattr(glade, name)]
+    assert not [name for name in _missing._LAYERS if hasattr(glade.nn, name) or hasattr(glade.nn.functional, name)]
+
+
+def test_unknown_names_are_plain_errors():
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        glade.ones(1).nonsense
+    with pytest.raises(AttributeError, match="module 'glade' has no 'nonsense'$"):
+        glade.nonsense
+    assert not hasattr(glade.ones(1), "__cuda_array_interface__")
 
 
 def test_bool_behind_dim_is_refused():

@@ -67,6 +67,34 @@ def test_read_only_memory_is_copied(tmp_path):
     assert glade.from_dlpack(frozen[:0]).shape == (0,)
 
 
+@pytest.mark.parametrize("source", ["buffer", "copy", "dlpack", "pickle"])
+def test_any_byte_but_0_is_true(source):
+    """NumPy's view(bool) takes the bytes as they are, and shared memory can change under a tensor."""
+    import pickle
+
+    bytes_ = np.array([[0, 1, 2, 0, 255], [128, 0, 3, 1, 16]], np.uint8)
+    expected = bytes_ != 0
+    mask = {"buffer": glade.as_tensor, "copy": glade.tensor, "dlpack": glade.from_dlpack, "pickle": glade.as_tensor}[source](bytes_.view(bool))
+    if source == "pickle":
+        mask = pickle.loads(pickle.dumps(mask))
+    x = glade.arange(10).view(2, 5)
+    assert mask.tolist() == expected.tolist() and mask.sum().item() == 7 and mask.count_nonzero().item() == 7
+    assert mask.long().tolist() == expected.astype(int).tolist() and mask.float().sum().item() == 7
+    assert x.masked_fill(mask, -1).tolist() == np.where(expected, -1, x.numpy()).tolist()
+    assert glade.where(mask, x, 0).tolist() == np.where(expected, x.numpy(), 0).tolist()
+    assert x[mask].tolist() == x.numpy()[expected].tolist() and x.masked_select(mask).tolist() == x[mask].tolist()
+    assert (mask & glade.tensor(True)).tolist() == expected.tolist() and (~mask).tolist() == (~expected).tolist()
+    assert (mask ^ mask.clone()).any().item() is False and mask.all(1).tolist() == [False, False] and mask[:, 2].all().item() is True
+    assert glade.equal(mask, glade.tensor(expected)) and mask.nonzero().tolist() == np.argwhere(expected).tolist()
+    assert mask[0, 2].item() is True and mask.max(1).indices.tolist() == [1, 0] and repr(mask) == repr(glade.tensor(expected))
+    y = x.clone()
+    y[mask] = 7
+    assert y.tolist() == np.where(expected, 7, x.numpy()).tolist()
+    if source in ("buffer", "dlpack"):
+        bytes_[0, 0] = 77
+        assert mask[0, 0].item() is True and mask.sum().item() == 8
+
+
 def test_memory_lives_as_long_as_either_side():
     array = np.arange(5.0)
     reference = weakref.ref(array)

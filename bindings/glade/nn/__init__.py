@@ -17,7 +17,7 @@
 (5, 3)
 """
 
-from typing import Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any
 
 from glade._glade import Tensor as _Tensor, as_tensor as _as_tensor
 from glade._glade._nn import (
@@ -52,6 +52,7 @@ from glade._glade._nn import (
     Tanh,
     UnaryModule,
 )
+from glade._missing import for_module as _for_module
 from glade.nn import functional, init, models
 from glade.nn._containers import ModuleDict, ModuleList, ParameterList, Sequential
 
@@ -61,6 +62,10 @@ __all__ = [
     "NLLLoss", "Parameter", "ParameterList", "RMSNorm", "ReLU", "Sequential", "ShortConvolution", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh",
     "UnaryModule", "functional", "init", "models",
 ]  # fmt: skip
+
+
+if not _TYPE_CHECKING:  # type checkers know which names there are
+    __getattr__ = _for_module("glade.nn")
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> _Tensor:

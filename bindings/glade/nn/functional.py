@@ -13,14 +13,20 @@ classes of logits with more than two dimensions are in dimension 1, as in PyTorc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 import glade
 from glade._glade import Tensor, _nn
+from glade._missing import for_module as _for_module
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "dropout", "embedding", "gelu", "kl_div", "l1_loss", "layer_norm", "linear",
     "log_softmax", "logsigmoid", "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "relu", "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "softplus", "tanh",
 ]  # fmt: skip
+
+
+if not _TYPE_CHECKING:  # type checkers know which names there are
+    __getattr__ = _for_module("glade.nn.functional")
 
 
 # ---- layers ----------------------------------------------------------------------------------------------------------

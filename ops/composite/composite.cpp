@@ -1,0 +1,108 @@
+#include <glade/ops/composite/composite.h>
+
+#include <algorithm>
+
+#include <glade/core/format.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
+#include <glade/ops/matmul/matmul.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade {
+
+namespace {
+
+Tensor truth(const Tensor& x) { return x.dtype() == DType::boolean ? x : ne(x, 0); }
+
+void check_ndim(const char* operation, const char* argument, const Tensor& x, int ndim) {
+  if (x.ndim() != ndim) fail<ShapeError>("{}: {} is {}: expected {} dimension(s)", operation, argument, x.shape(), ndim);
+}
+
+Tensor plus_product(const char* operation, int ndim, const Tensor& x, const Tensor& a, const Tensor& b, Scalar beta,
+                    Scalar alpha) {
+  check_ndim(operation, "a", a, ndim);
+  check_ndim(operation, "b", b, ndim);
+  const Tensor plain = matmul(a, b), product = alpha.real() == 1 ? plain : plain * alpha;
+  if (!(broadcast_shapes(x.shape(), product.shape(), operation) == product.shape()))
+    fail<ShapeError>("{}: x is {}, which does not broadcast to the product's {}", operation, x.shape(), product.shape());
+  if (beta.real() == 0) return product;
+  return (beta.real() == 1 ? x : x * beta) + product;
+}
+
+}  // namespace
+
+Tensor logical_and(const Tensor& a, const Tensor& b) { return truth(a) & truth(b); }
+Tensor logical_or(const Tensor& a, const Tensor& b) { return truth(a) | truth(b); }
+Tensor logical_xor(const Tensor& a, const Tensor& b) { return truth(a) ^ truth(b); }
+Tensor logical_not(const Tensor& x) { return eq(x, 0); }
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  if (mask.dtype() != DType::boolean) fail<DTypeError>("masked_select: mask is {}: expected bool", mask.dtype());
+  const Shape shape = broadcast_shapes(x.shape(), mask.shape(), "masked_select");
+  const Tensor places = select(nonzero(reshape(expand(mask, shape), {-1})), 1, 0);
+  return index_select(reshape(expand(x, shape), {-1}), 0, places);
+}
+
+Tensor count_nonzero(const Tensor& x, const Dims& dims) { return sum(truth(x), dims); }
+
+Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight) { return a + (b - a) * weight; }
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) { return a + (b - a) * weight; }
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a * b * value; }
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a / b * value; }
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  check_ndim("outer", "a", a, 1);
+  check_ndim("outer", "b", b, 1);
+  return unsqueeze(a, 1) * b;
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check_ndim("dot", "a", a, 1);
+  check_ndim("dot", "b", b, 1);
+  return matmul(a, b);
+}
+
+Tensor mv(const Tensor& matrix, const Tensor& v) {
+  check_ndim("mv", "matrix", matrix, 2);
+  check_ndim("mv", "v", v, 1);
+  return matmul(matrix, v);
+}
+
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha) {
+  return plus_product("addmm", 2, x, a, b, beta, alpha);
+}
+
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha) {
+  return plus_product("baddbmm", 3, x, a, b, beta, alpha);
+}
+
+Tensor tile(const Tensor& x, const Shape& repeats) {
+  Shape all;
+  for (int d = repeats.ndim(); d < x.ndim(); ++d) all.push_back(1);
+  for (const std::int64_t count : repeats) all.push_back(count);
+  return repeat(x, all);
+}
+
+Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
+  const int n = x.ndim();
+  if (from.size() != to.size())
+    fail<ValueError>("movedim: {} dimensions to {} places: expected as many of both", from.size(), to.size());
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n), -1);  // for each place, the dimension that goes there
+  std::vector<bool> moved(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto d = static_cast<std::size_t>(normalize_dim(from[i], n, "movedim")),
+               place = static_cast<std::size_t>(normalize_dim(to[i], n, "movedim"));
+    if (moved[d] || order[place] >= 0) fail<ValueError>("movedim: a dimension is given twice");
+    moved[d] = true;
+    order[place] = static_cast<std::int64_t>(d);
+  }
+  std::size_t next = 0;
+  for (std::int64_t& d : order) {
+    if (d >= 0) continue;
+    while (moved[next]) ++next;
+    d = static_cast<std::int64_t>(next++);
+  }
+  return permute(x, order);
+}
+
+}  // namespace glade
