@@ -47,6 +47,7 @@ struct BoolByte {
   std::uint8_t byte;  ///< 0 for false.
 
   BoolByte() = default;
+  /// The byte that C++ writes for it.
   GLADE_HOST_DEVICE GLADE_INLINE BoolByte(bool value) : byte(value) {}  // NOLINT(google-explicit-constructor): is a bool
   GLADE_HOST_DEVICE GLADE_INLINE operator bool() const { return byte != 0; }
 };

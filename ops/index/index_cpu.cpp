@@ -55,10 +55,10 @@ void gather_words(Word* y, const Word* x, const std::int64_t* indices, const Ind
         std::copy_n(x + (o * g.n + indices[i]) * inner, inner, y + (o * g.m + i) * inner);
     });
   } else {
-    for_each_run(g, [&](std::int64_t o, std::int64_t j, std::int64_t count) {
+    for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t last) {
       const Word* const slice = x + o * g.n * inner;
-      for (std::int64_t row = (o * g.m + j) * inner; row < (o * g.m + j + count) * inner; row += inner)
-        for (std::int64_t k = 0; k < inner; ++k) y[row + k] = slice[indices[row + k] * inner + k];
+      for (std::int64_t row = o * g.m * inner; row < (o + 1) * g.m * inner; row += inner)
+        for (std::int64_t k = first; k < last; ++k) y[row + k] = slice[indices[row + k] * inner + k];
     });
   }
 }

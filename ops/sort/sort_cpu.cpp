@@ -12,76 +12,135 @@ namespace glade::cpu {
 
 namespace {
 
-/// A key, and where it was. With the position as the lower half no item equals another.
-template <class Key>
-using Item = std::pair<Key, std::int64_t>;
+/// An element to be sorted: the highest bits of its key's distance from the row's least key, and below them its position.
+using Word = std::uint64_t;
 
-/// Sorts n items by digits of 8 bits, the lowest first; what all keys have in common is passed over. The result is in `items` or,
-/// as the return value says, in `other`.
-template <class Key>
-const Item<Key>* radix_sort(Item<Key>* items, Item<Key>* other, std::int64_t n) {
-  constexpr int digits = sizeof(Key);
-  std::array<std::array<std::uint32_t, 256>, digits> counts{};
-  for (std::int64_t i = 0; i < n; ++i)
-    for (int d = 0; d < digits; ++d) ++counts[static_cast<std::size_t>(d)][items[i].first >> (8 * d) & 255];
-  for (int d = 0; d < digits; ++d) {
-    auto& count = counts[static_cast<std::size_t>(d)];
-    if (count[items[0].first >> (8 * d) & 255] == static_cast<std::uint64_t>(n)) continue;
-    std::uint32_t next = 0;
-    for (std::uint32_t& c : count) next += std::exchange(c, next);
-    for (std::int64_t i = 0; i < n; ++i) other[count[items[i].first >> (8 * d) & 255]++] = items[i];
-    std::swap(items, other);
+constexpr std::int64_t kFew = 128;  // elements that comparisons sort faster
+
+/// The order of a row's n elements, whose keys are key_at(i).
+template <class KeyAt>
+struct Order {
+  using Key = decltype(std::declval<KeyAt>()(0));
+  KeyAt key_at;
+  Key least;
+  int position_bits, distance_bits, dropped_bits;
+
+  Order(const KeyAt& keys, std::int64_t n, Key lowest, Key highest) : key_at(keys), least(lowest) {
+    position_bits = std::bit_width(static_cast<std::uint64_t>(n - 1));
+    distance_bits = std::bit_width(Key(highest - lowest));
+    dropped_bits = std::max(0, distance_bits + position_bits - 64);
+    distance_bits -= dropped_bits;
   }
-  return items;
+  Word word(std::int64_t i) const {
+    const Word high = position_bits < 64 ? Word{Key(key_at(i) - least) >> dropped_bits} << position_bits : 0;
+    return high | static_cast<Word>(i);
+  }
+  std::int64_t position(Word word) const { return static_cast<std::int64_t>(word & ((Word{1} << position_bits) - 1)); }
+  /// By words, and where bits were dropped by the whole keys.
+  bool operator()(Word a, Word b) const {
+    if (dropped_bits == 0 || a >> position_bits != b >> position_bits) return a < b;
+    const Key first = key_at(position(a)), second = key_at(position(b));
+    return first != second ? first < second : a < b;
+  }
+};
+
+/// Sorts n words that agree in what lies above `bits` bits of distance. By digits of 8 bits, the lowest first, of as many of
+/// the highest bits as tell most words apart; comparisons do the rest. The result is in `words` or, as the return value says, in
+/// `other`.
+template <class KeyAt>
+const Word* sort_words(Word* words, Word* other, std::int64_t n, int bits, const Order<KeyAt>& order) {
+  if (n < kFew || n > INT32_MAX) {
+    std::sort(words, words + n, order);
+    return words;
+  }
+  constexpr std::size_t kMaxDigits = 5;
+  const int enough = std::bit_width(static_cast<std::uint64_t>(n)) + 4;
+  const auto digits = static_cast<std::size_t>((std::min(bits, enough) + 7) / 8);
+  const int low = order.position_bits + std::max(0, bits - 8 * static_cast<int>(digits));
+  std::array<std::array<std::uint32_t, 256>, kMaxDigits> counts{};
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::size_t d = 0; d < digits; ++d) ++counts[d][words[i] >> low >> (8 * d) & 255];
+  for (std::size_t d = 0; d < digits; ++d) {
+    std::uint32_t next = 0;
+    for (std::uint32_t& c : counts[d]) next += std::exchange(c, next);
+    for (std::int64_t i = 0; i < n; ++i) other[counts[d][words[i] >> low >> (8 * d) & 255]++] = words[i];
+    std::swap(words, other);
+  }
+  if (low == order.position_bits && order.dropped_bits == 0) return words;
+  for (std::int64_t first = 0, i = 1; i <= n; ++i) {
+    if (i < n && words[i] >> low == words[first] >> low) continue;
+    if (i - first > 1) std::sort(words + first, words + i, order);
+    first = i;
+  }
+  return words;
 }
 
-constexpr std::int64_t kRadix = 128;  // fewer elements are sorted by comparisons
-
-template <class Key>
-const Item<Key>* sort_items(Item<Key>* items, Item<Key>* other, std::int64_t n) {
-  if (n >= kRadix && n <= INT32_MAX) return radix_sort(items, other, n);
-  std::sort(items, items + n);
-  return items;
-}
-
-/// Sorts one long row in parallel: into buckets by the distance from the least key, which are then sorted one by one. The result
-/// goes to out(i, item).
-template <class Key, class Out>
-void sort_by_buckets(std::vector<Item<Key>>& items, std::vector<Item<Key>>& other, const Out& out) {
-  constexpr std::int64_t kBuckets = 4096, kPieces = 16;
-  const auto n = static_cast<std::int64_t>(items.size()), piece = (n + kPieces - 1) / kPieces;
-  const auto [least, most] = std::ranges::minmax(items, {}, &Item<Key>::first);
-  const Key base = least.first;
-  const int shift = std::max(0, static_cast<int>(std::bit_width(Key(most.first - base))) - 12);
-  const auto bucket_of = [&](const Item<Key>& item) { return static_cast<std::size_t>((item.first - base) >> shift); };
-  std::vector<std::array<std::int64_t, kBuckets>> next(kPieces);  // of a piece and a bucket: a number of items, then their place
+/// Sorts one long row in parallel: into buckets by the highest bits of the distance, which are then sorted one by one. The sorted
+/// words go to put(i, word).
+template <class KeyAt, class Put>
+void sort_by_buckets(Word* words, Word* other, std::int64_t n, const Order<KeyAt>& order, const Put& put) {
+  constexpr int kBucketBits = 12;
+  constexpr std::int64_t kPieces = 16;
+  const int bits = std::max(0, order.distance_bits - kBucketBits), shift = order.position_bits + bits;
+  const std::int64_t piece = (n + kPieces - 1) / kPieces;
+  // Of a piece and a bucket: a number of words, then their place.
+  std::vector<std::array<std::int64_t, std::size_t{1} << kBucketBits>> next(kPieces);
   const auto for_each_piece = [&](const auto& f) {
     parallel_for(kPieces, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t p = begin; p < end; ++p)
-        for (std::int64_t i = p * piece; i < std::min(n, (p + 1) * piece); ++i)
-          f(next[static_cast<std::size_t>(p)], items[static_cast<std::size_t>(i)]);
+        for (std::int64_t i = p * piece; i < std::min(n, (p + 1) * piece); ++i) f(next[static_cast<std::size_t>(p)], words[i]);
     });
   };
-  for_each_piece([&](auto& count, const Item<Key>& item) { ++count[bucket_of(item)]; });
+  for_each_piece([shift](auto& count, Word word) { ++count[word >> shift]; });
   std::vector<std::int64_t> first{0};  // places of the buckets
-  for (std::size_t b = 0; b < kBuckets; ++b) {
+  for (std::size_t b = 0; b < next[0].size(); ++b) {
     std::int64_t place = first.back();
     for (auto& count : next) place += std::exchange(count[b], place);
     first.push_back(place);
   }
-  for_each_piece([&](auto& place, const Item<Key>& item) { other[static_cast<std::size_t>(place[bucket_of(item)]++)] = item; });
+  for_each_piece([shift, other](auto& place, Word word) { other[place[word >> shift]++] = word; });
   parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {  // those buckets that begin in the range
     for (auto b = std::ranges::lower_bound(first, begin); b + 1 != first.end() && *b < end; ++b) {
       if (b[0] == b[1]) continue;
-      const Item<Key>* sorted = sort_items(other.data() + *b, items.data() + *b, b[1] - *b);
-      for (std::int64_t i = *b; i < b[1]; ++i) out(i, *sorted++);
+      const Word* sorted = sort_words(other + *b, words + *b, b[1] - *b, bits, order);
+      for (std::int64_t i = *b; i < b[1]; ++i) put(i, *sorted++);
     }
   });
 }
 
-/// The first k of n keys in their order, by a heap of the best so far.
+/// Puts the positions of the first k of n keys in their order into `to`.
+template <class KeyAt>
+void sort_row(const KeyAt& key_at, std::int64_t n, std::int64_t k, bool alone, Word* words, std::int64_t* to) {
+  using Key = typename Order<KeyAt>::Key;
+  constexpr std::size_t kParts = 16;  // for the extremes
+  std::array<Key, kParts> least, most;
+  least.fill(key_at(0));
+  most.fill(key_at(0));
+  const auto part = (n + static_cast<std::int64_t>(kParts) - 1) / static_cast<std::int64_t>(kParts);
+  parallel_for(kParts, n < kGrain ? kParts : 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto p = static_cast<std::size_t>(begin); p < static_cast<std::size_t>(end); ++p)
+      for (std::int64_t i = static_cast<std::int64_t>(p) * part; i < std::min(n, (static_cast<std::int64_t>(p) + 1) * part);
+           ++i) {
+        least[p] = std::min(least[p], key_at(i));
+        most[p] = std::max(most[p], key_at(i));
+      }
+  });
+  const Order<KeyAt> order(key_at, n, std::ranges::min(least), std::ranges::max(most));
+  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) words[i] = order.word(i);
+  });
+  const auto put = [&](std::int64_t i, Word word) {
+    if (i < k) to[i] = order.position(word);
+  };
+  if (alone && n >= kGrain) return sort_by_buckets(words, words + n, n, order, put);
+  const Word* const sorted = sort_words(words, words + n, n, order.distance_bits, order);
+  for (std::int64_t i = 0; i < k; ++i) put(i, sorted[i]);
+}
+
+/// The same by a heap of the best so far: for a k that is much smaller than n.
 template <class Key, class KeyAt>
-void select_first(std::int64_t k, std::int64_t n, const KeyAt& key_at, std::vector<Item<Key>>& best) {
+void select_first(const KeyAt& key_at, std::int64_t n, std::int64_t k, std::vector<std::pair<Key, std::int64_t>>& best,
+                  std::int64_t* to) {
   best.clear();
   for (std::int64_t i = 0; i < n; ++i) {
     const Key key = key_at(i);
@@ -94,6 +153,7 @@ void select_first(std::int64_t k, std::int64_t n, const KeyAt& key_at, std::vect
     std::push_heap(best.begin(), best.end());
   }
   std::sort_heap(best.begin(), best.end());
+  for (std::int64_t i = 0; i < k; ++i) to[i] = best[static_cast<std::size_t>(i)].second;
 }
 
 }  // namespace
@@ -102,31 +162,17 @@ void argsort(const Tensor& indices, const Tensor& x, bool descending) {
   const std::int64_t rows = x.size(0), n = x.size(1), k = indices.size(1);
   if (k == 0) return;
   visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
-    using Key = sort_key_t<T>;
     const stored_t<T>* const data = stored(x.data<T>());
     auto* const out = indices.data<std::int64_t>();
-    const auto sort_row = [&](std::int64_t row, std::vector<Item<Key>>& items, std::vector<Item<Key>>& other) {
-      const auto key_at = [x_row = data + row * n, descending](std::int64_t i) { return sort_key<T>(x_row[i], descending); };
-      const auto put = [to = out + row * k, k](std::int64_t i, const Item<Key>& item) {
-        if (i < k) to[i] = item.second;
-      };
-      if (16 * k <= n) {
-        select_first(k, n, key_at, items);
-        for (std::int64_t i = 0; i < k; ++i) put(i, items[static_cast<std::size_t>(i)]);
-        return;
-      }
-      items.resize(static_cast<std::size_t>(n));
-      other.resize(static_cast<std::size_t>(n));
-      parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) items[static_cast<std::size_t>(i)] = {key_at(i), i};
-      });
-      if (rows == 1 && n >= kGrain) return sort_by_buckets<Key>(items, other, put);
-      const Item<Key>* const sorted = sort_items(items.data(), other.data(), n);
-      for (std::int64_t i = 0; i < k; ++i) put(i, sorted[i]);
-    };
     parallel_for(rows, std::max<std::int64_t>(1, kGrain / (8 * n)), [&](std::int64_t begin, std::int64_t end) {
-      std::vector<Item<Key>> items, other;
-      for (std::int64_t row = begin; row < end; ++row) sort_row(row, items, other);
+      std::vector<std::pair<sort_key_t<T>, std::int64_t>> best;
+      const bool few = 16 * k <= n;
+      const Tensor memory = empty({few ? 0 : 2 * n}, {DType::int64, kCPU});
+      for (std::int64_t row = begin; row < end; ++row) {
+        const auto key_at = [x_row = data + row * n, descending](std::int64_t i) { return sort_key<T>(x_row[i], descending); };
+        if (few) select_first(key_at, n, k, best, out + row * k);
+        else sort_row(key_at, n, k, rows == 1, static_cast<Word*>(memory.raw_data()), out + row * k);
+      }
     });
   });
 }
