@@ -34,8 +34,8 @@ struct bfloat16 {
     bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
     const auto u = detail::bits_as<std::uint32_t>(x);
-    const auto rounded = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-    bits = x != x ? std::uint16_t{0x7fc0} : rounded;
+    const std::uint32_t rounded = x != x ? 0x7fc00000u : u + 0x7fffu + ((u >> 16) & 1u);
+    bits = static_cast<std::uint16_t>(rounded >> 16);
 #endif
   }
   GLADE_HOST_DEVICE GLADE_INLINE operator float() const { return detail::bits_as<float>(static_cast<std::uint32_t>(bits) << 16); }
@@ -51,27 +51,28 @@ struct float16 {
 #if defined(__CUDA_ARCH__)
     bits = __half_as_ushort(__float2half_rn(x));
 #else
-    // Choices instead of branches, so that loops are vectorised.
+    // Choices instead of branches, of 32 bits until the last shift: so loops are vectorised without detours.
     const auto u = detail::bits_as<std::uint32_t>(x);
-    const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
-    const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const auto magnitude = static_cast<std::int32_t>(u & 0x7fffffffu);
+    const std::int32_t limited = magnitude < 0x47800000 ? magnitude : 0x47800000;  // what is too large becomes infinity
+    const std::int32_t normal = limited - 0x38000000 + 0xfff + ((limited >> 13) & 1);
     // Adding 0.5 aligns the mantissa so that the float adder does the rounding.
-    const std::uint32_t subnormal = detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
-    const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
-    const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;  // NaN; infinity, also for what is too large
-    bits = static_cast<std::uint16_t>(sign | (magnitude < 0x47800000u ? finite : special));
+    const auto subnormal = detail::bits_as<std::uint32_t>(detail::bits_as<float>(limited) + 0.5f) << 13;
+    const std::uint32_t number = limited < 0x38800000 ? subnormal : static_cast<std::uint32_t>(normal);
+    const std::uint32_t rounded = x != x ? 0x0fc00000u : number;  // NaN stays NaN
+    bits = static_cast<std::uint16_t>(((u >> 16) & 0x8000u) | (rounded >> 13));
 #endif
   }
   GLADE_HOST_DEVICE GLADE_INLINE operator float() const {
 #if defined(__CUDA_ARCH__)
     return __half2float(__ushort_as_half(bits));
 #else
-    const std::uint32_t u = bits, sign = (u & 0x8000u) << 16, magnitude = u & 0x7fffu;
-    const std::uint32_t larger_exponent = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;  // of infinity and NaN, of numbers
-    const std::uint32_t normal = (magnitude << 13) + larger_exponent;
-    // 0.5 has the mantissa's last bit where a subnormal number has it.
-    const auto subnormal = detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude | 0x3f000000u) - 0.5f);
-    return detail::bits_as<float>(sign | (magnitude < 0x400u ? subnormal : normal));
+    const std::uint32_t u = bits;
+    const auto magnitude = static_cast<std::int32_t>((u & 0x7fffu) << 13);
+    const std::int32_t larger_exponent = magnitude >= 0x0f800000 ? 0x70000000 : 0x38000000;  // infinity and NaN keep the largest
+    const float subnormal = detail::bits_as<float>(magnitude + 0x38800000) - 0x1p-14f;
+    const std::int32_t number = magnitude < 0x00800000 ? detail::bits_as<std::int32_t>(subnormal) : magnitude + larger_exponent;
+    return detail::bits_as<float>(((u << 16) & 0x80000000u) | static_cast<std::uint32_t>(number));
 #endif
   }
 };
