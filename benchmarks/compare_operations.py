@@ -63,6 +63,8 @@ def rows(side):
         if name in ("exp", "log", "sqrt", "abs", "neg", "sin", "tanh", "erf", "sigmoid"):
             yield f"{name} {flat}", "float64", [flat], f
             yield f"{name} {flat}", "bfloat16", [flat], f
+        if name in ("abs", "neg"):
+            yield f"{name} {flat}", "float16", [flat], f
         if name in ("abs", "neg", "sign", "square"):
             yield f"{name} {flat}", "int64", [flat], f
     for name in ACTIVATIONS:
@@ -80,7 +82,7 @@ def rows(side):
             if name in ("maximum", "remainder", "floor_divide", "equal") and layout == "scalar":
                 continue
             yield f"{name} {layout}", "float32", [flat, layout], f
-        for dtype in ("float64", "bfloat16", "int64", "int32"):
+        for dtype in ("float64", "bfloat16", "float16", "int64", "int32"):
             if name in ("add", "mul", "less", "maximum") or (name in ("div", "pow") and dtype == "float64"):
                 yield f"{name} flat", dtype, [flat, flat], f
     for exponent in (2, 3, 0.5, 1.7):
@@ -113,7 +115,7 @@ def rows(side):
                 return getattr(t, f)(x) if d is None else getattr(t, f)(x, d)
             cases = [(flat, "float32")]
             if name in ("sum", "mean", "amax", "argmax"):
-                cases += [(flat, "bfloat16"), (flat, "float64")]
+                cases += [(flat, "bfloat16"), (flat, "float16"), (flat, "float64")]
             if name in ("sum", "amax", "argmax", "prod"):
                 cases += [(flat, "int64")]
         for layout, dtype in cases:

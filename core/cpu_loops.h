@@ -64,17 +64,27 @@ template <class T>
   for (std::int64_t i = 0; i < n; ++i) row[(first + i) * stride] = block.values[i];
 }
 
-/// An operand of which every element is the same.
+/// An operand's rows, whose elements lie side by side.
+template <class T>
+struct Elements {
+  const char* at;
+  std::int64_t step;
+  const T* row(std::int64_t r) const { return reinterpret_cast<const T*>(at + r * step); }
+};
+/// An operand's rows, each of which is one element again and again.
 template <class T>
 struct Repeated {
-  T value;
-  T operator[](std::int64_t) const { return value; }
+  const char* at;
+  std::int64_t step;
+  struct Row {
+    T value;
+    T operator[](std::int64_t) const { return value; }
+  };
+  Row row(std::int64_t r) const { return {*reinterpret_cast<const T*>(at + r * step)}; }
 };
 
-// The only loop that is made for each f and dtype (with two operands also for either of them repeated), so that building them
-// stays quick. Not vectorised by omp simd: that makes an array of the 16-bit types' temporaries, which GCC cannot vectorise.
 template <class F, class Out, class... In>
-[[gnu::noinline]] void contiguous(std::int64_t n, const F f, Out* out, const In... in) {
+GLADE_INLINE void run_row(std::int64_t n, const F& f, Out* out, const In... in) {
   if constexpr (requires { f.of_many(n, out, in...); }) {
     f.of_many(n, out, in...);
   } else {
@@ -83,26 +93,24 @@ template <class F, class Out, class... In>
   }
 }
 
-/// Whether a loop over these two operands, of which one is repeated, was run.
-template <class F, class Out, class A, class B>
-bool with_repeated(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, const A* a, const B* b) {
-  if constexpr (requires { f(*a, *b); }) {
-    if (strides[0] != 1 || strides[1] + strides[2] != 1 || strides[1] * strides[2] != 0) return false;
-    if (strides[2] == 0) contiguous(n, f, out, a, Repeated<B>{*b});
-    else contiguous(n, f, out, Repeated<A>{*a}, b);
-    return true;
-  }
-  return false;
+// The only loop that is made for each f and dtype (with two operands also for either of them repeated), so that building them
+// stays quick. Not vectorised by omp simd: that makes an array of the 16-bit types' temporaries, which GCC cannot vectorise.
+template <class Out, class F, class... In>
+[[gnu::noinline]] void contiguous(std::int64_t rows, std::int64_t n, const F f, const char* out, std::int64_t step,
+                                  const In... in) {
+  for (std::int64_t r = 0; r < rows; ++r) run_row(n, f, reinterpret_cast<Out*>(const_cast<char*>(out + r * step)), in.row(r)...);
 }
 
+/// One row of operands with gaps, or of several of which some are repeated: in blocks.
 template <class F, class Out, class... In, std::size_t... I>
-void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, std::index_sequence<I...>, const In*... in) {
-  if (strides[0] == 1 && ((strides[I + 1] == 1) && ...)) return contiguous(n, f, out, in...);
-  if constexpr (sizeof...(In) == 2)
-    if (with_repeated(n, strides, f, out, in...)) return;
+void row_in_blocks(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, std::index_sequence<I...>,
+                   const In*... in) {
+  const auto run = [&f](std::int64_t count, Out* to, const In*... from) {
+    contiguous<Out>(1, count, f, reinterpret_cast<const char*>(to), 0, Elements<In>{reinterpret_cast<const char*>(from), 0}...);
+  };
   if (strides[0] == 1 && n > 1 && ((strides[I + 1] == 0) && ...)) {  // one result for the whole row
     Out value;
-    contiguous(1, f, &value, in...);
+    run(1, &value, in...);
     std::fill_n(out, n, value);
     return;
   }
@@ -112,10 +120,27 @@ void inner(std::int64_t n, const std::int64_t* strides, const F& f, Out* out, st
   const std::int64_t step = n < 4 * kBlock && ((strides[I + 1] == 0) || ...) ? kBlock / 2 : kBlock;
   for (std::int64_t first = 0; first < n; first += step) {
     const std::int64_t count = std::min(step, n - first);
-    contiguous(count, f, strides[0] == 1 ? out + first : result.values,
-               gather(in, strides[I + 1], first, count, std::get<I>(blocks))...);
+    run(count, strides[0] == 1 ? out + first : result.values, gather(in, strides[I + 1], first, count, std::get<I>(blocks))...);
     if (strides[0] != 1) scatter(result, strides[0], first, count, out);
   }
+}
+
+template <class Out, class... In, class F, std::size_t... I>
+void run_rows(const Rows& rows, const F& f, std::index_sequence<I...> indices) {
+  const auto run = [&](const auto... in) { contiguous<Out>(rows.count, rows.n, f, rows.at[0], rows.steps[0], in...); };
+  if (rows.strides[0] == 1 && ((rows.strides[I + 1] == 1) && ...)) return run(Elements<In>{rows.at[I + 1], rows.steps[I + 1]}...);
+  if constexpr (sizeof...(In) == 2 && requires(In... in) { f(in...); }) {
+    using A = std::tuple_element_t<0, std::tuple<In...>>;
+    using B = std::tuple_element_t<1, std::tuple<In...>>;
+    const std::int64_t a = rows.strides[1], b = rows.strides[2];
+    if (rows.strides[0] == 1 && a == 1 && b == 0)
+      return run(Elements<A>{rows.at[1], rows.steps[1]}, Repeated<B>{rows.at[2], rows.steps[2]});
+    if (rows.strides[0] == 1 && a == 0 && b == 1)
+      return run(Repeated<A>{rows.at[1], rows.steps[1]}, Elements<B>{rows.at[2], rows.steps[2]});
+  }
+  for (std::int64_t r = 0; r < rows.count; ++r)
+    row_in_blocks(rows.n, rows.strides, f, reinterpret_cast<Out*>(const_cast<char*>(rows.at[0] + r * rows.steps[0])), indices,
+                  reinterpret_cast<const In*>(rows.at[I + 1] + r * rows.steps[I + 1])...);
 }
 
 }  // namespace detail
@@ -126,11 +151,6 @@ template <class F, class Out, class... In>
 void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, const In*... in) {
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
   static_assert(N <= detail::kMaxOperands);
-  const auto visit = [&f]<std::size_t... I>(const detail::Rows& rows, std::index_sequence<I...> indices) {
-    for (std::int64_t r = 0; r < rows.count; ++r)
-      detail::inner(rows.n, rows.strides, f, reinterpret_cast<Out*>(const_cast<char*>(rows.at[0] + r * rows.steps[0])), indices,
-                    reinterpret_cast<const stored_t<In>*>(rows.at[I + 1] + r * rows.steps[I + 1])...);
-  };
   detail::for_each_row(
       {N,
        plan.ndim,
@@ -140,9 +160,9 @@ void elementwise(const LoopPlan<1 + sizeof...(In)>& plan, const F& f, Out* out, 
        {reinterpret_cast<const char*>(out), reinterpret_cast<const char*>(in)...},
        {sizeof(Out), sizeof(In)...}},
       [](const void* context, const detail::Rows& rows) {
-        (*static_cast<decltype(&visit)>(context))(rows, std::index_sequence_for<In...>{});
+        detail::run_rows<Out, stored_t<In>...>(rows, *static_cast<const F*>(context), std::index_sequence_for<In...>{});
       },
-      &visit);
+      &f);
 }
 
 }  // namespace glade::cpu

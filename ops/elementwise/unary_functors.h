@@ -196,7 +196,7 @@ struct Sign {
   template <class T>
   static GLADE_HOST_DEVICE T value(T x) {
     if constexpr (std::is_unsigned_v<T>) return T(x != 0);
-    else return T((x > 0) - (x < 0));
+    else return T(x > 0) - T(x < 0);
   }
   template <class T>
   static GLADE_HOST_DEVICE T derivative(T) {

@@ -76,6 +76,17 @@ template <class Body>
 const Body& cpu_body(const Body& body) {
   return body;
 }
+/// Of 16 bits no conversion is needed: from -0 to -infinity bits become 0, while positive numbers and NaN stay.
+template <class T>
+  requires(sizeof(T) == 2)
+auto cpu_body(const functors::UnaryBody<functors::Relu, T>&) {
+  return [](T x) {
+    constexpr std::uint16_t kNegative = 0x8000, kNegativeInfinity = std::is_same_v<T, bfloat16> ? 0xff80 : 0xfc00;
+    const bool negative = static_cast<std::uint16_t>(x.bits - kNegative) <= kNegativeInfinity - kNegative;
+    x.bits = negative ? std::uint16_t{0} : x.bits;
+    return x;
+  };
+}
 template <class T>
 auto cpu_body(const functors::UnaryBody<functors::Sin, T>&) {
   return vector_body<T>([f = vector_math<compute_t<T>>().sin](std::int64_t n, auto* out, const auto* x) { f(n, x, out); });

@@ -6,6 +6,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/loss/loss.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/reduce/squares.h>
 
 namespace glade {
 
@@ -58,7 +59,15 @@ Tensor binary_losses(const Tensor& p, const Tensor& y) {
 
 Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
   const auto [x, y] = checked("mse_loss", "a", a, "b", b);
-  return reduced(square(x - y), reduction);
+  const Tensor difference = x - y;
+  if (reduction == Reduction::none) return square(difference);
+  const double divisor = reduction == Reduction::mean ? static_cast<double>(difference.numel()) : 1;
+  Tensor loss = sum_of_squares(difference, {}, false, divisor);
+  autograd::record("mse_loss", loss, {&difference},
+                   [difference = SavedTensor(difference), divisor](const Node&, const Tensor& grad) {
+                     return Tensors{difference.get() * (grad * (2 / divisor))};
+                   });
+  return loss;
 }
 
 Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {

@@ -7,6 +7,7 @@
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/reduce/squares.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade {
@@ -20,7 +21,7 @@ Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
   Tensor kept;
   {
     NoGradGuard no_grad;
-    kept = sqrt(sum(square(values), dims, true));
+    kept = sqrt(sum_of_squares(values, dims, true));
   }
   autograd::record(
       "norm", kept, {&values},

@@ -9,6 +9,7 @@
 #include <glade/ops/index/index.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce_kernels.h>
+#include <glade/ops/reduce/squares.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade {
@@ -94,6 +95,12 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
     return Tensors{spread(grad, kept, shape)};
   });
   return y;
+}
+
+Tensor sum_of_squares(const Tensor& x, const Dims& dims, bool keepdim, double divisor) {
+  Reduction r = plan(x, reduced_dims("sum_of_squares", x, dims), keepdim);
+  r.geometry.divisor = divisor;
+  return reduce(ReduceOp::sum_of_squares, r, x.dtype());
 }
 
 Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {

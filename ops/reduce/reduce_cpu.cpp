@@ -36,7 +36,17 @@ void fold(const Block<T, single>& block, Acc identity, Wide* __restrict acc, con
     acc[0] = fold_run<Acc, Wide>(block.rows, identity, [&](auto a, std::int64_t r) { return f(a, x[r], r, 0); }, merge);
   } else {
     std::fill_n(acc, block.columns, identity);
-    for (std::int64_t r = 0; r < block.rows; ++r, x += block.stride)
+    constexpr int kUnroll = 4;  // rows for one load and store of acc
+    std::int64_t r = 0;
+    for (; r + kUnroll <= block.rows; r += kUnroll, x += kUnroll * block.stride)
+#pragma omp simd
+      for (std::int64_t j = 0; j < block.columns; ++j) {
+        Wide a = acc[j];
+#pragma GCC unroll 4
+        for (int u = 0; u < kUnroll; ++u) a = f(a, x[u * block.stride + j], r + u, j);
+        acc[j] = a;
+      }
+    for (; r < block.rows; ++r, x += block.stride)
 #pragma omp simd
       for (std::int64_t j = 0; j < block.columns; ++j) acc[j] = f(acc[j], x[j], r, j);
   }
@@ -45,8 +55,8 @@ void fold(const Block<T, single>& block, Acc identity, Wide* __restrict acc, con
 // A reducer says how a block is folded into the columns' states, how two states merge (the first is of earlier rows),
 // and what the result of a state is.
 
-/// Sums, and means with a divisor: float32 inside a block, float64 between blocks.
-template <class T, class Result = T>
+/// Sums, or sums of squares, and means with a divisor: float32 inside a block, float64 between blocks.
+template <class T, class Result = T, bool squares = false>
 struct Sum {
   using In = T;
   using Out = Result;
@@ -58,7 +68,11 @@ struct Sum {
   template <bool single>
   static void add(const Block<T, single>& block, State* state) {
     Acc sum[block.kWidth];
-    fold(block, Acc(0), sum, [](Acc a, T x, std::int64_t, std::int64_t) { return a + static_cast<Acc>(x); }, std::plus<Acc>());
+    const auto add_one = [](Acc a, T x, std::int64_t, std::int64_t) {
+      const auto value = static_cast<Acc>(x);
+      return a + (squares ? value * value : value);
+    };
+    fold(block, Acc(0), sum, add_one, std::plus<Acc>());
     for (std::int64_t j = 0; j < block.width(); ++j) state[j] += sum[j];
   }
   static State merge(State a, State b) { return a + b; }
@@ -287,6 +301,9 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
         using Result = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
         run(g, Sum<T, Result>{}, x.data<T>(), y.data<Result>());
       });
+    case ReduceOp::sum_of_squares:
+      return visit_floating(x.dtype(),
+                            [&]<class T>(TypeTag<T>) { run(g, Sum<T, T, true>{g.divisor}, x.data<T>(), y.data<T>()); });
     case ReduceOp::prod:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
         using Result = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;

@@ -184,6 +184,8 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
         launch(Sum<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
       });
+    case ReduceOp::sum_of_squares:
+      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(SumOfSquares<T>{{g.divisor}}, g, x, y); });
     case ReduceOp::prod:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
         launch(Product<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);

@@ -4,12 +4,12 @@
 
 namespace glade {
 
-enum class ReduceOp { sum, prod, mean, var, max, min, argmax, argmin, logsumexp };
+enum class ReduceOp { sum, sum_of_squares, prod, mean, var, max, min, argmax, argmin, logsumexp };
 
 /// Row-major [outer, n, inner], of which n is reduced: the result is row-major [outer, inner].
 struct ReduceGeometry {
   std::int64_t outer = 1, n = 1, inner = 1;
-  double divisor = 1;  ///< of mean and var
+  double divisor = 1;  ///< of mean, var and sum_of_squares
 };
 
 namespace cpu {

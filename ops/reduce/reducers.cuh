@@ -80,6 +80,17 @@ struct Sum {
   }
 };
 
+/// Sums of squares, with a divisor.
+template <class T>
+struct SumOfSquares : Sum<T> {
+  template <int N, class At>
+  __device__ static void add(typename Sum<T>::State& state, typename Sum<T>::Acc (&v)[N], int count, const At& at) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] *= v[i];
+    Sum<T>::add(state, v, count, at);
+  }
+};
+
 /// Products.
 template <class T, class Result = T>
 struct Product {
