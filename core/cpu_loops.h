@@ -109,7 +109,7 @@ void row_in_blocks(std::int64_t n, const std::int64_t* strides, const F& f, Out*
     contiguous<Out>(1, count, f, reinterpret_cast<const char*>(to), 0, Elements<In>{reinterpret_cast<const char*>(from), 0}...);
   };
   if (strides[0] == 1 && n > 1 && ((strides[I + 1] == 0) && ...)) {  // one result for the whole row
-    Out value;
+    Out value{};
     run(1, &value, in...);
     std::fill_n(out, n, value);
     return;
