@@ -235,7 +235,7 @@ Training::Training(const lm::Options& options)
 
 optim::LRSchedule Training::schedule() const {
   const std::int64_t steps = run_.steps, warmup = std::min(run_.warmup, steps), decay = std::min(steps / 5, steps - warmup);
-  const optim::LRSchedule by_steps =
+  optim::LRSchedule by_steps =
       run_.schedule == "wsd" ? optim::warmup_stable_decay_lr(warmup, decay, steps) : optim::warmup_cosine_lr(warmup, steps);
   if (run_.minutes == 0) return by_steps;
   return [=, this](std::int64_t step) {  // what comes after the warmup follows the time
