@@ -116,19 +116,10 @@ void FlatParameters::start_gather(const ProcessGroup& group, std::optional<DType
     guard.emplace(stream);
   }
   gathering_ = group.all_gather(values_, to_data(mine_.detach(), dtype));
-  if (!guard) return;
-  gathering_.wait();  // here, as the cast was allocated here: let go of elsewhere, that stream would wait for later gathers too
-  cast_and_gathered_.emplace(device.index).record();
-}
-
-void FlatParameters::finish_gather() {
-  gathering_.wait();
-  if (cast_and_gathered_) cast_and_gathered_->wait_on(current_stream(mine_.device().index));
-  cast_and_gathered_.reset();
 }
 
 void FlatParameters::gather() {
-  finish_gather();
+  gathering_.wait();
   if (!is_shown_) show();
 }
 
@@ -140,7 +131,7 @@ void FlatParameters::gather_values() {
 
 void FlatParameters::release() {
   if (!options_.frees) return;
-  finish_gather();
+  gathering_.wait();
   for (const FlatParameter& p : parameters_) {
     const Tensor& x = p.parameter;
     autograd::drop_weight_copy(x);

@@ -5,7 +5,6 @@
 #include <optional>
 #include <vector>
 
-#include <glade/core/event.h>
 #include <glade/core/process_group.h>
 #include <glade/nn/state_dict.h>
 
@@ -71,8 +70,6 @@ class FlatParameters {
 
  private:
   void start_gather(const ProcessGroup& group, std::optional<DType> as);
-  /// The current stream, or on the CPU this thread, waits for the gather that has started last.
-  void finish_gather();
   /// Where a parameter's part that is in this rank's piece lies in `piece`.
   Tensor in_piece(const Tensor& piece, const FlatParameter& parameter) const;
   /// Makes the parameters, or their copies, views of the block.
@@ -88,10 +85,9 @@ class FlatParameters {
   std::weak_ptr<Storage> gathered_;
   bool is_shown_ = false;
   Work gathering_, reducing_;
-  std::optional<cuda::Event> cast_and_gathered_;  // in place of gathering_
-  std::size_t arrived_ = 0;                       // gradients
-  Tensor averages_;                               // of gradients, this rank's piece, on their way
-  std::vector<Stream> streams_;                   // on which the gradients are final
+  std::size_t arrived_ = 0;      // gradients
+  Tensor averages_;              // of gradients, this rank's piece, on their way
+  std::vector<Stream> streams_;  // on which the gradients are final
 };
 
 }  // namespace glade::nn::distributed

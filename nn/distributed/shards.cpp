@@ -65,7 +65,6 @@ Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptio
   const std::set<const TensorImpl*> copied = read_as_copies(*language_model);
   how.frees = true;
   const std::vector<Tensors> parts = parts_of(*language_model);
-  gathering_ = group.split(0, group.rank()).with_max_ctas(options.max_ctas.value_or(0));
   NamedTensors small;
   for (const Tensors& part : parts) {  // a parameter of two parts is in the first one's block
     NamedTensors values, copies;
@@ -165,7 +164,7 @@ void Shards::gather_around(models::CausalLM& model) {
 
 void Shards::start_gather(std::int64_t part) {
   if (part < 0 || part >= static_cast<std::int64_t>(parts_.size())) return;
-  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather(gathering_);
+  for (FlatParameters* const block : parts_[static_cast<std::size_t>(part)]) block->start_gather(part == 0 ? group_ : beside_);
 }
 
 void Shards::gather(std::int64_t part) {

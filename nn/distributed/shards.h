@@ -63,7 +63,6 @@ class Shards {
   void release(std::int64_t part);
 
   ProcessGroup group_, beside_;  // the same; what a pass hides goes by beside_
-  ProcessGroup gathering_;       // the same; its stream does not wait for gradients, as that of the others does
   Shard shard_;
   std::vector<std::unique_ptr<FlatParameters>> blocks_;
   std::map<const TensorImpl*, Place> places_, places_of_shards_;
