@@ -21,11 +21,9 @@ Acc merge_lanes(Acc* lane, const Merge& merge) {
   return lane[0];
 }
 
-/// f(... f(f(identity, 0), 1) ..., n - 1), in any order: `merge` joins two partial results. As many accumulators as keep
-/// the vector units busy; they are joined in the type Wide.
-template <class Acc, class Wide = Acc, class F, class Merge>
-Wide fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
-  constexpr int lanes = 256 / sizeof(Acc);
+/// fold_run with so many accumulators.
+template <int lanes, class Acc, class Wide, class F, class Merge>
+Wide fold_lanes(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
   Wide total = identity;
   std::int64_t i = 0;
   if (n >= lanes) {
@@ -44,6 +42,15 @@ Wide fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
   }
   for (; i < n; ++i) total = f(total, i);
   return total;
+}
+
+/// f(... f(f(identity, 0), 1) ..., n - 1), in any order: `merge` joins two partial results. With as many accumulators as keep the
+/// vector units busy, or fewer in short runs, where joining them would take longer; they are joined in the type Wide.
+template <class Acc, class Wide = Acc, class F, class Merge>
+Wide fold_run(std::int64_t n, Acc identity, const F& f, const Merge& merge) {
+  constexpr int lanes = 256 / sizeof(Acc);
+  if (n < 4 * lanes) return fold_lanes<lanes / 4, Acc, Wide>(n, identity, f, merge);
+  return fold_lanes<lanes, Acc, Wide>(n, identity, f, merge);
 }
 
 /// The sum of term(i) for i in [0, n): blocks in Acc, their sums in float64.

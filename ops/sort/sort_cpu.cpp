@@ -57,7 +57,8 @@ const Word* sort_words(Word* words, Word* other, std::int64_t n, int bits, const
   const int enough = std::bit_width(static_cast<std::uint64_t>(n)) + 4;
   const auto digits = static_cast<std::size_t>((std::min(bits, enough) + 7) / 8);
   const int low = order.position_bits + std::max(0, bits - 8 * static_cast<int>(digits));
-  std::array<std::array<std::uint32_t, 256>, kMaxDigits> counts{};
+  std::array<std::array<std::uint32_t, 256>, kMaxDigits> counts;
+  for (std::size_t d = 0; d < digits; ++d) counts[d].fill(0);
   for (std::int64_t i = 0; i < n; ++i)
     for (std::size_t d = 0; d < digits; ++d) ++counts[d][words[i] >> low >> (8 * d) & 255];
   for (std::size_t d = 0; d < digits; ++d) {
