@@ -22,7 +22,8 @@ Tensor plus_product(const char* operation, int ndim, const Tensor& x, const Tens
                     Scalar alpha) {
   check_ndim(operation, "a", a, ndim);
   check_ndim(operation, "b", b, ndim);
-  const Tensor plain = matmul(a, b), product = alpha.real() == 1 ? plain : plain * alpha;
+  Tensor product = matmul(a, b);
+  if (alpha.real() != 1) product = product * alpha;
   if (!(broadcast_shapes(x.shape(), product.shape(), operation) == product.shape()))
     fail<ShapeError>("{}: x is {}, which does not broadcast to the product's {}", operation, x.shape(), product.shape());
   if (beta.real() == 0) return product;
