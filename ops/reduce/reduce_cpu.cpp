@@ -94,7 +94,7 @@ struct Product {
   template <bool single>
   static void add(const Block<T, single>& block, State* state) {
     if constexpr (std::is_same_v<compute_t<T>, float>) {  // in float32, where that loses no more than digits
-      std::conditional_t<single, State, float> product[block.kWidth];
+      std::conditional_t<single, State, float> product[Block<T, single>::kWidth];
       const RangeFlags flags;
       fold(
           block, 1.0F, product, [](auto a, T x, std::int64_t, std::int64_t) { return a * static_cast<float>(x); },
