@@ -80,7 +80,7 @@ TEST_F(ResumePrograms, CheckpointsWithoutSettingsGoOn) {
   ASSERT_EQ(run_shell(run + "--save whole.h5").exit_code, 0);
   ASSERT_EQ(run_shell(run + "--save half.h5 --stop-at 6").exit_code, 0);
   nn::Checkpoint checkpoint = nn::load_checkpoint("half.h5");
-  EXPECT_EQ(std::erase_if(checkpoint.data, [](const auto& entry) { return entry.first.starts_with("run."); }), 13u);
+  EXPECT_EQ(std::erase_if(checkpoint.data, [](const auto& entry) { return entry.first.starts_with("run."); }), 14u);
   nn::save_checkpoint("old.h5", checkpoint);
   const ProcessResult rest = run_shell(run + "--resume old.h5 --save rest.h5");
   EXPECT_EQ(rest.exit_code, 0) << rest.output;
