@@ -288,13 +288,9 @@ def compare_sides(size, glade, fla):
 
 
 def draw(logs, path):
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("compare_loss_fla.py: an image needs matplotlib, which is not installed")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from plotting import pyplot
 
+    plt = pyplot()
     sizes = sorted({settings["size"] for settings, *_ in logs})
     figure, axes = plt.subplots(len(sizes), 2, figsize=(11, 4 * len(sizes)), squeeze=False, layout="constrained")
     colors = {"glade": "tab:blue", "fla": "tab:orange"}

@@ -133,16 +133,7 @@ def train_needle_model(kind, options):
     model = associative_recall.Recall(kind, options, VOCABULARY).to(options.device)
     optimizer = optim.AdamW(optim.decay_matrices(model.named_parameters(), 0.1), lr=options.lr, betas=(0.9, 0.95))
     scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(100, options.steps), options.steps, 0.01))
-
-    def take_step(batch):
-        tokens, targets = batch
-        loss = glade.cross_entropy(model(tokens), targets)
-        loss.backward()
-        optimizer.step(max_norm=1.0)
-        optimizer.zero_grad()
-        return [loss.detach()]
-
-    graphed = glade.cuda.GraphedFunction(options.device, take_step)
+    graphed = associative_recall.graphed_step(model, optimizer, options.device)
     lengths = [length for length in (4 * options.needles << i for i in range(40)) if length < options.seq_len] + [options.seq_len]
     for step in range(1, options.steps + 1):
         length = lengths[min(len(lengths) - 1, 2 * (step - 1) * len(lengths) // options.steps)]
@@ -224,13 +215,9 @@ def show_needles(rows, plot):
 
 def figure(path, xlabel, ylabel):
     """The axes of a plot over a logarithmic scale, and what writes it."""
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("length.py: an image needs matplotlib, which is not installed")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from plotting import pyplot
 
+    plt = pyplot()
     picture, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
     axes.set_xscale("log", base=2)
     axes.set(xlabel=xlabel, ylabel=ylabel)

@@ -48,13 +48,9 @@ def summarize(rows):
 
 
 def draw(rows, path):
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("plot_sweep.py: an image needs matplotlib, which is not installed")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from plotting import pyplot
 
+    plt = pyplot()
     figure, axes = plt.subplots(2, 2, figsize=(13, 9), sharex="col", constrained_layout=True)
     for column, name in enumerate(PASSES):
         for kernels in kernels_of(rows, name):

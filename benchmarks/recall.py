@@ -95,13 +95,9 @@ def summarize(rows):
 
 
 def draw(table, path):
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("recall.py: an image needs matplotlib, which is not installed")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from plotting import pyplot
 
+    plt = pyplot()
     kinds = [kind for kind in KINDS if any(kind == found for found, _ in table)]
     figure, axes = plt.subplots(1, len(kinds), figsize=(4.2 * len(kinds), 3.6), sharey=True, squeeze=False, layout="constrained")
     for kind, axis in zip(kinds, axes[0]):

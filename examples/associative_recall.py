@@ -150,14 +150,10 @@ def accuracy(model, rng, pairs, options):
     return right / asked
 
 
-def train(kind, options):
-    glade.manual_seed(options.seed)
-    rng = np.random.default_rng(options.seed)
-    model = Recall(kind, options, 1 + 2 * options.keys).to(options.device)
-    optimizer = optim.AdamW(optim.decay_matrices(model.named_parameters(), 0.1), lr=options.lr)
-    scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(50, options.steps), options.steps))
+def graphed_step(model, optimizer, device):
+    """A step of training on [tokens, targets], which returns [loss]; on a GPU it is captured as a CUDA graph."""
 
-    def take_step(batch):
+    def step(batch):
         tokens, targets = batch
         loss = glade.cross_entropy(model(tokens), targets)
         loss.backward()
@@ -165,7 +161,16 @@ def train(kind, options):
         optimizer.zero_grad()
         return [loss.detach()]
 
-    graphed = glade.cuda.GraphedFunction(options.device, take_step)
+    return glade.cuda.GraphedFunction(device, step)
+
+
+def train(kind, options):
+    glade.manual_seed(options.seed)
+    rng = np.random.default_rng(options.seed)
+    model = Recall(kind, options, 1 + 2 * options.keys).to(options.device)
+    optimizer = optim.AdamW(optim.decay_matrices(model.named_parameters(), 0.1), lr=options.lr)
+    scheduler = optim.LRScheduler(optimizer, optim.warmup_cosine_lr(min(50, options.steps), options.steps))
+    graphed = graphed_step(model, optimizer, options.device)
     with Progress() as progress:
         for step in range(1, options.steps + 1):
             (loss,) = graphed(make_batch(rng, options.batch, rng.choice(options.pairs), options))
