@@ -63,12 +63,9 @@ void DataParallel::leave_multiprocessors(int count) {
 
 /// Called in backward, with the stream as the current one on which the gradient is final.
 void DataParallel::add(const Tensor& parameter) {
-  if (shards_ && (is_communicating_ || shards_->what() != Shard::optimizer)) {
-    leave_multiprocessors(*options_.max_ctas);
-    return shards_->add_gradient(parameter);
-  }
-  if (!is_communicating_) return;
+  if (!is_communicating_ && (!shards_ || shards_->what() == Shard::optimizer)) return;
   leave_multiprocessors(*options_.max_ctas);
+  if (shards_) return shards_->add_gradient(parameter);
   const Tensor gradient = parameter.grad();
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
   final_.push_back(parameter.grad());
