@@ -110,6 +110,13 @@ struct Identity {
   __device__ T operator()(T x) const { return x; }
 };
 
+}  // namespace
+
+template <class T, class... In>
+constexpr bool detail::kHasRows<Identity<T>, In...> = true;
+
+namespace {
+
 template <class T>
 struct Constant {
   T value;

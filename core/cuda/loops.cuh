@@ -76,6 +76,9 @@ __device__ Vector<T, Width> load(const T* x, std::int64_t vector, bool repeated)
 /// Whether an input may be one element beside others that are many.
 template <class... In>
 constexpr bool kMayRepeat = sizeof...(In) > 1;
+/// Whether rows that inputs share, or of which each has one element, are worth a kernel of their own for the functor F.
+template <class F, class... In>
+constexpr bool kHasRows = sizeof...(In) > 1;
 
 // Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight. Of the inputs
 // whose bits are set in `repeated` there is one element.
@@ -113,6 +116,45 @@ __global__ void __launch_bounds__(kThreads)
   [&]<std::size_t... I>(std::index_sequence<I...>) { out[at[0]] = Out(f(in[at[I + 1]]...)); }(std::index_sequence_for<In...>{});
 }
 
+// Of n vectors along dimension 0, in which the inputs whose bits are set in `repeated` have one element, a thread has one.
+template <int Width, class F, class Out, class... In>
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(std::uint32_t n, std::uint32_t repeated, Offsets<1 + sizeof...(In)> offsets, F f, Out* out, const In*... in) {
+  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= n) return;
+  std::int64_t at[1 + sizeof...(In)];
+  offsets.at(i, at);
+  const auto body = [&](const Vector<In, Width>&... loaded) {
+    Vector<Out, Width> result;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
+    return result;
+  };
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    store(out + at[0], body(load<Width>(in + at[I + 1], 0, repeated >> I & 1)...));
+  }(std::index_sequence_for<In...>{});
+}
+
+/// Whether rows along dimension 0 can be read and written in vectors of Width: the inputs are dense along it, or have one element
+/// (their bits are set in `repeated`), and all rows begin at whole vectors.
+template <int Width, class Out, class... In>
+bool has_rows_of_vectors(const LoopPlan<1 + sizeof...(In)>& plan, std::uint32_t& repeated, const Out* out, const In*... in) {
+  repeated = 0;
+  if (plan.strides[0][0] != 1 || plan.shape[0] % Width != 0) return false;
+  const auto is_aligned = [&]<class T>(int operand, const T* x) {
+    for (int d = 1; d < plan.ndim; ++d)
+      if (plan.strides[operand][d] % Width != 0) return false;
+    return reinterpret_cast<std::uintptr_t>(x) % (Width * sizeof(T)) == 0;
+  };
+  const auto fits = [&](int operand, const auto* x) {
+    if (plan.strides[operand][0] != 0) return plan.strides[operand][0] == 1 && is_aligned(operand, x);
+    repeated |= 1u << (operand - 1);
+    return true;
+  };
+  int operand = 0;
+  return is_aligned(0, out) && (fits(++operand, in) && ...);
+}
+
 }  // namespace detail
 
 /// out = f(in...) over the plan, whose operand 0 is `out`, on the device's current stream. F is a functor with a
@@ -123,6 +165,7 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
   if (plan.numel == 0) return;
   DeviceGuard guard(device);
   constexpr int N = 1 + static_cast<int>(sizeof...(In));
+  constexpr int widest = static_cast<int>(std::max({sizeof(Out), sizeof(In)...})), width = std::max(1, 16 / widest);
   bool dense = plan.ndim == 1 && plan.strides[0][0] == 1;
   std::uint32_t repeated = 0;  // inputs of one element
   for (int i = 1; i < N; ++i) {
@@ -130,8 +173,7 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     else dense = dense && plan.strides[i][0] == 1;
   }
   if (dense) {
-    constexpr int widest = static_cast<int>(std::max({sizeof(Out), sizeof(In)...}));
-    constexpr int width = std::max(1, 16 / widest), unroll = 2;
+    constexpr int unroll = 2;
     const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
     const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));
@@ -160,9 +202,19 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     return;
   }
   Offsets<N> offsets{plan.ndim, {}, {}};
-  for (int d = 0; d < plan.ndim; ++d) {
-    offsets.shape[d] = FastDivisor(static_cast<std::uint32_t>(plan.shape[d]));
-    for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d];
+  const auto set_dimension = [&](int d, std::int64_t vector) {
+    offsets.shape[d] = FastDivisor(static_cast<std::uint32_t>(plan.shape[d] / vector));
+    for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d] * vector;
+  };
+  for (int d = 0; d < plan.ndim; ++d) set_dimension(d, 1);
+  if constexpr (kHasRows<F, In...>) {
+    if (std::uint32_t repeated_in_rows = 0; has_rows_of_vectors<width>(plan, repeated_in_rows, out, in...)) {
+      set_dimension(0, width);
+      const std::int64_t vectors = plan.numel / width;
+      return launch_kernel<std::uint32_t, std::uint32_t, Offsets<N>, F, Out*, const In*...>(
+          rows_kernel<width>, blocks_for(vectors, kThreads), kThreads, device, static_cast<std::uint32_t>(vectors),
+          repeated_in_rows, offsets, f, out, in...);
+    }
   }
   launch_kernel<std::uint32_t, Offsets<N>, F, Out*, const In*...>(strided_kernel, blocks_for(plan.numel, kThreads), kThreads,
                                                                   device, static_cast<std::uint32_t>(plan.numel), offsets, f, out,

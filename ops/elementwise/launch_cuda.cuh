@@ -5,6 +5,10 @@
 
 namespace glade::cuda {
 
+/// The gradient and what was saved have the result's shape.
+template <class Op, class T, class... In>
+constexpr bool detail::kHasRows<functors::UnaryBackwardBody<Op, T>, In...> = false;
+
 struct DeviceLoop {
   Device device;
   template <class Plan, class Body, class Out, class... In>

@@ -10,6 +10,7 @@
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index_kernels.h>
 #include <glade/ops/random/random.h>
+#include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade {
@@ -178,8 +179,13 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar 
 }
 
 Tensor nonzero(const Tensor& x) {
-  const Tensor holds = x.dtype() == DType::boolean ? x : ne(x, 0);
-  return to_data(cpu::nonzero(contiguous_data(to_data(holds, kCPU))), x.device());
+  const Tensor holds = contiguous_data(x.dtype() == DType::boolean ? x.detach() : ne(x.detach(), 0));
+  if (x.is_cpu()) return cpu::nonzero(holds);
+  const Tensor counts = cumsum(reshape(holds, {-1}), 0);
+  const std::int64_t count = x.numel() == 0 ? 0 : select(counts, 0, -1).item<std::int64_t>();
+  const Tensor positions = empty({count, x.ndim()}, {DType::int64, x.device()});
+  if (positions.numel() > 0) GLADE_DISPATCH_CUDA(nonzero, positions, holds, counts);
+  return positions;
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {

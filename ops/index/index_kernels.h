@@ -28,6 +28,8 @@ namespace cuda {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
+/// Writes the coordinates of the elements that hold, of which counts[i] (int64) lie in the first i + 1 in row-major order.
+void nonzero(const Tensor& positions, const Tensor& holds, const Tensor& counts);
 }  // namespace cuda
 
 }  // namespace glade

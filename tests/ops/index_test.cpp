@@ -297,5 +297,28 @@ TEST_P(IndexTest, PositionsOutOfRange) {
   }
 }
 
+TEST_P(IndexTest, PositionsOfWhatIsNotZero) {
+  for (const Shape& shape : {Shape{3, 5, 1031}, Shape{70001}, Shape{40, 1, 2}, Shape{0, 4}, Shape{}}) {
+    const Indices numbers = random_indices(shape.numel(), 4);
+    const Tensor x = to_data(Tensor::from_vector(numbers, shape, device()), DType::int64);
+    Indices expected;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] == 0) continue;
+      Indices place(static_cast<std::size_t>(shape.ndim()));
+      auto rest = static_cast<std::int64_t>(i);
+      for (int d = shape.ndim() - 1; d >= 0; rest /= shape[d--]) place[static_cast<std::size_t>(d)] = rest % shape[d];
+      expected.insert(expected.end(), place.begin(), place.end());
+    }
+    for (const Tensor& given : {x, ne(x, 0), to_data(x, DType::float32)}) {
+      const Tensor positions = nonzero(given);
+      EXPECT_EQ(positions.to_vector<std::int64_t>(), expected) << shape.str();
+      EXPECT_EQ(positions.ndim(), 2);
+      EXPECT_EQ(positions.size(1), shape.ndim());
+    }
+  }
+  const Tensor none = nonzero(zeros({300}, {DType::boolean, device()}));
+  EXPECT_EQ(none.shape(), Shape({0, 1}));
+}
+
 }  // namespace
 }  // namespace glade

@@ -64,15 +64,19 @@ TEST_P(Layouts, CopiesOfEveryOrderOfDimensions) {
 }
 
 TEST_P(Layouts, OperandsOfDifferentLayouts) {
-  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::int32}) {
-    const Tensor x = numbers({130, 70}, dtype, device()), across = numbers({70, 130}, dtype, device());
-    const Tensor wide = numbers({130, 141}, dtype, device());
-    const Tensor row = numbers({70}, dtype, device()), column = numbers({130, 1}, dtype, device());
+  using Case = std::pair<DType, std::int64_t>;
+  for (const auto& [dtype, n] : {Case{DType::float32, 30}, Case{DType::float32, 32}, Case{DType::float64, 32},
+                                 Case{DType::bfloat16, 30}, Case{DType::bfloat16, 32}, Case{DType::int32, 32}}) {
+    const Tensor x = numbers({70, n}, dtype, device()), across = numbers({n, 70}, dtype, device());
+    const Tensor wide = numbers({70, 2 * n + 8}, dtype, device());
+    const Tensor row = numbers({n}, dtype, device()), column = numbers({70, 1}, dtype, device());
     const std::pair<Tensor, Tensor> views[] = {{x, x},
                                                {across, transpose(across, 0, 1)},
-                                               {wide, slice(wide, 1, 1, 141, 2)},
-                                               {row, expand(row, {130, 70})},
-                                               {column, expand(column, {130, 70})}};
+                                               {wide, slice(wide, 1, 1, 2 * n + 1, 2)},
+                                               {wide, slice(wide, 1, 1, n + 1)},  // rows that do not begin at whole vectors
+                                               {wide, slice(wide, 1, 8, n + 8)},
+                                               {row, expand(row, {70, n})},
+                                               {column, expand(column, {70, n})}};
     for (const auto& [base, first] : views)
       for (const auto& [other_base, second] : views) {
         const std::vector<double> a = shown(base, first), b = shown(other_base, second);
