@@ -17,8 +17,8 @@ NVLINK = {"all_reduce": {1e6: 36, 16e6: 261, 128e6: 326, 512e6: 347},
           "all_gather": {1e6: 21, 16e6: 190, 128e6: 288, 512e6: 316}}  # fmt: skip
 
 # Fitted to the measured steps of two GPUs, below.
-EXPOSED = 0.7  # of the time of communication, which the computation does not hide or which slows it down
-FIXED = 0.9e-3  # seconds that a step of several ranks takes in any case
+EXPOSED = 0.57  # of the time of communication, which the computation does not hide or which slows it down
+FIXED = 1.3e-3  # seconds that a step of several ranks takes in any case
 
 # Assumed, not measured.
 HOP = 10e-6  # seconds from host to host
@@ -38,8 +38,8 @@ class Model:
     step_of_two: float  # on two, each with as many tokens
 
 
-MODELS = [Model("11M", 10_875_264, 6, 6 * 32 * 64, 6 * 32, 30.55, 31.81), Model("134M", 134_333_952, 12, 4 * 96 * 192, 4 * 96, 50.78, 52.51),
-          Model("374M", 374_475_776, 24, 4 * 128 * 256, 4 * 128, 74.44, 81.23), Model("1.3B", 1_365_514_240, 24, 4 * 256 * 512, 4 * 256, 138.66, 149.50)]  # fmt: skip
+MODELS = [Model("11M", 10_875_264, 6, 6 * 32 * 64, 6 * 32, 30.55, 31.81), Model("134M", 134_333_952, 12, 4 * 96 * 192, 4 * 96, 50.49, 53.74),
+          Model("374M", 374_475_776, 24, 4 * 128 * 256, 4 * 128, 76.41, 80.19), Model("1.3B", 1_365_514_240, 24, 4 * 256 * 512, 4 * 256, 138.20, 151.00)]  # fmt: skip
 
 
 def bus_bandwidth(kind, size, gpus, network):
