@@ -160,6 +160,13 @@ void bind_creation(py::module_& module) {
       "as `generator`; without, they take default_generator().")
       .def(py::init<std::uint64_t>(), arg("seed") = 0)
       .def("seed", &Generator::seed, arg("seed"), "Starts again, from another seed.")
+      .def(
+          "manual_seed",
+          [](const py::object& self, std::uint64_t seed) {
+            self.cast<Generator&>().seed(seed);
+            return self;
+          },
+          arg("seed"), "seed(seed); returns the generator.")
       .def("__repr__",
            [](const Generator& g) {
              const auto [seed, drawn] = state_of(g);

@@ -128,6 +128,11 @@ void bind_data(py::module_& module) {
            "share a batch: ProcessGroup.share(); `tokens` the part of each sequence's tokens, likewise, or, "
            "packed, of the row of all its sequences. "
            "ValueError where the data are too short or an argument is out of range.")
+      .def("__repr__",
+           [](const Loader& self) {
+             return "Loader(position=" + std::to_string(self.position()) +
+                    ", sequences_per_epoch=" + std::to_string(self.sequences_per_epoch()) + ")";
+           })
       .def(
           "__iter__", [](const py::object& self) { return self; }, "The loader itself.")
       .def("__next__", &Loader::next, Unlocked(), "The next batch, on the device. Throws what went wrong on the thread.")

@@ -27,6 +27,36 @@ Tensor clamp_by_tensors(const Tensor& x, const std::optional<Tensor>& min, const
   return max ? minimum(raised, *max) : raised;
 }
 
+/// a + alpha * b, or with sign -1 a - alpha * b.
+void def_scaled(py::module_& module, const char* name, TwoTensors op) {
+  def_both(
+      module, name, [op](const Tensor& a, const Tensor& b, Scalar alpha) { return op(a, multiply(b, alpha)); }, arg("a"),
+      arg("b"), py::kw_only(), arg("alpha"), Unlocked());
+  def_both(
+      module, name, [op](const Tensor& a, Scalar b, Scalar alpha) { return op(a, multiply(beside(a, b), alpha)); }, arg("a"),
+      arg("b"), py::kw_only(), arg("alpha"), Unlocked());
+}
+
+DType promoted_dtype(const Tensor& a, const Tensor& b) { return promote(a.dtype(), b.dtype()); }
+DType promoted_dtype(const Tensor& a, Scalar b) { return b.promoted(a.dtype()); }
+
+/// divide(a, b, rounding_mode="floor") and "trunc".
+template <class B>
+void def_rounded_division(py::module_& module) {
+  def_both(
+      module, "divide",
+      [](const Tensor& a, const B& b, const std::optional<std::string>& rounding_mode) {
+        if (!rounding_mode) return divide(a, b);
+        if (*rounding_mode == "floor") return floor_divide(a, b);
+        if (*rounding_mode != "trunc")
+          throw ValueError("divide: rounding_mode is '" + *rounding_mode + "', expected 'floor' or 'trunc'");
+        if (!is_floating(promoted_dtype(a, b)))
+          throw DTypeError("divide: rounding_mode 'trunc' takes floating-point tensors; 'floor' takes integers too");
+        return trunc(divide(a, b));
+      },
+      arg("a"), arg("b"), py::kw_only(), arg("rounding_mode"), Unlocked());
+}
+
 void def_unary(py::module_& module, const char* name, Tensor (*op)(const Tensor&), const char* doc) {
   def_both(module, name, op, arg("x"), Unlocked(), doc);
 }
@@ -34,12 +64,20 @@ void def_unary(py::module_& module, const char* name, Tensor (*op)(const Tensor&
 }  // namespace
 
 void bind_elementwise(py::module_& module) {
-  def_binary(module, "add", add, add, "a + b, broadcast; b may be a number. The result has the promoted dtype.");
+  def_binary(module, "add", add, add,
+             "a + b, or a + alpha * b, broadcast; b may be a number. The result has the promoted dtype.");
+  def_scaled(module, "add", add);
   def_binary(module, "subtract", subtract, subtract,
-             "a - b, broadcast; either may be a number. The result has the promoted dtype.");
+             "a - b, or a - alpha * b, broadcast; either may be a number. The result has the promoted dtype.");
+  def_scaled(module, "subtract", subtract);
   module.def("subtract", static_cast<NumberFirst>(subtract), arg("a"), arg("b"), Unlocked());
   def_binary(module, "multiply", multiply, multiply, "a * b, broadcast; b may be a number. The result has the promoted dtype.");
-  def_binary(module, "divide", divide, divide, "a / b, broadcast; either may be a number. Integers give float32.");
+  def_binary(
+      module, "divide", divide, divide,
+      "a / b, broadcast; either may be a number. Integers give float32. With rounding_mode=\"floor\" it is floor_divide, with "
+      "\"trunc\" rounded towards 0, of floating point alone.");
+  def_rounded_division<Tensor>(module);
+  def_rounded_division<Scalar>(module);
   module.def("divide", static_cast<NumberFirst>(divide), arg("a"), arg("b"), Unlocked());
   def_binary(
       module, "power", power, power,
@@ -80,8 +118,9 @@ void bind_elementwise(py::module_& module) {
   def_unary(module, "isfinite", isfinite, "Whether each element is neither infinite nor NaN: a bool tensor.");
 
   constexpr const char* where_doc =
-      "a where `condition` (bool) holds, else b; all three broadcast. a or b may be a number. DTypeError for a "
-      "condition that is not bool, ShapeError for shapes that do not broadcast.";
+      "a where `condition` (bool) holds, else b; all three broadcast. a and b may be numbers, which alone give int64, float32 or "
+      "bool. Without a and b, nonzero(condition, as_tuple=True). DTypeError for a condition that is not bool, ShapeError for "
+      "shapes that do not broadcast.";
   module.def("where", static_cast<Tensor (*)(const Tensor&, const Tensor&, const Tensor&)>(where), arg("condition"), arg("a"),
              arg("b"), Unlocked(), where_doc);
   module.def(
@@ -89,6 +128,13 @@ void bind_elementwise(py::module_& module) {
       arg("condition"), arg("a"), arg("b"), Unlocked());
   module.def(
       "where", [](const Tensor& condition, Scalar a, const Tensor& b) { return where(condition, beside(b, a), b); },
+      arg("condition"), arg("a"), arg("b"), Unlocked());
+  module.def(
+      "where",
+      [](const Tensor& condition, Scalar a, Scalar b) {
+        const DType dtype = b.promoted(a.promoted(DType::boolean));
+        return where(condition, full({}, a, {dtype, condition.device()}), full({}, b, {dtype, condition.device()}));
+      },
       arg("condition"), arg("a"), arg("b"), Unlocked());
 
   def_method(
@@ -154,9 +200,13 @@ void bind_elementwise(py::module_& module) {
   def_unary(module, "clone", clone, "A row-major copy with its own memory. Differentiable.");
 
   def_method("to", static_cast<Tensor (*)(const Tensor&, DType)>(to), arg("dtype"), Unlocked(),
-             "Converted to a dtype, moved to a device, or both, in either order; the tensor itself where nothing changes. "
-             "Differentiable.");
-  def_method("to", static_cast<Tensor (*)(const Tensor&, Device)>(to), arg("device"), Unlocked());
+             "Converted to a dtype, moved to a device, or both, in either order, or both as another tensor is; the tensor itself "
+             "where nothing changes. Differentiable. non_blocking is read for PyTorch's programs and changes nothing.");
+  def_method(
+      "to", [](const Tensor& x, const Device& device, bool) { return to(x, device); }, arg("device"), py::kw_only(),
+      arg("non_blocking") = false, Unlocked());
+  def_method(
+      "to", [](const Tensor& x, const Tensor& other) { return to(x, other.device(), other.dtype()); }, arg("other"), Unlocked());
   def_method(
       "to", [](const Tensor& x, const Device& device, DType dtype) { return to(to(x, dtype), device); }, arg("device"),
       arg("dtype"), Unlocked());
@@ -165,8 +215,9 @@ void bind_elementwise(py::module_& module) {
       arg("device"), Unlocked());
   def_method("cpu", [](const Tensor& x) { return to(x, kCPU); }, Unlocked(), "On the CPU; the tensor itself where it is there.");
   def_method(
-      "cuda", [](const Tensor& x, int index) { return to(x, Device{DeviceType::cuda, index}); }, arg("index") = 0, Unlocked(),
-      "On the GPU of that number; the tensor itself where it is there. DeviceError without one.");
+      "cuda", [](const Tensor& x, int index, bool) { return to(x, Device{DeviceType::cuda, index}); }, arg("index") = 0,
+      py::kw_only(), arg("non_blocking") = false, Unlocked(),
+      "On the GPU of that number; the tensor itself where it is there. non_blocking changes nothing. DeviceError without one.");
   def_method("float", [](const Tensor& x) { return to(x, DType::float32); }, Unlocked(), "Converted to float32.");
   def_method("double", [](const Tensor& x) { return to(x, DType::float64); }, Unlocked(), "Converted to float64.");
   def_method("half", [](const Tensor& x) { return to(x, DType::float16); }, Unlocked(), "Converted to float16.");

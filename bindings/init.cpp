@@ -36,15 +36,17 @@ double gain_of(const char* function, double a, const std::string& nonlinearity) 
                    "', expected 'leaky_relu', 'relu', 'linear', 'sigmoid' or 'tanh'");
 }
 
-using Kaiming = const Tensor& (*)(const Tensor&, double, Generator&);
+using Kaiming = const Tensor& (*)(const Tensor&, double, Generator&, init::Fan);
 
 void def_kaiming(py::module_& module, const char* name, Kaiming fill, const char* doc) {
   module.def(
       name,
       [fill, name](const py::object& x, double a, const std::string& mode, const std::string& nonlinearity) {
         if (!is_tensor(x.ptr())) throw py::type_error(std::string(name) + ": expected a tensor");
-        if (mode != "fan_in") throw ValueError(std::string(name) + ": mode is '" + mode + "', expected 'fan_in'");
-        fill(tensor_of(x.ptr()), gain_of(name, a, nonlinearity), default_generator());
+        if (mode != "fan_in" && mode != "fan_out")
+          throw ValueError(std::string(name) + ": mode is '" + mode + "', expected 'fan_in' or 'fan_out'");
+        fill(tensor_of(x.ptr()), gain_of(name, a, nonlinearity), default_generator(),
+             mode == "fan_in" ? init::Fan::in : init::Fan::out);
         return x;
       },
       arg("x"), arg("a") = 0.0, arg("mode") = "fan_in", arg("nonlinearity") = "leaky_relu", doc);
@@ -67,14 +69,16 @@ void bind_init(py::module_& module) {
       "is positive and a < b.");
   def_kaiming(
       module, "kaiming_uniform_", init::kaiming_uniform_,
-      "Fills a weight [out, in, ...] uniformly within +-gain * sqrt(3 / fan_in) (He et al. 2015), unrecorded, and returns "
-      "it. The gain is that of the nonlinearity: sqrt(2 / (1 + a^2)) for leaky_relu. ShapeError for less than two "
-      "dimensions, ValueError for other nonlinearities.");
+      "Fills a weight [out, in, ...] uniformly within +-gain * sqrt(3 / fan) (He et al. 2015), unrecorded, and returns it. "
+      "mode \"fan_in\" counts what an output is summed over, \"fan_out\" what an input goes to. The gain is that of the "
+      "nonlinearity: sqrt(2 / (1 + a^2)) for leaky_relu. ShapeError for less than two dimensions, ValueError for other modes "
+      "and nonlinearities.");
   def_kaiming(
       module, "kaiming_normal_", init::kaiming_normal_,
-      "Fills a weight [out, in, ...] normally with deviation gain / sqrt(fan_in) (He et al. 2015), unrecorded, and returns "
-      "it. The gain is that of the nonlinearity: sqrt(2 / (1 + a^2)) for leaky_relu. ShapeError for less than two "
-      "dimensions, ValueError for other nonlinearities.");
+      "Fills a weight [out, in, ...] normally with deviation gain / sqrt(fan) (He et al. 2015), unrecorded, and returns it. "
+      "mode \"fan_in\" counts what an output is summed over, \"fan_out\" what an input goes to. The gain is that of the "
+      "nonlinearity: sqrt(2 / (1 + a^2)) for leaky_relu. ShapeError for less than two dimensions, ValueError for other modes "
+      "and nonlinearities.");
   def_initializer<double>(
       module, "xavier_uniform_", init::xavier_uniform_, arg("gain") = 1.0,
       "Fills a weight [out, in, ...] uniformly within +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio "

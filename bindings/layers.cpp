@@ -15,6 +15,13 @@ namespace {
 using py::arg;
 using OptionalTensor = std::optional<Tensor>;
 
+py::tuple positions_by_dimension(const Tensor& x) {
+  const Tensor positions = nonzero(x);
+  py::tuple columns(static_cast<std::size_t>(x.ndim()));
+  for (int d = 0; d < x.ndim(); ++d) columns[static_cast<std::size_t>(d)] = to_python(select(positions, 1, d));
+  return columns;
+}
+
 void bind_index(py::module_& module) {
   module.def("embedding", embedding, arg("indices"), arg("weight"), arg("padding_idx") = -1, Unlocked(),
              "Rows of weight [n, d] for int64 or int32 indices of any shape: [..., d]. No gradient flows to row padding_idx "
@@ -42,16 +49,13 @@ void bind_index(py::module_& module) {
   def_both(
       module, "nonzero",
       [](const Tensor& x, bool as_tuple) -> py::object {
-        const Tensor positions = nonzero(x);
-        if (!as_tuple) return to_python(positions);
-        py::tuple columns(static_cast<std::size_t>(x.ndim()));
-        for (int d = 0; d < x.ndim(); ++d) columns[static_cast<std::size_t>(d)] = to_python(select(positions, 1, d));
-        return columns;
+        return as_tuple ? py::object(positions_by_dimension(x)) : to_python(nonzero(x));
       },
       arg("x"), arg("as_tuple") = false,
       "Where x is not 0, in row-major order: int64 [number, dimensions of x], or as_tuple a tensor for each dimension. Waits for "
       "the "
       "device.");
+  module.def("where", positions_by_dimension, arg("condition"));
   module.def("one_hot", one_hot, arg("indices"), arg("classes"), Unlocked(),
              "int64 [..., classes] with a 1 at each index. IndexError for one out of range.");
 }

@@ -145,10 +145,16 @@ void bind_loss_modules(py::module_& module) {
         return py::dict(arg("reduction") = self.reduction(),
                         arg("pos_weight") = self.pos_weight.defined() ? to_python(self.pos_weight) : py::none());
       });
-  py::class_<KLDivLoss, Loss>(module, "KLDivLoss", "glade.kl_div as a module.")
-      .def(py::init<Reduction, bool>(), py::kw_only(), arg("reduction") = "mean", arg("log_target") = false)
+  py::class_<KLDivLoss, Loss>(module, "KLDivLoss",
+                              "glade.kl_div as a module; reduction \"batchmean\" is the sum over the size of dimension 0.")
+      .def(py::init([](const std::string& reduction, bool log_target) {
+             if (reduction == "batchmean") return std::make_unique<KLDivLoss>(Reduction::sum, log_target, true);
+             return std::make_unique<KLDivLoss>(py::cast(reduction).cast<Reduction>(), log_target);
+           }),
+           py::kw_only(), arg("reduction") = "mean", arg("log_target") = false)
       .def("_arguments", [](const KLDivLoss& self) {
-        return py::dict(arg("reduction") = self.reduction(), arg("log_target") = self.log_target());
+        const py::object reduction = self.is_batch_mean() ? py::str("batchmean") : py::cast(self.reduction());
+        return py::dict(arg("reduction") = reduction, arg("log_target") = self.log_target());
       });
 }
 

@@ -190,6 +190,7 @@ void bind_models(py::module_& module) {
                            "its length.")
       .def(py::init<>())
       .def("__len__", [](const Conversation& self) { return self.length; })
+      .def("__repr__", [](const Conversation& self) { return "Conversation(" + std::to_string(self.length) + " tokens)"; })
       .def(
           "save",
           [](const Conversation& self, const std::filesystem::path& path, const CausalLM& model) {

@@ -83,6 +83,29 @@ void register_buffer(const py::object& self, const py::str& name, const py::obje
   (module.*add_buffer)(name, tensor_of(tensor.ptr()), persistent);
 }
 
+/// PyTorch's ways to say self.name = value.
+void register_parameter(const py::object& self, const py::str& name, const py::object& x) {
+  if (!x.is_none() && !(is_tensor(x.ptr()) && tensor_of(x.ptr()).requires_grad() && tensor_of(x.ptr()).is_leaf()))
+    throw py::type_error("register_parameter: expected a parameter, such as nn.Parameter(tensor), or None");
+  set_attribute(self, name, x);
+}
+
+void register_module(const py::object& self, const py::str& name, const py::object& module) {
+  if (!module.is_none()) module_of(module);
+  set_attribute(self, name, module);
+}
+
+/// What stands at a dotted name; the module itself for "".
+py::object at_path(const py::object& self, const std::string& path) {
+  py::object found = self;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    found = found.attr(path.substr(begin, end - begin).c_str());
+    begin = end + 1;
+  }
+  return found;
+}
+
 py::object child(const py::object& self, Module* module) {
   return py::cast(module, py::return_value_policy::reference_internal, self);
 }
@@ -245,11 +268,9 @@ py::tuple reduce(const py::object& self) {
                         state);
 }
 
-py::object owner_of(py::object module, const std::string& path) {
-  std::size_t begin = 0;
-  for (std::size_t dot; (dot = path.find('.', begin)) != path.npos; begin = dot + 1)
-    module = module.attr(path.substr(begin, dot - begin).c_str());
-  return module;
+py::object owner_of(const py::object& module, const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return at_path(module, dot == path.npos ? "" : path.substr(0, dot));
 }
 
 /// Makes x the parameter of that dotted name, whether it is trained or not.
@@ -350,6 +371,27 @@ void def_parts(ModuleClass& type) {
            "Sets an attribute to a tensor that is moved and, if persistent, saved with the module, but not trained. ValueError "
            "for "
            "a name with '.' or '/'.")
+      .def("register_parameter", register_parameter, arg("name"), arg("parameter"),
+           "Sets an attribute to a parameter, or to None, as self.name = parameter does. TypeError for other tensors.")
+      .def("register_module", register_module, arg("name"), arg("module"),
+           "Sets an attribute to a module, or to None, as self.name = module does. TypeError for what is no module.")
+      .def("add_module", register_module, arg("name"), arg("module"), "register_module(name, module)")
+      .def(
+          "get_submodule",
+          [](const py::object& self, const std::string& target) {
+            const py::object found = at_path(self, target);
+            module_of(found);
+            return found;
+          },
+          arg("target"), "The module of a dotted name, \"layers.0.attn\". AttributeError where there is none.")
+      .def(
+          "get_parameter",
+          [](const py::object& self, const std::string& target) {
+            const py::object found = at_path(self, target);
+            if (!is_tensor(found.ptr())) throw py::attribute_error("get_parameter: '" + target + "' is a " + type_name(found));
+            return found;
+          },
+          arg("target"), "The parameter of a dotted name, \"layers.0.attn.weight\". AttributeError where there is none.")
       .def("children", children, "The modules right below this one.")
       .def("modules", modules, "This module and all below, each once.")
       .def("named_children", named_children, "(name, module) for each module right below this one.")

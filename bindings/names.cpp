@@ -10,13 +10,19 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {"sub", "subtract"},    {"mul", "multiply"},   {"div", "divide"},         {"true_divide", "divide"},
-    {"pow", "power"},       {"neg", "negative"},   {"not_equal", "ne"},       {"less", "lt"},
-    {"less_equal", "le"},   {"greater", "gt"},     {"greater_equal", "ge"},   {"clip", "clamp"},
-    {"concat", "cat"},      {"mm", "matmul"},      {"bmm", "matmul"},         {"swapaxes", "transpose"},
-    {"sub_", "subtract_"},  {"mul_", "multiply_"}, {"div_", "divide_"},       {"clip_", "clamp_"},
-    {"nelement", "numel"},  {"ndimension", "dim"}, {"swapdims", "transpose"}, {"moveaxis", "movedim"},
-    {"concatenate", "cat"},
+    {"sub", "subtract"},       {"mul", "multiply"},
+    {"div", "divide"},         {"true_divide", "divide"},
+    {"pow", "power"},          {"neg", "negative"},
+    {"not_equal", "ne"},       {"less", "lt"},
+    {"less_equal", "le"},      {"greater", "gt"},
+    {"greater_equal", "ge"},   {"clip", "clamp"},
+    {"concat", "cat"},         {"mm", "matmul"},
+    {"bmm", "matmul"},         {"swapaxes", "transpose"},
+    {"sub_", "subtract_"},     {"mul_", "multiply_"},
+    {"div_", "divide_"},       {"clip_", "clamp_"},
+    {"nelement", "numel"},     {"ndimension", "dim"},
+    {"swapdims", "transpose"}, {"moveaxis", "movedim"},
+    {"concatenate", "cat"},    {"from_numpy", "as_tensor"},
 };
 
 }  // namespace
@@ -29,6 +35,7 @@ void bind_names(py::module_& module) {
       if (members.contains(of)) py::setattr(owner, name, members[of]);
   }
   module.attr("device") = module.attr("Device");
+  module.attr("dtype") = module.attr("DType");
 }
 
 }  // namespace glade::python

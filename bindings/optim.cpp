@@ -20,6 +20,7 @@ using py::arg;
 /// (name, tensor) pairs as they are, and tensors under their numbers, from `first` on.
 NamedTensors named_tensors(const py::handle& parameters, std::size_t first = 0) {
   NamedTensors result;
+  if (is_tensor(parameters.ptr())) return {{std::to_string(first), tensor_of(parameters.ptr())}};  // a group of one
   for (const py::handle item : parameters) {
     if (is_tensor(item.ptr())) result.emplace_back(std::to_string(first + result.size()), tensor_of(item.ptr()));
     else if (py::detail::make_caster<NamedTensors::value_type> pair; pair.load(item, true))
@@ -134,6 +135,10 @@ void bind_optim(py::module_& module) {
            arg("backoff") = LossScalerOptions{}.backoff, arg("growth_interval") = LossScalerOptions{}.growth_interval)
       .def("scale", &LossScaler::scale, arg("loss"), Unlocked(), "loss times the scale.")
       .def_property_readonly("value", &LossScaler::value, "The scale, a float32 scalar.")
+      .def("__repr__",
+           [](const LossScaler& self) {
+             return "LossScaler(value=" + py::repr(py::float_(value_of<double>(self.value()))).cast<std::string>() + ")";
+           })
       .def("state_dict", &LossScaler::state_dict, "The scale and the number of steps since it last changed, by name.")
       .def("load_state_dict", &LossScaler::load_state_dict, arg("state"),
            "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
@@ -231,6 +236,12 @@ void bind_optim(py::module_& module) {
       "step by step(). A schedule is any function from the step, counted from 0, to a factor. ValueError for a factor that "
       "is negative or not finite.")
       .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())
+      .def("__repr__",
+           [](const py::object& self) {
+             const std::string name = py::str(py::type::of(self).attr("__name__"));
+             const std::string step = py::str(self.attr("state_dict")()["step"].attr("item")());
+             return name + "(step=" + step + ", factor=" + py::repr(self.attr("factor")).cast<std::string>() + ")";
+           })
       .def("step", &LRScheduler::step, "Goes on to the next step.")
       .def("get_last_lr", &LRScheduler::learning_rates, "The learning rates of the groups.")
       .def_property_readonly("factor", &LRScheduler::factor, "The factor in use.")

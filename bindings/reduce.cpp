@@ -141,17 +141,20 @@ void bind_reduce(py::module_& module) {
   def_both(module, "sum_to", sum_to, arg("x"), arg("shape"), Unlocked(),
            "x summed down to a shape that broadcasts to its own: the derivative of broadcasting. ShapeError for other shapes.");
   const auto def_order = [&](const char* name, auto f, const std::string& doc) {
-    def_along(module, name, f, doc + " NaN counts as the largest, and equal elements keep their order.", arg("dim") = -1,
-              arg("descending") = false);
+    def_along(
+        module, name, [f](const Tensor& x, std::int64_t dim, bool descending, bool) { return f(x, dim, descending); },
+        doc + " NaN counts as the largest, and equal elements keep their order, whatever `stable` says.", arg("dim") = -1,
+        arg("descending") = false, py::kw_only(), arg("stable") = true);
   };
   def_order("sort", glade::sort,
             "(values, indices): the elements along `dim` in rising, or falling, order, and where they were.");
   def_order("argsort", argsort, "The int64 positions of the elements along `dim` in rising, or falling, order.");
   def_along(
-      module, "topk", topk,
+      module, "topk",
+      [](const Tensor& x, std::int64_t k, std::int64_t dim, bool largest, bool) { return topk(x, k, dim, largest); },
       "(values, indices): the k largest elements along `dim` in falling order, or the k smallest in rising order, and their "
-      "int64 positions. ValueError where there are fewer.",
-      arg("k"), arg("dim") = -1, arg("largest") = true);
+      "int64 positions, whatever `sorted` says. ValueError where there are fewer.",
+      arg("k"), arg("dim") = -1, arg("largest") = true, arg("sorted") = true);
   module.def(
       "einsum",
       [](const std::string& equation, const py::args& operands) {

@@ -8,10 +8,11 @@ namespace glade::python {
 namespace {
 
 using py::arg;
+using Integers = std::vector<std::int64_t>;
 
-/// A function of a tensor and integers, given one by one or as a sequence: x.reshape(2, 3) or glade.reshape(x, (2, 3)).
+/// A function of a tensor and integers, given one by one, as a sequence or by name: x.reshape(2, 3) or glade.reshape(x, (2, 3)).
 template <class F>
-void def_with_integers(py::module_& module, const char* name, F f, const char* doc) {
+void def_with_integers(py::module_& module, const char* name, const char* integers_name, F f, const char* doc) {
   const auto function = [name, f](const Tensor& x, const py::args& integers) {
     const auto values = integers_from_arguments(integers, name);
     py::gil_scoped_release unlocked;
@@ -19,6 +20,7 @@ void def_with_integers(py::module_& module, const char* name, F f, const char* d
   };
   module.def(name, function, doc);
   def_method(name, function, doc);
+  def_both(module, name, f, arg("x"), py::kw_only(), arg(integers_name), Unlocked());
 }
 
 Tensor reversed_dims(const Tensor& x) {
@@ -46,33 +48,32 @@ Tensor broadcast_to(const Tensor& x, const Shape& shape) { return expand(x, shap
 
 void bind_shape(py::module_& module) {
   def_with_integers(
-      module, "reshape", [](const Tensor& x, const auto& sizes) { return reshape(x, Shape(sizes)); },
+      module, "reshape", "shape", [](const Tensor& x, const Integers& sizes) { return reshape(x, Shape(sizes)); },
       "The same elements in row-major order in another shape; one size may be -1. A view where the strides allow, else a copy. "
       "ShapeError where the numbers of elements differ.");
   def_with_integers(
-      module, "view", [](const Tensor& x, const auto& sizes) { return view(x, Shape(sizes)); },
+      module, "view", "size", [](const Tensor& x, const Integers& sizes) { return view(x, Shape(sizes)); },
       "The same elements in row-major order in another shape, without a copy; one size may be -1. ShapeError where the numbers "
       "of "
       "elements differ, or the strides do not allow a view (reshape then copies).");
   def_with_integers(
-      module, "repeat", [](const Tensor& x, const auto& repeats) { return repeat(x, Shape(repeats)); },
+      module, "repeat", "repeats", [](const Tensor& x, const Integers& repeats) { return repeat(x, Shape(repeats)); },
       "x as often as asked along each dimension: x.repeat(2, 1) has the rows twice. ShapeError for fewer numbers than x has "
       "dimensions.");
   def_with_integers(
-      module, "permute", [](const Tensor& x, const auto& dims) { return permute(x, dims); },
+      module, "permute", "dims", [](const Tensor& x, const Integers& dims) { return permute(x, dims); },
       "A view with the dimensions in the given order. ShapeError unless each is there once.");
   def_with_integers(
-      module, "expand", [](const Tensor& x, const auto& sizes) { return expand(x, Shape(sizes)); },
+      module, "expand", "size", [](const Tensor& x, const Integers& sizes) { return expand(x, Shape(sizes)); },
       "A view broadcast to a shape, without copying; -1 keeps a size. ShapeError where the shape does not fit.");
   def_with_integers(
-      module, "flip", [](const Tensor& x, const auto& dims) { return flip(x, dims); },
+      module, "flip", "dims", [](const Tensor& x, const Integers& dims) { return flip(x, dims); },
       "A copy with the elements along the given dimensions in reverse order. IndexError for a dimension that x has not.");
   def_both(module, "broadcast_to", broadcast_to, arg("x"), arg("shape"),
            "A view broadcast to a shape, without copying. ShapeError where the shape does not fit.");
-  def_both(module, "flatten", flatten, arg("x"), arg("start") = 0, arg("end") = -1, Unlocked(),
-           "The dimensions from `start` to `end`, both included, made one. A view where the strides allow, else a copy. "
-           "IndexError for "
-           "a dimension that x has not, ShapeError for `start` behind `end`.");
+  def_both(module, "flatten", flatten, arg("x"), arg("start_dim") = 0, arg("end_dim") = -1, Unlocked(),
+           "The dimensions from start_dim to end_dim, both included, made one. A view where the strides allow, else a copy. "
+           "IndexError for a dimension that x has not, ShapeError for start_dim behind end_dim.");
   def_both(module, "transpose", transpose, arg("x"), arg("dim0"), arg("dim1"),
            "A view with two dimensions exchanged. IndexError for one that x has not.");
   def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"),
@@ -121,9 +122,13 @@ void bind_shape(py::module_& module) {
   def_both(module, "split", static_cast<Tensors (*)(const Tensor&, const std::vector<std::int64_t>&, std::int64_t)>(split),
            arg("x"), arg("size"), arg("dim") = 0, Unlocked());
   def_both(
-      module, "repeat_interleave", repeat_interleave, arg("x"), arg("repeats"), arg("dim"), Unlocked(),
-      "Every element `repeats` times in a row along `dim`. IndexError for a dimension that x has not, ValueError for negative "
-      "repeats.");
+      module, "repeat_interleave",
+      [](const Tensor& x, std::int64_t repeats, std::optional<std::int64_t> dim) {
+        return dim ? repeat_interleave(x, repeats, *dim) : repeat_interleave(flatten(x), repeats, 0);
+      },
+      arg("x"), arg("repeats"), arg("dim") = py::none(), Unlocked(),
+      "Every element `repeats` times in a row along `dim`; without dim, of all elements in row-major order. IndexError for a "
+      "dimension that x has not, ValueError for negative repeats.");
   def_both(module, "contiguous", contiguous, arg("x"), Unlocked(),
            "x itself where it is row-major already, else a row-major copy.");
 

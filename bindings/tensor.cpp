@@ -63,6 +63,11 @@ int set_grad(PyObject* self, PyObject* value, void*) {
       -1);
 }
 
+int refuse_data(PyObject*, PyObject*, void*) {
+  PyErr_SetString(PyExc_AttributeError, "a tensor's data stays where it is: write x.copy_(value) within glade.no_grad()");
+  return -1;
+}
+
 PyGetSetDef properties[] = {
     {"shape", getter<[](const Tensor& x) { return x.shape(); }>, nullptr, "The sizes of the dimensions, a tuple of ints.",
      nullptr},
@@ -77,6 +82,8 @@ PyGetSetDef properties[] = {
     {"nbytes", nbytes, nullptr, "Bytes of all elements; of an expanded tensor more than memory may hold.", nullptr},
     {"requires_grad", getter<[](const Tensor& x) { return x.requires_grad(); }>, set_requires_grad,
      "Whether operations on this tensor are recorded for backward(). Can be set on leaves of floating-point dtype.", nullptr},
+    {"data", getter<[](const Tensor& x) { return x.detach(); }>, refuse_data,
+     "detach(): the same values and memory, cut off from the tape.", nullptr},
     {"is_leaf", getter<[](const Tensor& x) { return x.is_leaf(); }>, nullptr, "Whether no recorded operation made this tensor.",
      nullptr},
     {"grad", getter<[](const Tensor& x) { return x.grad(); }>, set_grad,
@@ -190,6 +197,11 @@ PyObject* as_index(PyObject* self) {
   return nullptr;
 }
 
+PyObject* refuse_to_make(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "a Tensor is made by glade.tensor(values), glade.zeros(sizes) and the like");
+  return nullptr;
+}
+
 Py_hash_t hash(PyObject* self) {
   // Tensors compare element by element, so equal hashes must mean the same object.
   return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(self) >> 4);
@@ -207,6 +219,7 @@ void bind_tensor(py::module_& module) {
       {Py_tp_dealloc, reinterpret_cast<void*>(deallocate)},
       {Py_tp_getset, properties},
       {Py_tp_members, members},
+      {Py_tp_new, reinterpret_cast<void*>(refuse_to_make)},
       {Py_tp_repr, reinterpret_cast<void*>(as_text)},
       {Py_tp_hash, reinterpret_cast<void*>(hash)},
       {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
@@ -227,7 +240,7 @@ void bind_tensor(py::module_& module) {
     slots.push_back(*slot);
     if (slot->slot == 0) break;
   }
-  PyType_Spec spec{"glade.Tensor", sizeof(PyTensor), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots.data()};
+  PyType_Spec spec{"glade.Tensor", sizeof(PyTensor), 0, Py_TPFLAGS_DEFAULT, slots.data()};
   PyObject* type = PyType_FromSpec(&spec);
   if (type == nullptr) throw py::error_already_set();
   tensor_type = reinterpret_cast<PyTypeObject*>(type);

@@ -108,6 +108,10 @@ void bind_types(py::module_& module) {
           py::init([](const std::string& name) { return Device::parse(name); }), py::arg("name"),
           "The device of a name: \"cpu\", \"cuda\", \"cuda:N\" or \"auto\" (cuda:0 where there is one, else cpu). ValueError for "
           "other names, DeviceError for a device that is not there.")
+      .def(py::init([](const std::string& type, int index) {
+             return type == "cpu" && index == 0 ? kCPU : Device::parse(type + ":" + std::to_string(index));
+           }),
+           py::arg("type"), py::arg("index"))
       .def_property_readonly(
           "type", [](const Device& d) { return d.is_cpu() ? "cpu" : "cuda"; }, "\"cpu\" or \"cuda\".")
       .def_property_readonly(

@@ -17,6 +17,7 @@ thread_local bool skipping = false;
 
 struct Fans {
   double in, out;
+  double of(Fan fan) const { return fan == Fan::in ? in : out; }
 };
 
 Fans fans(const Tensor& x, const char* operation) {
@@ -68,13 +69,13 @@ const Tensor& normal_(const Tensor& x, double mean, double deviation, Generator&
   return copy_(x, normal(x.shape(), mean, deviation, x.options(), generator));
 }
 
-const Tensor& kaiming_uniform_(const Tensor& x, double gain, Generator& generator) {
-  const double bound = gain * std::sqrt(3 / fans(x, "kaiming_uniform_").in);
+const Tensor& kaiming_uniform_(const Tensor& x, double gain, Generator& generator, Fan fan) {
+  const double bound = gain * std::sqrt(3 / fans(x, "kaiming_uniform_").of(fan));
   return uniform_(x, -bound, bound, generator);
 }
 
-const Tensor& kaiming_normal_(const Tensor& x, double gain, Generator& generator) {
-  return normal_(x, 0, gain / std::sqrt(fans(x, "kaiming_normal_").in), generator);
+const Tensor& kaiming_normal_(const Tensor& x, double gain, Generator& generator, Fan fan) {
+  return normal_(x, 0, gain / std::sqrt(fans(x, "kaiming_normal_").of(fan)), generator);
 }
 
 const Tensor& trunc_normal_(const Tensor& x, double mean, double deviation, double low, double high, Generator& generator) {

@@ -29,11 +29,16 @@ const Tensor& normal_(const Tensor& x, double mean = 0, double deviation = 1, Ge
 /// Normal, but only values within [low, high]. ValueError unless deviation is positive and low < high.
 const Tensor& trunc_normal_(const Tensor& x, double mean = 0, double deviation = 1, double low = -2, double high = 2,
                             Generator& generator = default_generator());
-/// For a weight [out, in, ...], where fan_in counts all dimensions but the first: uniform within +-gain * sqrt(3 / fan_in)
-/// (He et al. 2015). gain is sqrt(2) in front of relu, 1 for a linear layer. ShapeError for less than two dimensions.
-const Tensor& kaiming_uniform_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator());
-/// The same, but normal with deviation gain / sqrt(fan_in).
-const Tensor& kaiming_normal_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator());
+/// Of a weight [out, in, ...]: what an output is summed over, in times the further dimensions, or what an input goes to, out
+/// times those.
+enum class Fan { in, out };
+/// For a weight [out, in, ...]: uniform within +-gain * sqrt(3 / fan) (He et al. 2015). gain is sqrt(2) in front of relu, 1 for a
+/// linear layer. ShapeError for less than two dimensions.
+const Tensor& kaiming_uniform_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator(),
+                               Fan fan = Fan::in);
+/// The same, but normal with deviation gain / sqrt(fan).
+const Tensor& kaiming_normal_(const Tensor& x, double gain = std::numbers::sqrt2, Generator& generator = default_generator(),
+                              Fan fan = Fan::in);
 /// Uniform within +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010).
 const Tensor& xavier_uniform_(const Tensor& x, double gain = 1, Generator& generator = default_generator());
 /// Normal with deviation gain * sqrt(2 / (fan_in + fan_out)).

@@ -1,5 +1,6 @@
 #include <glade/nn/loss.h>
 
+#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::nn {
@@ -22,6 +23,11 @@ Tensor CrossEntropyLoss::forward(const Tensor& input, const Tensor& targets) con
 
 Tensor NLLLoss::forward(const Tensor& input, const Tensor& targets) const {
   return nll_loss(classes_last(input), targets, ignore_index_, reduction_);
+}
+
+Tensor KLDivLoss::forward(const Tensor& x, const Tensor& targets) const {
+  const Tensor loss = kl_div(x, targets, reduction(), log_target_);
+  return is_batch_mean_ ? loss / static_cast<double>(x.size(0)) : loss;
 }
 
 }  // namespace glade::nn

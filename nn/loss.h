@@ -92,14 +92,16 @@ class BCEWithLogitsLoss : public ElementwiseLoss {
 /// kl_div
 class KLDivLoss : public ElementwiseLoss {
  public:
-  /// With log_target, targets are logarithms of probabilities.
-  explicit KLDivLoss(Reduction reduction = Reduction::mean, bool log_target = false)
-      : ElementwiseLoss(reduction), log_target_(log_target) {}
-  Tensor forward(const Tensor& x, const Tensor& targets) const override { return kl_div(x, targets, reduction(), log_target_); }
-  bool log_target() const { return log_target_; }  ///< Whether targets are logarithms of probabilities.
+  /// With log_target, targets are logarithms of probabilities. With batch_mean the result, which reduction then makes the sum, is
+  /// divided by the size of dimension 0: the divergence as it is defined, on average.
+  explicit KLDivLoss(Reduction reduction = Reduction::mean, bool log_target = false, bool batch_mean = false)
+      : ElementwiseLoss(batch_mean ? Reduction::sum : reduction), log_target_(log_target), is_batch_mean_(batch_mean) {}
+  Tensor forward(const Tensor& x, const Tensor& targets) const override;
+  bool log_target() const { return log_target_; }        ///< Whether targets are logarithms of probabilities.
+  bool is_batch_mean() const { return is_batch_mean_; }  ///< Whether the sum is divided by the size of dimension 0.
 
  private:
-  bool log_target_;
+  bool log_target_, is_batch_mean_;
 };
 
 }  // namespace glade::nn

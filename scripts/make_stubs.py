@@ -37,6 +37,7 @@ BARE = {
     "os.PathLike": "os.PathLike[str]",
 }  # fmt: skip
 RETURNS = {("Module", name): "Self" for name in ("train", "eval", "to", "requires_grad_", "apply", "cuda", "cpu", "float", "double", "half", "bfloat16")}
+RETURNS |= {("Generator", "manual_seed"): "Self", ("Module", "get_submodule"): "Any", ("Module", "get_parameter"): "Tensor"}
 RETURNS |= {("Module", name): "list[tuple[str, Module]]" for name in ("named_children", "named_modules")}
 RETURNS |= {("Module", name): "list[Module]" for name in ("children", "modules")}
 RETURNS |= {("Plan", "asdict"): "dict[str, dict[str, Any]]"}
@@ -55,6 +56,8 @@ TENSOR = """
     is_cuda: bool
     is_leaf: bool
     requires_grad: bool
+    @property
+    def data(self) -> Tensor: ...
     @property
     def grad(self) -> Tensor | None: ...
     @grad.setter

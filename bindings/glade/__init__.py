@@ -7,6 +7,7 @@
 [2.0, 4.0, 6.0]
 """
 
+from math import e as e, inf as inf, nan as nan, pi as pi
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from glade import (
@@ -23,6 +24,7 @@ from glade import (
 from glade._attention import gla_attention as gla_attention, recurrent_attention as recurrent_attention
 from glade._glade import *
 from glade._glade import __version__ as __version__
+from glade._limits import finfo as finfo, iinfo as iinfo
 from glade._missing import for_module as _for_module
 from glade.autograd import (
     enable_grad as enable_grad,

@@ -42,6 +42,9 @@ class TensorDataset(Dataset):
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
         return tuple(x[index] for x in self.tensors)
 
+    def __repr__(self) -> str:
+        return f"TensorDataset({len(self)} items of shapes {', '.join(str(x.shape[1:]) for x in self.tensors)})"
+
 
 class Subset(Dataset):
     """The items of a data set at some positions."""
@@ -54,6 +57,9 @@ class Subset(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[self.indices[index]]
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self)} of {len(self.dataset)} items)"
 
 
 def _random(seed: int | None) -> np.random.Generator:

@@ -19,13 +19,13 @@ _TENSORS = {
     "index_fill": "y = x.clone(); y[indices] = value", "index_fill_": "x[indices] = value", "index_copy": "y = x.clone(); y[indices] = source", "index_copy_": "x[indices] = source",
     "index_put_": "x[indices] = source", "masked_scatter": "y = x.clone(); y[mask] = source", "masked_scatter_": "x[mask] = source", "take": "x.flatten()[indices]",
     "bernoulli_": "x.copy_(glade.bernoulli(x.shape, p))", "random_": "x.copy_(glade.randint(low, high, x.shape))", "exponential_": "x.copy_(-(1 - glade.rand_like(x)).log())",
-    "data": "x.detach()", "grad_fn": "x.is_leaf", "type": "x.dtype, or x.to(dtype)", "get_device": "x.device.index", "char": "x.int(); there is no int8", "short": "x.int(); there is no int16",
+    "dist": "(x - y).norm()", "hypot": "(x * x + y * y).sqrt()", "scatter_reduce": "x.scatter_add(dim, indices, source), for sums", "square_": "x *= x", "grad_fn": "x.is_leaf", "type": "x.dtype, or x.to(dtype)", "get_device": "x.device.index", "char": "x.int(); there is no int8", "short": "x.int(); there is no int16",
     "byte": "x.to(glade.uint8)", "ravel": "x.flatten()", "unfold": "glade.stack of slices", "unflatten": "x.view(...) or x.reshape(...)", "split_with_sizes": "x.split(sizes)",
     "tensor_split": "x.split(sizes)", "sum_to_size": "x.sum_to(shape)", "fliplr": "x.flip(1)", "flipud": "x.flip(0)", "is_nonzero": "bool(x)", "storage": "x.data_ptr()", "pin_memory": "x.cuda()",
     "unique": "numpy.unique(x.numpy())", "bincount": "glade.zeros(n, dtype='int64').scatter_add(0, x, glade.ones_like(x))", "histc": "numpy.histogram(x.numpy())",
 }  # fmt: skip
 _FUNCTIONS = {
-    "from_numpy": "glade.as_tensor(array)", "asarray": "glade.as_tensor(array)", "is_tensor": "isinstance(x, glade.Tensor)", "numel": "x.numel()", "is_floating_point": "x.is_floating_point()",
+    "asarray": "glade.as_tensor(array)", "is_tensor": "isinstance(x, glade.Tensor)", "numel": "x.numel()", "is_floating_point": "x.is_floating_point()",
     "hstack": "glade.cat(tensors, 1)", "vstack": "glade.cat(tensors, 0), or glade.stack(tensors) of vectors", "dstack": "glade.stack(tensors, 2)", "column_stack": "glade.stack(tensors, 1)",
     "meshgrid": "x[:, None] and y[None, :], which broadcast", "tensordot": "glade.einsum", "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "scalar_tensor": "glade.tensor(number)",
     "randint_like": "glade.randint(low, high, x.shape)", "logspace": "(glade.linspace(start, stop, count) * math.log(10)).exp()", "tril_indices": "glade.ones(n, n).tril().nonzero().T",
@@ -33,7 +33,8 @@ _FUNCTIONS = {
     "set_rng_state": "glade.default_generator().state = state", "set_num_threads": "the environment variable OMP_NUM_THREADS", "get_num_threads": "the environment variable OMP_NUM_THREADS",
     "set_default_dtype": "dtype= where tensors are made", "autocast": "model(x.bfloat16()); see docs/python.md", "compile": _STAYS_OUT, "vmap": _STAYS_OUT, "seed": "glade.manual_seed(seed)",
     "initial_seed": "glade.default_generator().state[0]", "rsub": "b - a", "utils": "glade.data, for Dataset and DataLoader", "inference_mode": "glade.no_grad()",
-    "use_deterministic_algorithms": "nothing: every operation is deterministic", "FloatTensor": "glade.tensor(values)", "LongTensor": "glade.tensor(values)",
+    "set_printoptions": "numpy.set_printoptions and x.numpy()", "get_default_dtype": "glade.float32, which it always is", "Size": "tuple", "backends": "nothing: what the machine has is used",
+    "promote_types": "(a + b).dtype", "result_type": "(a + b).dtype", "int8": "glade.uint8 or glade.int32", "int16": "glade.int32", "use_deterministic_algorithms": "nothing: every operation is deterministic", "FloatTensor": "glade.tensor(values)", "LongTensor": "glade.tensor(values)",
 }  # fmt: skip
 _LAYERS = {
     "LogSoftmax": "glade.log_softmax", "LogSigmoid": "glade.logsigmoid", "Unflatten": "x.view(...)", "LeakyReLU": "glade.maximum(x, slope * x)", "leaky_relu": "glade.maximum(x, slope * x)",
@@ -41,6 +42,10 @@ _LAYERS = {
     "softsign": "x / (1 + x.abs())", "mish": "x * glade.softplus(x).tanh()", "cosine_similarity": "(F.normalize(x, dim=dim) * F.normalize(y, dim=dim)).sum(dim)", "ParameterDict": "nn.Module with parameters as attributes",
     "huber_loss": "d = (x - y).abs(); glade.where(d < 1, 0.5 * d * d, d - 0.5).mean()", "smooth_l1_loss": "d = (x - y).abs(); glade.where(d < 1, 0.5 * d * d, d - 0.5).mean()",
     "conv1d": "nn.ShortConvolution, which is causal and depthwise", "Conv1d": "nn.ShortConvolution, which is causal and depthwise", "MultiheadAttention": "F.scaled_dot_product_attention, or nn.GatedLinearAttention",
+    "ExponentialLR": "LambdaLR(optimizer, lambda step: gamma**step)", "MultiStepLR": "LambdaLR(optimizer, lambda step: gamma ** sum(step >= m for m in milestones))",
+    "LinearLR": "LambdaLR(optimizer, lambda step: ...)", "ConstantLR": "LambdaLR(optimizer, lambda step: ...)", "SequentialLR": "LambdaLR(optimizer, lambda step: ...)",
+    "ReduceLROnPlateau": "optimizer.lr = ... where the loss stays", "CosineAnnealingWarmRestarts": "LambdaLR(optimizer, lambda step: ...)", "RMSprop": "glade.optim.Adam", "Adagrad": "glade.optim.Adam",
+    "eye_": "x.copy_(glade.eye(n)) within glade.no_grad()", "calculate_gain": "the gain itself: nonlinearity= of kaiming_normal_ knows it", "orthogonal_": "x.copy_(glade.as_tensor(numpy.linalg.qr(a)[0]))",
     "DataParallel": "glade.distributed.DataParallel", "utils": "glade.optim.clip_grad_norm_ for torch.nn.utils.clip_grad_norm_", "parallel": "glade.distributed.DataParallel",
 }  # fmt: skip
 # What no table can replace by a line.

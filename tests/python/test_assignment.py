@@ -188,3 +188,10 @@ def test_reprs(tmp_path):
     glade.save(model, path, optimizer=glade.optim.SGD(model.parameters()), step=7)
     assert repr(glade.load(path)) == f"Checkpoint(step=7, model: 2 tensors, optimizer: 2 tensors, path='{path}')"
     assert repr(glade.CheckpointFile(path)).startswith("CheckpointFile(step=7")
+    assert repr(glade.data.Loader(data, batch_size=2, seq_len=8)) == "Loader(position=0, sequences_per_epoch=9)"
+    assert repr(glade.data.TensorDataset(glade.ones(4, 3), glade.ones(4))) == "TensorDataset(4 items of shapes (3,), ())"
+    assert repr(glade.data.Subset([1, 2, 3], [0])) == "Subset(1 of 3 items)"
+    assert repr(nn.models.Conversation()) == "Conversation(0 tokens)" and repr(glade.optim.LossScaler("cpu", initial=8)) == "LossScaler(value=8.0)"
+    scheduler = glade.optim.lr_scheduler.StepLR(glade.optim.SGD(model.parameters()), 1, gamma=0.5)
+    scheduler.step()
+    assert repr(scheduler) == "StepLR(step=1, factor=0.5)"

@@ -38,6 +38,8 @@ SAME = [
     ("torch.cat([x, y], dim=1)", "np.concatenate([x, y], 1)"), ("torch.stack((x, y))", "np.stack([x, y])"), ("torch.concat([x, y])", "np.concatenate([x, y])"),
     ("x.roll(1, 0)", "np.roll(x, 1, 0)"), ("x.roll(-2)", "np.roll(x, -2)"), ("x.roll((1, 2), (0, 1))", "np.roll(x, (1, 2), (0, 1))"), ("x.flip(0, 1)", "x[::-1, ::-1]"), ("x.flip([1])", "x[:, ::-1]"),
     ("x.expand_as(z)", "np.broadcast_to(x, z.shape)"), ("x.view_as(z[0])", "x"), ("x.t().reshape_as(x)", "x.T.reshape(3, 4)"), ("x.tile(2)", "np.tile(x, 2)"), ("x.tile((2, 1, 3))", "np.tile(x, (2, 1, 3))"), ("torch.tile(v, (2, 2))", "np.tile(v, (2, 2))"),
+    ("z.permute(dims=(2, 0, 1))", "z.transpose(2, 0, 1)"), ("x.flip(dims=(0, 1))", "x[::-1, ::-1]"), ("torch.flatten(z, start_dim=1)", "z.reshape(2, 12)"), ("z.flatten(start_dim=0, end_dim=1)", "z.reshape(6, 4)"),
+    ("torch.permute(x, dims=(1, 0))", "x.T"), ("x.reshape(shape=(4, 3))", "x.reshape(4, 3)"), ("x.repeat_interleave(2)", "x.repeat(2)"),
     ("z.movedim(0, -1)", "np.moveaxis(z, 0, -1)"), ("z.moveaxis(2, 0)", "np.moveaxis(z, 2, 0)"), ("torch.movedim(z, (0, 1), (2, 0))", "np.moveaxis(z, (0, 1), (2, 0))"), ("z.swapdims(0, 1)", "z.swapaxes(0, 1)"),
     ("z.stride()", "(12, 4, 1)"), ("z.stride(0)", "12"), ("x.t().stride(1)", "4"), ("x[1].storage_offset()", "4"), ("x.element_size()", "8"), ("k.element_size()", "8"), ("x.is_floating_point()", "True"), ("i.is_floating_point()", "False"),
     ("x.ndimension()", "2"), ("x.tril()", "np.tril(x)"), ("z.triu(1)", "np.triu(z, 1)"), ("torch.tril(x, diagonal=-1)", "np.tril(x, -1)"), ("torch.ones(3, 3, dtype=torch.bool).tril()", "np.tril(np.ones((3, 3), bool))"),
@@ -52,6 +54,8 @@ SAME = [
     ("x.clamp(min=0)", "np.maximum(x, 0)"), ("x.clamp(max=0.5)", "np.minimum(x, 0.5)"), ("x.clamp(-1, 1)", "x.clip(-1, 1)"), ("x.clamp(min=-1, max=1)", "x.clip(-1, 1)"), ("x.clip(0, 1)", "x.clip(0, 1)"),
     ("x.clamp(min=y)", "np.maximum(x, y)"), ("torch.clamp(i, min=2)", "np.maximum(i, 2)"),
     ("x.lerp(y, 0.3)", "x + 0.3 * (y - x)"), ("torch.lerp(x, y, x)", "x + x * (y - x)"), ("x.addcmul(x, y, value=0.5)", "x + 0.5 * x * y"), ("torch.addcdiv(x, x, y)", "x + x / y"), ("torch.maximum(x, y)", "np.maximum(x, y)"), ("x.minimum(y)", "np.minimum(x, y)"),
+    ("x.add(y, alpha=2)", "x + 2 * y"), ("torch.add(x, y, alpha=0.5)", "x + 0.5 * y"), ("x.sub(2, alpha=3)", "x - 6"), ("i.sub(i, alpha=2)", "-i"), ("x.div(y, rounding_mode='floor')", "np.floor(x / y)"),
+    ("torch.div(x, 0.25, rounding_mode='trunc')", "np.trunc(x / 0.25)"), ("x.div(y, rounding_mode=None)", "x / y"), ("torch.div(i, 4, rounding_mode='floor')", "i // 4"),
     # Comparisons and masks
     ("x.logical_and(m)", "np.logical_and(x, m)"), ("torch.logical_or(i, m)", "np.logical_or(i, m)"), ("i.logical_xor(x)", "np.logical_xor(i, x)"), ("torch.logical_not(i)", "i == 0"), ("m.logical_not()", "~m"),
     ("x.masked_select(m)", "x[m]"), ("torch.masked_select(x, v > 0)", "x[np.broadcast_to(v > 0, x.shape)]"), ("i.count_nonzero()", "np.count_nonzero(i)"), ("torch.count_nonzero(i, dim=0)", "np.count_nonzero(i, 0)"),
@@ -59,9 +63,11 @@ SAME = [
     ("torch.equal(x, x)", "True"), ("torch.equal(x, y)", "False"), ("x.equal(x.clone())", "True"), ("torch.allclose(x, x + 1e-9)", "True"), ("x.allclose(y)", "False"), ("torch.isclose(x, y)", "np.isclose(x, y)"),
     ("torch.isnan(x / 0 * 0)", "np.isnan(x * np.nan)"), ("(x / 0).isinf()", "np.ones((3, 4), bool)"), ("torch.isfinite(x)", "np.isfinite(x)"),
     ("x.masked_fill(m, 0)", "np.where(m, 0, x)"), ("x.masked_fill(m, float('-inf'))", "np.where(m, -np.inf, x)"), ("x.masked_fill(m, torch.tensor(2.0))", "np.where(m, 2, x)"), ("torch.where(m, x, y)", "np.where(m, x, y)"), ("x[m]", "x[m]"),
+    ("torch.where(x > 0, 1.0, 0.0)", "np.where(x > 0, np.float32(1), np.float32(0))"), ("torch.where(m, 2, -3)", "np.where(m, 2, -3)"), ("torch.where(m)", "np.nonzero(m)"),
     ("m.nonzero()", "np.argwhere(m)"), ("torch.nonzero(x > 0, as_tuple=True)", "np.nonzero(x > 0)"),
     # Order
     ("v.sort()", "(np.sort(v), np.argsort(v))"), ("x.sort(dim=0).values", "np.sort(x, 0)"), ("x.sort(1, True)[0]", "-np.sort(-x, 1)"), ("x.argsort()", "x.argsort(-1)"), ("torch.argsort(v, descending=True)", "(-v).argsort()"),
+    ("torch.sort(x, dim=0, stable=True)[1]", "x.argsort(0)"), ("x.topk(2, dim=1, largest=True, sorted=True)[1]", "(-x).argsort()[:, :2]"),
     ("x.topk(2)", "(-np.sort(-x)[:, :2], (-x).argsort()[:, :2])"), ("torch.topk(v, 3, largest=False).values", "np.sort(v)[:3]"),
     # By position
     ("x.gather(1, j)", "np.take_along_axis(x, j, 1)"), ("x.index_select(1, k)", "x[:, k]"), ("x[:, k]", "x[:, k]"), ("torch.nn.functional.embedding(i % 3, x)", "x[i % 3]", "glade.embedding(i % 3, x)"),
@@ -75,6 +81,8 @@ SAME = [
     ("torch.einsum('ii', s)", "np.einsum('ii', s)"), ("torch.einsum('ij->ji', [x])", "x.T"), ("torch.einsum('i,j,ij->', x[:, 0], v, x)", "np.einsum('i,j,ij->', x[:, 0], v, x)"),
     # Layers and losses
     ("F.relu(x)", "np.maximum(x, 0)"), ("F.softmax(x, dim=1)", "np.exp(x) / np.exp(x).sum(1, keepdims=True)"), ("F.linear(x, s, v)", "x @ s.T + v"), ("F.embedding(i % 3, x)", "x[i % 3]"),
+    ("F.softmax(x, dim=0, dtype=torch.float32)", "(np.exp(x) / np.exp(x).sum(0)).astype(np.float32)"), ("F.log_softmax(x, 0, dtype=torch.float64)", "x - np.log(np.exp(x).sum(0))"),
+    ("nn.KLDivLoss(reduction='batchmean')(x, y.softmax(1))", "(kl_softmax(y) * (np.log(kl_softmax(y)) - x)).sum() / 3"),
     ("F.one_hot(i % 3)", "np.eye(3, dtype=int)[i % 3]"), ("F.one_hot(i, num_classes=6)", "np.eye(6, dtype=int)[i]"), ("F.pad(x, (1, 2))", "np.pad(x, ((0, 0), (1, 2)))"),
     ("F.normalize(x, dim=1)", "x / np.linalg.norm(x, axis=1, keepdims=True)"), ("F.mse_loss(x, y)", "((x - y) ** 2).mean()"), ("F.l1_loss(x, y, reduction='none')", "np.abs(x - y)"),
     ("F.cross_entropy(x, k[[0, 1, 1]], reduction='none')", "np.log(np.exp(x).sum(1)) - x[[0, 1, 2], k[[0, 1, 1]]]"),
@@ -87,6 +95,11 @@ SAME = [
     ("torch.ones(1, dtype=torch.half)", "np.ones(1, np.float16)"), ("torch.ones(1, dtype=torch.double)", "np.ones(1)"), ("x.to(torch.float)", "x.astype(np.float32)"), ("torch.randperm(9).sort()[0]", "np.arange(9)"),
     ("torch.randint(3, (2, 2)).shape", "(2, 2)"), ("torch.randint(5, 6, (3,))", "np.full(3, 5)"), ("torch.multinomial(torch.tensor([0.0, 2.0, 0.0]), 3, replacement=True)", "np.ones(3, int)"), ("torch.arange(3)", "np.arange(3)"),
     ("x.new_zeros(2, 3)", "np.zeros((2, 3))"), ("i.new_ones((2,))", "np.ones(2, int)"), ("x.new_full((2,), 7)", "np.full(2, 7.0)"), ("i.new_tensor([1, 2])", "np.array([1, 2])"), ("x.new_tensor(3)", "np.array(3.0)"), ("x.new_empty(2, dtype=torch.long).shape", "(2,)"),
+    ("i.to(x)", "i.astype(float)"), ("x.to('cpu', non_blocking=True)", "x"), ("torch.from_numpy(np.arange(3))", "np.arange(3)"), ("x.data", "x"), ("torch.ones(2, dtype=torch.int64).dtype == torch.long", "True"),
+    ("isinstance(x.dtype, torch.dtype)", "True"), ("torch.finfo(x.dtype).max", "np.finfo(float).max"), ("torch.finfo(torch.float32).eps", "np.finfo(np.float32).eps"), ("torch.finfo(torch.float16).min", "np.finfo(np.float16).min"),
+    ("torch.finfo(torch.half).tiny", "np.finfo(np.float16).tiny"), ("torch.finfo(torch.bfloat16).bits", "16"), ("torch.iinfo(i.dtype).min", "np.iinfo(int).min"), ("torch.iinfo(torch.uint8).max", "255"),
+    ("torch.inf", "np.inf"), ("torch.pi", "np.pi"), ("torch.nan", "np.nan"), ("torch.e", "np.e"), ("torch.Generator().manual_seed(3).initial_seed()", "3", "glade.Generator().manual_seed(3).state[0]"),
+    ("isinstance(nn.Linear(1, 1).weight, nn.Parameter)", "True"), ("isinstance(x, nn.Parameter)", "False"),
     ("i.type_as(x)", "i.astype(float)"), ("x.to('cpu', torch.float32)", "x.astype(np.float32)"), ("x.cpu().is_cuda", "False"), ("torch.device('cpu').type == 'cpu'", "True"), ("isinstance(torch.device('cpu'), torch.device)", "True"),
 ]  # fmt: skip
 
@@ -125,11 +138,15 @@ def cross_entropy(logits, targets):
     return (np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]).mean()
 
 
+def kl_softmax(x):
+    return np.exp(x) / np.exp(x).sum(1, keepdims=True)
+
+
 def run_numpy(line, arrays, execute=eval):
     import math
 
     with np.errstate(all="ignore"):
-        return execute(line, {"np": np, "math": math, "put_along": put_along, "add_columns": add_columns, "cross_entropy": cross_entropy}, arrays)
+        return execute(line, {"np": np, "math": math, "put_along": put_along, "add_columns": add_columns, "cross_entropy": cross_entropy, "kl_softmax": kl_softmax}, arrays)
 
 
 def same(result, expected, line):
@@ -153,10 +170,10 @@ def glade_line(row):
 @pytest.mark.parametrize("row", SAME, ids=[row[0] for row in SAME])
 def test_idiom(row, device):
     tensors = {name: glade.tensor(a, device=device) for name, a in inputs().items()}
-    result = eval(glade_line(row), {"glade": glade, "nn": glade.nn, "F": glade.nn.functional, "float": float, "int": int}, tensors)
+    result = eval(glade_line(row), {"glade": glade, "nn": glade.nn, "F": glade.nn.functional, "np": np, "float": float, "int": int}, tensors)
     same(result, run_numpy(row[1], inputs()), row[0])
     if torch is not None:
-        theirs = eval(row[0], {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}, {name: torch.tensor(a) for name, a in inputs().items()})
+        theirs = eval(row[0], {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "np": np}, {name: torch.tensor(a) for name, a in inputs().items()})
         same(result, from_torch(theirs), row[0])
 
 
@@ -192,7 +209,8 @@ REFUSED = [
     ("i ** -1", "ValueError", "integers to the power -1 are no integers"), ("i % 0", "ValueError", "division of integers by 0"), ("x.T.view(-1)", "ShapeError", "use reshape"),
     ("x & 1", "DTypeError", "bitwise_and: expected integers or bools, got float64"), ("x.clamp()", "ValueError", "expected min, max or both"), ("z.t()", "ShapeError", "at most two dimensions"),
     ("x.masked_fill(x, 0)", "DTypeError", "mask is float64: expected bool"), ("i.div_(2)", "DTypeError", "does not stay int64"), ("glade.embedding(x, i)", "DTypeError", r"expected embedding\(indices, weight\)"),
-    ("glade.ones(1, dtype='float')", "ValueError", "unknown dtype 'float': expected float64, float32"), ("x.norm('nuc')", "ValueError", "p is 'nuc'"), ("x.topk(5)", "ValueError", "k is 5: expected at most 4"),
+    ("glade.ones(1, dtype='float')", "ValueError", "unknown dtype 'float': expected float64, float32"), ("x.norm('nuc')", "ValueError", "p is 'nuc'"), ("x.div(2, rounding_mode='up')", "ValueError", "rounding_mode is 'up', expected 'floor' or 'trunc'"),
+    ("i.div(2, rounding_mode='trunc')", "DTypeError", "rounding_mode 'trunc' takes floating-point tensors"), ("x.topk(5)", "ValueError", "k is 5: expected at most 4"),
 ]  # fmt: skip
 
 
@@ -205,8 +223,8 @@ def test_refused(line, error, message):
 
 
 MISSING = [
-    ("x.log2()", r"write x.log\(\) / math.log\(2\)"), ("x.relu_()", r"write x = x.relu\(...\)"), ("x.median()", r"write x.sort\(dim\)"), ("x.data", r"write x.detach\(\)"), ("x.index_fill_(0, k, 1)", r"write x\[indices\] = value"),
-    ("glade.from_numpy(x)", r"module 'glade' has no 'from_numpy': write glade.as_tensor\(array\)"), ("glade.median(x)", "'median': write x.sort"), ("glade.conv2d(x)", "'conv2d': glade does not have it; docs/limits.md"),
+    ("x.log2()", r"write x.log\(\) / math.log\(2\)"), ("x.relu_()", r"write x = x.relu\(...\)"), ("x.median()", r"write x.sort\(dim\)"), ("x.grad_fn", "write x.is_leaf"), ("x.index_fill_(0, k, 1)", r"write x\[indices\] = value"),
+    ("glade.asarray(x)", r"module 'glade' has no 'asarray': write glade.as_tensor\(array\)"), ("glade.median(x)", "'median': write x.sort"), ("glade.conv2d(x)", "'conv2d': glade does not have it; docs/limits.md"),
     ("glade.nn.Conv2d(3, 3, 3)", "module 'glade.nn' has no 'Conv2d': glade does not have it"), ("glade.nn.LSTM(3, 3)", "does not have it"), ("F.leaky_relu(x)", r"write glade.maximum\(x, slope \* x\)"),
 ]  # fmt: skip
 
@@ -248,6 +266,33 @@ def test_unknown_names_are_plain_errors():
     assert not hasattr(glade.ones(1), "__cuda_array_interface__")
 
 
+def test_data_shares_memory_and_stays_where_it_is():
+    x = glade.ones(2, requires_grad=True)
+    x.data.fill_(3)
+    assert x.tolist() == [3, 3] and not x.data.requires_grad and x.data.data_ptr() == x.data_ptr()
+    with pytest.raises(AttributeError, match=r"write x.copy_\(value\) within glade.no_grad"):
+        x.data = glade.zeros(2)
+
+
+def test_tensors_are_made_by_functions():
+    with pytest.raises(TypeError, match=r"made by glade.tensor\(values\)"):
+        glade.Tensor([1, 2])
+
+
+def test_devices_have_a_type_and_an_index():
+    assert glade.device("cpu", 0) == glade.device("cpu")
+    with pytest.raises(glade.DeviceError, match="cuda:99"):
+        glade.device("cuda", 99)
+
+
+def test_limits_of_other_dtypes():
+    with pytest.raises(glade.DTypeError, match=r"finfo: dtype is int64.*iinfo"):
+        glade.finfo("int64")
+    with pytest.raises(glade.DTypeError, match=r"iinfo: dtype is float32.*finfo"):
+        glade.iinfo(glade.float32)
+    assert repr(glade.iinfo(glade.uint8)) == "iinfo(min=0, max=255, dtype=uint8)" and "eps=0.0009765625" in repr(glade.finfo("float16"))
+
+
 def test_bool_behind_dim_is_refused():
     """Of std and var: PyTorch's `unbiased` stands there."""
     with pytest.raises(TypeError):
@@ -260,6 +305,7 @@ def test_gradients_of_methods(rng):
         lambda t: t.view(4, 3).t(), lambda t: t.max(1).values, lambda t: t.std(0), lambda t: t.norm(dim=1), lambda t: t.prod(1), lambda t: t.masked_fill(mask, 2),
         lambda t: t.repeat(2, 1), lambda t: t.chunk(2, 1)[1], lambda t: t.tril(), lambda t: t.roll(1, 0), lambda t: t.sort(1).values, lambda t: t.topk(2)[0],
         lambda t: glade.einsum("ij,kj->ik", t, t), lambda t: t % 0.7, lambda t: t.pow(3), lambda t: t.erf(), lambda t: t.clamp(min=0.1),
+        lambda t: t.add(t, alpha=3), lambda t: t.div(0.7, rounding_mode="floor") + t, lambda t: t.repeat_interleave(2), lambda t: glade.where(mask, t, 2.0),
         lambda t: t.index_add(1, glade.tensor([2, 0]), t[:, :2]), lambda t: t.scatter(1, glade.tensor([[0], [1], [0]]), t[:, 1:2]),
     ]  # fmt: skip
     for line in lines:

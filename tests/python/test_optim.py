@@ -142,8 +142,9 @@ def test_schedules():
     expected = [0.2 + 0.8 / 2 * (1 + math.cos(math.pi * t / 4)) for t in range(10)]
     assert rates(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4, eta_min=0.2), 10) == pytest.approx(expected)
     assert rates(lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1)), 3) == [1, 0.5, pytest.approx(1 / 3)]
-    found = rates(lambda o: lr_scheduler.OneCycleLR(o, max_lr=2.0, total_steps=20, cycle_momentum=False), 20, lr=0.1)
-    assert found == pytest.approx([one_cycle(t, 20, 2.0) for t in range(20)])
+    for length in ({"total_steps": 20}, {"epochs": 4, "steps_per_epoch": 5}):
+        found = rates(lambda o, length=length: lr_scheduler.OneCycleLR(o, max_lr=2.0, **length, cycle_momentum=False), 20, lr=0.1)
+        assert found == pytest.approx([one_cycle(t, 20, 2.0) for t in range(20)])
     wsd = optim.warmup_stable_decay_lr(warmup=2, decay=4, total=10, final_factor=0.5)
     assert [wsd(t) for t in range(12)] == [0.5, 1, 1, 1, 1, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.5]
     assert optim.cosine_lr(10)(5) == pytest.approx(0.5) and optim.step_lr(3)(7) == pytest.approx(0.01) and optim.one_cycle_lr(10)(99) == pytest.approx(4e-6)
@@ -176,6 +177,10 @@ def test_schedule_errors():
         lr_scheduler.CosineAnnealingLR(optimizer, 5, eta_min=0.01)
     with pytest.raises(glade.ValueError, match="cycle_momentum is True"):
         lr_scheduler.OneCycleLR(optimizer, 0.1, 5, cycle_momentum=True)
+    with pytest.raises(glade.ValueError, match="total_steps is missing: give it, or epochs and steps_per_epoch"):
+        lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=3, cycle_momentum=False)
+    with pytest.raises(AttributeError, match=r"has no 'ExponentialLR': write LambdaLR\(optimizer, lambda step: gamma\*\*step\)"):
+        lr_scheduler.ExponentialLR
     for call, words in [
         (lambda: optim.step_lr(0), "step_size is 0"), (lambda: optim.cosine_lr(0), "period is 0"), (lambda: optim.one_cycle_lr(5, 2.0), "warmup is 2"),
         (lambda: optim.cosine_lr(5, -1), "final_factor is -1"), (lambda: optim.warmup_stable_decay_lr(3, 8, 10), "decay is 8"),

@@ -68,9 +68,23 @@ if not _TYPE_CHECKING:  # type checkers know which names there are
     __getattr__ = _for_module("glade.nn")
 
 
-def Parameter(data: Any, requires_grad: bool = True) -> _Tensor:
-    """A tensor over `data` (anything glade.as_tensor takes) that a module it is set on takes for a parameter.
+class _ParameterType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Tensor) and instance.requires_grad and instance.is_leaf
 
-    DTypeError for data that are not floating-point.
-    """
-    return _as_tensor(data).detach().requires_grad_(requires_grad)
+
+if _TYPE_CHECKING:
+
+    class Parameter(_Tensor):
+        def __init__(self, data: Any, requires_grad: bool = True) -> None: ...
+else:
+
+    class Parameter(metaclass=_ParameterType):
+        """A tensor over `data` (anything glade.as_tensor takes) that a module it is set on takes for a parameter.
+
+        What it makes is a Tensor; isinstance(x, nn.Parameter) asks whether x requires a gradient and is no result of operations.
+        DTypeError for data that are not floating-point.
+        """
+
+        def __new__(cls, data, requires_grad=True):
+            return _as_tensor(data).detach().requires_grad_(requires_grad)

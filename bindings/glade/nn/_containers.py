@@ -13,22 +13,42 @@ class ModuleList(Module):
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         self._items: list[Module] = []
-        for module in modules:
-            self.append(module)
+        self.extend(modules)
 
     def append(self, module: Module) -> "ModuleList":
         """Adds a module at the end and returns the list. TypeError for anything else."""
-        if not isinstance(module, Module):
-            raise TypeError(f"ModuleList: expected a module, got {type(module).__name__}")
-        setattr(self, str(len(self._items)), module)
-        self._items.append(module)
+        return self.extend([module])
+
+    def extend(self, modules: Iterable[Module]) -> "ModuleList":
+        """Adds modules at the end and returns the list. TypeError for anything else."""
+        return self._set([*self._items, *modules])
+
+    def insert(self, index: int, module: Module) -> None:
+        """Puts a module before that of the index; those behind it are renamed."""
+        items = list(self._items)
+        items.insert(index, module)
+        self._set(items)
+
+    def _set(self, items: list[Module]) -> "ModuleList":
+        for module in items:
+            if not isinstance(module, Module):
+                raise TypeError(f"ModuleList: expected a module, got {type(module).__name__}")
+        for i, module in enumerate(items):
+            if i >= len(self._items) or self._items[i] is not module:
+                setattr(self, str(i), module)
+        self._items = items
         return self
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._items[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        return ModuleList(self._items[index]) if isinstance(index, slice) else self._items[index]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        items = list(self._items)
+        items[index] = module
+        self._set(items)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
@@ -67,6 +87,12 @@ class ModuleDict(Module):
     def __delitem__(self, name: str) -> None:
         del self._items[name]
         delattr(self, name)
+
+    def pop(self, name: str) -> Any:
+        """Takes a module out and returns it. KeyError where there is none."""
+        module = self[name]
+        del self[name]
+        return module
 
     def __len__(self) -> int:
         return len(self._items)
@@ -138,7 +164,8 @@ class _Shown:
 
 
 class Sequential(Module):
-    """Applies its parts one after the other: modules, named "0", "1", ..., and functions, which hold nothing.
+    """Applies its parts one after the other: modules, named "0", "1", ..., and functions, which hold nothing. Parts in a dict have
+    its names.
 
     >>> import glade
     >>> from glade import nn
@@ -147,14 +174,30 @@ class Sequential(Module):
     (4, 1)
     """
 
-    def __init__(self, *parts: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, *parts: Any) -> None:
         super().__init__()
-        self._parts = parts
-        for i, part in enumerate(parts):
-            if isinstance(part, Module):
-                setattr(self, str(i), part)
-            elif not callable(part):
-                raise TypeError(f"Sequential: expected modules and functions, got {type(part).__name__}")
+        if len(parts) == 1 and isinstance(parts[0], Mapping):
+            named = dict(parts[0])
+        else:
+            named = {str(i): part for i, part in enumerate(parts)}
+        self._names: tuple[str, ...] = ()
+        self._parts: tuple[Callable[[Tensor], Tensor], ...] = ()
+        for name, part in named.items():
+            self._add(name, part)
+
+    def _add(self, name: str, part: Any) -> None:
+        if isinstance(part, Module):
+            if hasattr(type(self), name):
+                raise ValueError(f"Sequential: '{name}' is the name of a method")
+            setattr(self, name, part)
+        elif not callable(part):
+            raise TypeError(f"Sequential: expected modules and functions, got {type(part).__name__}")
+        self._names, self._parts = (*self._names, name), (*self._parts, part)
+
+    def append(self, part: Callable[[Tensor], Tensor]) -> "Sequential":
+        """Adds a module or a function at the end, named by its number, and returns the module. TypeError for anything else."""
+        self._add(str(len(self._parts)), part)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """The last part's result."""
@@ -163,13 +206,13 @@ class Sequential(Module):
         return x
 
     def _parts_to_show(self) -> list[tuple[str, Any]]:
-        return [(str(i), part if isinstance(part, Module) else _Shown(part)) for i, part in enumerate(self._parts)]
+        return [(name, part if isinstance(part, Module) else _Shown(part)) for name, part in zip(self._names, self._parts)]
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __getitem__(self, index: int) -> Any:
-        return self._parts[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        return Sequential(*self._parts[index]) if isinstance(index, slice) else self._parts[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._parts)

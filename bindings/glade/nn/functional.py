@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 import glade
 from glade._glade import Tensor, _nn
 from glade._missing import for_module as _for_module
+from glade.typing import DTypeLike
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "dropout", "embedding", "gelu", "kl_div", "l1_loss", "layer_norm", "linear",
@@ -156,14 +157,14 @@ def softplus(input: Tensor) -> Tensor:
     return input.softplus()
 
 
-def softmax(input: Tensor, dim: int = -1) -> Tensor:
-    """exp(input) / sum(exp(input)) along dim."""
-    return input.softmax(dim)
+def softmax(input: Tensor, dim: int = -1, *, dtype: DTypeLike | None = None) -> Tensor:
+    """exp(input) / sum(exp(input)) along dim, of the input converted to `dtype` where that is given."""
+    return (input if dtype is None else input.to(dtype)).softmax(dim)
 
 
-def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
-    """The logarithm of softmax(input, dim)."""
-    return input.log_softmax(dim)
+def log_softmax(input: Tensor, dim: int = -1, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The logarithm of softmax(input, dim, dtype=dtype)."""
+    return (input if dtype is None else input.to(dtype)).log_softmax(dim)
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------

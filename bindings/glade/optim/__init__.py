@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any
 
 from glade._glade import Tensor
 from glade._glade._optim import (
@@ -35,7 +35,11 @@ from glade._glade._optim import (
     warmup_stable_decay_lr,
 )
 
+from glade._missing import for_module as _for_module
 from glade.optim import lr_scheduler
+
+if not _TYPE_CHECKING:  # type checkers know which names there are
+    __getattr__ = _for_module("glade.optim")
 
 
 def decay_matrices(parameters: Iterable[Tensor | tuple[str, Tensor]], weight_decay: float = 0.01) -> list[dict[str, Any]]:

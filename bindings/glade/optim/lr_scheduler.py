@@ -12,11 +12,17 @@
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from glade._glade import ValueError as _ValueError
 from glade._glade._optim import LRScheduler, Optimizer, cosine_lr, one_cycle_lr, step_lr
+from glade._missing import for_module as _for_module
 
 __all__ = ["CosineAnnealingLR", "LRScheduler", "LambdaLR", "OneCycleLR", "StepLR"]
+
+
+if not _TYPE_CHECKING:  # type checkers know which names there are
+    __getattr__ = _for_module("glade.optim.lr_scheduler")
 
 
 class LambdaLR(LRScheduler):
@@ -49,13 +55,18 @@ class CosineAnnealingLR(LRScheduler):
 class OneCycleLR(LRScheduler):
     """Up from max_lr / div_factor to max_lr over the share pct_start of total_steps, then down to that over final_div_factor.
 
-    Momentum stays as it is (PyTorch's cycle_momentum=False).
+    epochs * steps_per_epoch may stand for total_steps (ValueError without either). Momentum stays as it is (PyTorch's cycle_momentum=False).
     """
 
     def __init__(
-        self, optimizer: Optimizer, max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
-        final_div_factor: float = 1e4, *, cycle_momentum: bool,
+        self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None, epochs: int | None = None,
+        steps_per_epoch: int | None = None, pct_start: float = 0.3, *, cycle_momentum: bool, div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
     ) -> None:  # fmt: skip
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise _ValueError("OneCycleLR: total_steps is missing: give it, or epochs and steps_per_epoch")
+            total_steps = epochs * steps_per_epoch
         if cycle_momentum:
             raise _ValueError("OneCycleLR: cycle_momentum is True, expected False: momentum stays as it is")
         schedule = one_cycle_lr(total_steps, pct_start, 1 / div_factor, 1 / (div_factor * final_div_factor))
