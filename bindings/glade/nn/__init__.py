@@ -17,7 +17,8 @@
 (5, 3)
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING, Any
+import typing as _typing
+from typing import Any
 
 from glade._glade import Tensor as _Tensor, as_tensor as _as_tensor
 from glade._glade._nn import (
@@ -64,7 +65,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not _TYPE_CHECKING:  # type checkers know which names there are
+if not _typing.TYPE_CHECKING:  # type checkers know which names there are
     __getattr__ = _for_module("glade.nn")
 
 
@@ -73,7 +74,7 @@ class _ParameterType(type):
         return isinstance(instance, _Tensor) and instance.requires_grad and instance.is_leaf
 
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
 
     class Parameter(_Tensor):
         def __init__(self, data: Any, requires_grad: bool = True) -> None: ...
