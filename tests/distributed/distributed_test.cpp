@@ -50,6 +50,14 @@ TEST_F(Distributed, OnTheGPUsOfThisHost) {
   expect_passes(cuda::device_count() < 4 ? 2 : 4, "CudaRanks.*");
 }
 
+TEST_F(Distributed, GPUsWithoutNCCLSayWhatToInstall) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "fewer than two GPUs";
+  const ProcessResult result =
+      run_ranks(2, tests("CudaRanks.SplitGroups*"), "GLADE_DISTRIBUTED_TIMEOUT=30 GLADE_NCCL_LIBRARY=none.so");
+  EXPECT_NE(result.output.find("several GPUs need NCCL, which was not found: pip install nvidia-nccl-cu"), std::string::npos)
+      << result.output;
+}
+
 /// Where one rank is at fault, the others end in time with an error that names it, whether the launcher ends them (as mpirun
 /// does) or not (as srun may).
 class DistributedFaults : public Distributed {
