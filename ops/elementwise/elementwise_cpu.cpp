@@ -1,18 +1,7 @@
-#include <glade/core/cpu_loops.h>
-#include <glade/ops/elementwise/launch.h>
-#include <glade/ops/elementwise/vector_bodies.h>
+#include <glade/ops/elementwise/launcher_cpu.h>
 
 namespace glade::cpu {
 
-namespace {
-constexpr Launcher launcher{
-    [](const auto& plan, const auto& body, auto* out, const auto*... in) { elementwise(plan, cpu_body(body), out, in...); }};
-}  // namespace
-
-void unary(Unary op, const Tensor& out, const Tensor& x) { launcher.unary(op, out, x); }
-void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved) {
-  launcher.unary_backward(op, out, gradient, saved);
-}
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.binary(op, out, a, b); }
 void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.bitwise(op, out, a, b); }
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b) {

@@ -56,10 +56,7 @@ VectorBody<T, F> vector_body(F f) {
 /// x to the power y. Square roots are those of pow, which has no negative zero and takes -infinity.
 template <class C>
 void power(const VectorMath<C>& math, std::int64_t n, C* out, const C* x, C y) {
-  const auto each = [&](auto f) {
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) out[i] = f(x[i]);
-  };
+  const auto each = [&](auto f) { detail::run_row(n, f, out, x); };
   const auto root = [](C a) { return a == -C(INFINITY) ? C(INFINITY) : math::sqrt(a + 0); };
   if (y == 2) return each([](C a) { return a * a; });
   if (y == 3) return each([](C a) { return a * a * a; });

@@ -47,6 +47,7 @@ void gather_words(Word* y, const Word* x, const std::int64_t* indices, const Ind
       const Word* const slice = x + o * g.n;
       const std::int64_t* const p = indices + (g.rows ? j : o * g.m + j);
       Word* const to = y + o * g.m + j;
+#pragma GCC unroll 8
       for (std::int64_t i = 0; i < count; ++i) to[i] = slice[p[i]];
     });
   } else if (g.rows) {
