@@ -145,7 +145,7 @@ void save(benchmark::State& state) {
       state, [] {}, [] { return write_plainly(in_folder("plain.bin")); },
       [&] {
         std::filesystem::remove(in_folder("model.h5"));  // as plain.bin is
-        nn::save_checkpoint(in_folder("model.h5"), saved);
+        nn::save(saved, in_folder("model.h5"));
       });
 }
 
@@ -172,7 +172,7 @@ void load(benchmark::State& state) {
           file.read(static_cast<char*>(loaded.back().raw_data()), size);
         });
       },
-      [] { nn::load_checkpoint(in_folder("model.h5")); });
+      [] { nn::load(in_folder("model.h5")); });
 }
 
 /// What saving in the background keeps the training loop from, beside copying the same tensors.

@@ -44,7 +44,7 @@ void save(const std::variant<const Module*, StateDict>& model, const Path& path,
           int compression, bool checksums) {
   const Checkpoint checkpoint = make_checkpoint(model, optimizer, scheduler, step, config, data);
   const py::gil_scoped_release unlocked;
-  save_checkpoint(path.string(), checkpoint, {compression, checksums});
+  nn::save(checkpoint, path.string(), {compression, checksums});
 }
 
 void save_in_background(CheckpointSaver& self, const std::variant<const Module*, StateDict>& model,
@@ -67,7 +67,7 @@ py::object load(const Path& path) {
     const py::gil_scoped_release unlocked;
     const HDF5File file(path.string());
     if (!is_checkpoint(file)) return file.load();
-    return load_checkpoint(path.string());
+    return nn::load(path.string());
   };
   return py::cast(read());
 }
@@ -211,7 +211,7 @@ void bind_checkpoints(py::module_& module) {
            arg("path"), arg("keep") = 0, py::kw_only(), arg("compression") = 0, arg("checksums") = true)
       .def("save", save_in_background, arg("model"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
            arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{},
-           "As save_checkpoint, but copies the values and returns while the copy is written. Waits for the save before and "
+           "As glade.save, but copies the values and returns while the copy is written. Waits for the save before and "
            "raises its error.")
       .def("check", &CheckpointSaver::check, Unlocked(),
            "Raises the error of a save that has failed meanwhile. Does not wait: for every step.")
@@ -229,19 +229,14 @@ void bind_checkpoint(py::module_& module) {
   bind_hdf5_file(module);
   bind_checkpoints(module);
 
-  for (const char* name : {"save_checkpoint", "save"})
-    module.def(
-        name, save, arg("model"), arg("path"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
-        arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{}, arg("compression") = 0, arg("checksums") = true,
-        "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimiser and the schedule, with the "
-        "random generator's state.\n\n`config` is a JSON object, by default that of a language model; `data` are tensors of the "
-        "training program's own; compression is a gzip level from 1 to 9, or 0. At any instant the file is the old one or "
-        "the new one, whole. CheckpointError naming the file, the entry and the cause; ValueError for a config that is no JSON "
-        "object.");
   module.def(
-      "load_checkpoint", [](const Path& path) { return load_checkpoint(path.string()); }, arg("path"), Unlocked(),
-      "Reads a file that save_checkpoint or train_lm wrote: a Checkpoint. CheckpointError naming the file, the entry and the "
-      "cause: missing, not HDF5, truncated, damaged, no glade checkpoint, another format version.");
+      "save", save, arg("model"), arg("path"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
+      arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{}, arg("compression") = 0, arg("checksums") = true,
+      "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimiser and the schedule, with the "
+      "random generator's state.\n\n`config` is a JSON object, by default that of a language model; `data` are tensors of the "
+      "training program's own; compression is a gzip level from 1 to 9, or 0. At any instant the file is the old one or "
+      "the new one, whole. CheckpointError naming the file, the entry and the cause; ValueError for a config that is no JSON "
+      "object.");
   module.def("load", load, arg("path"),
              "A Checkpoint from a file that glade wrote; from any other HDF5 file of numbers, its tensors by name, with \".\" "
              "between the groups. CheckpointError that names the file and the cause where it cannot be read.");

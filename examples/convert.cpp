@@ -113,7 +113,7 @@ void folder_to_checkpoint(const Options& o) {
   for (const auto& [name, info] : folder.tensors()) names.push_back(name);
   {
     Reader reader(folder.tensors(), [&](const std::string& name) { return folder.read(name); });
-    nn::save_checkpoint(o.output, checkpoint, names, std::ref(reader), {.compression = o.compression});
+    nn::save(checkpoint, o.output, names, std::ref(reader), {.compression = o.compression});
   }
   report(o, names.size());
 }

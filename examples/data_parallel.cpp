@@ -44,7 +44,7 @@ void train(const char* text, const char* model_file) {
     checkpoint.step = kSteps;
     checkpoint.config = model.config_json();
     checkpoint.model = model.state_dict();
-    nn::save_checkpoint(model_file, checkpoint);
+    nn::save(checkpoint, model_file);
   }
   ProcessGroup::shutdown();  // waits for rank 0
 }

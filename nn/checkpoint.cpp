@@ -110,16 +110,15 @@ void check_config(const Checkpoint& checkpoint, const Module& model) {
   if (!differences.empty()) fail<CheckpointError>("{}: holds another model: {}", checkpoint.path, fmt::join(differences, ", "));
 }
 
-void save(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
-          const std::function<void(hdf5::Writer&)>& write_model, const Values& values = {}) {
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
+                      const std::function<void(hdf5::Writer&)>& write_model, const Values& values = {}) {
   if (options.compression < 0 || options.compression > 9)
-    fail<ValueError>("save_checkpoint: compression is {}, expected 0 to 9", options.compression);
+    fail<ValueError>("save: compression is {}, expected 0 to 9", options.compression);
   // The limit of HDF5 for what is stored with the object.
-  if (checkpoint.config.size() > 60000)
-    fail<ValueError>("save_checkpoint: config has {} bytes, more than 60000", checkpoint.config.size());
+  if (checkpoint.config.size() > 60000) fail<ValueError>("save: config has {} bytes, more than 60000", checkpoint.config.size());
   // At which both the attribute and the parser would end.
-  if (checkpoint.config.find('\0') != std::string::npos) fail<ValueError>("save_checkpoint: config has a zero byte");
-  if (!checkpoint.config.empty()) parse_json_object<ValueError>("save_checkpoint: config", checkpoint.config);
+  if (checkpoint.config.find('\0') != std::string::npos) fail<ValueError>("save: config has a zero byte");
+  if (!checkpoint.config.empty()) parse_json_object<ValueError>("save: config", checkpoint.config);
   std::lock_guard lock(hdf5_mutex());
   const hdf5::QuietErrors quiet;
   OutputFile output(path);
@@ -141,13 +140,14 @@ void save(const std::string& path, const Checkpoint& checkpoint, const Checkpoin
 
 }  // namespace
 
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options) {
-  save(path, checkpoint, options, [&](hdf5::Writer& file) { write_group(file, "/model", checkpoint.model, options); });
+void save(const Checkpoint& checkpoint, const std::string& path, const CheckpointOptions& options) {
+  write_checkpoint(path, checkpoint, options,
+                   [&](hdf5::Writer& file) { write_group(file, "/model", checkpoint.model, options); });
 }
 
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
-                     const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options) {
-  save(path, checkpoint, options, [&](hdf5::Writer& file) {
+void save(const Checkpoint& checkpoint, const std::string& path, const std::vector<std::string>& model,
+          const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options) {
+  write_checkpoint(path, checkpoint, options, [&](hdf5::Writer& file) {
     check_groups(file, "/model", {model.begin(), model.end()});
     file.create_group("/model");
     for (const std::string& name : model)
@@ -155,10 +155,10 @@ void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, cons
   });
 }
 
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
-                     const std::function<Tensor(const Tensor& x)>& values) {
+void save(const Checkpoint& checkpoint, const std::string& path, const CheckpointOptions& options,
+          const std::function<Tensor(const Tensor& x)>& values) {
   const auto write_model = [&](hdf5::Writer& file) { write_group(file, "/model", checkpoint.model, options, values); };
-  save(path, checkpoint, options, write_model, values);
+  write_checkpoint(path, checkpoint, options, write_model, values);
 }
 
 CheckpointFile::CheckpointFile(const std::string& path) : file_(path) {
@@ -238,7 +238,7 @@ bool is_checkpoint(const HDF5File& file) {
   }
 }
 
-Checkpoint load_checkpoint(const std::string& path) { return CheckpointFile(path).load(); }
+Checkpoint load(const std::string& path) { return CheckpointFile(path).load(); }
 
 void restore(const Checkpoint& checkpoint, Module& model, optim::Optimizer* optimizer, optim::LRScheduler* scheduler) {
   check_part(checkpoint, "model", model.named_state(), infos_of(checkpoint.model));

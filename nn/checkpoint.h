@@ -35,16 +35,16 @@ struct CheckpointOptions {
 /// `path` is the old file or the new one, whole. Tensors that are the same are stored once. CheckpointError that names
 /// the file, the entry and the cause, or ValueError for a config that is none; the previous file stays, and nothing else. See
 /// CheckpointSaver for saving in the background and keeping several files.
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options = {});
+void save(const Checkpoint& checkpoint, const std::string& path, const CheckpointOptions& options = {});
 /// The same with a model of which `read` gives the tensors of these names, one at a time, so that it can be larger than the
 /// memory; checkpoint.model is left out.
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const std::vector<std::string>& model,
-                     const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options = {});
+void save(const Checkpoint& checkpoint, const std::string& path, const std::vector<std::string>& model,
+          const std::function<Tensor(const std::string& name)>& read, const CheckpointOptions& options = {});
 
 /// The same where `values` gives what to write in the place of each tensor of model and optimizer: once for each, model before
 /// optimizer, in the order of their names. A tensor that stands for another has its shape and dtype, and memory of its own.
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const CheckpointOptions& options,
-                     const std::function<Tensor(const Tensor& x)>& values);
+void save(const Checkpoint& checkpoint, const std::string& path, const CheckpointOptions& options,
+          const std::function<Tensor(const Tensor& x)>& values);
 
 /// A checkpoint open for reading, whose tensors go from the file to where they belong.
 class CheckpointFile {
@@ -76,7 +76,7 @@ class CheckpointFile {
 bool is_checkpoint(const HDF5File& file);
 
 /// CheckpointFile(path).load()
-Checkpoint load_checkpoint(const std::string& path);
+Checkpoint load(const std::string& path);
 
 /// As CheckpointFile::restore, from memory.
 void restore(const Checkpoint& checkpoint, Module& model, optim::Optimizer* optimizer = nullptr,

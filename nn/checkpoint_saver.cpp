@@ -84,8 +84,7 @@ void CheckpointSaver::save(const Checkpoint& checkpoint) {
   wait();
   Checkpoint copy = checkpoint;
   for (StateDict* state : {&copy.model, &copy.optimizer, &copy.scheduler, &copy.data}) *state = host_copy(*state);
-  save(checkpoint.step,
-       [copy = std::move(copy), options = options_](const std::string& path) { save_checkpoint(path, copy, options); });
+  save(checkpoint.step, [copy = std::move(copy), options = options_](const std::string& path) { nn::save(copy, path, options); });
 }
 
 void CheckpointSaver::save(std::int64_t step, std::function<void(const std::string& path)> write) {

@@ -45,7 +45,7 @@ class SafetensorsFile {
   std::map<std::string, std::size_t> begins_;  ///< of the tensors, in the file
 };
 
-/// Writes a file with `tensors`, replacing an older one only when it is whole, as save_checkpoint does. `read` gives the
+/// Writes a file with `tensors`, replacing an older one only when it is whole, as save does. `read` gives the
 /// values, one tensor at a time, so that a file can be larger than the memory. CheckpointError that names the file and
 /// the cause.
 void save_safetensors(const std::string& path, const TensorInfos& tensors,

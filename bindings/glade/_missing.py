@@ -32,7 +32,7 @@ _FUNCTIONS = {
     "triu_indices": "glade.ones(n, n).triu().nonzero().T", "isin": "(x[..., None] == values).any(-1)", "broadcast_tensors": "x.expand(shape)", "get_rng_state": "glade.default_generator().state",
     "set_rng_state": "glade.default_generator().state = state", "set_num_threads": "the environment variable OMP_NUM_THREADS", "get_num_threads": "the environment variable OMP_NUM_THREADS",
     "set_default_dtype": "dtype= where tensors are made", "autocast": "model(x.bfloat16()); see docs/python.md", "compile": _STAYS_OUT, "vmap": _STAYS_OUT, "seed": "glade.manual_seed(seed)",
-    "initial_seed": "glade.default_generator().state[0]", "rsub": "b - a", "utils": "glade.data, for Dataset and DataLoader", "inference_mode": "glade.no_grad()",
+    "initial_seed": "glade.default_generator().state[0]", "rsub": "b - a", "save_checkpoint": "glade.save(model, path)", "load_checkpoint": "glade.load(path)", "utils": "glade.data, for Dataset and DataLoader", "inference_mode": "glade.no_grad()",
     "set_printoptions": "numpy.set_printoptions and x.numpy()", "get_default_dtype": "glade.float32, which it always is", "Size": "tuple", "backends": "nothing: what the machine has is used",
     "promote_types": "(a + b).dtype", "result_type": "(a + b).dtype", "int8": "glade.uint8 or glade.int32", "int16": "glade.int32", "use_deterministic_algorithms": "nothing: every operation is deterministic", "FloatTensor": "glade.tensor(values)", "LongTensor": "glade.tensor(values)",
 }  # fmt: skip

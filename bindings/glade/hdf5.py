@@ -5,7 +5,7 @@ as float32, which holds every value; these functions keep it bfloat16, in arrays
 
 >>> import glade, h5py
 >>> from glade import hdf5
->>> glade.save_checkpoint(glade.nn.Linear(2, 2, bias=False).bfloat16(), "model.h5")
+>>> glade.save(glade.nn.Linear(2, 2, bias=False).bfloat16(), "model.h5")
 >>> with h5py.File("model.h5", "r+") as file:
 ...     weight = hdf5.read(file["model/weight"])
 ...     copy = hdf5.create_dataset(file, "model/copy", weight)

@@ -41,7 +41,7 @@ Tensor placeholder(const Shape& shape, DType dtype) {
   return full({}, 0, {dtype, kCPU}).as_strided(shape, none, 0);
 }
 
-/// What a checkpoint's model and optimizer hold, in the order in which save_checkpoint writes it: whole tensors, and placeholders
+/// What a checkpoint's model and optimizer hold, in the order in which save writes it: whole tensors, and placeholders
 /// of divided ones.
 struct Content {
   StateDict model, optimizer;
@@ -152,7 +152,7 @@ void Saver::save(const Checkpoint& checkpoint, const Module& model, const optim:
     };
     saver_->save(checkpoint.step, [assembly, values, copy = std::move(copy), options = options_](const std::string& path) {
       try {
-        save_checkpoint(path, copy, options, values);
+        nn::save(copy, path, options, values);
       } catch (...) {
         assembly->drain();
         throw;

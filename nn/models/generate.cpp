@@ -285,11 +285,11 @@ void save_conversation(const std::string& path, const Conversation& conversation
   checkpoint.step = conversation.length;
   checkpoint.config = model.config_json();
   checkpoint.data = state_of(conversation);
-  save_checkpoint(path, checkpoint);
+  nn::save(checkpoint, path);
 }
 
 Conversation load_conversation(const std::string& path, const CausalLM& model) {
-  const Checkpoint checkpoint = load_checkpoint(path);
+  const Checkpoint checkpoint = nn::load(path);
   if (checkpoint.config != model.config_json()) fail<CheckpointError>("{}: the config is that of another model", path);
   if (checkpoint.step <= 0) fail<CheckpointError>("{}: a conversation of {} tokens", path, checkpoint.step);
   std::vector<Conversation> conversation(1);  // any, for the shapes

@@ -45,10 +45,10 @@ struct Conversation {
 };
 
 /// Writes a file in the format of checkpoints, with the model's config and the conversation under /data. CheckpointError as
-/// for save_checkpoint.
+/// for save.
 void save_conversation(const std::string& path, const Conversation& conversation, const CausalLM& model);
 /// Reads what save_conversation wrote, for a model of the same config, to its device. CheckpointError, naming the file and
-/// the cause, as for load_checkpoint, and where the conversation is another model's.
+/// the cause, as for load, and where the conversation is another model's.
 Conversation load_conversation(const std::string& path, const CausalLM& model);
 
 }  // namespace glade::nn::models

@@ -100,7 +100,7 @@ TEST_F(DividedCheckpoint, IsTheFileOfOneRankAndFitsAnyDivision) {
     run.save(saver, 3);
     saver.wait();
     world.barrier();
-    const nn::Checkpoint saved = nn::load_checkpoint(path("a.h5"));
+    const nn::Checkpoint saved = nn::load(path("a.h5"));
     run.parallel->gather_parameters();
     expect_same(saved.model, run.model->state_dict());
     EXPECT_EQ(saved.step, 3);
@@ -123,7 +123,7 @@ TEST_F(DividedCheckpoint, IsTheFileOfOneRankAndFitsAnyDivision) {
       resumed.save(again, 3);
       again.wait();
       world.barrier();
-      const nn::Checkpoint copy = nn::load_checkpoint(path("b.h5"));
+      const nn::Checkpoint copy = nn::load(path("b.h5"));
       expect_same(copy.model, saved.model);
       expect_same(copy.optimizer, saved.optimizer);
       world.barrier();

@@ -69,7 +69,7 @@ class Evaluate : public FolderTest {
     nn::Checkpoint checkpoint;
     checkpoint.config = model_->config_json();
     checkpoint.model = model_->state_dict();
-    nn::save_checkpoint("model.h5", checkpoint);
+    nn::save(checkpoint, "model.h5");
     for (int i = 0; i < 40; ++i) text_ += "Line " + std::to_string(i * i) + (i % 5 == 0 ? ".\n" : ": foxes and dogs. ");
   }
 

@@ -42,7 +42,7 @@ void run_distributed() {
   const auto data = std::make_shared<nn::data::TokenData>(std::vector<std::string>{"text.txt"});
 #include "snippets/distributed.inc"
   std::cout << o.shape().str() << " of " << q.shape().str() << ", " << loader.next().inputs.shape().str() << ", shard "
-            << averaged.shard() << ", " << nn::load_checkpoint("model.h5").model.size() << " tensors\n";
+            << averaged.shard() << ", " << nn::load("model.h5").model.size() << " tensors\n";
 }
 
 /// What the page shows in its blocks of output.

@@ -51,13 +51,13 @@ TEST_F(PretrainedPrograms, ConvertLosesNothing) {
     nn::models::GLAForCausalLM::from_pretrained(kData + model)->save_pretrained("bfloat16", {.dtype = DType::bfloat16});
     for (const std::string& folder : {kData + model, std::string("bfloat16")}) {
       run(kConvert + " " + folder + " model.h5");
-      EXPECT_TRUE(identical(nn::load_checkpoint("model.h5").model, tensors_of(folder)));
+      EXPECT_TRUE(identical(nn::load("model.h5").model, tensors_of(folder)));
       run(kConvert + " model.h5 again --shard-size 0.0002");
       EXPECT_TRUE(fs::exists("again/model.safetensors.index.json"));
       EXPECT_TRUE(identical(tensors_of("again"), tensors_of(folder)));
       EXPECT_EQ(PretrainedFolder("again").config().to_json(), PretrainedFolder(folder).config().to_json());
       run(kConvert + " again compressed.h5 --compression 1");
-      EXPECT_TRUE(identical(nn::load_checkpoint("compressed.h5").model, tensors_of(folder)));
+      EXPECT_TRUE(identical(nn::load("compressed.h5").model, tensors_of(folder)));
     }
   }
   run(kConvert + " " + kData + "gla_base model.h5 && " + kConvert + " model.h5 rounded --dtype bfloat16");
@@ -153,14 +153,14 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   std::ofstream("text.txt") << "text";
   nn::Checkpoint lightning;
   lightning.config = nn::models::LightningConfig().to_json();
-  nn::save_checkpoint("lightning.h5", lightning);
+  nn::save(lightning, "lightning.h5");
   expect_refused(kConvert + " missing out", 1, "missing: cannot be opened");
   expect_refused("HF_HUB_CACHE=cache " + kConvert + " owner/name out", 1, "hf download owner/name");
   expect_refused(kConvert + " text.txt out", 1, "text.txt: ");
   expect_refused(kConvert + " lightning.h5 out", 1, "lightning.h5: model config: model_type is \"lightning\", expected \"gla\"");
   nn::Checkpoint conversation;
   conversation.config = nn::models::GLAConfig().to_json();
-  nn::save_checkpoint("conversation.h5", conversation);
+  nn::save(conversation, "conversation.h5");
   expect_refused(kConvert + " conversation.h5 out", 1, "conversation.h5: holds no model: missing model.embeddings.weight");
   for (const char* size : {"1e30", "1e-10", "nan", "0"})
     expect_refused(kConvert + " conversation.h5 out --shard-size " + size, 2, "--shard-size: ");

@@ -79,9 +79,9 @@ TEST_F(ResumePrograms, CheckpointsWithoutSettingsGoOn) {
   const std::string run = kSmall + "--steps 12 ";
   ASSERT_EQ(run_shell(run + "--save whole.h5").exit_code, 0);
   ASSERT_EQ(run_shell(run + "--save half.h5 --stop-at 6").exit_code, 0);
-  nn::Checkpoint checkpoint = nn::load_checkpoint("half.h5");
+  nn::Checkpoint checkpoint = nn::load("half.h5");
   EXPECT_EQ(std::erase_if(checkpoint.data, [](const auto& entry) { return entry.first.starts_with("run."); }), 14u);
-  nn::save_checkpoint("old.h5", checkpoint);
+  nn::save(checkpoint, "old.h5");
   const ProcessResult rest = run_shell(run + "--resume old.h5 --save rest.h5");
   EXPECT_EQ(rest.exit_code, 0) << rest.output;
   EXPECT_EQ(rest.output.find("old.h5: the run"), std::string::npos) << rest.output;

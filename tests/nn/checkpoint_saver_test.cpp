@@ -81,7 +81,7 @@ TEST_F(SaverTest, SeveralThreadsMaySave) {
         saver.wait();
       });
   }
-  const Checkpoint last = load_checkpoint("m.h5");
+  const Checkpoint last = nn::load("m.h5");
   EXPECT_EQ(last.step % 10, 9);
   EXPECT_EQ(last.model.at("x").to_vector<float>(), std::vector<float>(700, static_cast<float>(last.step)));
 }
@@ -117,7 +117,7 @@ TEST_F(SaverTest, FindsTheNewestGoodOne) {
   CheckpointSaver saver("m.h5", 5);
   for (const int step : {1, 2, 3}) saver.save(checkpoint_of(step));
   saver.wait();
-  save_checkpoint("m.h5", checkpoint_of(2));
+  nn::save(checkpoint_of(2), "m.h5");
   std::ofstream("m-notanumber.h5") << "x";
   std::ofstream("m--4.h5") << "x";
   EXPECT_EQ(newest_step(), 3);
@@ -131,7 +131,7 @@ TEST_F(SaverTest, FindsTheNewestGoodOne) {
 }
 
 TEST_F(SaverTest, KnowsAtOnceWhereItCannotWrite) {
-  save_checkpoint("m.h5", checkpoint_of(1));
+  nn::save(checkpoint_of(1), "m.h5");
   CheckpointSaver("m.h5");
   EXPECT_EQ(newest_step(), 1);
   EXPECT_TRUE(
@@ -180,18 +180,17 @@ TEST_F(SaverTest, AFullDiskLeavesTheOlderFiles) {
   EXPECT_GT(step, 2);
   EXPECT_EQ(std::distance(fs::directory_iterator("disk"), {}), step);
   for (std::int64_t s = 0; s < step; ++s)
-    EXPECT_EQ(load_checkpoint("disk/m-0000000" + std::to_string(s) + ".h5").model.at("x").to_vector<float>()[0],
-              static_cast<float>(s));
+    EXPECT_EQ(nn::load("disk/m-0000000" + std::to_string(s) + ".h5").model.at("x").to_vector<float>()[0], static_cast<float>(s));
 }
 
 TEST_F(SaverTest, AReaderAlwaysSeesAWholeFile) {
-  save_checkpoint("m.h5", checkpoint_of(0));
+  nn::save(checkpoint_of(0), "m.h5");
   std::jthread writer([](const std::stop_token& stop) {
-    for (std::int64_t step = 1; !stop.stop_requested(); ++step) save_checkpoint("m.h5", checkpoint_of(step));
+    for (std::int64_t step = 1; !stop.stop_requested(); ++step) nn::save(checkpoint_of(step), "m.h5");
   });
   std::int64_t last = 0;
   for (int i = 0; i < 200; ++i) {
-    const Checkpoint loaded = load_checkpoint("m.h5");
+    const Checkpoint loaded = nn::load("m.h5");
     EXPECT_GE(loaded.step, last);
     last = loaded.step;
     EXPECT_EQ(loaded.model.at("x").to_vector<float>(), std::vector<float>(700, static_cast<float>(last)));

@@ -112,8 +112,8 @@ TEST_F(CheckpointFile, KeepsEverythingBitForBit) {
   Trainer run;
   run.train();
   const Checkpoint saved = run.checkpoint();
-  save_checkpoint(path(), saved);
-  const Checkpoint loaded = load_checkpoint(path());
+  nn::save(saved, path());
+  const Checkpoint loaded = nn::load(path());
   EXPECT_TRUE(identical(saved.model, loaded.model));
   EXPECT_TRUE(identical(saved.optimizer, loaded.optimizer));
   EXPECT_TRUE(identical(saved.scheduler, loaded.scheduler));
@@ -132,11 +132,11 @@ TEST_F(CheckpointFile, ResumedTrainingIsTheSame) {
   whole.train();
   Checkpoint halfway = whole.checkpoint();
   halfway.random["default"] = default_generator().state();
-  save_checkpoint(path(), halfway);
+  nn::save(halfway, path());
   whole.train();
   whole.train();
 
-  const Checkpoint loaded = load_checkpoint(path());
+  const Checkpoint loaded = nn::load(path());
   Trainer resumed(models::GLAConfig::from_json(loaded.config));
   restore(loaded, resumed.model, &resumed.adamw, &resumed.scheduler);
   default_generator().set_state(loaded.random.at("default"));
@@ -162,8 +162,8 @@ TEST_F(CheckpointFile, HoldsEveryTypeAndShape) {
   saved.model.emplace("dims", random_tensor({1, 2, 1, 2, 1, 2, 1, 2}));
   for (const CheckpointOptions& options :
        {CheckpointOptions{}, CheckpointOptions{.compression = 4}, CheckpointOptions{.checksums = false}}) {
-    save_checkpoint(path(), saved, options);
-    EXPECT_TRUE(identical(saved.model, load_checkpoint(path()).model));
+    nn::save(saved, path(), options);
+    EXPECT_TRUE(identical(saved.model, nn::load(path()).model));
   }
 }
 
@@ -172,14 +172,14 @@ TEST_F(CheckpointFile, CompressesAndStoresSharedTensorsOnce) {
   Checkpoint shared, separate;
   shared.model = {{"a.x", x}, {"b.x", x.detach()}};
   separate.model = {{"a.x", x}, {"b.x", clone(x)}};
-  save_checkpoint(path("shared.h5"), shared);
-  save_checkpoint(path("separate.h5"), separate);
-  save_checkpoint(path("compressed.h5"), separate, {.compression = 1});
+  nn::save(shared, path("shared.h5"));
+  nn::save(separate, path("separate.h5"));
+  nn::save(separate, path("compressed.h5"), {.compression = 1});
   EXPECT_LT(fs::file_size(path("shared.h5")), 1.1e6);
   EXPECT_GT(fs::file_size(path("separate.h5")), 2e6);
   EXPECT_LT(fs::file_size(path("compressed.h5")), 1e5);
-  EXPECT_TRUE(identical(shared.model, load_checkpoint(path("shared.h5")).model));
-  EXPECT_TRUE(identical(shared.model, load_checkpoint(path("compressed.h5")).model));
+  EXPECT_TRUE(identical(shared.model, nn::load(path("shared.h5")).model));
+  EXPECT_TRUE(identical(shared.model, nn::load(path("compressed.h5")).model));
 }
 
 TEST_F(CheckpointFile, RestoreChecksEverythingBeforeChangingAnything) {
@@ -206,28 +206,28 @@ TEST_F(CheckpointFile, RestoreChecksEverythingBeforeChangingAnything) {
 }
 
 TEST_F(CheckpointFile, SaysWhatIsWrongWithAFile) {
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(path()); }, path() + ": cannot be opened: No such file"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(path()); }, path() + ": cannot be opened: No such file"));
   write_bytes(path(), "");
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(path()); }, path() + ": not an HDF5 file"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(path()); }, path() + ": not an HDF5 file"));
   write_bytes(path(), std::string(10000, 'x'));
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(path()); }, path() + ": not an HDF5 file"));
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(folder_.string()); }, folder_.string() + ": "));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(path()); }, path() + ": not an HDF5 file"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(folder_.string()); }, folder_.string() + ": "));
 }
 
 TEST_F(CheckpointFile, TruncatedFilesAreErrors) {
   Trainer run;
-  save_checkpoint(path(), run.checkpoint());
+  nn::save(run.checkpoint(), path());
   const std::string whole = bytes_of(path());
   for (int i = 0; i < 50; ++i) {
     write_bytes(path("cut.h5"), whole.substr(0, whole.size() * static_cast<std::size_t>(i) / 50));
-    EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(path("cut.h5")); }, "cut.h5: ")) << i;
+    EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(path("cut.h5")); }, "cut.h5: ")) << i;
   }
 }
 
 TEST_F(CheckpointFile, AFlippedByteIsAnErrorOrHarmless) {
   Trainer run;
   const Checkpoint saved = run.checkpoint();
-  save_checkpoint(path(), saved);
+  nn::save(saved, path());
   const std::string whole = bytes_of(path());
   std::mt19937_64 engine(1);
   int errors = 0;
@@ -236,7 +236,7 @@ TEST_F(CheckpointFile, AFlippedByteIsAnErrorOrHarmless) {
     damaged[i < 100 ? static_cast<std::size_t>(i) : engine() % whole.size()] ^= static_cast<char>(1 << (i % 8));
     write_bytes(path("damaged.h5"), damaged);
     try {
-      const Checkpoint loaded = load_checkpoint(path("damaged.h5"));
+      const Checkpoint loaded = nn::load(path("damaged.h5"));
       // What is loaded has the right names or the wrong ones, but never silently wrong numbers.
       for (const auto& [name, x] : loaded.model) {
         const auto original = saved.model.find(name);
@@ -273,37 +273,35 @@ TEST_F(CheckpointFile, AFullDiskLeavesThePreviousFile) {
   Trainer run;
   run.train();
   const Checkpoint saved = run.checkpoint();
-  save_checkpoint(path(), saved);
+  nn::save(saved, path());
   const std::string before = bytes_of(path());
   for (int i = 0; i < 40; ++i) {
     const FileSizeLimit limit(before.size() * static_cast<std::size_t>(i) / 40);
-    EXPECT_TRUE(
-        throws_with<CheckpointError>([&] { save_checkpoint(path(), saved); }, path() + ": cannot be written: File too large"))
+    EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(saved, path()); }, path() + ": cannot be written: File too large"))
         << i;
     EXPECT_EQ(files(), 1u);
   }
   EXPECT_EQ(bytes_of(path()), before);
-  save_checkpoint(path(), saved);  // and the next one works again
-  EXPECT_TRUE(identical(saved.model, load_checkpoint(path()).model));
+  nn::save(saved, path());  // and the next one works again
+  EXPECT_TRUE(identical(saved.model, nn::load(path()).model));
 }
 
 TEST_F(CheckpointFile, FoldersThatCannotBeWrittenAreErrors) {
   const Checkpoint checkpoint = Trainer().checkpoint();
-  EXPECT_TRUE(
-      throws_with<CheckpointError>([&] { save_checkpoint(path("gone/model.h5"), checkpoint); }, "No such file or directory"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(checkpoint, path("gone/model.h5")); }, "No such file or directory"));
   write_bytes(path("file"), "content");
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path("file/model.h5"), checkpoint); }, "Not a directory"));
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint("/proc/model.h5", checkpoint); }, "/proc/model.h5"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(checkpoint, path("file/model.h5")); }, "Not a directory"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(checkpoint, "/proc/model.h5"); }, "/proc/model.h5"));
   fs::create_directories(path("folder.h5"));
   EXPECT_TRUE(
-      throws_with<CheckpointError>([&] { save_checkpoint(path("folder.h5"), checkpoint); }, "cannot be written: Is a directory"));
+      throws_with<CheckpointError>([&] { nn::save(checkpoint, path("folder.h5")); }, "cannot be written: Is a directory"));
   EXPECT_FALSE(fs::exists(path("folder.h5.tmp")));
   fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   const bool is_root = ::geteuid() == 0;
   if (is_root) {  // who may write to read-only folders
     ASSERT_EQ(::seteuid(65534), 0);
   }
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path(), checkpoint); }, "Permission denied"));
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(checkpoint, path()); }, "Permission denied"));
   if (is_root) {
     ASSERT_EQ(::seteuid(0), 0);
   }
@@ -316,7 +314,7 @@ TEST_F(CheckpointFile, WhatIsNoRegularFileIsNotReplaced) {
   fs::create_symlink("loop", path("loop"));
   for (const auto& [name, reason] :
        {std::pair("fifo", "Is not a regular file"), {"link", "Is not a regular file"}, {"loop", "Too many levels"}})
-    EXPECT_TRUE(throws_with<CheckpointError>([&, name = name] { save_checkpoint(path(name), checkpoint); },
+    EXPECT_TRUE(throws_with<CheckpointError>([&, name = name] { nn::save(checkpoint, path(name)); },
                                              path(name) + ": cannot be written: " + reason));
   EXPECT_TRUE(fs::is_fifo(path("fifo")) && fs::is_symlink(path("link")) && fs::is_symlink(path("loop")));
   EXPECT_EQ(files(), 3u);
@@ -328,10 +326,10 @@ TEST_F(CheckpointFile, ASymbolicLinkStaysOne) {
   fs::create_symlink("folder/model.h5", path("first"));
   fs::create_symlink(path("first"), path("second"));
   for (int i = 0; i < 2; ++i) {  // to a file that is not there yet, and to one that is
-    save_checkpoint(path("second"), checkpoint);
+    nn::save(checkpoint, path("second"));
     EXPECT_TRUE(fs::is_symlink(path("first")) && fs::is_symlink(path("second")));
     EXPECT_FALSE(fs::is_symlink(path("folder/model.h5")));
-    EXPECT_TRUE(identical(checkpoint.model, load_checkpoint(path("folder/model.h5")).model));
+    EXPECT_TRUE(identical(checkpoint.model, nn::load(path("folder/model.h5")).model));
   }
   EXPECT_EQ(files(), 3u);
 }
@@ -339,17 +337,17 @@ TEST_F(CheckpointFile, ASymbolicLinkStaysOne) {
 TEST_F(CheckpointFile, NamesThatCollideAreErrors) {
   Checkpoint checkpoint;
   checkpoint.model = {{"a", zeros({1})}, {"a.b", zeros({1})}};
-  EXPECT_TRUE(throws_with<CheckpointError>([&] { save_checkpoint(path(), checkpoint); },
+  EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::save(checkpoint, path()); },
                                            path() + ": /model: 'a' cannot be stored beside 'a.b'"));
   EXPECT_EQ(files(), 0u);
-  EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), {}, {.compression = 10}); }, "compression is 10"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { nn::save({}, path(), {.compression = 10}); }, "compression is 10"));
   checkpoint.model.clear();
   for (const char* config : {"not json", "[1]"}) {
     checkpoint.config = config;
-    EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), checkpoint); }, "config is no JSON object"));
+    EXPECT_TRUE(throws_with<ValueError>([&] { nn::save(checkpoint, path()); }, "config is no JSON object"));
   }
   checkpoint.config = std::string("{}\0", 3);
-  EXPECT_TRUE(throws_with<ValueError>([&] { save_checkpoint(path(), checkpoint); }, "config has a zero byte"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { nn::save(checkpoint, path()); }, "config has a zero byte"));
   EXPECT_EQ(files(), 0u);
 }
 

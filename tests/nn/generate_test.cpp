@@ -135,12 +135,12 @@ TEST_P(Generation, SavedConversationsGoOnTheSame) {
   }
   const auto load = [&] { load_conversation(path, *all[0]); };
   EXPECT_TRUE(throws_with<CheckpointError>(load, path + ": the config is that of another model"));
-  Checkpoint damaged = load_checkpoint(path);
+  Checkpoint damaged = nn::load(path);
   damaged.config = all[0]->config_json();
-  save_checkpoint(path, damaged);
+  nn::save(damaged, path);
   EXPECT_TRUE(throws_with<CheckpointError>(load, path + ": /data: missing layers.0.k_conv"));
   damaged.step = 0;
-  save_checkpoint(path, damaged);
+  nn::save(damaged, path);
   EXPECT_TRUE(throws_with<CheckpointError>(load, "a conversation of 0 tokens"));
   std::ofstream(path) << "nonsense";
   EXPECT_TRUE(throws_with<CheckpointError>(load, path));

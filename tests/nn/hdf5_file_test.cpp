@@ -162,7 +162,7 @@ TEST(HDF5File, TakesNoPagesWithoutBitmap) {
 }
 
 TEST(HDF5File, ChecksCheckpointsAttributes) {
-  EXPECT_EQ(load_checkpoint(kFolder + "good_checkpoint.h5").step, 7);
+  EXPECT_EQ(nn::load(kFolder + "good_checkpoint.h5").step, 7);
   for (const auto& [name, cause] : std::map<std::string, std::string>{
            {"odd_without_format", "not a glade checkpoint"},
            {"odd_without_format_version", "attribute format_version is missing"},
@@ -177,7 +177,7 @@ TEST(HDF5File, ChecksCheckpointsAttributes) {
            {"odd_links", "not a glade checkpoint"},
        }) {
     const std::string path = kFolder + name + ".h5";
-    EXPECT_TRUE(throws_with<CheckpointError>([&] { load_checkpoint(path); }, path + ": " + cause));
+    EXPECT_TRUE(throws_with<CheckpointError>([&] { nn::load(path); }, path + ": " + cause));
   }
 }
 

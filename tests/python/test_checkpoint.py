@@ -66,7 +66,7 @@ def test_what_a_checkpoint_says(tmp_path):
         assert checkpoint.step == 3 and checkpoint.path == str(tmp_path / "model.h5")
         assert checkpoint.config == run[0].config and checkpoint.library_version == glade.__version__ and checkpoint.created
         assert checkpoint.random.keys() == {"default"}
-    checkpoint = glade.load_checkpoint(str(tmp_path / "model.h5"))
+    checkpoint = glade.load(str(tmp_path / "model.h5"))
     assert set(nn.models.from_checkpoint(checkpoint).state_dict()) == set(checkpoint.model)
     for dtype in (glade.bfloat16, "bfloat16"):
         assert nn.models.from_checkpoint(checkpoint, dtype=dtype).config["dtype"] == "bfloat16"
