@@ -75,6 +75,12 @@ void bind_sums(py::module_& module) {
       "looked at where beta is 0. ShapeError for other shapes.");
 }
 
+/// Of nn.functional, which names their arguments.
+void bind_for_functional(py::module_& module) {
+  module.def("_pad", pad, Unlocked());
+  module.def("_normalize", normalize, Unlocked());
+}
+
 void bind_rearrangements(py::module_& module) {
   const auto tile_by = [](const Tensor& x, const py::args& repeats) {
     const auto counts = integers_from_arguments(repeats, "tile");
@@ -156,6 +162,7 @@ void bind_composite(py::module_& module) {
   bind_sums(module);
   bind_rearrangements(module);
   bind_in_place();
+  bind_for_functional(module);
 }
 
 }  // namespace glade::python

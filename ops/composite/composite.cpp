@@ -6,6 +6,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/index/index.h>
 #include <glade/ops/matmul/matmul.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade {
@@ -105,5 +106,39 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   }
   return permute(x, order);
 }
+
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& sizes, Scalar value) {
+  const auto pairs = static_cast<int>(sizes.size() / 2);
+  if (sizes.size() % 2 != 0 || pairs > x.ndim())
+    fail<ValueError>("pad: pad has {} numbers, expected two for each of at most {} dimensions", sizes.size(), x.ndim());
+  Tensor result = x;
+  for (int i = 0; i < pairs; ++i) {
+    const int d = x.ndim() - 1 - i;
+    const std::int64_t before = sizes[static_cast<std::size_t>(2 * i)], behind = sizes[static_cast<std::size_t>(2 * i + 1)];
+    const std::int64_t size = x.shape()[d];
+    if (size + before + behind < 0)
+      fail<ValueError>("pad: {} and {} leave nothing of dimension {} of size {}", before, behind, d, size);
+    result = slice(result, d, std::max<std::int64_t>(-before, 0), size - std::max<std::int64_t>(-behind, 0));
+    const auto border = [&](std::int64_t count) {
+      Shape shape = result.shape();
+      shape[d] = count;
+      return full(shape, value, x.options());
+    };
+    Tensors parts;
+    if (before > 0) parts.push_back(border(before));
+    parts.push_back(result);
+    if (behind > 0) parts.push_back(border(behind));
+    if (parts.size() > 1) result = cat(parts, d);
+  }
+  return result;
+}
+
+Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {
+  return x / maximum(norm(x, p, {dim}, true), full({}, eps, x.options()));
+}
+
+Tensor full_like(const Tensor& x, Scalar value) { return full(x.shape(), value, x.options()); }
+Tensor rand_like(const Tensor& x) { return rand(x.shape(), x.options()); }
+Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.options()); }
 
 }  // namespace glade

@@ -36,5 +36,14 @@ Tensor tile(const Tensor& x, const Shape& repeats);
 /// x with dimension from[i] at place to[i], and the others in their order: a view. ValueError unless both name as many
 /// dimensions, each once.
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);
+/// x with `value` around it: sizes has two numbers for the last dimension, before and behind, then two for the one before it, and
+/// so on; negative ones cut off. ValueError for an odd number of them, for more than two a dimension, or where nothing is left.
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& sizes, Scalar value = 0);
+/// x divided by its p-norm along `dim`, or by eps where that is larger.
+Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
+
+Tensor full_like(const Tensor& x, Scalar value);  ///< `value` in x's shape, dtype and device.
+Tensor rand_like(const Tensor& x);                ///< rand() of x's shape, dtype and device.
+Tensor randn_like(const Tensor& x);               ///< randn() of x's shape, dtype and device.
 
 }  // namespace glade

@@ -112,6 +112,24 @@ TEST_P(Composite, ToIsAMethod) {
   EXPECT_EQ(leaf.grad().to_vector<double>(), (Values{2, 2, 2}));
 }
 
+TEST_P(Composite, BordersAndUnitRows) {
+  const Tensor x = of({1, 2, 3, 4}, {2, 2});
+  EXPECT_EQ(pad(x, {1, 0}).to_vector<double>(), (Values{0, 1, 2, 0, 3, 4}));
+  EXPECT_EQ(pad(x, {0, -1, 1, 1}, 9).to_vector<double>(), (Values{9, 1, 3, 9}));
+  EXPECT_TRUE(throws_with<ValueError>([&] { pad(x, {1}); }, "pad has 1 numbers"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { pad(x, {1, 1, 1, 1, 1, 1}); }, "at most 2 dimensions"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { pad(x, {-2, -1}); }, "-2 and -1 leave nothing of dimension 1 of size 2"));
+  EXPECT_TRUE(testing_support::all_close(normalize(of({3, 4, 0, 0}, {2, 2})), of({0.6, 0.8, 0, 0}, {2, 2})));
+}
+
+TEST_P(Composite, LikeAnotherTensor) {
+  const Tensor x = of({1, 2, 3}, {3, 1});
+  EXPECT_EQ(full_like(x, 2.5).to_vector<double>(), (Values{2.5, 2.5, 2.5}));
+  EXPECT_EQ(full_like(gt(x, 0), false).dtype(), DType::boolean);
+  for (const Tensor& like : {rand_like(x), randn_like(x), full_like(x, 1)})
+    EXPECT_TRUE(like.shape() == x.shape() && like.dtype() == x.dtype() && like.device() == x.device());
+}
+
 TEST_P(Composite, Gradients) {
   const Tensor a = random_leaf({3, 4}, device()), b = random_leaf({4, 2}, device());
   const auto f = [](const Tensors& in) {
@@ -124,7 +142,9 @@ TEST_P(Composite, Gradients) {
                    mv(x, row),
                    addmm(sum(y, {0}), x, y, 0.5, 2),
                    tile(y, {2}),
-                   movedim(x, {0}, {1})};
+                   movedim(x, {0}, {1}),
+                   pad(x, {1, -1, 0, 2}, 7),
+                   normalize(x + 3, 3, 1)};
   };
   EXPECT_TRUE(autograd::gradcheck(f, {a, b}));
 }

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 import glade
+from glade import _glade
 from glade._glade import Tensor, _nn
 from glade._missing import for_module as _for_module
 from glade.typing import DTypeLike
@@ -77,13 +78,7 @@ def rms_norm(input: Tensor, normalized_shape: int | Sequence[int], weight: Tenso
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input divided by its p-norm along dim, or by eps where that is larger."""
-    if p == 2.0:
-        norm = input.square().sum(dim, keepdim=True).sqrt()
-    elif p == 1.0:
-        norm = abs(input).sum(dim, keepdim=True)
-    else:
-        norm = (abs(input) ** p).sum(dim, keepdim=True) ** (1 / p)
-    return input / glade.maximum(norm, eps)
+    return _glade._normalize(input, p, dim, eps)
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
@@ -91,22 +86,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     on; negative ones cut off. ValueError for other modes than "constant"."""
     if mode != "constant":
         raise glade.ValueError(f"pad: mode is {mode!r}, expected 'constant'")
-    if len(pad) % 2 != 0 or len(pad) > 2 * input.ndim:
-        raise glade.ValueError(f"pad: pad has {len(pad)} numbers, expected two for each of at most {input.ndim} dimensions")
-    for i in range(len(pad) // 2):
-        dim, before, after = input.ndim - 1 - i, pad[2 * i], pad[2 * i + 1]
-        size = input.shape[dim]
-        if size + before + after < 0:
-            raise glade.ValueError(f"pad: {before} and {after} leave nothing of dimension {dim} of size {size}")
-        input = glade.slice(input, dim, max(-before, 0), size - max(-after, 0))
-        parts = [input]
-        for count, place in ((before, 0), (after, 1)):
-            if count > 0:
-                shape = list(input.shape)
-                shape[dim] = count
-                parts.insert(place * len(parts), glade.full(shape, value, dtype=input.dtype, device=input.device))
-        input = glade.cat(parts, dim) if len(parts) > 1 else input
-    return input
+    return _glade._pad(input, list(pad), value)
 
 
 def scaled_dot_product_attention(
