@@ -247,6 +247,7 @@ def explain(message: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
         return f"{name}: the arguments ({kinds}) do not fit {expected}"
     furthest = max(problem.position for problem in problems)
     best = [problem for problem in problems if problem.position == furthest]
+    best.sort(key=lambda problem: "did you mean" not in problem.text)
     text = best[0].text
     expected = [problem.expected for problem in best if problem.expected and problem.text == text]
     return f"{name}: {text}" + (f", expected {' or '.join(dict.fromkeys(expected))}" if expected else "")

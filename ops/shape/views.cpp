@@ -31,7 +31,7 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
 }
 
 /// `shape` with its one -1 worked out from x's number of elements.
-Shape resolve_shape(const Tensor& x, const Shape& shape) {
+Shape resolve_shape(const char* operation, const Tensor& x, const Shape& shape) {
   Shape result = shape;
   std::int64_t known = 1;
   int unknown = -1;
@@ -41,13 +41,13 @@ Shape resolve_shape(const Tensor& x, const Shape& shape) {
       overflows |= __builtin_mul_overflow(known, shape[d], &known);
     } else {
       if (shape[d] != -1 || unknown >= 0)
-        fail<ShapeError>("reshape: shape is {}: expected sizes of at least 0 and at most one -1", shape);
+        fail<ShapeError>("{}: shape is {}: expected sizes of at least 0 and at most one -1", operation, shape);
       unknown = d;
     }
   }
   if (unknown >= 0 && !overflows && known > 0 && x.numel() % known == 0) result[unknown] = x.numel() / known;
   else if (unknown >= 0 || overflows || known != x.numel())
-    fail<ShapeError>("reshape: x is {} with {} elements, which do not fill shape {}", x.shape(), x.numel(), shape);
+    fail<ShapeError>("{}: x is {} with {} elements, which do not fill shape {}", operation, x.shape(), x.numel(), shape);
   return result;
 }
 
@@ -89,7 +89,7 @@ Tensor take_range(const Tensor& x, Range range) {
 }  // namespace
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
-  const Shape resolved = resolve_shape(x, shape);
+  const Shape resolved = resolve_shape("reshape", x, shape);
   const std::optional<Strides> strides = view_strides(x, resolved);
   Tensor y = strides ? x.as_strided(resolved, *strides, x.offset())
                      : contiguous_data(x).as_strided(resolved, resolved.contiguous_strides(), 0);
@@ -100,7 +100,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 }
 
 Tensor view(const Tensor& x, const Shape& shape) {
-  if (!view_strides(x, resolve_shape(x, shape)))
+  if (!view_strides(x, resolve_shape("view", x, shape)))
     fail<ShapeError>("view: x of shape {} and strides {} cannot be seen as {} without a copy: use reshape", x.shape(),
                      x.strides(), shape);
   return reshape(x, shape);
@@ -109,7 +109,7 @@ Tensor view(const Tensor& x, const Shape& shape) {
 Tensor flatten(const Tensor& x, std::int64_t start, std::int64_t end) {
   if (x.ndim() == 0) return reshape(x, {1});
   const int first = normalize_dim(start, x.ndim(), "flatten"), last = normalize_dim(end, x.ndim(), "flatten");
-  if (first > last) fail<ShapeError>("flatten: start {} is behind end {} for x {}", start, end, x.shape());
+  if (first > last) fail<ShapeError>("flatten: start_dim {} is behind end_dim {} for x {}", start, end, x.shape());
   Shape shape;
   for (int d = 0; d < x.ndim(); ++d) {
     if (d > first && d <= last) shape[first] *= x.shape()[d];

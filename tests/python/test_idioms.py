@@ -206,7 +206,7 @@ def test_values_and_indices():
 
 REFUSED = [
     ("m - True", "DTypeError", "subtract: expected numbers, got bool and bool"), ("True - m", "DTypeError", "subtract: expected numbers, got bool and bool"),
-    ("i ** -1", "ValueError", "integers to the power -1 are no integers"), ("i % 0", "ValueError", "division of integers by 0"), ("x.T.view(-1)", "ShapeError", "use reshape"),
+    ("i ** -1", "ValueError", "integers to the power -1 are no integers"), ("i % 0", "ValueError", "division of integers by 0"), ("x.T.view(-1)", "ShapeError", "use reshape"), ("x.view(5, 5)", "ShapeError", "^view: x is"), ("x.reshape(5, 5)", "ShapeError", "^reshape: x is"),
     ("x & 1", "DTypeError", "bitwise_and: expected integers or bools, got float64"), ("x.clamp()", "ValueError", "expected min, max or both"), ("z.t()", "ShapeError", "at most two dimensions"),
     ("x.masked_fill(x, 0)", "DTypeError", "mask is float64: expected bool"), ("i.div_(2)", "DTypeError", "does not stay int64"), ("glade.embedding(x, i)", "DTypeError", r"expected embedding\(indices, weight\)"),
     ("glade.ones(1, dtype='float')", "ValueError", "unknown dtype 'float': expected float64, float32"), ("x.norm('nuc')", "ValueError", "p is 'nuc'"), ("x.div(2, rounding_mode='up')", "ValueError", "rounding_mode is 'up', expected 'floor' or 'trunc'"),

@@ -14,6 +14,8 @@ LINEAR = nn.Linear(2, 3)
 CALLS = [
     # other libraries' names
     (lambda: MATRIX.sum(axis=0), "sum: no argument 'axis', did you mean 'dim'?"),
+    (lambda: MATRIX.max(axis=0), "max: no argument 'axis', did you mean 'dim'?"),
+    (lambda: glade.min(MATRIX, axis=0), "min: no argument 'axis', did you mean 'dim'?"),
     (lambda: glade.mean(MATRIX, axis=0), "mean: no argument 'axis', did you mean 'dim'?"),
     (lambda: MATRIX.sum(0, keepdims=True), "sum: no argument 'keepdims', did you mean 'keepdim'?"),
     (lambda: glade.softmax(input=MATRIX, dim=1), "softmax: no argument 'input', did you mean 'x'?"),
