@@ -138,7 +138,7 @@ TEST_P(ShapeTest, Flatten) {
   EXPECT_EQ(flatten(x, 1, 1).shape(), (Shape{2, 3, 4, 5}));
   EXPECT_EQ(flatten(counting({})).shape(), (Shape{1}));
   EXPECT_EQ(flatten(x, 1, 2).to_vector<double>(), x.to_vector<double>());
-  EXPECT_TRUE(throws_with<ShapeError>([&] { flatten(x, 2, 1); }, "flatten: start 2 is behind end 1"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { flatten(x, 2, 1); }, "flatten: start_dim 2 is behind end_dim 1"));
   EXPECT_TRUE(throws_with<IndexError>([&] { flatten(x, 0, 4); }, "flatten"));
 }
 
