@@ -108,13 +108,13 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
 }
 
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& sizes, Scalar value) {
-  const auto pairs = static_cast<int>(sizes.size() / 2);
-  if (sizes.size() % 2 != 0 || pairs > x.ndim())
+  const std::size_t pairs = sizes.size() / 2;
+  if (sizes.size() % 2 != 0 || pairs > static_cast<std::size_t>(x.ndim()))
     fail<ValueError>("pad: pad has {} numbers, expected two for each of at most {} dimensions", sizes.size(), x.ndim());
   Tensor result = x;
-  for (int i = 0; i < pairs; ++i) {
-    const int d = x.ndim() - 1 - i;
-    const std::int64_t before = sizes[static_cast<std::size_t>(2 * i)], behind = sizes[static_cast<std::size_t>(2 * i + 1)];
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const int d = x.ndim() - 1 - static_cast<int>(i);
+    const std::int64_t before = sizes[2 * i], behind = sizes[2 * i + 1];
     const std::int64_t size = x.shape()[d];
     if (size + before + behind < 0)
       fail<ValueError>("pad: {} and {} leave nothing of dimension {} of size {}", before, behind, d, size);
