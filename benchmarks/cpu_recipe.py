@@ -3,7 +3,8 @@
     PYTHONPATH=build/python cpu_recipe.py --data data/bible.txt --seconds 150 --log recipes.jsonl [--recipes recipes.json] [--jobs 14]
     cpu_recipe.py --show recipes.jsonl
 
-A recipe is an object of the fields below, which also shows their defaults, those of train_lm; recipes.json is a list of such objects. Each
+A recipe is an object of the fields below, which also shows their defaults; recipes.json is a list of such objects. The defaults are those of
+train_lm except for its short convolutions and initial weights: "config": {"use_short_conv": true, "initializer_range": 0.0566}. Each recipe
 trains in a process of its own on --threads cores of its own, and is measured on the text that train_lm validates on. The learning rate
 follows the time up to --seconds, or the steps up to --steps. The log gets a line for each recipe. --show ranks them.
 """
@@ -27,7 +28,7 @@ FIELDS = dict(
     # the model; fields of its configuration that are not here go into "config"
     model="gla", layers=2, hidden=128, heads=2, dtype="float32", config={},
     # the training
-    batch=16, seq_len=128, lr=3e-3, warmup=50, schedule="cosine", final=0.1, decay=0.2, weight_decay=0.1, grad_clip=1.0, beta2=0.95,
+    batch=8, seq_len=128, lr=4e-3, warmup=50, schedule="cosine", final=0.1, decay=0.2, weight_decay=0.1, grad_clip=1.0, beta2=0.95,
     # shorter sequences, and as many more in a batch, for a share of the time at first
     short_seq_len=128, short_share=0.0,
     # of an exponential moving average of the weights, which is measured instead of them; 0: none

@@ -13,12 +13,13 @@ namespace {
 struct Defaults {
   const char* model = "gla";
   std::int64_t accumulate = 1, warmup = 50;
-  double lr = 3e-3, weight_decay = 0.1, grad_clip = 1;
+  double weight_decay = 0.1, grad_clip = 1;
   std::uint64_t seed = 0;
 };
 constexpr Defaults kDefaults;
 
-std::string by_device(std::int64_t DeviceDefaults::*field) {
+template <class T>
+std::string by_device(T DeviceDefaults::*field) {
   return fmt::format("{} on the CPU, {} on CUDA", kCpuDefaults.*field, kCudaDefaults.*field);
 }
 
@@ -49,7 +50,7 @@ void add_run_options(CLI::App& app, Options& o) {
   add.size("--heads", o.heads, "Number of heads in a layer", by_device(&DeviceDefaults::heads));
   app.add_option("--short-conv", o.short_conv, "Tokens that short convolutions of queries, keys and values see, in gla; 0: none")
       ->check(non_negative_number())
-      ->default_str("0");
+      ->default_str(by_device(&DeviceDefaults::short_conv));
   app.add_option("--dtype", o.dtype, "Type of activations; float16 trains with a loss scale")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->default_str("float32 on the CPU, bfloat16 on CUDA");
@@ -64,7 +65,9 @@ void add_run_options(CLI::App& app, Options& o) {
   CLI::Option* steps =
       add.size("--steps", o.steps, "Steps of the whole run, those before --resume included", by_device(&DeviceDefaults::steps));
   app.add_option("--minutes", o.minutes, "Minutes to train for, instead of --steps")->check(positive_number())->excludes(steps);
-  add.number("--lr", o.lr, "Highest learning rate", kDefaults.lr);
+  app.add_option("--lr", o.lr, "Highest learning rate")
+      ->check(non_negative_number())
+      ->default_str(by_device(&DeviceDefaults::lr));
   add.number("--warmup", o.warmup, "Steps until the learning rate is highest", kDefaults.warmup);
   app.add_option(
          "--schedule", o.schedule,
@@ -144,7 +147,7 @@ Run::Run(const Options& o, const DeviceDefaults& defaults, RunSettings& settings
       seed(static_cast<std::uint64_t>(settings.fixed("--seed", o.seed, static_cast<std::int64_t>(kDefaults.seed)))),
       steps(settings.schedule("--steps", o.steps, defaults.steps)),
       minutes(settings.schedule("--minutes", o.steps ? std::optional(0.0) : o.minutes, 0.0)),
-      lr(settings.schedule("--lr", o.lr, kDefaults.lr)),
+      lr(settings.schedule("--lr", o.lr, defaults.lr)),
       warmup(settings.schedule("--warmup", o.warmup, kDefaults.warmup)),
       weight_decay(settings.schedule("--weight-decay", o.weight_decay, kDefaults.weight_decay)),
       grad_clip(settings.schedule("--grad-clip", o.grad_clip, kDefaults.grad_clip)),

@@ -22,17 +22,18 @@ struct Options {
   std::optional<std::uint64_t> seed;
   bool packed = false, eager = false, recompute = false;
   std::optional<std::int64_t> data_parallel;
-  std::int64_t sequence_parallel = 1, stop_at = 0, eval_every = 250, save_every = 0;
+  std::int64_t sequence_parallel = 1, stop_at = 0, eval_every = 500, save_every = 0;
   int shard = 0, keep = 0;
 };
 
 /// Of the options that depend on the device.
 struct DeviceDefaults {
   glade::DType dtype;
-  std::int64_t layers, hidden, heads, seq_len, batch, steps;
+  std::int64_t layers, hidden, heads, short_conv, seq_len, batch, steps;
+  double lr;
 };
-inline constexpr DeviceDefaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 128, 16, 1500};
-inline constexpr DeviceDefaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 256, 64, 2000};
+inline constexpr DeviceDefaults kCpuDefaults{glade::DType::float32, 2, 128, 2, 4, 128, 8, 2800, 4e-3};
+inline constexpr DeviceDefaults kCudaDefaults{glade::DType::bfloat16, 6, 384, 6, 0, 256, 64, 2000, 3e-3};
 
 /// How the learning rate falls after the warmup: the values of --schedule, in the order of the numbers in checkpoints.
 inline const std::vector<std::string> kSchedules{"cosine", "wsd"};

@@ -13,9 +13,9 @@ MODELS = ["gla", "lightning"]
 SCHEDULES = ["cosine", "wsd"]  # in the order of the numbers in checkpoints
 
 # For options that are given neither on the command line nor by the checkpoint to resume from.
-DEFAULTS = dict(accumulate=1, seed=0, minutes=0.0, lr=3e-3, warmup=50, weight_decay=0.1, grad_clip=1.0)
-CPU_DEFAULTS = dict(dtype="float32", layers=2, hidden=128, heads=2, seq_len=128, batch=16, steps=1500)
-CUDA_DEFAULTS = dict(dtype="bfloat16", layers=6, hidden=384, heads=6, seq_len=256, batch=64, steps=2000)
+DEFAULTS = dict(accumulate=1, seed=0, minutes=0.0, warmup=50, weight_decay=0.1, grad_clip=1.0)
+CPU_DEFAULTS = dict(dtype="float32", layers=2, hidden=128, heads=2, short_conv=4, seq_len=128, batch=8, steps=2800, lr=4e-3)
+CUDA_DEFAULTS = dict(dtype="bfloat16", layers=6, hidden=384, heads=6, short_conv=0, seq_len=256, batch=64, steps=2000, lr=3e-3)
 
 
 def add_run_options(parser):
@@ -30,8 +30,7 @@ def add_run_options(parser):
     add(parser, "--layers", "Number of layers", size)
     add(parser, "--hidden", "Size of the hidden vectors", size)
     add(parser, "--heads", "Number of heads in a layer", size)
-    text = "Tokens that short convolutions of queries, keys and values see, in gla; 0: none"
-    parser.option("--short-conv", text, shown=0, type=count, metavar="N")
+    add(parser, "--short-conv", "Tokens that short convolutions of queries, keys and values see, in gla; 0: none", count)
     shown = "float32 on the CPU, bfloat16 on CUDA"
     parser.option("--dtype", "Type of activations; float16 trains with a loss scale", shown=shown, choices=DTYPES, metavar="|".join(DTYPES))
     add(parser, "--seq-len", "Tokens in a sequence", size)
@@ -69,7 +68,7 @@ def make_parser():
     parser.add_argument("--eager", action="store_true", help="Do not capture steps on CUDA in graphs")
     text = "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none"
     parser.option("--stop-at", text, 0, type=count, metavar="N")
-    parser.option("--eval-every", "Steps between validations; 0: only at the end", 250, type=count, metavar="N")
+    parser.option("--eval-every", "Steps between validations; 0: only at the end", 500, type=count, metavar="N")
     parser.option("--save", "Checkpoint to write at the end and on Ctrl-C", type=file_name, metavar="FILE.h5")
     parser.option("--save-every", "Steps between checkpoints; 0: only at the end", 0, type=count, metavar="N")
     text = "Number of checkpoints to keep, with their step in the name; 0: one, under its own name"

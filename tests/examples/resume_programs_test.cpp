@@ -43,7 +43,7 @@ TEST_F(ResumePrograms, RefusesAnotherRunByName) {
                                                                                   {"--layers", "1", "2"},
                                                                                   {"--hidden", "32", "64"},
                                                                                   {"--heads", "2", "4"},
-                                                                                  {"--short-conv", "0", "4"},
+                                                                                  {"--short-conv", "4", "0"},
                                                                                   {"--dtype", "float32", "bfloat16"},
                                                                                   {"--seq-len", "32", "33"},
                                                                                   {"--batch", "4", "5"},
@@ -69,7 +69,7 @@ TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
   EXPECT_EQ(warning("--minutes 0.5"), begin + "--minutes 0 and goes on with --minutes 0.5\n");
   EXPECT_EQ(warning("--lr 0.001 --warmup 2 --weight-decay 0 --grad-clip 2"),
             begin +
-                "--lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
+                "--lr 0.004, --warmup 5, --weight-decay 0.1, --grad-clip 1 and goes on with --lr 0.001, --warmup 2, "
                 "--weight-decay 0, --grad-clip 2\n");
   EXPECT_EQ(warning("--schedule wsd"), begin + "--schedule cosine and goes on with --schedule wsd\n");
   EXPECT_EQ(warning("--steps 4"), "");

@@ -13,7 +13,7 @@ import glade
 from programs import ROOT, call, cpp, refused, start, wait_until
 from programs import python as python_program
 
-OPTIONS = "--hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --warmup 2 --eval-every 4".split()
+OPTIONS = "--hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --lr 0.003 --warmup 2 --eval-every 4".split()
 ON_CPU = [*OPTIONS, "--device", "cpu"]
 
 

@@ -30,7 +30,7 @@ def test_every_option_is_described(name, tmp_path):
     assert len(found) > 8 and all(len(description) > 8 for description in found.values())
     assert not re.search(r"None|inf\b|<|\d{5}", " ".join(found.values()))
     if name == "train_lm":
-        assert found["--lr"] == "Highest learning rate [0.003]"
+        assert found["--lr"] == "Highest learning rate [0.004 on the CPU, 0.003 on CUDA]"
         assert found["--seq-len"] == "Tokens in a sequence [128 on the CPU, 256 on CUDA]"
 
 

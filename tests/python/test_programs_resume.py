@@ -41,7 +41,7 @@ def test_settings_in_the_checkpoint(folder):
     found = {name.removeprefix("run."): x for name, x in glade.load(folder / "model.h5").data.items() if name.startswith("run.")}
     tokens = np.frombuffer((folder / "text.txt").read_bytes(), np.uint8).astype("<i8")
     expected = dict(seq_len=32, batch=4, accumulate=2, packed=0, seed=7, steps=4, warmup=5, schedule=0, data_tokens=len(tokens))
-    expected |= dict(minutes=0.0, lr=0.003, weight_decay=0.1, grad_clip=1.0, data_crc32=zlib.crc32(tokens.tobytes()))
+    expected |= dict(minutes=0.0, lr=0.004, weight_decay=0.1, grad_clip=1.0, data_crc32=zlib.crc32(tokens.tobytes()))
     assert {name: x.item() for name, x in found.items()} == expected
     assert {name for name, x in found.items() if x.dtype == glade.float64} == {"minutes", "lr", "weight_decay", "grad_clip"}
     assert all(x.dtype in (glade.int64, glade.float64) and x.shape == () for x in found.values())
@@ -91,7 +91,7 @@ def test_schedules(folder):
         call([*program("train_lm"), *SMALL, "--minutes", "0.02", "--schedule", "wsd", "--log", "minutes.csv"], folder)
         with open(folder / "minutes.csv") as file:
             rates = [float(row["learning_rate"]) for row in csv.DictReader(file) if row["loss"]]
-        assert max(rates) == 0.003 and rates[len(rates) // 2] == 0.003 and rates[-1] < 0.003
+        assert max(rates) == 0.004 and rates[len(rates) // 2] == 0.004 and rates[-1] < 0.004
     code, line = refused([*python("train_lm"), *SMALL, "--schedule", "linear"], folder)
     assert code == 2 and line.startswith("train_lm.py: --schedule: invalid choice: 'linear'")
 
@@ -101,7 +101,7 @@ REFUSED = [
     (["--layers", "2"], "--layers 1, not 2"),
     (["--hidden", "64"], "--hidden 32, not 64"),
     (["--heads", "4"], "--heads 2, not 4"),
-    (["--short-conv", "4"], "--short-conv 0, not 4"),
+    (["--short-conv", "0"], "--short-conv 4, not 0"),
     (["--dtype", "bfloat16"], "--dtype float32, not bfloat16"),
     (["--seq-len", "33"], "--seq-len 32, not 33"),
     (["--batch", "5"], "--batch 4, not 5"),
@@ -130,7 +130,7 @@ def test_another_schedule_is_a_warning(folder):
         ("--minutes 0.5", "--minutes 0", "--minutes 0.5"),
         (
             "--steps 6 --lr 0.001 --warmup 2 --weight-decay 0 --grad-clip 2 --schedule wsd",
-            "--steps 4, --lr 0.003, --warmup 5, --weight-decay 0.1, --grad-clip 1, --schedule cosine",
+            "--steps 4, --lr 0.004, --warmup 5, --weight-decay 0.1, --grad-clip 1, --schedule cosine",
             "--steps 6, --lr 0.001, --warmup 2, --weight-decay 0, --grad-clip 2, --schedule wsd",
         ),
     ]:
@@ -146,7 +146,7 @@ def test_checkpoints_of_earlier_versions(folder):
     """They hold no settings: what the options say is believed."""
     old = glade.CheckpointFile(folder / "model.h5")
     model = glade.nn.models.from_checkpoint(old.load())
-    optimizer = glade.optim.AdamW(glade.optim.decay_matrices(model.named_parameters(), 0.1), lr=0.003, betas=(0.9, 0.95))
+    optimizer = glade.optim.AdamW(glade.optim.decay_matrices(model.named_parameters(), 0.1), lr=0.004, betas=(0.9, 0.95))
     scheduler = glade.optim.LRScheduler(optimizer, glade.optim.warmup_cosine_lr(4, 4))
     old.restore(model, optimizer, scheduler)
     data = {name: x for name, x in old.data.items() if not name.startswith("run.")}
