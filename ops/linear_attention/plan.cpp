@@ -147,19 +147,19 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   plan.scan_key_tiles = plan_scan_key_tiles(p, plan.segments - 1);
 }
 
-enum class Sm90Role { forward, values, keys };  // the latter two backward
+enum class Sm90Role { values, keys };
 
-/// A fused pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
-Sm90PassPlan plan_pass(const AttentionProblem& p, const AttentionConfig& config, Sm90Role role, bool gate_gradients,
-                       std::int64_t least_segments = 1) {
+/// A fused backward pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
+Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig& config, Sm90Role role, bool gate_gradients,
+                                std::int64_t least_segments = 1) {
   const std::int64_t outer = role == Sm90Role::keys ? p.K : p.V, inner = role == Sm90Role::keys ? p.V : p.K;
   const bool narrow = role == Sm90Role::keys && gate_gradients;  // gradients of gates leave no registers for wide blocks
   const std::int64_t chunks = chunks_of(p), blocks = tiles(outer) * all_heads(p), fill = p.gpu.multiprocessors;
-  // Measured: more launches and the pass over the states pay in sequences from these lengths on, backward in shorter ones.
+  // Measured: more launches and the pass over the states pay in sequences from these lengths on.
   constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunkTokens;
   std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
-  if (role != Sm90Role::forward && chunks >= kShortestOfFour) most_segments = std::max<std::int64_t>(most_segments, 4);
-  const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : role == Sm90Role::forward ? 32 : 16;
+  if (chunks >= kShortestOfFour) most_segments = std::max<std::int64_t>(most_segments, 4);
+  const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : 16;
   // A multiprocessor has one block at a time. Measured: a wide block takes 1.3 times as long with per-channel gates and 1.5
   // times without, so it pays where it saves waves. Where the blocks fill no wave, but sequences are split in any case, wide
   // blocks do less work in all.
@@ -177,6 +177,51 @@ Sm90PassPlan plan_pass(const AttentionProblem& p, const AttentionConfig& config,
   return plan;
 }
 
+/// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
+/// with up to 40 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
+/// average.
+double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
+  constexpr double kScan = 0.36, kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
+  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), n = plan.segments;
+  const auto waves = [](std::int64_t blocks, std::int64_t at_once) { return static_cast<double>(ceil_div(blocks, at_once)); };
+  const std::int64_t blocks = (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
+  const double chunk = (p.K <= kChunkTokens       ? 0.85
+                        : p.K <= 2 * kChunkTokens ? 1.1
+                                                  : 1.2) *
+                       (!plan.wide_blocks ? 1
+                        : p.gk            ? kWideWithGk
+                                          : kWide);
+  const double segment = static_cast<double>(plan.segment_chunks);
+  const double outputs = waves(blocks * n, fill) * (segment * chunk + kWave);
+  if (n == 1) return outputs;
+  const std::int64_t scan = ceil_div(scan_blocks(p) * (n - 1), plan.scan_key_tiles);
+  const double states = plan.scan_for_states ? waves(scan, plan.scan_key_tiles == 1 ? 2 * fill : fill) * segment * kScan
+                                             : waves(blocks * (n - 1), fill) * segment * chunk * kPassWithoutOutputs;
+  return outputs + states + kJoin + static_cast<double>(n) * kSegment;
+}
+
+/// The forward pass that costs least, in `least_segments` segments at least.
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments) {
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  const std::int64_t fill = p.gpu.multiprocessors;
+  Sm90PassPlan best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const bool wide : {false, true}) {
+    if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
+    const std::int64_t blocks = std::max<std::int64_t>((wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p), 1);
+    const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * fill / blocks, chunks_of(p) / kShortestSegment), 1);
+    for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
+      Sm90PassPlan plan;
+      plan.wide_blocks = wide;
+      set_segments(plan, p, config, std::max(n, least_segments));
+      set_state_scan(plan, p);
+      if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
+    }
+  }
+  return best;
+}
+
 /// The passes for dv, and for dq and dk.
 void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
                           Sm90PassPlan& keys) {
@@ -184,8 +229,8 @@ void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& conf
   const bool few_heads = 4 * tiles(p.K) * all_heads(p) <= p.gpu.multiprocessors;
   constexpr std::int64_t kShortest = 8;
   const std::int64_t least = gate_gradients && few_heads && p.length >= kShortest * kChunkTokens ? 4 : 1;
-  values = plan_pass(p, config, Sm90Role::values, gate_gradients, least);
-  keys = plan_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
+  values = plan_backward_pass(p, config, Sm90Role::values, gate_gradients, least);
+  keys = plan_backward_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
 }
 
 /// The forward pass of the fused kernels. Where the backward pass will take sequences in segments, outputs in as many cost
@@ -199,7 +244,7 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
-  plan.pass = plan_pass(p, config, Sm90Role::forward, false, least);
+  plan.pass = plan_forward_pass(p, config, least);
   plan.keeps_states = may_keep && plan.pass.segments > 1;
 }
 
