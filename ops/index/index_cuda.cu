@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
   if (p >= 0 && p < g.n) atomicMax(last + (row / g.m * g.n + p) * g.inner + i % g.inner, static_cast<long long>(row % g.m));
 }
 
-/// visit_floating, and int64 and int32.
+/// The shape that positions are found in.
 struct Coordinates {
   int ndim;
   std::int64_t shape[kMaxDims];
@@ -223,6 +223,7 @@ __global__ void __launch_bounds__(kThreads) nonzero_kernel(std::int64_t* positio
   to[0] = rest;
 }
 
+/// visit_floating, and int64 and int32.
 template <class F>
 void visit_summable(DType dtype, const F& f) {
   if (dtype == DType::int64 || dtype == DType::int32) visit_index(dtype, f);
