@@ -50,7 +50,8 @@ primary_domain = None
 # Names of the languages' own libraries and of packages beside glade: the site has no page for them.
 nitpick_ignore_regex = [
     (r"cpp:.*", r"(std|Args|cuda\w*)(::.*)?|u?int\d+_t|size_t"),
-    (r"cpp:.*", r"State|ComputeType<T>::type"),  # a struct that no header defines; a type that depends on T
+    # Classes that no public header defines, and a type that depends on T.
+    (r"cpp:.*", r"State|Shards|ComputeType<T>::type"),
     (r"py:.*", r"(numpy|np|torch|h5py|collections|typing|os|contextlib|pathlib|enum)\..*"),
 ]
 
