@@ -177,6 +177,11 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   return plan;
 }
 
+/// Blocks of a forward pass in one segment.
+std::int64_t forward_blocks(const AttentionProblem& p, bool wide) {
+  return (wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
+}
+
 /// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
 /// with up to 40 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
 /// average.
@@ -185,7 +190,7 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kScan = 0.36, kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
   const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), n = plan.segments;
   const auto waves = [](std::int64_t blocks, std::int64_t at_once) { return static_cast<double>(ceil_div(blocks, at_once)); };
-  const std::int64_t blocks = (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
+  const std::int64_t blocks = forward_blocks(p, plan.wide_blocks);
   const double chunk = (p.K <= kChunkTokens       ? 0.85
                         : p.K <= 2 * kChunkTokens ? 1.1
                                                   : 1.2) *
@@ -209,7 +214,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   double least = std::numeric_limits<double>::infinity();
   for (const bool wide : {false, true}) {
     if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
-    const std::int64_t blocks = std::max<std::int64_t>((wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p), 1);
+    const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
     const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * fill / blocks, chunks_of(p) / kShortestSegment), 1);
     for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
       Sm90PassPlan plan;
