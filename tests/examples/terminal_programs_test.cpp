@@ -101,8 +101,8 @@ TEST_F(TerminalPrograms, HelpShowsDefaultsAndPlainUnits) {
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 130u) << line;
   }
   const std::string help = run_shell(GLADE_EXAMPLES "/train_lm --help").output;
-  for (const char* line : {"--seq-len N ", "[128 on the CPU, 256 on CUDA]", "--model gla|lightning", "--lr NUMBER", "[50]",
-                           "--data FILE ...", "(required)"})
+  for (const char* line : {"--seq-len N ", "[128 on the CPU, 256 on CUDA]", "--model gla|lightning", "--lr NUMBER",
+                           "[0.004 on the CPU, 0.003 on CUDA]", "[50]", "--data FILE ...", "(required)"})
     EXPECT_NE(help.find(line), std::string::npos) << line << " in " << help;
 }
 
