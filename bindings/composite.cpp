@@ -39,9 +39,8 @@ void bind_logic(py::module_& module) {
       module, "count_nonzero",
       [](const Tensor& x, const std::optional<OneOrMore>& dim) { return count_nonzero(x, dim ? several(*dim) : Dims{}); },
       arg("x"), arg("dim") = py::none(), Unlocked(),
-      "How many elements are not 0 over `dim` (one dimension, several, or all without it): int64. IndexError for a dimension "
-      "that "
-      "x has not.");
+      "How many elements are not 0 over `dim` (one dimension, several, or all without it): int64. IndexError if x has no such "
+      "dimension.");
 }
 
 void bind_sums(py::module_& module) {
@@ -99,8 +98,7 @@ void bind_rearrangements(py::module_& module) {
       },
       arg("x"), arg("source"), arg("destination"),
       "A view with the dimensions `source` (one, or several) at the places `destination`, and the others in their order. "
-      "IndexError "
-      "for a dimension that x has not, ValueError for one given twice.");
+      "IndexError if x has no such dimension, ValueError for one given twice.");
   def_method(
       "expand_as", [](const Tensor& x, const Tensor& other) { return expand(x, other.shape()); }, arg("other"),
       "A view broadcast to another tensor's shape. ShapeError where that does not fit.");

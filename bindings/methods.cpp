@@ -81,12 +81,12 @@ void bind_methods(py::module_& module) {
   def_method("numel", &Tensor::numel, "The number of elements.");
   def_method(
       "size", [](const Tensor& x) { return x.shape(); },
-      "The sizes of the dimensions, or the size of one. IndexError for one that x has not.");
+      "The sizes of the dimensions, or the size of one. IndexError if x has no such dimension.");
   def_method("size", &Tensor::size, arg("dim"));
   def_method("dim", &Tensor::ndim, "The number of dimensions.");
   def_method(
       "stride", [](const Tensor& x) { return x.strides(); },
-      "The strides of the dimensions in elements, or that of one. IndexError for one that x has not.");
+      "The strides of the dimensions in elements, or that of one. IndexError if x has no such dimension.");
   def_method(
       "stride", [](const Tensor& x, std::int64_t dim) { return x.strides()[normalize_dim(dim, x.ndim(), "stride")]; },
       arg("dim"));

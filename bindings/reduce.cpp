@@ -22,7 +22,7 @@ Dims dims_of(const DimsArgument& argument) {
   return std::get<Dims>(*argument);
 }
 
-constexpr const char* kBadDim = " IndexError for a dimension that x has not, ValueError for one given twice.";
+constexpr const char* kBadDim = " IndexError if x has no such dimension, ValueError for one given twice.";
 
 void def_reduction(py::module_& module, const char* name, Tensor (*reduce)(const Tensor&, const Dims&, bool),
                    const std::string& doc) {
@@ -52,12 +52,11 @@ struct Extremum {
 
 /// max and min: of all elements, along a dimension with the positions, of two tensors.
 void def_extremum(py::module_& module, const char* name, Extremum f, const std::string& which, const std::string& over_dims) {
-  const std::string doc =
-      "The " + which + " element. Along `dim`, (values, indices): the " + which +
-      " elements and the int64 positions of the first of them. Of two tensors, the " + which +
-      " of both, element by element. NaN wins. ShapeError for no elements, IndexError for a dimension that x has "
-      "not; ValueError for several dimensions, which " +
-      over_dims + " takes.";
+  const std::string doc = "The " + which + " element. Along `dim`, (values, indices): the " + which +
+                          " elements and the int64 positions of the first of them. Of two tensors, the " + which +
+                          " of both, element by element. NaN wins. ShapeError for no elements, IndexError if x has no such "
+                          "dimension; ValueError for several dimensions, which " +
+                          over_dims + " takes.";
   def_both(module, name, f.all, arg("x"), Unlocked(), doc.c_str());
   def_both(module, name, f.along, arg("x"), arg("dim"), arg("keepdim") = false, Unlocked());
   def_both(module, name, f.of_two, arg("x"), arg("other"), Unlocked());
@@ -72,7 +71,7 @@ void def_extremum(py::module_& module, const char* name, Extremum f, const std::
 /// An operation along one dimension, which `extra` names.
 template <class F, class... Extra>
 void def_along(py::module_& module, const char* name, F f, const std::string& doc, const Extra&... extra) {
-  def_both(module, name, f, arg("x"), extra..., Unlocked(), (doc + " IndexError for a dimension that x has not.").c_str());
+  def_both(module, name, f, arg("x"), extra..., Unlocked(), (doc + " IndexError if x has no such dimension.").c_str());
 }
 
 }  // namespace
@@ -103,7 +102,7 @@ void bind_reduce(py::module_& module) {
       },
       arg("x"), arg("p") = 2.0, arg("dim") = py::none(), arg("keepdim") = false, Unlocked(),
       "(sum of |x|^p)^(1/p) over `dim` (one dimension, several, or all without it): for p = 2 or 'fro' the Euclidean norm, for "
-      "infinity the largest |x|, for 0 the number of elements that are not 0. IndexError for a dimension that x has not, "
+      "infinity the largest |x|, for 0 the number of elements that are not 0. IndexError if x has no such dimension, "
       "DTypeError for integers.");
   def_both(
       module, "equal", equal, arg("x"), arg("other"), Unlocked(),
@@ -127,8 +126,7 @@ void bind_reduce(py::module_& module) {
   def_extremum(module, "min", {min, min, minimum}, "smallest", "amin");
   constexpr const char* position_doc =
       " element along `dim`; without dim, in all elements in row-major order. NaN wins. ShapeError for no elements, IndexError "
-      "for "
-      "a dimension that x has not.";
+      "if x has no such dimension.";
   def_both(module, "argmax", argmax, arg("x"), arg("dim") = py::none(), arg("keepdim") = false, Unlocked(),
            (std::string("The int64 position of the first largest") + position_doc).c_str());
   def_both(module, "argmin", argmin, arg("x"), arg("dim") = py::none(), arg("keepdim") = false, Unlocked(),

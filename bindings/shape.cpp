@@ -68,44 +68,44 @@ void bind_shape(py::module_& module) {
       "A view broadcast to a shape, without copying; -1 keeps a size. ShapeError where the shape does not fit.");
   def_with_integers(
       module, "flip", "dims", [](const Tensor& x, const Integers& dims) { return flip(x, dims); },
-      "A copy with the elements along the given dimensions in reverse order. IndexError for a dimension that x has not.");
+      "A copy with the elements along the given dimensions in reverse order. IndexError if x has no such dimension.");
   def_both(module, "broadcast_to", broadcast_to, arg("x"), arg("shape"),
            "A view broadcast to a shape, without copying. ShapeError where the shape does not fit.");
   def_both(module, "flatten", flatten, arg("x"), arg("start_dim") = 0, arg("end_dim") = -1, Unlocked(),
            "The dimensions from start_dim to end_dim, both included, made one. A view where the strides allow, else a copy. "
-           "IndexError for a dimension that x has not, ShapeError for start_dim behind end_dim.");
+           "IndexError if x has no such dimension, ShapeError for start_dim behind end_dim.");
   def_both(module, "transpose", transpose, arg("x"), arg("dim0"), arg("dim1"),
-           "A view with two dimensions exchanged. IndexError for one that x has not.");
+           "A view with two dimensions exchanged. IndexError if x has no such dimension.");
   def_both(module, "unsqueeze", unsqueeze, arg("x"), arg("dim"),
            "A view with a new dimension of size 1 at `dim`. IndexError for a place beyond the last.");
   def_both(
       module, "squeeze", [](const Tensor& x, std::optional<std::int64_t> dim) { return dim ? squeeze(x, *dim) : squeeze(x); },
       arg("x"), arg("dim") = py::none(),
-      "A view without dimension `dim`, if its size is 1; without dim, without any of size 1. IndexError for one that x has not.");
+      "A view without dimension `dim`, if its size is 1; without dim, without any of size 1. IndexError if x has no such "
+      "dimension.");
   def_both(module, "t", transposed, arg("x"), "A view of a matrix with its dimensions exchanged. ShapeError for three or more.");
   def_both(module, "narrow", narrow, arg("x"), arg("dim"), arg("start"), arg("length"), Unlocked(),
-           "x[..., start:start + length, ...] along `dim`, a view. IndexError for a dimension or range that x has not.");
+           "x[..., start:start + length, ...] along `dim`, a view. IndexError if x has no such dimension or range.");
   def_both(module, "unbind", unbind, arg("x"), arg("dim") = 0, Unlocked(),
-           "Views: the slices along `dim`, without that dimension. IndexError for one that x has not.");
+           "Views: the slices along `dim`, without that dimension. IndexError if x has no such dimension.");
   def_both(module, "chunk", chunk, arg("x"), arg("chunks"), arg("dim") = 0, Unlocked(),
-           "At most `chunks` views of one size along `dim`, the last one smaller where it does not divide. IndexError for a "
-           "dimension that x has not, ValueError for no chunks.");
+           "At most `chunks` views of one size along `dim`, the last one smaller where it does not divide. IndexError if x has "
+           "no such dimension, ValueError for no chunks.");
   const auto roll_by = [](const Tensor& x, const OneOrMore& shifts, const std::optional<OneOrMore>& dims) {
     return roll(x, several(shifts), dims ? several(*dims) : std::vector<std::int64_t>{});
   };
   def_both(module, "roll", roll_by, arg("x"), arg("shifts"), arg("dims") = py::none(), Unlocked(),
            "The elements moved on by `shifts` along `dims`; those that leave at one end come in at the other. Without dims in "
-           "row-major order. IndexError for a dimension that x has not, ValueError for other numbers of shifts and dims.");
+           "row-major order. IndexError if x has no such dimension, ValueError for other numbers of shifts and dims.");
   def_both(module, "tril", tril, arg("x"), arg("diagonal") = 0, Unlocked(),
            "The matrices in the last two dimensions, with 0 above the diagonal; diagonal=1 is the one above the main one. "
            "ShapeError for fewer dimensions.");
   def_both(module, "triu", triu, arg("x"), arg("diagonal") = 0, Unlocked(),
            "The matrices in the last two dimensions, with 0 below the diagonal; diagonal=1 is the one above the main one. "
            "ShapeError for fewer dimensions.");
-  def_both(
-      module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
-      "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy. IndexError for a "
-      "dimension that x has not, ValueError for a step of 0.");
+  def_both(module, "slice", slice, arg("x"), arg("dim"), arg("start"), arg("stop"), arg("step") = 1, Unlocked(),
+           "x[..., start:stop:step, ...] along `dim`, by Python's rules. A view, but for negative steps, which copy. IndexError "
+           "if x has no such dimension, ValueError for a step of 0.");
   def_both(module, "select", select, arg("x"), arg("dim"), arg("index"),
            "x[..., index, ...] along `dim`: a view without that dimension. IndexError for a dimension or index out of range.");
   module.def(
@@ -127,8 +127,8 @@ void bind_shape(py::module_& module) {
         return dim ? repeat_interleave(x, repeats, *dim) : repeat_interleave(flatten(x), repeats, 0);
       },
       arg("x"), arg("repeats"), arg("dim") = py::none(), Unlocked(),
-      "Every element `repeats` times in a row along `dim`; without dim, of all elements in row-major order. IndexError for a "
-      "dimension that x has not, ValueError for negative repeats.");
+      "Every element `repeats` times in a row along `dim`; without dim, of all elements in row-major order. IndexError if x has "
+      "no such dimension, ValueError for negative repeats.");
   def_both(module, "contiguous", contiguous, arg("x"), Unlocked(),
            "x itself where it is row-major already, else a row-major copy.");
 
