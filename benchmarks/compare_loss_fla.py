@@ -291,20 +291,22 @@ def draw(logs, path):
     from plotting import pyplot
 
     plt = pyplot()
+    plt.rcParams["font.size"] = 13  # to be read on a phone
     sizes = sorted({settings["size"] for settings, *_ in logs})
-    figure, axes = plt.subplots(len(sizes), 2, figsize=(11, 4 * len(sizes)), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(len(sizes), 2, figsize=(8, 3.4 * len(sizes)), squeeze=False, layout="constrained")
     colors = {"glade": "tab:blue", "fla": "tab:orange"}
     for settings, curve, _ in logs:
         rows = axes[sizes.index(settings["size"])]
         for axis, column, scale in ((rows[0], "tokens", 1e6), (rows[1], "seconds", 1)):
             label = settings["side"] if not axis.get_legend_handles_labels()[1].count(settings["side"]) else None
-            axis.plot([row[column] / scale for row in curve], smooth(curve), color=colors[settings["side"]], linewidth=1, alpha=0.8, label=label)
+            axis.plot([row[column] / scale for row in curve], smooth(curve), color=colors[settings["side"]], linewidth=1.5, alpha=0.8, label=label)
     for size, (tokens, seconds) in zip(sizes, axes):
         losses = sorted(value for settings, curve, _ in logs if settings["size"] == size for value in smooth(curve))
         for axis, label in ((tokens, "million tokens"), (seconds, "seconds of training")):
-            axis.set(title=f"GLA {size}", xlabel=label, ylabel="loss, nats per token", ylim=(losses[0] * 0.95, losses[len(losses) * 9 // 10]))
+            axis.set(title=f"GLA {size}", xlabel=label, ylim=(losses[0] * 0.95, losses[len(losses) * 9 // 10]))
             axis.grid(alpha=0.3)
             axis.legend()
+        tokens.set_ylabel("loss, nats per token")
     figure.savefig(path, dpi=120)
 
 

@@ -13,6 +13,9 @@ author = "the developers of glade"
 release = version = glade.__version__
 html_title = f"glade {version}"
 html_theme = "furo"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+pygments_dark_style = "a11y-high-contrast-dark"
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False

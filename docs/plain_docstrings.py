@@ -53,11 +53,17 @@ def escape(line):
 
 def process_docstring(app, what, name, thing, options, lines):
     result, in_example, in_block = [], False, False
+    overloads_end = 0  # of the last list of further signatures in result
     for line in lines:
         signature = SIGNATURE.match(line)
         if signature and (signature[1] or signature[2] == "__init__"):
             if signature[1] and signature[1] != "1":
-                result += ["Also::", "", f"    {signature[2]}{shorten(signature[3])} -> {shorten(signature[4])}".replace("glade.", ""), ""]
+                while result and not result[-1].strip():
+                    result.pop()
+                if len(result) != overloads_end:
+                    result += ["", "Also::", ""]
+                result.append(f"    {signature[2]}{shorten(signature[3])} -> {shorten(signature[4])}".replace("glade.", ""))
+                overloads_end = len(result)
             continue
         if line == "Overloaded function." or re.fullmatch(r"\w+\(\*args, \*\*kwargs\)", line):
             continue
