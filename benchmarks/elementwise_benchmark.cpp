@@ -1,8 +1,7 @@
 // Operations that memory bounds, in bytes that must move (each input read once, the result written once) a second,
 // beside a plain copy of the same tensor.
+#include <algorithm>
 #include <cstring>
-
-#include <glade/core/parallel.h>
 
 #include "measure.h"
 
@@ -19,10 +18,11 @@ void copy(benchmark::State& state, TensorOptions options) {
   const auto bytes = from.numel() * static_cast<std::int64_t>(dtype_size(options.dtype));
   measure(state, options.device, "B/s", 2.0 * static_cast<double>(bytes), [&] {
     if (options.device.is_cpu()) {
-      parallel_for(bytes, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      constexpr std::int64_t kBlock = 1 << 18;
+#pragma omp parallel for schedule(static)
+      for (std::int64_t begin = 0; begin < bytes; begin += kBlock)
         std::memcpy(static_cast<char*>(to.raw_data()) + begin, static_cast<const char*>(from.raw_data()) + begin,
-                    static_cast<std::size_t>(end - begin));
-      });
+                    static_cast<std::size_t>(std::min(kBlock, bytes - begin)));
     } else {
 #if defined(GLADE_WITH_CUDA)
       benchmarks::check(cudaMemcpyAsync(to.raw_data(), from.raw_data(), static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
