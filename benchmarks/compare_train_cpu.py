@@ -1,4 +1,4 @@
-"""Times a training step of train_lm's default CPU model beside the same model in eager PyTorch, on the same cores.
+"""Times a training step of a small GLA model beside the same model in eager PyTorch, on the same cores.
 
     compare_train_cpu.py [--threads N] [--rounds N] [--steps N] [--json FILE]
 
