@@ -24,6 +24,10 @@ void run_cpp() {
 #include "snippets/cpp.inc"
 }
 
+void run_using_linear_attention() {
+#include "snippets/using_linear_attention.inc"
+}
+
 void run_checkpoint_format() {
 #include "snippets/checkpoint_format.inc"
 }
@@ -79,6 +83,7 @@ TEST_F(PageSnippets, OfTheGuidePrintWhatItShows) {
 
 TEST_F(PageSnippets, OfOtherPagesRun) {
   EXPECT_EQ(output_of(run_checkpoint_format), shown_output("checkpoint_format"));
+  EXPECT_EQ(output_of(run_using_linear_attention), shown_output("using_linear_attention"));
   EXPECT_EQ(output_of(run_distributed), "[1, 8, 2, 4] of [1, 8, 2, 4], [8, 65536], shard 0, 31 tensors\n");
   EXPECT_TRUE(allclose(tuning_page::chosen, tuning_page::asked_for));
   EXPECT_EQ(tuning_page::row_sum(ones({2, 3})).to_vector<float>(), (std::vector<float>{3, 3}));
