@@ -86,9 +86,9 @@ class Torch:
         else:
             sums = gate.reshape(B, H, T // CHUNK, CHUNK, -1).cumsum(-2)
             last = sums[..., -1:, :]
-            if gate.size(-1) == 1:  # a gate a head: decays of pairs of tokens
+            if gate.size(-1) == 1:  # per-head gates: decays of pairs of tokens
                 scores = (q @ k.mT) * (sums - sums.mT).tril().exp().tril()
-            else:  # a gate a channel: measured from the middle, which is safe for gates as weak as these
+            else:  # per-channel gates: measured from the middle, which is safe for gates as weak as these
                 scores = ((q * (sums - last / 2).exp()) @ (k * (last / 2 - sums).exp()).mT).tril()
             from_start, to_end, total = q * sums.exp(), k * (last - sums).exp(), last.exp().mT
         added = to_end.mT @ v
