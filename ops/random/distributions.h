@@ -41,8 +41,13 @@ GLADE_HOST_DEVICE inline Bits<Real> bits_of(const Philox4& random, int i) {
 /// In [0, 1), by the upper bits, as many as Real's mantissa holds.
 template <class Real>
 GLADE_HOST_DEVICE inline Real unit_interval(Bits<Real> bits) {
-  if constexpr (sizeof(Real) == 8) return static_cast<double>(static_cast<std::int64_t>(bits >> 11)) * 0x1p-53;
-  else return uniform_from_bits(bits);
+  if constexpr (sizeof(Real) == 8) {
+    // By halves, which is exact: AVX2 has no conversion from 64 bits.
+    const auto high = static_cast<std::int32_t>(bits >> 38), low = static_cast<std::int32_t>(bits >> 11 & 0x7ffffff);
+    return static_cast<double>(high) * 0x1p-26 + static_cast<double>(low) * 0x1p-53;
+  } else {
+    return uniform_from_bits(bits);
+  }
 }
 
 /// ln(x) for normal x > 0. x = 2^e m with m in [sqrt(1/2), sqrt(2)), and ln m = 2 atanh(s) with s = (m - 1) / (m + 1).

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -14,8 +15,6 @@ namespace {
 
 /// An element to be sorted: the highest bits of its key's distance from the row's least key, and below them its position.
 using Word = std::uint64_t;
-
-constexpr std::int64_t kFew = 128;  // elements that comparisons sort faster
 
 /// The order of a row's n elements, whose keys are key_at(i).
 template <class KeyAt>
@@ -31,130 +30,177 @@ struct Order {
     dropped_bits = std::max(0, distance_bits + position_bits - 64);
     distance_bits -= dropped_bits;
   }
-  Word word(std::int64_t i) const {
-    const Word high = position_bits < 64 ? Word{Key(key_at(i) - least) >> dropped_bits} << position_bits : 0;
-    return high | static_cast<Word>(i);
-  }
+  Word word(std::int64_t i) const { return Word{Key(key_at(i) - least) >> dropped_bits} << position_bits | static_cast<Word>(i); }
   std::int64_t position(Word word) const { return static_cast<std::int64_t>(word & ((Word{1} << position_bits) - 1)); }
-  /// By words, and where bits were dropped by the whole keys.
-  bool operator()(Word a, Word b) const {
-    if (dropped_bits == 0 || a >> position_bits != b >> position_bits) return a < b;
-    const Key first = key_at(position(a)), second = key_at(position(b));
-    return first != second ? first < second : a < b;
-  }
 };
 
-/// Sorts n words that agree in what lies above `bits` bits of distance. By digits of 8 bits, the lowest first, of as many of
-/// the highest bits as tell most words apart; comparisons do the rest. The result is in `words` or, as the return value says, in
-/// `other`.
-template <class KeyAt>
-const Word* sort_words(Word* words, Word* other, std::int64_t n, int bits, const Order<KeyAt>& order) {
-  if (n < kFew || n > INT32_MAX) {
-    std::sort(words, words + n, order);
-    return words;
+constexpr std::int64_t kFew = 32;  // elements that insertion sorts fast
+
+/// Puts a copy of the n words at `from`, which are few or near their places, in order at `to`; these may be the same.
+void insertion_sort(const Word* from, std::int64_t n, Word* to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Word word = from[i];
+    std::int64_t place = i;
+    for (; place > 0 && word < to[place - 1]; --place) to[place] = to[place - 1];
+    to[place] = word;
   }
-  constexpr std::size_t kMaxDigits = 5;
-  const int enough = std::bit_width(static_cast<std::uint64_t>(n)) + 4;
-  const auto digits = static_cast<std::size_t>((std::min(bits, enough) + 7) / 8);
-  const int low = order.position_bits + std::max(0, bits - 8 * static_cast<int>(digits));
-  std::array<std::array<std::uint32_t, 256>, kMaxDigits> counts;
-  for (std::size_t d = 0; d < digits; ++d) counts[d].fill(0);
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::size_t d = 0; d < digits; ++d) ++counts[d][words[i] >> low >> (8 * d) & 255];
-  for (std::size_t d = 0; d < digits; ++d) {
-    std::uint32_t next = 0;
-    for (std::uint32_t& c : counts[d]) next += std::exchange(c, next);
-    for (std::int64_t i = 0; i < n; ++i) other[counts[d][words[i] >> low >> (8 * d) & 255]++] = words[i];
-    std::swap(words, other);
-  }
-  if (low == order.position_bits && order.dropped_bits == 0) return words;
-  for (std::int64_t first = 0, i = 1; i <= n; ++i) {
-    if (i < n && words[i] >> low == words[first] >> low) continue;
-    if (i - first > 1) std::sort(words + first, words + i, order);
-    first = i;
-  }
-  return words;
 }
 
-/// Sorts one long row in parallel: into buckets by the highest bits of the distance, which are then sorted one by one. The sorted
-/// words go to put(i, word).
-template <class KeyAt, class Put>
-void sort_by_buckets(Word* words, Word* other, std::int64_t n, const Order<KeyAt>& order, const Put& put) {
-  constexpr int kBucketBits = 12;
-  constexpr std::int64_t kPieces = 16;
-  const int bits = std::max(0, order.distance_bits - kBucketBits), shift = order.position_bits + bits;
-  const std::int64_t piece = (n + kPieces - 1) / kPieces;
-  // Of a piece and a bucket: a number of words, then their place.
-  std::vector<std::array<std::int64_t, std::size_t{1} << kBucketBits>> next(kPieces);
-  const auto for_each_piece = [&](const auto& f) {
-    parallel_for(kPieces, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p)
-        for (std::int64_t i = p * piece; i < std::min(n, (p + 1) * piece); ++i) f(next[static_cast<std::size_t>(p)], words[i]);
-    });
-  };
-  for_each_piece([shift](auto& count, Word word) { ++count[word >> shift]; });
-  std::vector<std::int64_t> first{0};  // places of the buckets
-  for (std::size_t b = 0; b < next[0].size(); ++b) {
-    std::int64_t place = first.back();
-    for (auto& count : next) place += std::exchange(count[b], place);
-    first.push_back(place);
+/// Copies the n words to `to` in the order of the digit above `shift`, and returns how often the most frequent value occurs.
+[[gnu::noinline]] std::uint32_t sort_by_digit(const Word* words, std::int64_t n, int shift, int digit_bits, Word* to) {
+  std::array<std::uint32_t, std::size_t{1} << 12> next;
+  const Word mask = (Word{1} << digit_bits) - 1;
+  std::fill_n(next.begin(), mask + 1, 0);
+  for (std::int64_t i = 0; i < n; ++i) ++next[words[i] >> shift & mask];
+  std::uint32_t place = 0, most = 0;
+  for (Word d = 0; d <= mask; ++d) {
+    most = std::max(most, next[d]);
+    place += std::exchange(next[d], place);
   }
-  for_each_piece([shift, other](auto& place, Word word) { other[place[word >> shift]++] = word; });
-  parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {  // those buckets that begin in the range
-    for (auto b = std::ranges::lower_bound(first, begin); b + 1 != first.end() && *b < end; ++b) {
-      if (b[0] == b[1]) continue;
-      const Word* sorted = sort_words(other + *b, words + *b, b[1] - *b, bits, order);
-      for (std::int64_t i = *b; i < b[1]; ++i) put(i, *sorted++);
+  for (std::int64_t i = 0; i < n; ++i) to[next[words[i] >> shift & mask]++] = words[i];
+  return most;
+}
+
+/// Sorts n words, those that agree above `low` bits being in order already. By a digit of the highest bits in which they differ,
+/// with about as many values as there are words, and then within the values. `other` is room for n more.
+void sort_words(Word* words, Word* other, std::int64_t n, int low) {
+  if (n <= kFew) return insertion_sort(words, n, words);
+  if (n > INT32_MAX) return std::sort(words, words + n);
+  Word difference = 0;
+  for (std::int64_t i = 0; i < n; ++i) difference |= words[i] ^ words[0];
+  const int bits = std::bit_width(difference >> low), enough = std::bit_width(static_cast<std::uint64_t>(n));
+  if (bits == 0) return;
+  const int digit_bits = std::min({bits, enough, 12}), shift = low + bits - digit_bits;
+  if (sort_by_digit(words, n, shift, digit_bits, other) <= kFew) return insertion_sort(other, n, words);
+  std::copy_n(other, n, words);
+  if (shift == low) return;
+  for (std::int64_t first = 0, i = 1; i <= n; ++i) {
+    if (i < n && words[i] >> shift == words[first] >> shift) continue;
+    if (i - first > 1) sort_words(words + first, other + first, i - first, low);
+    first = i;
+  }
+}
+
+/// Sorts by whole keys where words with equal bits above the position lack some.
+template <class KeyAt>
+void sort_dropped_bits(Word* words, std::int64_t n, const Order<KeyAt>& order) {
+  if (order.dropped_bits == 0) return;
+  const auto distance = [&order](Word word) { return word >> order.position_bits; };
+  const auto key = [&order](Word word) { return std::pair(order.key_at(order.position(word)), word); };
+  for (std::int64_t first = 0, i = 1; i <= n; ++i) {
+    if (i < n && distance(words[i]) == distance(words[first])) continue;
+    if (i - first > 1) std::ranges::sort(words + first, words + i, {}, key);
+    first = i;
+  }
+}
+
+/// Calls f(bucket, word) for the keys of one piece after the other, in parallel. What the loop reads is copied: elsewhere it may
+/// share a cache line with what another thread writes.
+template <class KeyAt, class F>
+void for_each_word(const Order<KeyAt>& shared_order, std::int64_t n, std::int64_t pieces, int shift, const F& f) {
+  const std::int64_t piece = (n + pieces - 1) / pieces;
+  parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      const auto [order, visit, digit, last] = std::tuple(shared_order, f(p), shift, std::min(n, (p + 1) * piece));
+      for (std::int64_t i = p * piece; i < last; ++i) {
+        const Word word = order.word(i);
+        visit(word >> digit, word);
+      }
     }
   });
 }
 
-/// Puts the positions of the first k of n keys in their order into `to`.
+/// Sorts one long row in parallel: into buckets by the highest bits of the distance, which are then sorted one by one. Puts the
+/// positions of the first k into `to`. `other` is room for n words as `words` is.
 template <class KeyAt>
-void sort_row(const KeyAt& key_at, std::int64_t n, std::int64_t k, bool alone, Word* words, std::int64_t* to) {
-  using Key = typename Order<KeyAt>::Key;
-  constexpr std::size_t kParts = 16;  // for the extremes
-  std::array<Key, kParts> least, most;
-  least.fill(key_at(0));
-  most.fill(key_at(0));
-  const auto part = (n + static_cast<std::int64_t>(kParts) - 1) / static_cast<std::int64_t>(kParts);
-  parallel_for(kParts, n < kGrain ? kParts : 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto p = static_cast<std::size_t>(begin); p < static_cast<std::size_t>(end); ++p)
-      for (std::int64_t i = static_cast<std::int64_t>(p) * part; i < std::min(n, (static_cast<std::int64_t>(p) + 1) * part);
-           ++i) {
-        least[p] = std::min(least[p], key_at(i));
-        most[p] = std::max(most[p], key_at(i));
-      }
+void sort_by_buckets(Word* words, Word* other, std::int64_t n, std::int64_t k, std::int64_t pieces, const Order<KeyAt>& order,
+                     std::int64_t* to) {
+  const int bucket_bits = std::min(12, order.distance_bits), shift = order.position_bits + order.distance_bits - bucket_bits;
+  const std::int64_t buckets = std::int64_t{1} << bucket_bits;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(pieces * buckets));  // of a piece and a bucket: a number, then a place
+  const auto of_piece = [&](std::int64_t p) { return next.data() + p * buckets; };
+  for_each_word(order, n, pieces, shift,
+                [&](std::int64_t p) { return [count = of_piece(p)](Word bucket, Word) { ++count[bucket]; }; });
+  std::vector<std::int64_t> first{0};  // places of the buckets
+  for (std::int64_t b = 0; b < buckets; ++b) {
+    std::int64_t place = first.back();
+    for (std::int64_t p = 0; p < pieces; ++p) place += std::exchange(next[static_cast<std::size_t>(p * buckets + b)], place);
+    first.push_back(place);
+  }
+  for_each_word(order, n, pieces, shift, [&](std::int64_t p) {
+    return [words, place = of_piece(p)](Word bucket, Word word) { words[place[bucket]++] = word; };
   });
-  const Order<KeyAt> order(key_at, n, std::ranges::min(least), std::ranges::max(most));
-  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) words[i] = order.word(i);
+  parallel_for(k, 1, [&](std::int64_t begin, std::int64_t end) {  // those buckets that begin in the range
+    for (auto b = std::ranges::lower_bound(first, begin); b + 1 != first.end() && *b < end; ++b) {
+      const std::int64_t count = b[1] - b[0];
+      sort_words(words + *b, other + *b, count, order.position_bits);
+      sort_dropped_bits(words + *b, count, order);
+      for (std::int64_t i = *b; i < std::min(k, b[1]); ++i) to[i] = order.position(words[i]);
+    }
   });
-  const auto put = [&](std::int64_t i, Word word) {
-    if (i < k) to[i] = order.position(word);
-  };
-  if (alone && n >= kGrain) return sort_by_buckets(words, words + n, n, order, put);
-  const Word* const sorted = sort_words(words, words + n, n, order.distance_bits, order);
-  for (std::int64_t i = 0; i < k; ++i) put(i, sorted[i]);
 }
 
-/// The same by a heap of the best so far: for a k that is much smaller than n.
+/// The least and the greatest of the keys.
+template <class KeyAt>
+auto extremes(const KeyAt& key_at, std::int64_t begin, std::int64_t end) {
+  auto least = key_at(begin), most = least;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const auto key = key_at(i);
+    least = std::min(least, key);
+    most = std::max(most, key);
+  }
+  return std::pair(least, most);
+}
+
+/// Puts the positions of the first k of n keys in their order into `to`; of a row that is sorted in parallel in so many pieces.
+template <class KeyAt>
+void sort_row(const KeyAt& key_at, std::int64_t n, std::int64_t k, std::int64_t pieces, Word* words, std::int64_t* to) {
+  if (pieces > 1) {
+    const std::int64_t piece = (n + pieces - 1) / pieces;
+    std::vector<decltype(extremes(key_at, 0, n))> found(static_cast<std::size_t>(pieces), extremes(key_at, 0, 1));
+    parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t p = begin; p < end && p * piece < n; ++p)
+        found[static_cast<std::size_t>(p)] = extremes(key_at, p * piece, std::min(n, (p + 1) * piece));
+    });
+    const auto least = std::ranges::min(found | std::views::keys), most = std::ranges::max(found | std::views::values);
+    return sort_by_buckets(words, words + n, n, k, pieces, Order<KeyAt>(key_at, n, least, most), to);
+  }
+  const auto [least, most] = extremes(key_at, 0, n);
+  const Order<KeyAt> order(key_at, n, least, most);
+  for (std::int64_t i = 0; i < n; ++i) words[i] = order.word(i);
+  sort_words(words, words + n, n, order.position_bits);
+  sort_dropped_bits(words, n, order);
+  for (std::int64_t i = 0; i < k; ++i) to[i] = order.position(words[i]);
+}
+
+/// The same for a k that is much smaller than n: keeps what may be among the first k, and cuts that back as it grows.
 template <class Key, class KeyAt>
 void select_first(const KeyAt& key_at, std::int64_t n, std::int64_t k, std::vector<std::pair<Key, std::int64_t>>& best,
                   std::int64_t* to) {
-  best.clear();
-  for (std::int64_t i = 0; i < n; ++i) {
-    const Key key = key_at(i);
-    if (i >= k) {
-      if (key >= best.front().first) continue;
-      std::pop_heap(best.begin(), best.end());
-      best.pop_back();
+  constexpr std::int64_t kBlock = 16;
+  std::int64_t room = std::min(n, 2 * k + 4 * kBlock);
+  room += (n - room) % kBlock;  // whole blocks are left
+  best.resize(static_cast<std::size_t>(room + kBlock));
+  std::int64_t count = room;
+  for (std::int64_t i = 0; i < room; ++i) best[static_cast<std::size_t>(i)] = {key_at(i), i};
+  const auto cut_back = [&] {
+    std::nth_element(best.begin(), best.begin() + k - 1, best.begin() + count);
+    count = k;
+    return best[static_cast<std::size_t>(k - 1)].first;
+  };
+  Key last = cut_back();  // the k-th so far: what comes after it has to be less
+  for (std::int64_t i = room; i < n; i += kBlock) {
+    Key keys[kBlock], least = ~Key{0};
+    for (std::int64_t j = 0; j < kBlock; ++j) least = std::min(least, keys[j] = key_at(i + j));
+    if (least >= last) continue;
+    for (std::int64_t j = 0; j < kBlock; ++j) {
+      best[static_cast<std::size_t>(count)] = {keys[j], i + j};
+      count += keys[j] < last;
     }
-    best.emplace_back(key, i);
-    std::push_heap(best.begin(), best.end());
+    if (count > room) last = cut_back();
   }
-  std::sort_heap(best.begin(), best.end());
-  for (std::int64_t i = 0; i < k; ++i) to[i] = best[static_cast<std::size_t>(i)].second;
+  std::sort(best.begin(), best.begin() + count);
+  for (std::int64_t j = 0; j < k; ++j) to[j] = best[static_cast<std::size_t>(j)].second;
 }
 
 }  // namespace
@@ -168,11 +214,12 @@ void argsort(const Tensor& indices, const Tensor& x, bool descending) {
     parallel_for(rows, std::max<std::int64_t>(1, kGrain / (8 * n)), [&](std::int64_t begin, std::int64_t end) {
       std::vector<std::pair<sort_key_t<T>, std::int64_t>> best;
       const bool few = 16 * k <= n;
+      const std::int64_t pieces = rows > 1 ? 1 : std::clamp<std::int64_t>(n / kGrain, 1, omp_get_max_threads());
       const Tensor memory = empty({few ? 0 : 2 * n}, {DType::int64, kCPU});
       for (std::int64_t row = begin; row < end; ++row) {
         const auto key_at = [x_row = data + row * n, descending](std::int64_t i) { return sort_key<T>(x_row[i], descending); };
         if (few) select_first(key_at, n, k, best, out + row * k);
-        else sort_row(key_at, n, k, rows == 1, static_cast<Word*>(memory.raw_data()), out + row * k);
+        else sort_row(key_at, n, k, pieces, static_cast<Word*>(memory.raw_data()), out + row * k);
       }
     });
   });

@@ -23,9 +23,10 @@ GLADE_HOST_DEVICE sort_key_t<T> sort_key(T element, bool descending) {
     key = static_cast<Key>(x) ^ sign;
   } else {
     const auto bits = detail::bits_as<Key>(x + 0);  // -0 + 0 is 0
-    key = x != x ? ~Key{0} : bits & sign ? ~bits : bits | sign;
+    key = bits ^ (Key(static_cast<std::make_signed_t<Key>>(bits) >> (8 * sizeof(Key) - 1)) | sign);
+    key = x != x ? ~Key{0} : key;
   }
-  return descending ? ~key : key;
+  return key ^ (Key{0} - Key{descending});
 }
 
 namespace cpu {

@@ -35,7 +35,7 @@ Integers order_of(const Values& v, bool descending) {
 TEST_P(Sort, EveryTypeAndSize) {
   for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32,
                             DType::uint8, DType::boolean})
-    for (const std::int64_t n : {1, 2, 17, 1000})
+    for (const std::int64_t n : {1, 2, 17, 33, 1000, 4097})
       for (const std::int64_t rows : {1, 3})
         for (const bool descending : {false, true}) {
           const Tensor x = to_data(abs(random_tensor({rows, n}, device(), DType::float64, 0, 40)), dtype);
@@ -77,7 +77,8 @@ TEST_P(Sort, LongRows) {
   constexpr std::int64_t n = 70001;  // sorted in parallel on the CPU
   const Tensor even = random_tensor({n}, device()), ties = trunc(even * 3), narrow = even * 1e-12 + 1, equal = ones_like(even);
   const Tensor wide = even * power(10, even * 80), almost = where(gt(even, 4), even, equal);
-  for (const Tensor& x : {even, ties, narrow, equal, wide, almost})
+  const Tensor outlier = where(eq(arange(0, n, 1, {even.dtype(), device()}), 5), even * 1e9, even);
+  for (const Tensor& x : {even, ties, narrow, equal, wide, almost, outlier})
     for (const DType dtype : {DType::float64, DType::float32, DType::int64})
       for (const bool descending : {false, true}) {
         const Tensor numbers = dtype == DType::int64 ? to_data(clamp(x * 1000, -1e15, 1e15), dtype) : to_data(x, dtype);
@@ -99,6 +100,24 @@ TEST_P(Sort, TopK) {
   EXPECT_EQ(topk(x, 3, 0).values.shape(), (Shape{3, 100}));
   EXPECT_TRUE(throws_with<ValueError>([&] { topk(x, 101); }, "topk: k is 101: expected at most 100"));
   EXPECT_TRUE(throws_with<IndexError>([&] { sort(x, 2); }, "sort: dimension 2"));
+}
+
+TEST_P(Sort, FewOfManyWithTies) {
+  for (const std::int64_t n : {64, 1000, 1027, 70001})
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::int64, DType::boolean}) {
+      const Tensor ties = trunc(random_tensor({3, n}, device(), DType::float64, 0, 30)), rare = gt(ties, 28);
+      const Tensor x =
+          dtype == DType::boolean ? rare : to_data(is_floating(dtype) ? where(rare, ones_like(ties) * NAN, ties) : ties, dtype);
+      for (const std::int64_t k : {std::int64_t{1}, std::int64_t{4}, n / 16})
+        for (const bool largest : {false, true}) {
+          const Tensor indices = topk(x, k, 1, largest).indices;
+          for (const std::int64_t row : {0, 1, 2}) {
+            Integers expected = order_of(select(x, 0, row).to_vector<double>(), largest);
+            expected.resize(static_cast<std::size_t>(k));
+            EXPECT_EQ(integers(select(indices, 0, row)), expected) << dtype_name(dtype) << ' ' << n << ' ' << k;
+          }
+        }
+    }
 }
 
 TEST_P(Sort, Gradients) {
