@@ -16,7 +16,7 @@ const VectorMath<float>& vector_math<float>() {
 #endif
     default: break;
   }
-  static constexpr VectorMath<float> portable = kLoops<float, Sleef_sinf4_u10, Sleef_cosf4_u10, Sleef_powf4_u10, Sleef_fmodf4>;
+  static constexpr VectorMath<float> portable = kLoops<float, Sleef_sinf4_u10, Sleef_cosf4_u10, Sleef_powf4_u10>;
   return portable;
 }
 
@@ -29,7 +29,7 @@ const VectorMath<double>& vector_math<double>() {
 #endif
     default: break;
   }
-  static constexpr VectorMath<double> portable = kLoops<double, Sleef_sind2_u10, Sleef_cosd2_u10, Sleef_powd2_u10, Sleef_fmodd2>;
+  static constexpr VectorMath<double> portable = kLoops<double, Sleef_sind2_u10, Sleef_cosd2_u10, Sleef_powd2_u10>;
   return portable;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Functions of many numbers at once on the CPU: those that have no short formula (core/cpu_math.h has the others). By SLEEF, for
-// the widest instruction set that the processor has; within 1 ulp of the true value. Zeros, infinities and NaN as in <cmath>.
-// A result depends on its own arguments alone, wherever they stand.
+// Functions of many numbers at once on the CPU: those that have no short formula (core/cpu_math.h has the others). For the
+// widest instruction set that the processor has, by SLEEF but for fmod; within 1 ulp of the true value. Zeros, infinities and NaN
+// as in <cmath>. A result depends on its own arguments alone, wherever they stand.
 #include <cstdint>
 
 namespace glade::cpu {

@@ -29,29 +29,31 @@ void over_vectors(std::int64_t n, Result (*f)(Vector, More...), T* out, const In
   if (i < n) step(i, sizeof(T) * static_cast<std::size_t>(n - i));
 }
 
-/// SLEEF's fmod is exact as long as quotients are integers of T.
-template <class T, class F>
-void exact_remainder(std::int64_t n, F* remainder, T* out, const T* x, const T* y) {
-  over_vectors(n, remainder, out, x, y);
+/// fmod by the quotient's integer part, which rounding can only make one too large: so the rest is exact, and a second step at
+/// most mends it. Where a quotient has no unit digit, by <cmath>.
+template <class T>
+void exact_remainder(std::int64_t n, const T* x, const T* y, T* out) {
   using Flag = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;  // as wide as T, for the loop to be vectorised
-  const auto is_unsafe = [](T a, T b) -> Flag {
-    const T size = std::abs(b);
-    const Flag large = !(std::abs(a) <= size * (1 / std::numeric_limits<T>::epsilon()));
-    return large | Flag(size < std::numeric_limits<T>::min());
-  };
+  const auto is_unsafe = [](T quotient) -> Flag { return !(std::abs(quotient) <= 1 / std::numeric_limits<T>::epsilon()); };
   Flag unsafe = 0;
-  for (std::int64_t i = 0; i < n; ++i) unsafe |= is_unsafe(x[i], y[i]);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T a = x[i], b = y[i], quotient = a / b, whole = std::trunc(quotient);
+    const T rest = whole == 0 ? a : std::fma(-whole, b, a);
+    const T mended = rest * std::copysign(T(1), a) < 0 ? rest + std::copysign(b, a) : rest;
+    out[i] = std::copysign(mended, a);
+    unsafe |= is_unsafe(quotient);
+  }
   if (unsafe == 0) return;
   for (std::int64_t i = 0; i < n; ++i)
-    if (is_unsafe(x[i], y[i])) out[i] = std::fmod(x[i], y[i]);
+    if (is_unsafe(x[i] / y[i])) out[i] = std::fmod(x[i], y[i]);
 }
 
-template <class T, auto* sine, auto* cosine, auto* power, auto* remainder>
+template <class T, auto* sine, auto* cosine, auto* power>
 constexpr VectorMath<T> kLoops{
     [](std::int64_t n, const T* x, T* out) { over_vectors(n, sine, out, x); },
     [](std::int64_t n, const T* x, T* out) { over_vectors(n, cosine, out, x); },
     [](std::int64_t n, const T* x, const T* y, T* out) { over_vectors(n, power, out, x, y); },
-    [](std::int64_t n, const T* x, const T* y, T* out) { exact_remainder(n, remainder, out, x, y); },
+    [](std::int64_t n, const T* x, const T* y, T* out) { exact_remainder(n, x, y, out); },
 };
 
 }  // namespace

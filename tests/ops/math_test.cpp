@@ -167,6 +167,9 @@ void check_remainder() {
     y.push_back(std::bit_cast<T>(static_cast<BitsOf<T>>(random())));
     x.push_back(static_cast<T>(normal(random) * 1000));
     y.push_back(static_cast<T>(normal(random)));
+    const T divisor = static_cast<T>(normal(random)), multiple = divisor * static_cast<T>(random() >> (43 + i % 20));
+    for (const T a : {std::nextafter(multiple, T(0)), multiple, std::nextafter(multiple, T(INFINITY))})
+      x.push_back(a), y.push_back(divisor);
   }
   const Shape shape{static_cast<std::int64_t>(x.size())};
   const std::vector<T> rests = remainder(Tensor::from_vector(x, shape), Tensor::from_vector(y, shape)).template to_vector<T>();
