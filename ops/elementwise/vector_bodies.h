@@ -73,7 +73,8 @@ template <class Body>
 const Body& cpu_body(const Body& body) {
   return body;
 }
-/// Of 16 bits no conversion is needed: from -0 to -infinity bits become 0, while positive numbers and NaN stay.
+// Of 16 bits no conversion is needed.
+/// From -0 to -infinity bits become 0, while positive numbers and NaN stay.
 template <class T>
   requires(sizeof(T) == 2)
 auto cpu_body(const functors::UnaryBody<functors::Relu, T>&) {
@@ -81,6 +82,22 @@ auto cpu_body(const functors::UnaryBody<functors::Relu, T>&) {
     constexpr std::uint16_t kNegative = 0x8000, kNegativeInfinity = std::is_same_v<T, bfloat16> ? 0xff80 : 0xfc00;
     const bool negative = static_cast<std::uint16_t>(x.bits - kNegative) <= kNegativeInfinity - kNegative;
     x.bits = negative ? std::uint16_t{0} : x.bits;
+    return x;
+  };
+}
+template <class T>
+  requires(sizeof(T) == 2)
+auto cpu_body(const functors::UnaryBody<functors::Negative, T>&) {
+  return [](T x) {
+    x.bits ^= 0x8000;
+    return x;
+  };
+}
+template <class T>
+  requires(sizeof(T) == 2)
+auto cpu_body(const functors::UnaryBody<functors::Abs, T>&) {
+  return [](T x) {
+    x.bits &= 0x7fff;
     return x;
   };
 }

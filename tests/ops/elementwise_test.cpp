@@ -132,6 +132,21 @@ TEST_P(Elementwise, ExtremeArguments) {
   EXPECT_TRUE(equals(clamp(x, -1, 1), {-1, -1, -1, 0, 1, 1, 1, NAN}));
 }
 
+// Every pattern of 16 bits, beside float32, signs of zeros included.
+TEST_P(Elementwise, SixteenBitsWithoutConversion) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    const Tensor x = empty({65536}, {dtype, kCPU});
+    for (std::int64_t i = 0; i < 65536; ++i) static_cast<std::uint16_t*>(x.raw_data())[i] = static_cast<std::uint16_t>(i);
+    const Tensor there = to_data(x, device());
+    for (const auto operation : {negative, abs, relu}) {
+      const Tensor narrow = to_data(to_data(operation(there), DType::float32), kCPU),
+                   wide = operation(to_data(x, DType::float32));
+      EXPECT_TRUE(all_close(narrow, wide, 0, 0));
+      EXPECT_TRUE(all_close(1 / narrow, 1 / wide, 0, 0));
+    }
+  }
+}
+
 struct BinaryCase {
   const char* name;
   Tensor (*operation)(const Tensor&, const Tensor&);
