@@ -33,6 +33,7 @@ def attributes(file: HDF5File) -> dict[str, Any]:
 
 
 def size(entry: HDF5Entry) -> int:
+    """The bytes of the values of a tensor."""
     return math.prod(entry.shape) * entry.dtype.itemsize
 
 
@@ -97,6 +98,7 @@ def differences(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> list[st
 
 
 def print_table(description: dict[str, Any]) -> None:
+    """Prints what describe() returned, a line for each tensor."""
     tensors = description.pop("tensors")
     for name, value in description.items():
         print(f"{name}: {json.dumps(value)}")
@@ -128,6 +130,7 @@ def verify(path: str) -> int:
 
 
 def main() -> int:
+    """The command `python -m glade.inspect`; returns its exit code."""
     description = __doc__.split("\n")[0] + " The exit code is 1 for a damaged file, and for files that differ."
     parser = argparse.ArgumentParser(prog="python -m glade.inspect", description=description)
     what = parser.add_mutually_exclusive_group(required=True)

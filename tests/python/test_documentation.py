@@ -1,5 +1,6 @@
 """Everything public has a docstring, and the examples in docstrings and guides run."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -45,6 +46,29 @@ def test_everything_public_has_a_docstring():
     exceptions = {"glade.typing.ArrayLike", "glade.typing.SupportsDLPack"}
     silent = sorted({name for name, thing in documented_things() if name not in exceptions and len(own_words(thing)) < 5})
     assert silent == []
+
+
+SOURCES = [path for path in sorted((ROOT / "bindings" / "glade").rglob("*.py")) if path.name == "__init__.py" or not path.name.startswith("_")]
+
+
+def silent_in(body, prefix=""):
+    """The names without a docstring in Python's own sources, which may be in no `__all__` or need a package that is not here."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            if not ast.get_docstring(node):
+                yield prefix + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from silent_in(node.body, f"{prefix}{node.name}.")
+
+
+def test_a_name_without_a_docstring_is_found():
+    source = 'def f():\n    """What."""\ndef g():\n    pass\nclass A:\n    """What."""\n    def h(self):\n        pass\n    def _i(self):\n        pass\n'
+    assert list(silent_in(ast.parse(source).body)) == ["g", "A.h"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "bindings")))
+def test_sources_have_docstrings(path):
+    assert list(silent_in(ast.parse(path.read_text()).body)) == []
 
 
 @pytest.mark.parametrize("name", MODULES)
