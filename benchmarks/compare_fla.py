@@ -197,10 +197,8 @@ class Fla:
 
 def plot(results, path):
     """Milliseconds over T, where B T is 131072 and H is 8."""
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
+    from plotting import pyplot
+    figure, axes = pyplot().subplots(1, 2, figsize=(11, 4), sharey=True)
     for axis, what in zip(axes, PASSES):
         rows = {sizes[1]: results.get(row_name(form, what, gate, sizes), {}) for form, gate, sizes, _ in ROWS["plot"]}
         for key, label in (("glade_ms", "glade, chunk"), ("fla_ms", "fla, chunk_gla"), ("sdpa_ms", "torch, SDPA")):
@@ -297,7 +295,7 @@ class Comparison:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the linear_attention_benchmark program")
-    parser.add_argument("--only", default="chunk,decode,recurrent,first,plot,long", help="parts, in the order wanted")
+    parser.add_argument("--only", default="chunk,decode,recurrent,first,plot,long", help="parts, in the order wanted (default: %(default)s)")
     parser.add_argument("--json", help="file for the measured times")
     parser.add_argument("--plot", help="file for a plot of time over length, of these lines and those in --json's file")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is begun")

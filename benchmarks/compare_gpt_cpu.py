@@ -74,9 +74,9 @@ class Side:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10, help="of a round")
+    parser.add_argument("--threads", type=int, default=2, help="number of threads (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="number of rounds, in which both libraries take turns (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a round (default: %(default)s)")
     parser.add_argument("--json", help="file for the measured times")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)

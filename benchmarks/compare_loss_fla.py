@@ -326,7 +326,7 @@ def main():
     command.add_argument("--side", choices=("glade", "fla"), required=True, help="what trains")
     command.add_argument("--size", choices=SIZES, default="134M", help="the model (default: %(default)s)")
     command.add_argument("--tokens", type=float, default=30e6, help="tokens to train on (default: %(default)g)")
-    command.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the sequences (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the order of the sequences (default: %(default)s)")
     command.add_argument("--lr", type=float, help="highest learning rate, instead of the size's")
     command.add_argument("--warmup", type=int, default=100, help="steps until the learning rate is highest (default: %(default)s)")
     command.add_argument("--every", type=int, default=10, help="steps of a row of the log (default: %(default)s)")

@@ -30,12 +30,12 @@ def power(text):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--elements", type=power, default=2**20, help="of a large operand, an even power of two such as 2^20")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--elements", type=power, default=2**20, help="elements of a large operand, an even power of two (default: 2^20)")
+    parser.add_argument("--threads", type=int, default=2, help="number of threads (default: %(default)s)")
     parser.add_argument("--filter", default="", help="only rows whose names and dtypes contain one of these")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.03, help="of a burst")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, in which both libraries take turns (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.03, help="seconds of a burst (default: %(default)s)")
     parser.add_argument("--out", help="folder for operations.csv")
     options = parser.parse_args()
     if options.elements < 2**12 or math.isqrt(options.elements) ** 2 != options.elements:

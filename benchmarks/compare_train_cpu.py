@@ -132,9 +132,9 @@ SIDES = {"glade": run_glade, "torch": run_torch}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60, help="of a round; the first five are not timed")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="number of threads (default: all cores)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, in which both libraries take turns (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a round; the first five are not timed (default: %(default)s)")
     parser.add_argument("--json", help="file for the times of all steps")
     parser.add_argument("--run", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--weights", help=argparse.SUPPRESS)

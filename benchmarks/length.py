@@ -5,9 +5,9 @@
     length.py needle --json needles.json --plot needles.png
 
 position: the loss of checkpoints of train_lm at each position of held-out text, up to --times the --seq-len of their training.
-needle: models of examples/associative_recall.py learn to name, at the end of a sequence of random tokens, the values of the keys that came somewhere in it,
-each once, before its value. They train on --seq-len tokens and are then asked about sequences of up to a million. The states pass from one
-segment of a sequence to the next, so that memory does not grow.
+needle: models of examples/associative_recall.py learn to name, at the end of a sequence of random tokens, the values of the keys that
+came somewhere in it, each once, before its value. They train on --seq-len tokens and are then asked about sequences of up to a million.
+The states pass from one segment of a sequence to the next, so that memory does not grow.
 --json writes what was measured; --show draws it again.
 """
 
@@ -27,8 +27,6 @@ KEYS = VALUES = 64
 NOISE = 64  # tokens are: noise, then the keys, then the values
 FIRST_KEY, FIRST_VALUE, VOCABULARY = NOISE, NOISE + KEYS, NOISE + KEYS + VALUES
 NOT_ASKED = -100
-
-
 NAMES = {"gla": "GLA", "lightning": "lightning attention"}
 
 
@@ -252,7 +250,7 @@ def make_parser():
 
     command, option = add_command("position", "loss over position", measure_positions, show_positions, 512, 64)
     command.add_argument("--data", help="text or token file; the last twentieth is measured on")
-    command.add_argument("--checkpoints", nargs="+", default=[], help="of train_lm, of models that trained on such text")
+    command.add_argument("--checkpoints", nargs="+", default=[], help="checkpoints of train_lm, of models that trained on such text")
     option("--times", "longest sequences, in lengths of those in training", 32)
     command, option = add_command("needle", "needles in a haystack", measure_needles, show_needles, 32768, 16)
     option("--models", "kinds of attention", ["gla", "lightning"], str, nargs="+", choices=("gla", "lightning"))
@@ -263,7 +261,7 @@ def make_parser():
     option("--steps", "steps of training", 3000)
     option("--batch-tokens", "tokens of a batch in training, in one sequence at least", 131072)
     option("--lr", "highest learning rate", 3e-3, float)
-    option("--seed", "of the weights and the data", 0)
+    option("--seed", "seed of the weights and the data", 0)
     return parser
 
 

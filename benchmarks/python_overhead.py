@@ -52,7 +52,7 @@ def time_of(f, calls=20000):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=ROOT / "build" / "benchmarks" / "overhead_benchmark", help="built with -DGLADE_BENCHMARKS=ON")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, each of all three (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON file for the results")
     options = parser.parse_args()
     try:

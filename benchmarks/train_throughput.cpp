@@ -108,10 +108,8 @@ int run(const Options& options) {
   ProcessGroup::shutdown();
   if (world.rank() > 0) return 0;
   fmt::print(
-      "{}{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, after a step {:.2f} GiB, first step "
-      "after {:.2f} s, loss "
-      "{:.4f} -> "
-      "{:.4f}\n",
+      "{}{}{} {} {}x{} {}: {:.0f} tokens/s, MFU {:.1f} %, step {:.2f} ms, peak {:.2f} GiB, after a step {:.2f} GiB, "
+      "first step after {:.2f} s, loss {:.4f} -> {:.4f}\n",
       world.size() > 1 ? fmt::format("{} ranks, shard {}, ", world.size(), parallel.shard()) : "",
       options.sequence_parallel ? "shared sequences, " : "", options.model, options.size, options.batch, options.seq_len,
       options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * times[times.size() / 2],
