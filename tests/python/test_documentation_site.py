@@ -55,6 +55,31 @@ def test_links(page):
     assert list(broken_links(page)) == []
 
 
+FOLDERS = "core autograd ops nn bindings examples tools benchmarks tests scripts docs cmake licenses".split()
+
+
+def files_that_are_not_there(page):
+    """Files and folders of the repository that a page names, with wildcards and {h,cpp}, and that are not there."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for name in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./*{{}},-]*)`", text):
+        choices = re.search(r"\{(.*)\}", name)
+        for choice in choices[1].split(",") if choices else [""]:
+            pattern = name.replace(choices[0], choice) if choices else name
+            if not any(any(ROOT.glob(pattern.rstrip("/") + end)) for end in ("", ".py", ".cpp")):
+                yield pattern
+
+
+def test_a_file_that_is_not_there_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("`core/tensor.{h,cpp}` `core/none.{h,cpp}` `ops/` `ops/nothing/` `examples/train_lm` `a/b.h` `nn/*.h`\n```\n`nn/none`\n```\n")
+    assert list(files_that_are_not_there(page)) == ["core/none.h", "core/none.cpp", "ops/nothing/"]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")], ids=lambda page: page.name)
+def test_files_that_pages_name_are_there(page):
+    assert list(files_that_are_not_there(page)) == []
+
+
 def test_what_pages_include_is_there():
     found = 0
     for page in PAGES:
