@@ -1,5 +1,6 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/index/index.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/shape/shape.h>
 #include <glade/ops/sort/sort.h>
 
