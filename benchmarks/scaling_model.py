@@ -1,4 +1,4 @@
-"""A model of the time of a training step against the number of GPUs, hosts and bandwidth: docs/distributed.md shows its tables.
+"""A model of the time of a training step against the number of GPUs, hosts and bandwidth: docs/scaling.md shows its tables.
 
     python benchmarks/scaling_model.py                              both tables
     python benchmarks/scaling_model.py --network 12.5               the second one for hosts that are joined by 100 Gbit/s

@@ -1,4 +1,4 @@
-"""benchmarks/scaling_model.py: its counts, what it was checked against, and the tables of docs/distributed.md."""
+"""benchmarks/scaling_model.py: its counts, what it was checked against, and the tables of docs/scaling.md."""
 
 import importlib.util
 import re
@@ -20,14 +20,14 @@ def run(*arguments):
     return subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True)
 
 
-def test_the_guide_shows_the_tables():
+def test_the_page_shows_the_tables():
     result = run()
     assert result.returncode == 0, result.stderr
-    guide = (ROOT / "docs" / "distributed.md").read_text()
+    page = (ROOT / "docs" / "scaling.md").read_text()
     for table in result.stdout.strip().split("\n\n"):
-        assert table in guide, table
+        assert table in page, table
     slow = run("--network", "50").stdout.strip().split("\n\n")[1]
-    assert slow in guide, slow
+    assert slow in page, slow
 
 
 def test_the_measured_steps_are_those_of_the_raw_results():
