@@ -47,8 +47,14 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims) { return sum(truth(x), dims); }
 
-Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight) { return a + (b - a) * weight; }
-Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) { return a + (b - a) * weight; }
+// From the nearer end: so the weight 1 gives b, whatever was rounded.
+Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight) {
+  return weight.real() < 0.5 ? a + (b - a) * weight : b - (b - a) * (1 - weight.real());
+}
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
+  const Tensor is_near = lt(weight.detach(), 0.5);
+  return where(is_near, a, b) + (b - a) * where(is_near, weight, weight - 1);
+}
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a * b * value; }
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a / b * value; }
 

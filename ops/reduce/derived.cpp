@@ -14,6 +14,10 @@ namespace glade {
 
 namespace {
 
+void check_dims(const char* operation, const Tensor& x, const Dims& dims) {
+  for (const std::int64_t dim : dims) normalize_dim(dim, x.ndim(), operation);
+}
+
 /// The sum of squares in at least float32, so that no square overflows.
 Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
   const DType wide = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
@@ -44,12 +48,18 @@ Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
 }  // namespace
 
 Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
-  return sqrt(var(x, dims, keepdim, correction));
+  check_dims("std", x, dims);
+  const Tensor variance = var(x, dims, keepdim, correction);
+  if (!variance.requires_grad()) return sqrt(variance);
+  // The slope of the root at 0 is infinite, and those of the variance there are 0: equal elements get no gradient, not NaN.
+  const Tensor is_zero = eq(variance.detach(), 0);
+  return masked_fill(sqrt(masked_fill(variance, is_zero, 1)), is_zero, 0);
 }
 
 Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   if (!is_floating(x.dtype())) fail<DTypeError>("norm: x is {}: expected a floating-point type", x.dtype());
   if (std::isnan(p)) fail<ValueError>("norm: p is nan");
+  check_dims("norm", x, dims);
   if (p == 2) return euclidean_norm(x, dims, keepdim);
   if (p == 0) return sum(to(ne(x, 0), x.dtype()), dims, keepdim);
   const Tensor magnitude = abs(x);
@@ -59,10 +69,14 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 }
 
 Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  check_dims("any", x, dims);
   return gt(sum(x.dtype() == DType::boolean ? x : ne(x, 0), dims, keepdim), 0);
 }
 
-Tensor all(const Tensor& x, const Dims& dims, bool keepdim) { return eq(sum(eq(x, 0), dims, keepdim), 0); }
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  check_dims("all", x, dims);
+  return eq(sum(eq(x, 0), dims, keepdim), 0);
+}
 
 bool equal(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && all(eq(a, b)).item<bool>(); }
 

@@ -211,12 +211,12 @@ Tensor logsumexp(const Tensor& input, const Dims& dims, bool keepdim) {
   const Tensor x = floating(input);
   const Reduction r = plan(x, reduced_dims("logsumexp", x, dims), keepdim);
   Tensor y = reduce(ReduceOp::logsumexp, r, x.dtype());
-  autograd::record(
-      "logsumexp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept](const Node&, const Tensor& grad) {
-        // An infinite result has no share to give: measured from 0, the elements at -inf get 0.
-        const Tensor total = reshape(y.get(), kept), finite = lt(abs(total), std::numeric_limits<double>::infinity());
-        return Tensors{reshape(grad, kept) * exp(x.get() - where(finite, total, zeros({}, total.options())))};
-      });
+  autograd::record("logsumexp", y, {&x},
+                   [x = SavedTensor(x), y = SavedTensor::output(y), kept = r.kept](const Node&, const Tensor& grad) {
+                     // Where all elements are -inf, none has a share in the result: measured from 0, they get 0.
+                     const Tensor total = reshape(y.get(), kept), none = eq(total, -std::numeric_limits<double>::infinity());
+                     return Tensors{reshape(grad, kept) * exp(x.get() - masked_fill(total, none, 0))};
+                   });
   return y;
 }
 

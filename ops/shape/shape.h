@@ -35,7 +35,7 @@ Tensor stack(const Tensors& tensors, std::int64_t dim = 0);  ///< Tensors of one
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 /// Views of the given sizes, which must add up.
 Tensors split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
-/// At most `chunks` views of one size along dim, the last one smaller where it does not divide.
+/// At most `chunks` views of one size along dim, the last one smaller where it does not divide; all of them empty where dim is.
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 /// The slices along dim, without that dimension.
 Tensors unbind(const Tensor& x, std::int64_t dim = 0);

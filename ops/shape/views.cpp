@@ -288,7 +288,8 @@ Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   if (chunks <= 0) fail<ValueError>("chunk: chunks is {}: expected at least 1", chunks);
   const std::int64_t size = x.shape()[normalize_dim(dim, x.ndim(), "chunk")];
-  return split(x, std::max<std::int64_t>(1, (size + chunks - 1) / chunks), dim);
+  if (size == 0) return split(x, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), dim);
+  return split(x, (size + chunks - 1) / chunks, dim);
 }
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {

@@ -47,6 +47,12 @@ TEST_P(Composite, SumsAndProducts) {
   const Tensor p = select(a, 0, 0), q = select(a, 0, 1);
   EXPECT_TRUE(all_close(lerp(p, q, 0.25), p * 0.75 + q * 0.25));
   EXPECT_TRUE(all_close(lerp(p, q, square(p)), p + square(p) * (q - p)));
+  const Tensor ends = Tensor::from_vector(std::vector<double>{0.1, 1e9, -3, 1e-9}, device());
+  for (const double weight : {0.0, 0.2, 0.7, 1.0}) {
+    const Tensor mixed = lerp(ends, q, weight);
+    EXPECT_TRUE(all_close(mixed, lerp(ends, q, ones_like(q) * weight), 0, 0));
+    EXPECT_TRUE(weight < 1 || all_close(mixed, q, 0, 0));
+  }
   EXPECT_TRUE(all_close(addcmul(p, p, q, -2), p - p * q * 2));
   EXPECT_TRUE(all_close(addcdiv(p, p, q), p + p / q));
   EXPECT_TRUE(all_close(outer(p, x), unsqueeze(p, 1) * unsqueeze(x, 0)));

@@ -52,6 +52,14 @@ TEST_P(DerivedReductions, StandardDeviation) {
   EXPECT_TRUE(all_close(std(x, {1}), sqrt(var(x, {1}))));
   EXPECT_TRUE(all_close(std(x, {}, false, 0), sqrt(var(x, {}, false, 0))));
   check_gradients([](const Tensor& t) { return std(t, {0, 2}, true); }, x);
+  const Tensor row_of_equals = Tensor::from_vector(Values{3, 3, 3, 1, 2, 6}, {2, 3}, device()).set_requires_grad();
+  const Tensor deviations = std(row_of_equals, {1});
+  EXPECT_TRUE(all_close(deviations, sqrt(var(row_of_equals, {1}))));
+  sum(deviations).backward();
+  EXPECT_TRUE(all_close(row_of_equals.grad(), Tensor::from_vector(Values{0, 0, 0, -2, -1, 3}, {2, 3}) / (2 * std::sqrt(7.0))));
+  EXPECT_TRUE(throws_with<IndexError>([&] { std(x, {3}); }, "std: dimension 3"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { any(x, {3}); }, "any: dimension 3"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { all(x, {-4}); }, "all: dimension -4"));
 }
 
 TEST_P(DerivedReductions, Norms) {

@@ -56,6 +56,7 @@ TEST_P(Rearrange, NarrowChunkUnbind) {
   EXPECT_EQ(thirds[0].shape(), (Shape{4, 2}));
   EXPECT_EQ(thirds[2].shape(), (Shape{4, 1}));
   EXPECT_EQ(chunk(x, 9, 1).size(), 5u);
+  EXPECT_EQ(chunk(zeros({0, 2}, {DType::float32, device()}), 3).size(), 3u);
   EXPECT_TRUE(throws_with<ValueError>([&] { chunk(x, 0); }, "chunk: chunks is 0"));
   const Tensors columns = unbind(x, 1);
   ASSERT_EQ(columns.size(), 5u);

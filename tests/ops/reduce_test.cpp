@@ -242,6 +242,11 @@ TEST_P(Reduce, Infinities) {
     EXPECT_EQ(logsumexp(x({-inf, -inf})).item<double>(), -inf);
     EXPECT_EQ(logsumexp(x({-inf, 3})).item<double>(), 3);
     EXPECT_EQ(logsumexp(x({inf, 3})).item<double>(), inf);
+    for (const double end : {inf, -inf}) {
+      const Tensor leaf = x({end, end > 0 ? 3.0 : end}).set_requires_grad();
+      logsumexp(leaf).backward();
+      EXPECT_EQ(select(leaf.grad(), 0, 1).item<double>(), 0) << end;
+    }
     EXPECT_NEAR(logsumexp(x({-1000, -1000})).item<double>(), -1000 + std::log(2.0), 1e-4);
     EXPECT_NEAR(logsumexp(x({1000, 1000})).item<double>(), 1000 + std::log(2.0), 1e-4);
     // Whole blocks without weight before one with a very small one.

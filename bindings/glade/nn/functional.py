@@ -183,5 +183,5 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target * (log(target) - input) for log-probabilities `input`; reduction "batchmean" is the sum over the size of dimension 0."""
     if reduction == "batchmean":
-        return glade.kl_div(input, target, "sum", log_target) / input.shape[0]
+        return glade.kl_div(input, target, "sum", log_target) / (input.shape[0] if input.ndim > 0 else 1)
     return glade.kl_div(input, target, reduction, log_target)
