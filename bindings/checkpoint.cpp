@@ -152,7 +152,7 @@ void def_header(py::class_<T>& type, F header) {
         set_random_state(header(self));
       },
       arg("model"), arg("optimizer") = py::none(), arg("scheduler") = py::none(), Unlocked(),
-      "Copies the values into a model and, where given, the optimiser and the schedule, and sets the random generator's state. "
+      "Copies the values into a model and, where given, the optimizer and the schedule, and sets the random generator's state. "
       "CheckpointError that lists all entries that do not fit; nothing is changed then.");
 }
 
@@ -187,7 +187,7 @@ void bind_hdf5_file(py::module_& module) {
 void bind_checkpoints(py::module_& module) {
   py::class_<Checkpoint> checkpoint(module, "Checkpoint", "What a checkpoint file holds; tensors on the CPU.");
   checkpoint.def_readonly("model", &Checkpoint::model, "The model's state_dict.")
-      .def_readonly("optimizer", &Checkpoint::optimizer, "The optimiser's state_dict; empty where none was saved.")
+      .def_readonly("optimizer", &Checkpoint::optimizer, "The optimizer's state_dict; empty where none was saved.")
       .def_readonly("scheduler", &Checkpoint::scheduler, "The schedule's state_dict; empty where none was saved.");
   def_header(checkpoint, [](const Checkpoint& self) -> const Checkpoint& { return self; });
 
@@ -232,7 +232,7 @@ void bind_checkpoint(py::module_& module) {
   module.def(
       "save", save, arg("model"), arg("path"), py::kw_only(), arg("optimizer") = py::none(), arg("scheduler") = py::none(),
       arg("step") = 0, arg("config") = py::none(), arg("data") = StateDict{}, arg("compression") = 0, arg("checksums") = true,
-      "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimiser and the schedule, with the "
+      "Writes an HDF5 checkpoint: a model, or tensors by name, and where given the optimizer and the schedule, with the "
       "random generator's state.\n\n`config` is a JSON object, by default that of a language model; `data` are tensors of the "
       "training program's own; compression is a gzip level from 1 to 9, or 0. At any instant the file is the old one or "
       "the new one, whole. CheckpointError naming the file, the entry and the cause; ValueError for a config that is no JSON "

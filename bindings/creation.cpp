@@ -93,7 +93,7 @@ void def_new(const char* name, F make, const std::string& what) {
 void bind_new() {
   def_new("new_zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); }, "Zeros");
   def_new("new_ones", [](const Shape& s, TensorOptions o) { return ones(s, o); }, "Ones");
-  def_new("new_empty", [](const Shape& s, TensorOptions o) { return empty(s, o); }, "An uninitialised tensor");
+  def_new("new_empty", [](const Shape& s, TensorOptions o) { return empty(s, o); }, "An uninitialized tensor");
   def_method(
       "new_full",
       [](const Tensor& x, const Shape& shape, Scalar value, const std::optional<DType>& dtype,
@@ -185,7 +185,7 @@ void bind_creation(py::module_& module) {
       "is itself. A read-only array is copied. DTypeError for an element type that glade lacks.");
   def_factory(
       module, "empty", [](const Shape& s, TensorOptions o) { return empty(s, o); },
-      "An uninitialised tensor: empty(2, 3) or empty((2, 3)). ShapeError for negative sizes.");
+      "An uninitialized tensor: empty(2, 3) or empty((2, 3)). ShapeError for negative sizes.");
   def_factory(
       module, "zeros", [](const Shape& s, TensorOptions o) { return zeros(s, o); },
       "Zeros: zeros(2, 3) or zeros((2, 3)). ShapeError for negative sizes.");
@@ -227,7 +227,7 @@ void bind_creation(py::module_& module) {
       "ShapeError for negative sizes.");
   def_like(
       module, "empty_like", [](const Shape& s, TensorOptions o) { return empty(s, o); },
-      "An uninitialised tensor of x's shape, and of its dtype and device where they are not given. DeviceError for a device that "
+      "An uninitialized tensor of x's shape, and of its dtype and device where they are not given. DeviceError for a device that "
       "is not there.");
   def_like(
       module, "zeros_like", [](const Shape& s, TensorOptions o) { return zeros(s, o); },

@@ -1,4 +1,4 @@
-// glade.nn.init: initialisers.
+// glade.nn.init: initializers.
 #include <glade/nn/init.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 using namespace nn;
 using py::arg;
 
-/// An initialiser with some numbers for parameters, which returns the tensor it filled.
+/// An initializer with some numbers for parameters, which returns the tensor it filled.
 template <class... Numbers, class Fill, class... Extra>
 void def_initializer(py::module_& module, const char* name, Fill fill, const Extra&... extra) {
   module.def(
@@ -26,7 +26,7 @@ void def_initializer(py::module_& module, const char* name, Fill fill, const Ext
       arg("x"), extra...);
 }
 
-/// The gain of a nonlinearity, as PyTorch's initialisers by He et al. (2015) take it; a is the slope of leaky_relu below 0.
+/// The gain of a nonlinearity, as PyTorch's initializers by He et al. (2015) take it; a is the slope of leaky_relu below 0.
 double gain_of(const char* function, double a, const std::string& nonlinearity) {
   if (nonlinearity == "leaky_relu") return std::sqrt(2 / (1 + a * a));
   if (nonlinearity == "relu") return std::sqrt(2.0);

@@ -185,7 +185,7 @@ void bind_attention(py::module_& module) {
   py::class_<GatedLinearAttention, LinearAttention>(module, "GatedLinearAttention",
                                                     "The layer of the GLA paper (arXiv 2312.06635): heads of linear attention "
                                                     "whose state decays by a learned factor for every key channel, "
-                                                    "normalised and gated at the output.\n\nnum_kv_heads (all by default) heads "
+                                                    "normalized and gated at the output.\n\nnum_kv_heads (all by default) heads "
                                                     "of key, value and gate are each shared by a group; expand_k and expand_v "
                                                     "are the key and value dimensions of all heads over hidden_size; feature_map "
                                                     "of query and key is relu, sqrelu, silu, sigmoid, logsigmoid, "
@@ -216,7 +216,7 @@ void bind_attention(py::module_& module) {
   py::class_<LightningAttention, LinearAttention>(
       module, "LightningAttention",
       "Lightning attention (arXiv 2401.04658): queries and keys through silu, a fixed decay a head that weakens with the layer's "
-      "depth, normalised and "
+      "depth, normalized and "
       "gated at the output. ValueError where sizes do not divide or layer_idx is outside [0, num_layers).")
       .def(py::init([](std::int64_t hidden_size, std::int64_t layer_idx, std::int64_t num_layers, std::int64_t num_heads,
                        double expand_k, double expand_v, bool use_output_gate, double norm_eps) {

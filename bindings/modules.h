@@ -9,7 +9,7 @@ namespace glade::python {
 /// The class Module.
 void bind_module(py::module_& module);
 void bind_activation_layers(py::module_& module);
-/// The initialisers, in glade.nn.init.
+/// The initializers, in glade.nn.init.
 void bind_init(py::module_& module);
 void bind_loss_modules(py::module_& module);
 void bind_softmax_attention(py::module_& module);

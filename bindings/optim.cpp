@@ -1,4 +1,4 @@
-// glade.optim: optimisers, learning-rate schedules, gradient clipping.
+// glade.optim: optimizers, learning-rate schedules, gradient clipping.
 #include <pybind11/functional.h>
 
 #include <glade/nn/optim/adam.h>
@@ -142,7 +142,7 @@ void bind_optim(py::module_& module) {
       .def("state_dict", &LossScaler::state_dict, "The scale and the number of steps since it last changed, by name.")
       .def("load_state_dict", &LossScaler::load_state_dict, arg("state"),
            "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
-  py::class_<Optimizer>(optimizers, "Optimizer", "What the optimisers have in common.")
+  py::class_<Optimizer>(optimizers, "Optimizer", "What the optimizers have in common.")
       .def(
           "step",
           [](Optimizer& self, double max_norm, LossScaler* scaler) {
@@ -154,7 +154,7 @@ void bind_optim(py::module_& module) {
           "With max_norm the gradients are clipped on the way as by clip_grad_norm_, with a scaler divided by its scale, and the "
           "step is skipped where one is not finite; then returns their norm before clipping, a float64 scalar. ValueError where "
           "a "
-          "parameter was moved or converted since the optimiser was made.")
+          "parameter was moved or converted since the optimizer was made.")
       .def("zero_grad", &Optimizer::zero_grad, arg("set_to_none") = true, "Forgets the gradients, or fills them with zeros.")
       .def_property_readonly(
           "param_groups", [](Optimizer& self) -> std::vector<ParameterGroup>& { return self.groups(); },
@@ -170,7 +170,7 @@ void bind_optim(py::module_& module) {
           "lr", [](Optimizer& self) { return self.groups().front().lr; }, &Optimizer::set_lr,
           "The learning rate of the first group; setting it sets that of all. ValueError for one that is negative or not finite.")
       .def("state_dict", &Optimizer::state_dict,
-           "What the optimiser remembers between steps, by name; not the settings of the groups.")
+           "What the optimizer remembers between steps, by name; not the settings of the groups.")
       .def("load_state_dict", &Optimizer::load_state_dict, arg("state"),
            "Copies a state_dict's values. ValueError, changing nothing, where it does not fit.");
 
@@ -231,8 +231,8 @@ void bind_optim(py::module_& module) {
                  "steps, then falls to final_factor (arXiv 1708.07120). ValueError for numbers out of range.");
   py::class_<LRScheduler>(
       optimizers, "LRScheduler",
-      "Sets an optimiser's learning rates to their initial ones times schedule(step): at once for step 0, "
-      "and after every optimiser "
+      "Sets an optimizer's learning rates to their initial ones times schedule(step): at once for step 0, "
+      "and after every optimizer "
       "step by step(). A schedule is any function from the step, counted from 0, to a factor. ValueError for a factor that "
       "is negative or not finite.")
       .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())

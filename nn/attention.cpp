@@ -50,7 +50,7 @@ void check_input(const char* layer, const Tensor& x, const Linear& projection) {
 /// [B, T, heads * d] -> [B, T, heads, d]
 Tensor split_heads(const Tensor& x, std::int64_t heads) { return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}); }
 
-/// The end of a layer: normalises each head of o [B, T, H, V], gates it where there is a gate, and maps all heads together.
+/// The end of a layer: normalizes each head of o [B, T, H, V], gates it where there is a gate, and maps all heads together.
 Tensor finish(const Tensor& o, const Tensor& gate, const RMSNorm& norm, const Linear& o_proj, const Tensor& residual) {
   if (gate.defined()) return norm.forward_gated_linear(o, split_heads(gate, o.size(2)), o_proj.weight, residual);
   return o_proj.forward_sum(reshape(norm(o), {o.size(0), o.size(1), o.size(2) * o.size(3)}), residual);

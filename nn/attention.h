@@ -49,7 +49,7 @@ struct GatedLinearAttentionOptions {
   bool use_short_conv = false;               ///< Whether short causal convolutions stand before queries, keys and values.
   std::int64_t conv_size = 4;                ///< Tokens that these convolutions see, the current one included.
   bool conv_bias = false;                    ///< Whether these convolutions have biases.
-  bool use_output_gate = true;               ///< Whether silu(g_proj(x)) gates the normalised output.
+  bool use_output_gate = true;               ///< Whether silu(g_proj(x)) gates the normalized output.
   bool elementwise_affine = true;            ///< whether the output's norm has a weight
   double norm_eps = 1e-5;                    ///< Of the output's norm.
   double gate_logit_normalizer = 16;    ///< What the log decays are divided by: the larger, the slower the state decays at first.
@@ -59,7 +59,7 @@ struct GatedLinearAttentionOptions {
 
 /// The layer of the GLA paper (arXiv 2312.06635, section 4.4): heads of linear attention whose state decays by a factor
 /// for every key channel, gk = logsigmoid(gk_proj(x)) / gate_logit_normalizer in log space; each head's output is
-/// normalised and gated by silu(g_proj(x)).
+/// normalized and gated by silu(g_proj(x)).
 class GatedLinearAttention : public LinearAttention {
  public:
   /// ValueError where sizes do not divide or the feature map is unknown.
@@ -90,12 +90,12 @@ struct LightningAttentionOptions {
   std::int64_t num_heads = 4;   ///< They divide the channels of keys and values among themselves.
   double expand_k = 1.0;        ///< Key channels of all heads over hidden size.
   double expand_v = 1.0;        ///< Value channels of all heads over hidden size.
-  bool use_output_gate = true;  ///< Whether silu(g_proj(x)) gates the normalised output.
+  bool use_output_gate = true;  ///< Whether silu(g_proj(x)) gates the normalized output.
   double norm_eps = 1e-5;       ///< Of the output's norm.
 };
 
 /// Lightning attention (arXiv 2401.04658): queries and keys through silu, a fixed decay per head that weakens with the
-/// layer's depth, outputs normalised per head and gated by silu(g_proj(x)).
+/// layer's depth, outputs normalized per head and gated by silu(g_proj(x)).
 class LightningAttention : public LinearAttention {
  public:
   /// ValueError where sizes do not divide or layer_idx is outside [0, num_layers).

@@ -16,7 +16,7 @@ namespace glade::nn {
 
 /// All that a training run needs to go on.
 struct Checkpoint {
-  std::int64_t step = 0;                           ///< Optimiser steps so far.
+  std::int64_t step = 0;                           ///< Optimizer steps so far.
   std::string config;                              ///< the model's configuration, a JSON object, or ""
   StateDict model, optimizer, scheduler;           ///< State dictionaries; empty ones are saved as empty groups.
   StateDict data;                                  ///< the position in the data, as the training program sees it
@@ -60,7 +60,7 @@ class CheckpointFile {
 
   /// Reads the file and checks all checksums.
   void verify() const;
-  /// Copies the values into a model and, where given, the optimiser and the schedule, with at most one tensor in memory
+  /// Copies the values into a model and, where given, the optimizer and the schedule, with at most one tensor in memory
   /// besides. Names, shapes, types, the configuration of a models::CausalLM (but for its dtype) and checksums are checked
   /// first: CheckpointError that lists all entries that do not fit, and nothing is changed.
   void restore(Module& model, optim::Optimizer* optimizer = nullptr, optim::LRScheduler* scheduler = nullptr) const;

@@ -1,5 +1,5 @@
 #pragma once
-// Initialisers: fill a tensor in place, unrecorded, and return it. Random numbers come from `generator`.
+// Initializers: fill a tensor in place, unrecorded, and return it. Random numbers come from `generator`.
 #include <numbers>
 
 #include <glade/core/generator.h>
@@ -7,7 +7,7 @@
 
 namespace glade::nn::init {
 
-/// Within its scope, on this thread, initialisers leave values as they are: for models that are about to be loaded.
+/// Within its scope, on this thread, initializers leave values as they are: for models that are about to be loaded.
 class SkipInit {
  public:
   SkipInit();

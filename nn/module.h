@@ -54,7 +54,7 @@ class Module {
   /// Calls f for all modules below, the innermost first, and for this one.
   void apply(const std::function<void(Module&)>& f);
 
-  /// Moves parameters, buffers and gradients; the tensors stay the same ones, so shared ones stay shared and optimisers
+  /// Moves parameters, buffers and gradients; the tensors stay the same ones, so shared ones stay shared and optimizers
   /// keep them. Not between a forward pass and its backward.
   void to(Device device);
   /// Converts floating-point parameters, buffers and gradients, in the same way.

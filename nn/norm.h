@@ -1,5 +1,5 @@
 #pragma once
-// Normalisation over the last dimension. Statistics are taken in float32 and weights are applied in their own precision,
+// Normalization over the last dimension. Statistics are taken in float32 and weights are applied in their own precision,
 // whatever x's dtype, which is also the result's.
 #include <utility>
 
@@ -14,7 +14,7 @@ class RMSNorm : public UnaryModule {
   explicit RMSNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true);
   Tensor forward(const Tensor& x) const override;
   std::int64_t dim() const { return dim_; }  ///< The size of the last dimension.
-  double eps() const { return eps_; }        ///< Added to the mean square, so that zeros can be normalised.
+  double eps() const { return eps_; }        ///< Added to the mean square, so that zeros can be normalized.
   /// {forward(x + residual), x + residual} in one pass; residual may be undefined (see add_rms_norm).
   std::pair<Tensor, Tensor> forward_sum(const Tensor& x, const Tensor& residual = {}) const;
   /// forward(x) * silu(gate) in one pass; gate has x's shape.
@@ -37,7 +37,7 @@ class LayerNorm : public UnaryModule {
   explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool elementwise_affine = true, bool with_bias = true);
   Tensor forward(const Tensor& x) const override;
   std::int64_t dim() const { return dim_; }  ///< The size of the last dimension.
-  double eps() const { return eps_; }        ///< Added to the variance, so that equal numbers can be normalised.
+  double eps() const { return eps_; }        ///< Added to the variance, so that equal numbers can be normalized.
 
   Tensor weight;  ///< [dim], ones at first; undefined without elementwise_affine
   Tensor bias;    ///< [dim], zeros at first; undefined without elementwise_affine or with_bias

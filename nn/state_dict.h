@@ -1,5 +1,5 @@
 #pragma once
-// Tensors by name: what modules and optimisers save and load.
+// Tensors by name: what modules and optimizers save and load.
 #include <map>
 #include <string>
 #include <utility>

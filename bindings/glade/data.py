@@ -1,4 +1,4 @@
-"""Token files, and batches of them assembled on a background thread (docs/data.md tells the story); other data sets and DataLoader.
+"""Token files, and batches of them assembled on a background thread (docs/data.md describes both); other data sets and DataLoader.
 
 >>> import glade, os, tempfile
 >>> path = os.path.join(tempfile.mkdtemp(), "numbers.bin")

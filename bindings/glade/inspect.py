@@ -4,6 +4,8 @@
     python -m glade.inspect model.h5 --json
     python -m glade.inspect model.h5 --verify
     python -m glade.inspect --diff a.h5 b.h5
+
+The first two list attributes and tensors; --verify reads everything and checks all checksums.
 """
 
 from __future__ import annotations

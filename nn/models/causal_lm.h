@@ -44,7 +44,7 @@ class Decoder : public Module {
  public:
   /// Makes config.num_hidden_layers blocks, each with what `attention` gives for its number.
   Decoder(const CausalLMConfig& config, const AttentionFactory& attention);
-  /// ids [B, T] to the normalised hidden states [B, T, hidden]; `states` and cu_seqlens as in CausalLM::forward.
+  /// ids [B, T] to the normalized hidden states [B, T, hidden]; `states` and cu_seqlens as in CausalLM::forward.
   Tensor forward(const Tensor& ids, AttentionStates* states, const Tensor& cu_seqlens) const;
   DType dtype() const { return dtype_; }  ///< Of the hidden states: the config's.
 

@@ -1,5 +1,5 @@
 #pragma once
-// What optimisers have in common: parameters in groups, and a state that can be saved.
+// What optimizers have in common: parameters in groups, and a state that can be saved.
 #include <vector>
 
 #include <glade/core/process_group.h>
@@ -11,7 +11,7 @@ namespace glade::nn::optim {
 struct ParameterGroup {
   NamedTensors parameters;  ///< By name, as Module::named_parameters() gives them.
   double lr = 1e-3;         ///< The learning rate in use; schedules write here.
-  double weight_decay = 0;  ///< How optimisers use it is theirs: see AdamW, Adam and SGD.
+  double weight_decay = 0;  ///< How optimizers use it is theirs: see AdamW, Adam and SGD.
   /// Where each rank has parts of the parameters, these ranks: the gradients' norm is then that of all parts. The same in all
   /// groups.
   ProcessGroup ranks = {};
@@ -38,7 +38,7 @@ class Optimizer {
   /// Changes the parameters by their gradients; those without one are left alone. Returns the gradients' norm, undivided by
   /// clipping, as a float64 scalar on their device where options ask for clipping or scaling, else an undefined tensor. A
   /// skipped step counts as one. ValueError, before anything is changed, where a parameter was moved or converted since the
-  /// optimiser was made.
+  /// optimizer was made.
   virtual Tensor step(const StepOptions& options = {}) = 0;
   /// Forgets the gradients, or with set_to_none false fills them with zeros.
   void zero_grad(bool set_to_none = true);
@@ -49,7 +49,7 @@ class Optimizer {
   /// Sets the learning rate of every group. ValueError for one that is negative or not finite.
   void set_lr(double lr);
 
-  /// What the optimiser remembers between steps ("exp_avg.<parameter>", "step", ...); not the settings of the groups.
+  /// What the optimizer remembers between steps ("exp_avg.<parameter>", "step", ...); not the settings of the groups.
   StateDict state_dict() const;
   /// ValueError, changing nothing, where `state` does not fit; see check_state.
   void load_state_dict(const StateDict& state);

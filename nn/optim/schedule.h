@@ -29,13 +29,13 @@ LRSchedule cosine_lr(std::int64_t period, double final_factor = 0);
 /// final_factor (arXiv 1708.07120). ValueError unless total is at least 1, warmup in [0, 1] and the factors are.
 LRSchedule one_cycle_lr(std::int64_t total, double warmup = 0.3, double initial_factor = 0.04, double final_factor = 4e-6);
 
-/// Sets the learning rates of an optimiser's groups to their initial ones times the schedule's factor: at once for step 0,
-/// and after every optimiser step by step(). ValueError, changing nothing, for a factor that is negative or not finite.
+/// Sets the learning rates of an optimizer's groups to their initial ones times the schedule's factor: at once for step 0,
+/// and after every optimizer step by step(). ValueError, changing nothing, for a factor that is negative or not finite.
 class LRScheduler {
  public:
-  /// Sets the rates for step 0 at once. The optimiser must live as long.
+  /// Sets the rates for step 0 at once. The optimizer must live as long.
   LRScheduler(Optimizer& optimizer, LRSchedule schedule);
-  void step();  ///< Call it after every step of the optimiser.
+  void step();  ///< Call it after every step of the optimizer.
   /// The factor in use.
   double factor() const;
   /// The learning rates of the groups.

@@ -1,4 +1,4 @@
-"""Modules: layers, containers, initialisers, models.
+"""Modules: layers, containers, initializers, models.
 
 >>> import glade
 >>> from glade import nn

@@ -1,4 +1,4 @@
-"""Initialisers: fill a tensor in place, unrecorded, and return it."""
+"""Initializers: fill a tensor in place, unrecorded, and return it."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Optimisers, learning-rate schedules, gradient clipping.
+"""Optimizers, learning-rate schedules, gradient clipping.
 
 >>> import glade
 >>> from glade import nn, optim
@@ -43,7 +43,7 @@ if not _TYPE_CHECKING:  # type checkers know which names there are
 
 
 def decay_matrices(parameters: Iterable[Tensor | tuple[str, Tensor]], weight_decay: float = 0.01) -> list[dict[str, Any]]:
-    """Two groups for an optimiser: matrices (two dimensions or more), which decay, and after them the biases and the weights of norms,
+    """Two groups for an optimizer: matrices (two dimensions or more), which decay, and after them the biases and the weights of norms,
     which do not. `parameters` are a module's named_parameters() or tensors."""
     parameters = list(parameters)
     matrices = [p for p in parameters if (p[1] if isinstance(p, tuple) else p).ndim >= 2]
