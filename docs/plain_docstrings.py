@@ -1,4 +1,5 @@
-"""Sphinx extension: docstrings here are plain English with `code`, and those of the compiled module begin with pybind11's signatures."""
+"""Sphinx extension: docstrings here are plain English with `code` and names of pages, and those of the compiled module begin with
+pybind11's signatures."""
 
 import re
 
@@ -39,11 +40,11 @@ def process_signature(app, what, name, thing, options, parameters, result):
 
 
 def escape(line):
-    """A line of plain text with `code`, as reStructuredText."""
+    """A line of plain text with `code` and pages such as docs/data.md, as reStructuredText."""
     parts = re.split(r"(`+)(.+?)\1", line)
     text = []
     for i in range(0, len(parts), 3):
-        text.append(re.sub(r"([\\*_|`])", r"\\\1", parts[i]))
+        text.append(re.sub(r"docs/(\w+)\.md|[\\*_|`]", lambda found: f":doc:`/{found[1]}`" if found[1] else "\\" + found[0], parts[i]))
         if i + 2 < len(parts):
             text.append(f"``{parts[i + 2]}``")
             if i + 3 < len(parts) and re.match(r"\w", parts[i + 3]):
@@ -84,8 +85,15 @@ def process_bases(app, name, thing, options, bases):
     bases[:] = [f"``{base.__name__}``" if base.__module__ == "builtins" else base for base in public]
 
 
+def drop_object(app, domain, kind, content):
+    """That a class derives from `object` alone says nothing."""
+    if content.children and content[0].astext() == "Bases: object":
+        content.pop(0)
+
+
 def setup(app):
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-bases", process_bases)
+    app.connect("object-description-transform", drop_object)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
