@@ -289,11 +289,9 @@ Tensor power(const Tensor& a, const Tensor& b) {
   return apply("power", Binary::power, a, b, false,
                [](const Node& node, const Tensor& gradient, const Tensor& x, const Tensor& y) {
                  Tensors gradients(2);
-                 if (node.needs_grad(0)) gradients[0] = gradient * y * power(x, y - 1);
-                 if (node.needs_grad(1)) {
-                   const Tensor zero = scalar_like(x, 0.0);
-                   gradients[1] = where(eq(x, zero), zero, gradient * power(x, y) * log(x));
-                 }
+                 const Tensor zero = scalar_like(x, 0.0);
+                 if (node.needs_grad(0)) gradients[0] = where(eq(y, zero), zero, gradient * y * power(x, y - 1));  // 0^0 is flat
+                 if (node.needs_grad(1)) gradients[1] = where(eq(x, zero), zero, gradient * power(x, y) * log(x));
                  return gradients;
                });
 }

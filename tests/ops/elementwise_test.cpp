@@ -306,6 +306,13 @@ TEST_P(Elementwise, ScalarOperands) {
   EXPECT_EQ(gt(x, 0.5).to_vector<std::int64_t>(), gt(x, full({}, 0.5, x.options())).to_vector<std::int64_t>());
 }
 
+TEST_P(Elementwise, PowersOfZero) {
+  const std::vector<double> exponents{0, 1, 2, 3};
+  const Tensor x = zeros({4}, {DType::float64, device()}).set_requires_grad(), y = Tensor::from_vector(exponents, device());
+  sum(power(x, y)).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0, 1, 0, 0}));
+}
+
 TEST_P(Elementwise, Where) {
   const Tensor condition = Tensor::from_vector<bool>({true, false, true}, device());
   const Tensor a = random_leaf({2, 3}, device()), b = random_leaf({1}, device());
