@@ -123,6 +123,8 @@ def variables_read():
         for source in (ROOT / folder).rglob("*"):
             if source.suffix in {".h", ".cpp", ".cuh", ".cu", ".py"} and re.search(r"getenv\(|os\.environ", text := source.read_text()):
                 names |= set(re.findall(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME)"', text))
+    for test in (ROOT / "tests").rglob("*.cpp"):
+        names |= set(re.findall(r'getenv\("(\w+)"\)', test.read_text()))
     for script in (ROOT / "scripts").glob("*.sh"):
         names |= set(re.findall(r"\$\{([A-Z][A-Z0-9_]+):?-", script.read_text()))
     return names
