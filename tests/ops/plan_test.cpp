@@ -66,6 +66,27 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(cpu), Names("cpu_recurrent", "cpu_recurrent"));
 }
 
+/// The table of docs/supported.md.
+TEST(Plan, TakesTheSizesAndGatesThatAreListed) {
+  const auto backward = [](const AttentionProblem& p) { return kernels(p).second; };
+  EXPECT_EQ(backward(problem(4, 2048, 4, 144, 64, "gk")), "sm90_intra_chunk");
+  EXPECT_EQ(backward(problem(4, 2048, 4, 136, 64, "gk")), "sm90_pass");  // no multiple of 16
+  EXPECT_EQ(backward(problem(4, 2048, 4, 144, 64, "gk g")), "sm90_pass");
+  EXPECT_EQ(backward(problem(4, 4096, 8, 256, 256, "g")), "sm90_intra_chunk");
+  AttentionProblem p = problem(4, 4096, 8, 256, 256, "gk");
+  p.kv_heads = 4;
+  EXPECT_EQ(backward(p), "sm90_pass");
+  p = problem(4, 4096, 8, 256, 256, "g_gamma");
+  p.gradients.g_gamma = true;
+  EXPECT_EQ(backward(p), "sm90_intra_chunk");
+  p = problem(1, 8192, 64, 72, 128, "g_gamma");
+  EXPECT_EQ(kernels(p), Names("sm90_constant_decay", "sm90_constant_decay"));
+  p.gradients.g_gamma = true;
+  EXPECT_EQ(kernels(p), Names("sm90_constant_decay", "sm90_intra_chunk"));
+  p.reverse = true;
+  EXPECT_EQ(kernels(p), Names("sm90_pass", "sm90_intra_chunk"));
+}
+
 TEST(Plan, SplitsLargeKeysIntoHeads) {
   AttentionProblem p = problem(4, 2048, 4, 256, 512, "gk");
   EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 2);
