@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
 
 def tidy_doxygen():
     """Doxygen's index names headers without their folders, although several have the same name: Breathe finds them by these names.
-    Its XML has what is private, which Breathe would show."""
+    Its XML has what is private and the macros of the headers' own, which Breathe would show."""
     index = ElementTree.parse(DOXYGEN / "index.xml")
     for entry in index.iterfind("compound"):
         path = DOXYGEN / f"{entry.get('refid')}.xml"
@@ -70,7 +70,8 @@ def tidy_doxygen():
             entry.find("name").text = compound.find("compounddef/location").get("file")
         for parent in list(compound.iter()):
             for child in list(parent):
-                if child.get("prot") == "private" or child.get("kind", "").startswith("private"):
+                kind = child.get("kind", "")
+                if child.get("prot") == "private" or kind.startswith("private") or kind == "define":
                     parent.remove(child)
         compound.write(path, encoding="utf-8", xml_declaration=True)
     index.write(DOXYGEN / "index.xml", encoding="utf-8", xml_declaration=True)
