@@ -10,12 +10,15 @@ in fla's tests, or uniform from -20 to 0.
 import argparse
 import itertools
 import json
+import sys
 
-import torch
-from fla.ops import gla, lightning_attn, simple_gla
-from fla.ops.common import chunk_o
+try:
+    import torch
+    from fla.ops import gla, lightning_attn, simple_gla
+    from fla.ops.common import chunk_o
+except ImportError as error:
+    sys.exit(f"compare_fla_accuracy.py: {error}")
 
-import glade
 import glade.torch
 
 chunk_o.IS_NVIDIA_HOPPER = False  # fla refuses chunk_simple_gla's backward pass on Hopper with some versions of Triton

@@ -82,7 +82,10 @@ def main():
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     import glade
     import numpy as np
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"compare_gpt_cpu.py: {error}")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
 

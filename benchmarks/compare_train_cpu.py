@@ -142,6 +142,10 @@ def main():
     if options.run:
         print(json.dumps(SIDES[options.run](options.steps, options.weights)))
         return
+    try:
+        from torch.nn.functional import rms_norm  # noqa: F401  (of PyTorch 2.4)
+    except ImportError as error:
+        sys.exit(f"compare_train_cpu.py: {error}")
 
     with tempfile.NamedTemporaryFile(suffix=".npz") as weights:
         np.savez(weights, **{name: x.numpy() for name, x in glade_model().state_dict().items()})

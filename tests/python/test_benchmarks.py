@@ -2,7 +2,10 @@
 
 import ast
 import fnmatch
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,14 @@ def test_every_option_of_a_program_in_cpp_has_help(program):
     names = re.findall(r'add_(?:option|flag)\("([^"]*)"', source)
     assert names == re.findall(r'add_(?:option|flag)\("([^"]*)",[^";]*"[^"]{4,}"', source)
     assert names
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+@pytest.mark.parametrize("name", ["compare_fla_accuracy.py", "compare_gpt_cpu.py", "compare_train_cpu.py"])
+def test_a_missing_library_is_an_error_of_one_line(name):
+    done = subprocess.run([sys.executable, BENCHMARKS / name], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(rf"{name}: .*torch.*\n", done.stderr, re.IGNORECASE)
 
 
 def test_every_program_is_on_the_page():
