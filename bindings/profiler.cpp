@@ -72,7 +72,7 @@ void bind_profiler(py::module_& module) {
       "profile is recorded already.");
   profiler.def("stop", &stop_profile, Unlocked(),
                "Ends the recording and waits for the GPU: a Profile. ValueError where none was begun.");
-  py::class_<Range>(profiler, "range", "A range of one's own, with those that begin inside the `with` in it.")
+  py::class_<Range>(profiler, "range", "A range of your own, with those that begin inside the `with` in it.")
       .def(py::init<std::string>(), arg("name"))
       .def("__enter__", &Range::enter, "Begins the range.")
       .def(

@@ -81,7 +81,7 @@ class Context:
 
 
 class Function:
-    """An operation with a derivative of one's own.
+    """An operation with a derivative of your own.
 
     Derive from it and write two static methods; call `apply`, never an instance:
 
