@@ -1,5 +1,6 @@
 #include <glade/core/cpu_loops.h>
 #include <glade/core/philox.h>
+#include <glade/core/philox_block.h>
 #include <glade/ops/activation/activation_kernels.h>
 
 namespace glade::cpu {
@@ -65,15 +66,15 @@ void dropout(const Tensor& out, const Tensor& x, double p, const Draw& place) {
     const C scale = C(1 / (1 - p));
     const float threshold = static_cast<float>(p);
     parallel_for((n + 3) / 4, kGrain / 4, [&](std::int64_t begin, std::int64_t end) {
-      constexpr std::int64_t kBlock = 64;  // counters at a time: the mask first, so that both loops are vectorised
-      float uniform[4 * kBlock];
-      for (std::int64_t first = begin; first < end; first += kBlock) {
-        const std::int64_t counters = std::min(kBlock, end - first), count = std::min(4 * counters, n - 4 * first);
+      std::uint32_t numbers[4][kPhiloxBlock];
+      float uniform[4 * kPhiloxBlock];  // the mask first, so that both loops are vectorised
+      for (std::int64_t first = begin; first < end; first += kPhiloxBlock) {
+        const std::int64_t counters = std::min<std::int64_t>(kPhiloxBlock, end - first),
+                           count = std::min(4 * counters, n - 4 * first);
+        philox_block(state.seed, state.offset + static_cast<std::uint64_t>(first), numbers);
 #pragma GCC ivdep
-        for (std::int64_t i = 0; i < counters; ++i) {
-          const Philox4 bits = philox(state.seed, state.offset + static_cast<std::uint64_t>(first + i));
-          for (int lane = 0; lane < 4; ++lane) uniform[4 * i + lane] = uniform_from_bits(bits.x[lane]);
-        }
+        for (std::int64_t i = 0; i < kPhiloxBlock; ++i)
+          for (int j = 0; j < 4; ++j) uniform[4 * i + j] = uniform_from_bits(numbers[j][i]);
 #pragma GCC ivdep
         for (std::int64_t i = 0; i < count; ++i) {
           const C value = C(from[4 * first + i]) * scale;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <glade/core/parallel.h>
+#include <glade/core/philox_block.h>
 #include <glade/ops/random/distributions.h>
 
 namespace glade::cpu {
@@ -13,12 +14,17 @@ void generate(const Tensor& tensor, const Distribution draw, Generator::State st
   T* const out = tensor.data<T>();
   const std::int64_t n = tensor.numel(), counters = n / count;
   parallel_for(counters, kGrain / count, [=](std::int64_t begin, std::int64_t end) {
+    std::uint32_t numbers[4][kPhiloxBlock];
+    for (std::int64_t first = begin; first < end; first += kPhiloxBlock) {
+      philox_block(state.seed, state.offset + static_cast<std::uint64_t>(first), numbers);
+      const std::int64_t size = std::min<std::int64_t>(kPhiloxBlock, end - first);
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) {
-      T values[count];
-      draw(philox(state.seed, state.offset + static_cast<std::uint64_t>(i)), values);
+      for (std::int64_t i = 0; i < size; ++i) {
+        T values[count];
+        draw({{numbers[0][i], numbers[1][i], numbers[2][i], numbers[3][i]}}, values);
 #pragma GCC unroll 4
-      for (int j = 0; j < count; ++j) out[i * count + j] = values[j];
+        for (int j = 0; j < count; ++j) out[(first + i) * count + j] = values[j];
+      }
     }
   });
   T values[count];

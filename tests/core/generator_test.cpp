@@ -1,5 +1,6 @@
 #include <glade/core/generator.h>
 #include <glade/core/philox.h>
+#include <glade/core/philox_block.h>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +17,16 @@ void expect_numbers(const Philox4& given, const std::vector<std::uint32_t>& expe
 }
 
 // The known answer of the Random123 library for a counter and key of zeros.
+TEST(Philox, BlocksAreTheSameNumbers) {
+  for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{0x123456789abcdef0}})
+    for (const std::uint64_t first : {std::uint64_t{5}, (std::uint64_t{1} << 32) - 9, ~std::uint64_t{0} - 70}) {
+      std::uint32_t numbers[4][cpu::kPhiloxBlock];
+      cpu::philox_block(seed, first, numbers);
+      for (std::uint64_t i = 0; i < cpu::kPhiloxBlock; ++i)
+        expect_numbers(philox(seed, first + i), {numbers[0][i], numbers[1][i], numbers[2][i], numbers[3][i]});
+    }
+}
+
 TEST(Philox, KnownAnswer) { expect_numbers(philox(0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}); }
 
 // The rounds as the paper states them, on 128-bit products.
