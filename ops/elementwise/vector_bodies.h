@@ -101,6 +101,17 @@ auto cpu_body(const functors::UnaryBody<functors::Abs, T>&) {
     return x;
   };
 }
+/// One of the two, as floats compare.
+template <class Op, class T>
+  requires(sizeof(T) == 2) && (std::is_same_v<Op, functors::Maximum> || std::is_same_v<Op, functors::Minimum>)
+auto cpu_body(const functors::BinaryBody<Op, T>&) {
+  return [](T a, T b) {
+    const float x = a, y = b;
+    const bool wins = std::is_same_v<Op, functors::Maximum> ? x > y : x < y, is_nan = x != x;
+    a.bits = wins | is_nan ? a.bits : b.bits;
+    return a;
+  };
+}
 template <class T>
 auto cpu_body(const functors::UnaryBody<functors::Sin, T>&) {
   return vector_body<T>([f = vector_math<compute_t<T>>().sin](std::int64_t n, auto* out, const auto* x) { f(n, x, out); });

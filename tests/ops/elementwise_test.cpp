@@ -138,6 +138,12 @@ TEST_P(Elementwise, SixteenBitsWithoutConversion) {
     const Tensor x = empty({65536}, {dtype, kCPU});
     for (std::int64_t i = 0; i < 65536; ++i) static_cast<std::uint16_t*>(x.raw_data())[i] = static_cast<std::uint16_t>(i);
     const Tensor there = to_data(x, device());
+    for (const auto operation : {maximum, minimum})
+      for (const std::int64_t distance : {0, 1, 20000, 32768}) {
+        const Tensor other = to_data(cat({slice(x, 0, distance, 65536), slice(x, 0, 0, distance)}), device());
+        EXPECT_TRUE(all_close(to_data(to_data(operation(there, other), DType::float32), kCPU),
+                              operation(to_data(x, DType::float32), to_data(to_data(other, kCPU), DType::float32)), 0, 0));
+      }
     for (const auto operation : {negative, abs, relu}) {
       const Tensor narrow = to_data(to_data(operation(there), DType::float32), kCPU),
                    wide = operation(to_data(x, DType::float32));
