@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <glade/core/float16.h>
+
 namespace glade::cpu {
 
 /// Values folded in the accumulator type before the result goes into a wider one.
@@ -12,7 +14,7 @@ inline constexpr std::int64_t kFoldBlock = 1024;
 
 /// All of n lanes merged, halves with halves.
 template <int n, class Acc, class Merge>
-Acc merge_lanes(Acc* lane, const Merge& merge) {
+GLADE_INLINE Acc merge_lanes(Acc* lane, const Merge& merge) {
   if constexpr (n > 1) {
 #pragma omp simd
     for (int l = 0; l < n / 2; ++l) lane[l] = merge(lane[l], lane[l + n / 2]);
