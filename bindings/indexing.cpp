@@ -1,4 +1,5 @@
-// x[key] and x[key] = value, by NumPy's rules: integers, slices with steps, None, ..., and bool and integer tensors.
+// x[key] and x[key] = value, by PyTorch's rules: integers, slices with steps, None, ..., and bool and integer tensors. NumPy's
+// differ where integers stand beside tensors: there they count as tensors, here they select before those.
 #include <algorithm>
 #include <variant>
 #include <vector>
@@ -135,12 +136,8 @@ Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) 
 
   Indexed result{x, {}, {}, 0, {}};
   Tensor& view = result.view;
-  int dim = 0, groups = 0;  // groups: of neighbouring integers and tensors
-  bool in_group = false;
+  int dim = 0;
   for (const Item& item : items) {
-    const bool joins = std::holds_alternative<Tensor>(item) || std::holds_alternative<std::int64_t>(item);
-    if (joins && !in_group && groups++ == 0) result.target = dim;
-    in_group = joins;
     if (const auto* i = std::get_if<std::int64_t>(&item)) {
       view = select(view, dim, *i);
     } else if (const auto* s = std::get_if<Slice>(&item)) {
@@ -165,7 +162,9 @@ Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) 
       result.dims.push_back(dim++);
     }
   }
-  if (groups > 1) result.target = 0;  // separated by slices: NumPy puts them in front
+  // Where other dimensions separate those that tensors index, theirs come first.
+  const bool are_neighbours = !result.dims.empty() && result.dims.back() - result.dims.front() + 1 == std::ssize(result.dims);
+  result.target = are_neighbours ? result.dims.front() : 0;
   return result;
 }
 

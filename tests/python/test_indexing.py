@@ -6,6 +6,11 @@ from conftest import to_numpy
 
 import glade
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 S = np.s_
 BASIC = [
     S[0], S[-1], S[1, 2], S[1, 2, 3], S[:], S[1:], S[:, 1:3], S[:, ::2], S[::-1], S[:, 3:0:-2], S[5:1], S[-100:100], S[..., 0],
@@ -14,7 +19,7 @@ BASIC = [
 INDEX = np.array([[1, 0], [-1, 1]])
 ADVANCED = [
     S[INDEX], S[:, INDEX], S[..., INDEX], S[INDEX, 1], S[1, INDEX], S[:, [0, 2]], S[[]], S[INDEX, :, np.array([[0, 1], [2, 3]])],
-    S[np.array([0, 1]), np.array([2, 0])], S[np.array([[0], [1]]), np.array([2, 0, 1])], S[0, :, np.array([1, 2])],
+    S[np.array([0, 1]), np.array([2, 0])], S[np.array([[0], [1]]), np.array([2, 0, 1])],
     S[:, np.array([1]), np.array([2, 3])], S[::-1, np.array([1, 0])], S[None, np.array([1, 0])], S[np.array(1)],
     S[np.array([True, False])], S[np.arange(24).reshape(2, 3, 4) % 3 == 0], S[:, np.array([[True] * 4, [False] * 4, [True] * 4])],
     S[np.array([False, False])], S[1, np.array([True, False, True])], S[np.array([True, True]), np.array([2, 0])],
@@ -49,6 +54,30 @@ def test_write(key, device):
     a[key] = -1
     x[as_glade(key, device)] = -1
     np.testing.assert_array_equal(to_numpy(x), a)
+
+
+PAIR = np.array([1, 0])
+SELECTED = [
+    (S[0, :, PAIR], lambda a: a[0][:, PAIR]), (S[1, None, PAIR], lambda a: a[1][None, PAIR]), (S[PAIR, :, 2], lambda a: a[..., 2][PAIR]),
+    (S[None, 1, :, PAIR], lambda a: a[1][None][..., PAIR]), (S[:, PAIR, None, 3], lambda a: a[..., 3][:, PAIR, None]),
+    (S[PAIR, PAIR, ..., PAIR], lambda a: a[PAIR, PAIR, PAIR]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key, expected", SELECTED, ids=lambda value: str(value) if isinstance(value, tuple) else "")
+def test_integers_select_before_tensors_index(key, expected, device):
+    a = np.arange(24.0).reshape(2, 3, 4)
+    x = glade.tensor(a, device=device)
+    key = as_glade(key, device)
+    np.testing.assert_array_equal(to_numpy(x[key]), expected(a))
+    numbers = glade.arange(24, device=device).reshape(2, 3, 4)[key]
+    x[key] = numbers * 10.0
+    places = to_numpy(numbers).astype(int)
+    np.testing.assert_array_equal(to_numpy(x).reshape(-1)[places], places * 10.0)
+    assert (to_numpy(x) != a).sum() == np.count_nonzero(places)
+    if torch is not None and device == "cpu":
+        theirs = torch.tensor(a)[tuple(torch.tensor(k.numpy()) if isinstance(k, glade.Tensor) else k for k in key)]
+        np.testing.assert_array_equal(to_numpy(glade.tensor(a)[key]), theirs.numpy())
 
 
 def test_basic_reads_are_views():
