@@ -21,7 +21,7 @@ void check_source(const char* operation, const Tensor& source) {
 void check_target(const char* operation, const Tensor& x) {
   if (!x.defined()) fail<ValueError>("{}: the target is undefined", operation);
   for (int d = 0; d < x.ndim(); ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1)
+    if (x.strides()[d] == 0 && x.shape()[d] > 1 && x.numel() > 0)
       fail<ValueError>("{}: the target of shape {} is expanded: several of its elements are one in memory", operation, x.shape());
   if (GradMode::enabled() && x.requires_grad())
     fail<AutogradError>("{}: the target requires a gradient, and in-place operations are not recorded; use a NoGradGuard",

@@ -195,3 +195,16 @@ def test_reprs(tmp_path):
     scheduler = glade.optim.lr_scheduler.StepLR(glade.optim.SGD(model.parameters()), 1, gamma=0.5)
     scheduler.step()
     assert repr(scheduler) == "StepLR(step=1, factor=0.5)"
+
+
+def test_nothing_is_written_to_no_elements(device):
+    for shape in ((3, 0), (0, 3), (2, 0, 4)):
+        x = glade.zeros(shape, device=device)
+        x += 1
+        x[:] = 2
+        x[..., None] *= 3
+        assert x.zero_().fill_(1).masked_fill_(x > 0, 5).clamp_(min=0).shape == shape
+    x = glade.zeros(1, 4, device=device).expand(3, 4)
+    x[:, 4:] = 1
+    with pytest.raises(ValueError, match="is expanded"):
+        x[:, 3:] = 1
