@@ -54,8 +54,16 @@ def test_sequential_of_a_dict_has_its_names():
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         x = glade.ones(3, 1)
         assert again(x).tolist() == model(x).tolist() and names(again) == names(model) and repr(again) == repr(model)
+    assert names(model[1:]) == ["last.weight", "last.bias"] and names(model[:0]) == []
     with pytest.raises(ValueError, match="'forward' is the name of a method"):
         nn.Sequential({"forward": a})
+
+
+def test_slices_of_a_sequential_keep_names_and_grow():
+    tail = nn.Sequential(*layers(3))[1:]
+    assert names(tail) == ["1.weight", "2.weight"]
+    tail.append(nn.Linear(1, 1, bias=False))
+    assert names(tail) == ["1.weight", "2.weight", "3.weight"] and len(tail) == 3
 
 
 def test_module_dicts_give_modules_up():

@@ -195,8 +195,12 @@ class Sequential(Module):
         self._names, self._parts = (*self._names, name), (*self._parts, part)
 
     def append(self, part: Callable[[Tensor], Tensor]) -> "Sequential":
-        """Adds a module or a function at the end, named by its number, and returns the module. TypeError for anything else."""
-        self._add(str(len(self._parts)), part)
+        """Adds a module or a function at the end, named by its number or the next free one, and returns the module. TypeError for
+        anything else."""
+        number = len(self._parts)
+        while str(number) in self._names:
+            number += 1
+        self._add(str(number), part)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +216,9 @@ class Sequential(Module):
         return len(self._parts)
 
     def __getitem__(self, index: int | slice) -> Any:
-        return Sequential(*self._parts[index]) if isinstance(index, slice) else self._parts[index]
+        if isinstance(index, slice):  # whose parts keep their names
+            return Sequential(dict(zip(self._names[index], self._parts[index])))
+        return self._parts[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._parts)
