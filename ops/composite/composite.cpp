@@ -47,9 +47,12 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims) { return sum(truth(x), dims); }
 
-// From the nearer end: so the weight 1 gives b, whatever was rounded.
+// From the nearer end: so the weight 1 gives b, whatever was rounded. The distance from it is as whole as the weight: integers
+// stay integers.
 Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight) {
-  return weight.real() < 0.5 ? a + (b - a) * weight : b - (b - a) * (1 - weight.real());
+  if (weight.real() < 0.5) return a + (b - a) * weight;
+  const bool is_whole = is_integral(weight.promoted(DType::int64));
+  return b + (b - a) * (is_whole ? Scalar(weight.to<std::int64_t>() - 1) : Scalar(weight.real() - 1));
 }
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
   const Tensor is_near = lt(weight.detach(), 0.5);

@@ -18,7 +18,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor count_nonzero(const Tensor& x, const Dims& dims = {});
 
 Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight);                         ///< a + weight (b - a); b for weight 1
-Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);                  ///< a + weight (b - a)
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);                  ///< a + weight (b - a); b for weight 1
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value = 1);  ///< x + value a b
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value = 1);  ///< x + value a / b
 

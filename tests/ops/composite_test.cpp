@@ -53,6 +53,11 @@ TEST_P(Composite, SumsAndProducts) {
     EXPECT_TRUE(all_close(mixed, lerp(ends, q, ones_like(q) * weight), 0, 0));
     EXPECT_TRUE(weight < 1 || all_close(mixed, q, 0, 0));
   }
+  const Tensor whole = arange(0, 4, 1, {DType::int64, device()});
+  for (const int weight : {0, 1, 3}) {
+    EXPECT_EQ(lerp(whole, whole * 2, weight).dtype(), DType::int64);
+    EXPECT_EQ(lerp(whole, whole * 2, weight).to_vector<std::int64_t>(), (whole * (1 + weight)).to_vector<std::int64_t>());
+  }
   EXPECT_TRUE(all_close(addcmul(p, p, q, -2), p - p * q * 2));
   EXPECT_TRUE(all_close(addcdiv(p, p, q), p + p / q));
   EXPECT_TRUE(all_close(outer(p, x), unsqueeze(p, 1) * unsqueeze(x, 0)));
