@@ -1,5 +1,6 @@
 // x[key] and x[key] = value, by PyTorch's rules: integers, slices with steps, None, ..., and bool and integer tensors. NumPy's
-// differ where integers stand beside tensors: there they count as tensors, here they select before those.
+// differ where integers, or integer tensors of no dimensions, stand beside tensors: there they count as tensors, here they select
+// before those.
 #include <algorithm>
 #include <variant>
 #include <vector>
@@ -122,6 +123,19 @@ Tensor sliced(const Tensor& x, int dim, const Slice& s, bool writable, std::vect
   return slice(x, dim, start + (count - 1) * s.step, start + 1, -s.step);
 }
 
+/// Where the dimensions of the broadcast index tensors go: to those that tensors index, or first where others separate these.
+/// Tensors of no dimensions select, as integers do: what they index is gone.
+int target_of(const Indexed& indexed) {
+  int gone = 0;
+  std::vector<int> places;
+  for (std::size_t i = 0; i < indexed.dims.size(); ++i) {
+    if (indexed.index[i].ndim() == 0) ++gone;
+    else places.push_back(indexed.dims[i] - gone);
+  }
+  const bool are_neighbours = !places.empty() && places.back() - places.front() + 1 == std::ssize(places);
+  return are_neighbours ? places.front() : 0;
+}
+
 /// Takes what is basic and gathers what is not. `writable`: the view shares x's memory, with backward slices noted.
 Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) {
   int consumed = 0;
@@ -162,15 +176,13 @@ Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) 
       result.dims.push_back(dim++);
     }
   }
-  // Where other dimensions separate those that tensors index, theirs come first.
-  const bool are_neighbours = !result.dims.empty() && result.dims.back() - result.dims.front() + 1 == std::ssize(result.dims);
-  result.target = are_neighbours ? result.dims.front() : 0;
+  result.target = target_of(result);
   return result;
 }
 
 /// Moves the `count` dimensions from `from` on to `target`.
 Tensor move_dims(const Tensor& x, int from, int count, int target) {
-  if (from == target) return x;
+  if (from == target || count == 0) return x;
   std::vector<std::int64_t> order;
   for (int d = 0; d < x.ndim(); ++d)
     if (d < from || d >= from + count) order.push_back(d);

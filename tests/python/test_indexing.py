@@ -60,7 +60,9 @@ PAIR = np.array([1, 0])
 SELECTED = [
     (S[0, :, PAIR], lambda a: a[0][:, PAIR]), (S[1, None, PAIR], lambda a: a[1][None, PAIR]), (S[PAIR, :, 2], lambda a: a[..., 2][PAIR]),
     (S[None, 1, :, PAIR], lambda a: a[1][None][..., PAIR]), (S[:, PAIR, None, 3], lambda a: a[..., 3][:, PAIR, None]),
-    (S[PAIR, PAIR, ..., PAIR], lambda a: a[PAIR, PAIR, PAIR]),
+    (S[np.array(1), :, PAIR], lambda a: a[1][:, PAIR]), (S[:, PAIR, None, np.array(3)], lambda a: a[..., 3][:, PAIR, None]),
+    (S[PAIR, :, np.array(2)], lambda a: a[..., 2][PAIR]), (S[np.array(1), :, np.array(2)], lambda a: a[1, :, 2]),
+    (S[PAIR, np.array(2), PAIR], lambda a: a[:, 2][PAIR, PAIR]), (S[PAIR, PAIR, ..., PAIR], lambda a: a[PAIR, PAIR, PAIR]),
 ]  # fmt: skip
 
 
