@@ -16,7 +16,6 @@ void expect_numbers(const Philox4& given, const std::vector<std::uint32_t>& expe
   EXPECT_EQ(std::vector<std::uint32_t>(given.x, given.x + 4), expected);
 }
 
-// The known answer of the Random123 library for a counter and key of zeros.
 TEST(Philox, BlocksAreTheSameNumbers) {
   for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{0x123456789abcdef0}})
     for (const std::uint64_t first : {std::uint64_t{5}, (std::uint64_t{1} << 32) - 9, ~std::uint64_t{0} - 70}) {
@@ -27,6 +26,7 @@ TEST(Philox, BlocksAreTheSameNumbers) {
     }
 }
 
+// The known answer of the Random123 library for a counter and key of zeros.
 TEST(Philox, KnownAnswer) { expect_numbers(philox(0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}); }
 
 // The rounds as the paper states them, on 128-bit products.
