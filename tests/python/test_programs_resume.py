@@ -162,16 +162,27 @@ def train_for_long(folder, *options, **streams):
     return process
 
 
+@pytest.fixture
+def hangups():
+    """Programs are told of closed terminals, even if the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_save(number, folder):
+def test_signals_save(number, folder, hangups):
     process = train_for_long(folder)
     process.send_signal(number)
-    output = process.communicate(timeout=60)[0]
+    try:
+        output = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
     assert process.returncode == 128 + number and "interrupted after step" in output
     assert inspect.damages(folder / "run.h5") == []
 
 
-def test_a_terminal_that_is_closed_saves(folder):
+def test_a_terminal_that_is_closed_saves(folder, hangups):
     try:
         child, terminal = pty.fork()
     except OSError as error:
@@ -182,8 +193,9 @@ def test_a_terminal_that_is_closed_saves(folder):
         os.execve(command[0], [str(word) for word in command], environment())
     wait_until(lambda: (folder / "log.csv").exists() and len((folder / "log.csv").read_text().splitlines()) > 2)
     os.close(terminal)
-    status = os.waitpid(child, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    ended = []
+    wait_until(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0] == child)
+    assert os.waitstatus_to_exitcode(ended[-1][1]) == 128 + signal.SIGHUP
     assert inspect.damages(folder / "run.h5") == []
 
 
