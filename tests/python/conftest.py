@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,15 @@ def rng():
 @pytest.fixture(autouse=True)
 def seed():
     glade.manual_seed(0)
+
+
+@pytest.fixture
+def heard_signals():
+    """Programs that are started hear Ctrl-C and closed terminals, also if the tests run under nohup or as a shell's background job."""
+    before = [(number, signal.signal(number, signal.SIG_DFL)) for number in (signal.SIGINT, signal.SIGHUP)]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 def to_numpy(x):

@@ -28,7 +28,7 @@ def test_a_filter_has_several_texts(tmp_path):
     assert {(row["operation"], row["dtype"]) for row in rows_in(tmp_path)} == {("clone", "float32"), ("zeros", "float32"), ("cumsum 0", "int64")}
 
 
-def test_an_interrupted_run_keeps_its_rows(tmp_path):
+def test_an_interrupted_run_keeps_its_rows(tmp_path, heard_signals):
     for number in (signal.SIGINT, signal.SIGTERM):
         folder = tmp_path / number.name
         command = [sys.executable, SCRIPT, "--elements", "2^12", "--seconds", "0.1", "--out", folder]

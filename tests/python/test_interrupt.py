@@ -63,7 +63,7 @@ assert x.grad[0, 0].item() == 128
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_ctrl_c_ends_one_long_operation(name):
+def test_ctrl_c_ends_one_long_operation(name, heard_signals):
     prepare, operation = OPERATIONS[name].split("|")
     program = PREPARE + prepare + RUN.format(operation=operation)
     environment = {"PYTHONPATH": str(Path(glade.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

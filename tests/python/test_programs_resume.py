@@ -162,16 +162,8 @@ def train_for_long(folder, *options, **streams):
     return process
 
 
-@pytest.fixture
-def hangups():
-    """Programs are told of closed terminals, even if the tests run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_save(number, folder, hangups):
+def test_signals_save(number, folder, heard_signals):
     process = train_for_long(folder)
     process.send_signal(number)
     try:
@@ -182,7 +174,7 @@ def test_signals_save(number, folder, hangups):
     assert inspect.damages(folder / "run.h5") == []
 
 
-def test_a_terminal_that_is_closed_saves(folder, hangups):
+def test_a_terminal_that_is_closed_saves(folder, heard_signals):
     try:
         child, terminal = pty.fork()
     except OSError as error:
