@@ -1,7 +1,7 @@
 """Times glade's gated recurrence beside fla's kernels (flash-linear-attention) and torch's attention on the same GPU.
 
-    compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,published,decode,recurrent,first,plot,long] [--json FILE]
-                   [--plot FILE] [--time-limit SECONDS]
+    compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,shapes,unseen,decode,recurrent,first,plot,long]
+                   [--json FILE] [--plot FILE] [--time-limit SECONDS] [--configurations N]
 
 Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on random inputs of the same shapes, and prints one
 line for each: both medians in milliseconds, their ratio and the ratio that is wanted, the time of causal
@@ -29,18 +29,28 @@ import subprocess
 import sys
 import time
 
+import fla_tuning
+
 SECONDS = 0.1  # of a measurement
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
 MAIN = (4, 2048, 16, 128, 128)
 SMALL, WIDE, LONG = (8, 1024, 8, 64, 64), (8, 2048, 4, 128, 256), (2, 16384, 16, 128, 128)
-PUBLISHED = (4, 2048, 4, 256, 512), (4, 4096, 8, 256, 256), (3, 3000, 12, 96, 96), (64, 256, 6, 32, 64)
+# The layers of the published models of 1.3 and 2.7 billion parameters first, then heads and lengths that no row above has.
+SHAPES = {
+    "gk": ((4, 2048, 4, 256, 512), (4, 4096, 8, 256, 256), (3, 3000, 12, 96, 96), (64, 256, 6, 32, 64), (64, 128, 16, 128, 128)),
+    "g": ((4, 4096, 8, 128, 128), (8, 2048, 32, 64, 64), (4, 4096, 8, 256, 256)),
+    "g_gamma": ((4, 4096, 8, 256, 256), (1, 8192, 64, 128, 128)),
+}
+# In no table, so nothing was chosen by them.
+UNSEEN = ((2, 2048, 5, 256, 512), (2, 1500, 7, 64, 128), (6, 700, 10, 128, 64), (1, 5000, 3, 192, 384), (3, 2222, 20, 96, 192),
+          (16, 512, 4, 256, 256), (1, 20000, 2, 128, 128), (128, 100, 2, 64, 64))
 # What is compared: part -> (form, gate, sizes B, T, H, K, V, wanted ratios of forward and of forward with backward).
 ROWS = {
     "chunk": [("chunk", gate, sizes, (ratio, ratio)) for gate, sizes, ratio in (
         ("gk", MAIN, 3), ("g_gamma", MAIN, 3), ("g", MAIN, 2.5), ("gk", (8, 2048, 32, 256, 256), 3), ("gk", LONG, 3),
         ("g_gamma", LONG, 3), ("gk", WIDE, 3), ("gk", SMALL, 3), ("g_gamma", SMALL, 3), ("gk", (1, 131072, 8, 128, 128), 3))],
-    # The layers of the published models of 1.3 and 2.7 billion parameters, and heads that no other row has.
-    "published": [("chunk", "gk", sizes, (3, 3)) for sizes in PUBLISHED],
+    "shapes": [("chunk", gate, sizes, (3, 3)) for gate, shapes in SHAPES.items() for sizes in shapes],
+    "unseen": [("chunk", "gk", sizes, (1, 1)) for sizes in UNSEEN],
     "recurrent": [("recurrent", gate, sizes, (8, 6) if sizes == MAIN else (6.7, 5))
                   for gate in ("g", "gk", "g_gamma") for sizes in (MAIN, SMALL, WIDE, (1, 16384, 8, 128, 128))],
     "plot": [("chunk", "gk", (131072 // T, T, 8, 128, 128), (None, None))
@@ -299,8 +309,12 @@ def main():
     parser.add_argument("--json", help="file for the measured times")
     parser.add_argument("--plot", help="file for a plot of time over length, of these lines and those in --json's file")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is begun")
+    parser.add_argument("--configurations", type=int, default=0,
+                        help="most candidates of each of fla's kernels in tuning, which takes minutes (default: 0, all)")
     arguments = parser.parse_args()
     try:
+        if arguments.configurations:
+            fla_tuning.limit_configurations(arguments.configurations)
         fla = Fla()
     except ImportError as error:
         print(f"fla is not measured: {error}", file=sys.stderr)

@@ -174,18 +174,6 @@ class Fla:
         return self.torch.cuda.max_memory_allocated() if self.device == "cuda" else 0
 
 
-def limit_configurations(most):
-    """Lets Triton tune each kernel over at most so many of its candidates, spread over the list. To be called before fla is imported."""
-    import triton
-
-    tune = triton.autotune
-
-    def autotune(configs, *arguments, **options):
-        return tune(configs[:: max(1, len(configs) // most)][:most], *arguments, **options)
-
-    triton.autotune = autotune
-
-
 def train(options):
     from glade import optim
 
@@ -195,6 +183,8 @@ def train(options):
     text = Text(options.text, size.seq_len, options.seed)
     factor = optim.warmup_cosine_lr(min(options.warmup, steps), steps)
     if options.side == "fla" and options.configurations:
+        from fla_tuning import limit_configurations
+
         limit_configurations(options.configurations)
     side = {"glade": Glade, "fla": Fla}[options.side](options.device, size, text.vocab_size, options.seed, lr, factor)
     settings = dict(side=options.side, size=options.size, parameters=side.parameters, vocab_size=text.vocab_size, seed=options.seed, steps=steps)

@@ -178,6 +178,16 @@ const bool registered = [] {
     for (const Case& c : {Case{8, 2048, 32, 256, 256}, {2, 16384, 16, 128, 128}, {1, 131072, 8, 128, 128}})
       add("chunk", c, gate, like, Algorithm::chunk);
   }
+  // In no table, so nothing was chosen by them.
+  for (const Case& c : {Case{2, 2048, 5, 256, 512},
+                        {2, 1500, 7, 64, 128},
+                        {6, 700, 10, 128, 64},
+                        {1, 5000, 3, 192, 384},
+                        {3, 2222, 20, 96, 192},
+                        {16, 512, 4, 256, 256},
+                        {1, 20000, 2, 128, 128},
+                        {128, 100, 2, 64, 64}})
+    add("chunk", c, "gk", like, Algorithm::chunk);
   for (std::int64_t T = 512; T < 131072; T *= 2) add("chunk", {131072 / T, T, 8, 128, 128}, "gk", like, Algorithm::chunk);
 #if defined(GLADE_WITH_CUDA)
   benchmark::RegisterBenchmark("first_call/gk/B4_T2048_H16_K128_V128", first_call)->UseManualTime()->Iterations(1);

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-SHARED = {"plotting.py"}
+SHARED = {"plotting.py", "fla_tuning.py"}
 COMMANDS = [*BENCHMARKS.glob("*.py"), *(ROOT / "bindings" / "glade").glob("*.py"), *(ROOT / "scripts").glob("*.py")]
 
 
@@ -44,7 +44,7 @@ def test_every_option_of_a_program_in_cpp_has_help(program):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
-@pytest.mark.parametrize("name", ["compare_fla_accuracy.py", "compare_gpt_cpu.py", "compare_train_cpu.py"])
+@pytest.mark.parametrize("name", ["compare_fla_accuracy.py", "compare_gpt_cpu.py", "compare_train_cpu.py", "step_parts.py"])
 def test_a_missing_library_is_an_error_of_one_line(name):
     done = subprocess.run([sys.executable, BENCHMARKS / name], capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
