@@ -45,6 +45,11 @@ struct StateScan {
   const int head, first_key, first_value;
 
   __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
+  /// The chunks that it adds to the state: all but the last where nothing needs the state after that.
+  __device__ int added_chunks() const {
+    const bool needs_end = !p.boundary_states || p.decay || segment.state_after(p, n);
+    return max(chunks() - !needs_end, 0);
+  }
   __device__ Step step(int i) const {
     const int chunk = p.backward ? segment.end_chunk - 1 - i : segment.first_chunk + i;
     return {chunk, 0, kTile, segment.chunk_tokens(chunk), true};
@@ -62,14 +67,15 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
   const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
   const linear_attention::HeadGate<E> gate_of_head(p, scan.n, scan.head);
+  const int chunks = scan.added_chunks();
   auto head_gate = [&](int i) {
-    if (i >= scan.chunks() || thread >= kTile) return 0.f;
+    if (i >= chunks || thread >= kTile) return 0.f;
     const Step step = scan.step(i);
     if (thread >= step.count) return 0.f;
     return gate_of_head.log2_decay(gate_of_head.load_bits(scan.segment.token(step.position() + thread)));
   };
   float gate = head_gate(0);
-  for (int i = 0; i < scan.chunks(); ++i) {
+  for (int i = 0; i < chunks; ++i) {
     const int s = i % B::kStages;
     if (i >= B::kStages) barrier_wait(&shared.empty[s], (i / B::kStages - 1) & 1);
     typename B::Stage& stage = shared.stages[s];
@@ -97,6 +103,7 @@ struct StateScanConsumer {
   const int index, thread;
   const StateScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile;
+  const int chunks = scan.added_chunks();
   Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
   float decay[2]{};                         ///< log decay, base 2, of this thread's two rows since the start
 
@@ -248,7 +255,7 @@ struct StateScanConsumer {
     if constexpr (B::kLowParts) add(own.low_part, w);
     wgmma_commit();
     if (p.boundary_states) store_state(chunk);
-    if (i + 1 < scan.chunks()) prepare<kBackward>(operand, i + 1);
+    if (i + 1 < chunks) prepare<kBackward>(operand, i + 1);
     wgmma_wait<0>();
     pin(state);
 #pragma unroll
@@ -276,8 +283,12 @@ struct StateScanConsumer {
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
     Operand operand;
-    if (scan.chunks() > 0) prepare<kBackward>(operand, 0);
-    for (int i = 0; i < scan.chunks(); ++i) add_chunk<kBackward>(i, operand);
+    if (chunks > 0) prepare<kBackward>(operand, 0);
+    for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i, operand);
+    if (chunks < scan.chunks()) {
+      round_state();
+      store_state(scan.step(chunks).chunk);
+    }
     if (float* last = scan.segment.state_after(p, scan.n)) {
       last += scan.head * size;
       const float by = kBackward ? p.scale : 1.f;
