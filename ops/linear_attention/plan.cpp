@@ -181,6 +181,10 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
 std::int64_t forward_blocks(const AttentionProblem& p, bool wide) {
   return (wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
 }
+/// Those that run at the same time.
+std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
+  return std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens && !wide ? 2 : 1);
+}
 
 /// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
 /// with up to 40 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
@@ -188,8 +192,9 @@ std::int64_t forward_blocks(const AttentionProblem& p, bool wide) {
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
   constexpr double kScan = 0.36, kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
-  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), n = plan.segments;
-  const auto waves = [](std::int64_t blocks, std::int64_t at_once) { return static_cast<double>(ceil_div(blocks, at_once)); };
+  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1) * (plan.scan_key_tiles == 1 ? 2 : 1),
+                     at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
   const std::int64_t blocks = forward_blocks(p, plan.wide_blocks);
   const double chunk = (p.K <= kChunkTokens       ? 0.85
                         : p.K <= 2 * kChunkTokens ? 1.1
@@ -198,24 +203,24 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                         : p.gk            ? kWideWithGk
                                           : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
-  const double outputs = waves(blocks * n, fill) * (segment * chunk + kWave);
+  const double outputs = waves(blocks * n, at_once) * (segment * chunk + kWave);
   if (n == 1) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * (n - 1), plan.scan_key_tiles);
-  const double states = plan.scan_for_states ? waves(scan, plan.scan_key_tiles == 1 ? 2 * fill : fill) * segment * kScan
-                                             : waves(blocks * (n - 1), fill) * segment * chunk * kPassWithoutOutputs;
+  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * kScan
+                                             : waves(blocks * (n - 1), at_once) * segment * chunk * kPassWithoutOutputs;
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
 
 /// The forward pass that costs least, in `least_segments` segments at least.
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments) {
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
-  const std::int64_t fill = p.gpu.multiprocessors;
   Sm90PassPlan best;
   double least = std::numeric_limits<double>::infinity();
   for (const bool wide : {false, true}) {
     if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
     const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
-    const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * fill / blocks, chunks_of(p) / kShortestSegment), 1);
+    const std::int64_t most = std::max<std::int64_t>(
+        std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
     for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
       Sm90PassPlan plan;
       plan.wide_blocks = wide;

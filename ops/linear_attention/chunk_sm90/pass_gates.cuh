@@ -24,7 +24,7 @@ struct Factors {
     } else {
       gate = unpack<E>(*stage.tiles.gates[tile].pair(token, pair));
     }
-    const float head_gate = stage.vectors.b[token];
+    const float head_gate = stage.b()[token];
     return make_float2(at_least(fmaf(gate.x, kLog2e, head_gate), kLeastGate),
                        at_least(fmaf(gate.y, kLog2e, head_gate), kLeastGate));
   }

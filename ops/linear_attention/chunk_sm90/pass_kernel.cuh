@@ -32,7 +32,7 @@
 namespace glade::cuda::chunk_sm90 {
 
 template <class C>
-__global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_constant__ Pass p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Pass p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = Shared<C>;
@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(3 * kGroup, 1) pass_kernel(const __grid_consta
 template <class C>
 void launch_pass(const Pass& p, cudaStream_t stream) {
   constexpr int bytes = sizeof(Shared<C>);
-  static_assert(bytes <= 227 * 1024);
+  static_assert(bytes <= Shared<C>::kBytes);
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(blocks_for(p.outer, C::kConsumers * kTile), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(p.sequences.count * p.run_segments));
-  kernel<<<grid, 3 * kGroup, bytes, stream>>>(p);
+  kernel<<<grid, C::kThreads, bytes, stream>>>(p);
   GLADE_CUDA_LAUNCHED();
 }
 

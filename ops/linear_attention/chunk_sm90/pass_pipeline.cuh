@@ -95,21 +95,30 @@ struct Step {
 };
 
 /// The template parameters of a pass, and what follows from them. A block has three warp groups: one consumer and two producers,
-/// or two consumers and one producer, so that the gates of y are applied once for twice as many channels of w.
+/// or two consumers and one producer, so that the gates of y are applied once for twice as many channels of w. Heads of up to 64
+/// channels of y leave room for two blocks on a multiprocessor, each with one consumer and one producer.
 template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_>
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
   static constexpr bool kGateGradients = kGateGradients_;
-  static constexpr int kTiles = kInner / kTile;                 ///< of x and y
-  static constexpr int kConsumers = kConsumers_;                ///< each has one tile of w
-  static constexpr int kProducers = (3 - kConsumers) * kGroup;  ///< in threads
-  /// The three warp groups share 504 registers per thread index, 168 each at launch. setmaxnreg moves them to the consumers.
+  static constexpr int kTiles = kInner / kTile;   ///< of x and y
+  static constexpr int kConsumers = kConsumers_;  ///< each has one tile of w
+  static constexpr bool kSmall = kTiles == 1 && kConsumers == 1 && !kGateGradients;
+  static constexpr int kBlocks = kSmall ? 2 : 1;  ///< on a multiprocessor
+  static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
+  static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
+  /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
+  /// moves them to the consumers.
   static constexpr int kWideRegisters = kTiles > 2              ? 216
                                         : kGates == Gates::none ? 200
                                                                 : 184,
-                       kConsumerRegisters = kConsumers == 1 ? 240 : kWideRegisters,
-                       kProducerRegisters = kConsumers == 1 ? 128 : 504 - 2 * kConsumerRegisters;
+                       kConsumerRegisters = kSmall            ? 144
+                                            : kConsumers == 1 ? 240
+                                                              : kWideRegisters,
+                       kProducerRegisters = kSmall            ? 112
+                                            : kConsumers == 1 ? 128
+                                                              : 504 - 2 * kConsumerRegisters;
   static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
   static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the gates keep the producers busy
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
@@ -159,8 +168,9 @@ struct Vectors {
   /// the factor of out, by token.
   alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
   alignas(16) float after[kInner || kOuter ? 0 : kTile];  ///< Gates::none: factor of w, by token
-  alignas(16) float b[kTile];                             ///< per-head gates by token, base 2; Gates::none: their prefix sums
-  float decay[kInner ? 0 : kTile];                        ///< of the step, by channel; Gates::none: only the first entry is used
+  /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
+  alignas(16) float b[C::kSeparateScores ? 0 : kTile];
+  float decay[kInner ? 0 : kTile];  ///< of the step, by channel; Gates::none: only the first entry is used
   /// Tokens with a decay of 0, as bits. Gates::outer: by channel; Gates::none: the even tokens, then the odd ones.
   unsigned long long dead[kInner ? 0 : kTile];
   Step step;  ///< count 0 means that the segment has ended
@@ -173,7 +183,7 @@ struct Vectors {
 /// Memory in which the producers, or the threads of a consumer, exchange values among themselves.
 template <class C>
 struct Exchange {
-  static constexpr bool kHasSums = C::kTokenGroups > 1 && C::kGates == Gates::inner;
+  static constexpr bool kHasSums = C::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores;
   alignas(16) float sums[kHasSums ? C::kTokenGroups * C::kGatedTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
   float carry[C::kGateGradients ? 4 : 0];                                           ///< of the consumer, by warp
   Step::LargeDecay large_decay;  ///< of the producers: sub-chunks with large decay in the current chunk
@@ -188,10 +198,13 @@ struct Stage {
   Vectors<C>& vectors;
   Exchange<C>& exchange;
 
+  /// Per-head gates by token. Where the scores have memory of their own, they use that, as scores are written later.
+  __device__ float* b() const { return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b; }
   /// The sums of the gates of each token group, [token group][channel]. With Gates::outer they use the memory of the factors,
-  /// which are written later.
+  /// which are written later, and otherwise that of the scores, as b() does, or their own.
   __device__ float* group_sums(int token_group) const {
-    return (C::kGates == Gates::outer ? vectors.factors : exchange.sums) + token_group * C::kGatedTiles * kTile;
+    float* sums = C::kGates == Gates::outer ? vectors.factors : C::kSeparateScores ? b() + kTile : exchange.sums;
+    return sums + token_group * C::kGatedTiles * kTile;
   }
   /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
   __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
@@ -216,8 +229,9 @@ struct Shared {
   using Tile = typename Tiles<C>::Tile;
   static constexpr int kPrepared = 2;  ///< steps that have buffers for what the producers add to the copied tiles
   static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
+  static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
   static constexpr int kAvailable =
-                           227 * 1024 - sizeof(Exchange<C>) - kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
+                           kBytes - sizeof(Exchange<C>) - kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
                        kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 2 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
   static_assert(kStages >= kPrepared);

@@ -288,7 +288,7 @@ struct Producer {
       if constexpr (kGates == Gates::none) {
         if (thread < 32) prepare_head_gates(vectors, gates);
       } else {
-        if (thread < 32) *reinterpret_cast<float2*>(&vectors.b[2 * lane()]) = gates;
+        if (thread < 32) *reinterpret_cast<float2*>(&shared.stage(i).b()[2 * lane()]) = gates;
       }
       wait_copies<kAhead - 1>();
       fence_for_wgmma();
