@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <glade/core/parallel.h>
+#include <glade/ops/index/index_kernels.h>
 #include <glade/ops/sort/sort_kernels.h>
 
 namespace glade::cpu {
@@ -205,7 +206,7 @@ void select_first(const KeyAt& key_at, std::int64_t n, std::int64_t k, std::vect
 
 }  // namespace
 
-void argsort(const Tensor& indices, const Tensor& x, bool descending) {
+void sort(const Tensor& values, const Tensor& indices, const Tensor& x, bool descending) {
   const std::int64_t rows = x.size(0), n = x.size(1), k = indices.size(1);
   if (k == 0) return;
   visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
@@ -223,6 +224,7 @@ void argsort(const Tensor& indices, const Tensor& x, bool descending) {
       }
     });
   });
+  if (values.defined()) gather(values, x, indices, {rows, n, k, 1, false});
 }
 
 }  // namespace glade::cpu

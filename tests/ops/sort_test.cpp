@@ -36,7 +36,7 @@ Integers order_of(const Values& v, bool descending) {
 TEST_P(Sort, EveryTypeAndSize) {
   for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int64, DType::int32,
                             DType::uint8, DType::boolean})
-    for (const std::int64_t n : {1, 2, 17, 33, 1000, 4097})
+    for (const std::int64_t n : {1, 2, 17, 33, 256, 257, 1000, 1025, 4096, 4097})
       for (const std::int64_t rows : {1, 3})
         for (const bool descending : {false, true}) {
           const Tensor x = to_data(abs(random_tensor({rows, n}, device(), DType::float64, 0, 40)), dtype);
@@ -63,6 +63,38 @@ TEST_P(Sort, SpecialNumbers) {
   const Tensor ends = Tensor::from_vector(
       Integers{std::numeric_limits<std::int64_t>::max(), 0, std::numeric_limits<std::int64_t>::lowest(), -1}, device());
   EXPECT_EQ(integers(argsort(ends)), (Integers{2, 3, 1, 0}));
+}
+
+// What a GPU restores from keys, and what it cannot.
+TEST_P(Sort, ValuesHaveTheBitsOfTheElements) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor some = Tensor::from_vector(Values{0.0, -0.0, -NAN, 5, -inf, NAN, -0.0, inf, -7, 0.0, 0.125}, device());
+  for (const std::int64_t copies : {1, 30, 200, 500})
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+      for (const bool descending : {false, true}) {
+        const Tensor x = to_data(repeat(some, {copies}), dtype);
+        const Values given = x.to_vector<double>(), sorted = sort(x, 0, descending).values.to_vector<double>();
+        const Integers order = order_of(given, descending);
+        for (std::size_t i = 0; i < order.size(); ++i) {
+          const double expected = given[static_cast<std::size_t>(order[i])];
+          ASSERT_TRUE(sorted[i] == expected || (std::isnan(sorted[i]) && std::isnan(expected))) << i;
+          ASSERT_EQ(std::signbit(sorted[i]), std::signbit(expected)) << i;
+        }
+      }
+}
+
+/// Against the CPU, whose results other tests compare with a stable sort.
+TEST_P(Sort, ManyRows) {
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{500, 7}, {70, 300}, {300, 2049}, {300, 4097}, {3, 70001}})
+    for (const DType dtype : {DType::float32, DType::int64, DType::uint8}) {
+      const Tensor x = to_data(abs(random_tensor({rows, n}, device(), DType::float64, 0, 90)), dtype), here = to_data(x, kCPU);
+      for (const bool descending : {false, true}) {
+        const auto [values, indices] = sort(x, 1, descending);
+        const auto expected = sort(here, 1, descending);
+        EXPECT_TRUE(all_close(to_data(indices, kCPU), expected.indices, 0, 0)) << dtype_name(dtype) << ' ' << n;
+        EXPECT_TRUE(all_close(to_data(values, kCPU), expected.values, 0, 0)) << dtype_name(dtype) << ' ' << n;
+      }
+    }
 }
 
 TEST_P(Sort, AlongEveryDimension) {
@@ -119,6 +151,24 @@ TEST_P(Sort, FewOfManyWithTies) {
           }
         }
     }
+}
+
+TEST_P(Sort, MoreOfMany) {
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{5, 256}, {5, 257}, {5, 5000}, {2, 262145}, {64, 262145}})
+    for (const std::int64_t k : {1, 256, 257}) {
+      if (k > n || (rows == 64 && k > 1)) continue;
+      const Tensor even = random_tensor({rows, n}, device(), DType::float32, -50, 50);
+      for (const Tensor& x : {even, trunc(even / 9), even * 0.0, to_data(even * 1e6, DType::int64)}) {
+        const auto [values, indices] = topk(x, k, 1);
+        const auto expected = topk(to_data(x, kCPU), k, 1);
+        EXPECT_TRUE(all_close(to_data(indices, kCPU), expected.indices, 0, 0)) << n << ' ' << k;
+        EXPECT_TRUE(all_close(to_data(values, kCPU), expected.values, 0, 0)) << n << ' ' << k;
+      }
+    }
+  const Tensor columns = random_tensor({3000, 11}, device());
+  const auto [values, indices] = topk(columns, 8, 0, false);
+  EXPECT_TRUE(all_close(indices, slice(argsort(columns, 0), 0, 0, 8), 0, 0));
+  EXPECT_TRUE(all_close(values, gather(columns, 0, indices), 0, 0));
 }
 
 TEST_P(Sort, Gradients) {
