@@ -199,7 +199,15 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const
     fail<DTypeError>("index_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
   if (source.dtype() != x.dtype())
     fail<DTypeError>("index_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
-  return x + add_rows(source, x.shape(), d, checked_positions("index_add", indices, x.shape()[d]));
+  const Tensor positions = checked_positions("index_add", indices, x.shape()[d]);
+  Tensor y = empty(x.shape(), x.options());
+  copy_data(y, x);
+  GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(source), positions, geometry_along(x.shape(), d, expected[d], true));
+  autograd::record("index_add", y, {&x, &source},
+                   [d, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
+                     return Tensors{grad, node.needs_grad(1) ? select_rows(grad, d, positions.get()) : Tensor()};
+                   });
+  return y;
 }
 
 const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {

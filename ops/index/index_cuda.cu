@@ -1,7 +1,8 @@
 // gather copies in units of up to 16 bytes. scatter_add must not depend on the order in which threads run, so it uses no
-// atomics: the positions are sorted (stably, by CUB), which brings what goes to one place together as a run. Runs are
-// summed in chunks of the sorted order, whatever their lengths, so that one frequent token does not hold everything up:
-// a run inside of a chunk is done at once, and of a run that crosses chunks the partial sums are joined by a second kernel.
+// atomics. Where shared memory holds a row of x along the dimension, see index_rows.cuh. Else the positions are sorted (stably,
+// by CUB), which brings what goes to one place together as a run. Runs are summed in chunks of the sorted order, whatever their
+// lengths, so that one frequent token does not hold everything up: a run inside of a chunk is done at once, and of a run that
+// crosses chunks the partial sums are joined by a second kernel.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -11,6 +12,7 @@
 
 #include <glade/core/cuda/loops.cuh>
 #include <glade/ops/index/index_kernels.h>
+#include <glade/ops/index/index_rows.cuh>
 
 namespace glade::cuda {
 
@@ -62,10 +64,17 @@ void launch_gather(const Tensor& y, const Tensor& x, const Tensor& indices, Inde
       std::memcpy(&outside, nan, sizeof(Unit));
     });
   }
-  const dim3 block = block_for(g.inner);
-  const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), blocks_across((g.inner + 3) / 4, block));
-  gather_kernel<<<grid, block, 0, stream(x.device())>>>(static_cast<Unit*>(y.raw_data()), static_cast<const Unit*>(x.raw_data()),
-                                                        indices.data<std::int64_t>(), g, outside);
+  Unit* const to = static_cast<Unit*>(y.raw_data());
+  const Unit* const from = static_cast<const Unit*>(x.raw_data());
+  if (const detail::GatherRows rows(g, sizeof(Unit)); rows.are_enough(g)) {
+    detail::gather_rows_kernel<<<static_cast<unsigned>(g.outer * rows.pieces), detail::kRowThreads,
+                                 static_cast<std::size_t>(g.n) * sizeof(Unit), stream(x.device())>>>(
+        to, from, indices.data<std::int64_t>(), g, rows, outside);
+  } else {
+    const dim3 block = block_for(g.inner);
+    const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), blocks_across((g.inner + 3) / 4, block));
+    gather_kernel<<<grid, block, 0, stream(x.device())>>>(to, from, indices.data<std::int64_t>(), g, outside);
+  }
   GLADE_CUDA_LAUNCHED();
 }
 
@@ -196,6 +205,38 @@ void sum_runs(const Tensor& x, const Tensor& y, const SortedRows& s) {
   launch(join_chunks_kernel<T, Sum>, s.outer * s.inner, partial.data<Sum>());
 }
 
+/// scatter_add by runs of sorted positions.
+template <class T>
+void add_sorted(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& g) {
+  // Whole rows go by the indices as they are; otherwise every element is a row of its own.
+  const std::int64_t count = indices.numel();
+  const IndexGeometry key_geometry = g.rows ? IndexGeometry{1, g.n, g.m, 1, true} : g;
+  SortedRows s =
+      g.rows ? SortedRows{g.outer, g.n, count, g.inner, nullptr, nullptr} : SortedRows{1, x.numel(), count, 1, nullptr, nullptr};
+
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int64_t);
+  const Scratch keys(bytes, x.device()), positions(bytes, x.device()), sorted_keys(bytes, x.device()),
+      sorted_positions(bytes, x.device());
+  keys_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(
+      keys.data<std::uint64_t>(), positions.data<std::int64_t>(), indices.data<std::int64_t>(), key_geometry, count);
+  GLADE_CUDA_LAUNCHED();
+  const auto sort = [&](void* work, std::size_t& work_bytes) {
+    GLADE_CUDA(cub::DeviceRadixSort::SortPairs(work, work_bytes, keys.data<std::uint64_t>(), sorted_keys.data<std::uint64_t>(),
+                                               positions.data<std::int64_t>(), sorted_positions.data<std::int64_t>(), count, 0,
+                                               std::bit_width(static_cast<std::uint64_t>(s.rows)), stream(x.device())));
+  };
+  std::size_t work_bytes = 0;
+  sort(nullptr, work_bytes);
+  const Scratch work(work_bytes, x.device());
+  sort(work.data(), work_bytes);
+
+  s.keys = sorted_keys.data<std::uint64_t>();
+  s.positions = sorted_positions.data<std::int64_t>();
+  constexpr int width = 16 / sizeof(T);
+  if (s.inner % width == 0 && is_aligned(x, 16) && is_aligned(y, 16)) sum_runs<T, width>(x, y, s);
+  else sum_runs<T, 1>(x, y, s);
+}
+
 __global__ void __launch_bounds__(kThreads)
     last_writers_kernel(long long* last, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -248,35 +289,18 @@ void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const Index
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& g) {
   if (y.numel() == 0 || x.numel() == 0) return;
   DeviceGuard guard(x.device());
-  // Whole rows go by the indices as they are; otherwise every element is a row of its own.
-  const std::int64_t count = indices.numel();
-  const IndexGeometry key_geometry = g.rows ? IndexGeometry{1, g.n, g.m, 1, true} : g;
-  SortedRows s =
-      g.rows ? SortedRows{g.outer, g.n, count, g.inner, nullptr, nullptr} : SortedRows{1, x.numel(), count, 1, nullptr, nullptr};
-
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int64_t);
-  const Scratch keys(bytes, x.device()), positions(bytes, x.device()), sorted_keys(bytes, x.device()),
-      sorted_positions(bytes, x.device());
-  keys_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(
-      keys.data<std::uint64_t>(), positions.data<std::int64_t>(), indices.data<std::int64_t>(), key_geometry, count);
-  GLADE_CUDA_LAUNCHED();
-  const auto sort = [&](void* work, std::size_t& work_bytes) {
-    GLADE_CUDA(cub::DeviceRadixSort::SortPairs(work, work_bytes, keys.data<std::uint64_t>(), sorted_keys.data<std::uint64_t>(),
-                                               positions.data<std::int64_t>(), sorted_positions.data<std::int64_t>(), count, 0,
-                                               std::bit_width(static_cast<std::uint64_t>(s.rows)), stream(x.device())));
-  };
-  std::size_t work_bytes = 0;
-  sort(nullptr, work_bytes);
-  const Scratch work(work_bytes, x.device());
-  sort(work.data(), work_bytes);
-
-  s.keys = sorted_keys.data<std::uint64_t>();
-  s.positions = sorted_positions.data<std::int64_t>();
   visit_summable(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int width = 16 / sizeof(T);
-    if (s.inner % width == 0 && is_aligned(x, 16) && is_aligned(y, 16)) sum_runs<T, width>(x, y, s);
-    else sum_runs<T, 1>(x, y, s);
+    const IndexGeometry lines{g.outer * g.inner, g.n, g.m, 1, g.rows};
+    if ((g.rows && g.inner > 1) || !can_add_rows(lines, sizeof(compute_t<T>))) return add_sorted<T>(x, y, indices, g);
+    if (g.inner == 1) return add_rows(x.data<T>(), y.data<T>(), indices.data<std::int64_t>(), g, x.device());
+    const auto turned = [&g](const Tensor& given, std::int64_t size) {
+      return given.as_strided({g.outer, g.inner, size}, {size * g.inner, 1, g.inner}, given.offset());
+    };
+    const Tensor sums = contiguous_data(turned(x, g.n));
+    add_rows(sums.data<T>(), contiguous_data(turned(y, g.m)).template data<T>(),
+             contiguous_data(turned(indices, g.m)).template data<std::int64_t>(), lines, x.device());
+    copy_data(turned(x, g.n), sums);
   });
 }
 

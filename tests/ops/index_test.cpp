@@ -196,6 +196,25 @@ TEST_P(IndexTest, GatherAndScatterAddByDefinition) {
   }
 }
 
+// Enough rows that a GPU takes them one by one, of sizes that are and are not a multiple of 16 bytes.
+TEST_P(IndexTest, GatherAlongManyRows) {
+  for (const std::int64_t n : {1, 40, 41, 6000, 6500})
+    for (const std::int64_t m : {1, 31, 5000}) {
+      const std::int64_t outer = n > 100 ? 130 : 200;
+      const Tensor positions = indices(random_indices(outer * m, n), {outer, m}), line = select(positions, 0, 0);
+      for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::uint8}) {
+        const Tensor x = to_data(abs(random({outer, n}, DType::float32)) * 50.0, dtype), here = to_data(x, kCPU);
+        EXPECT_TRUE(all_close(to_data(gather(x, 1, positions), kCPU), gather(here, 1, to_data(positions, kCPU)), 0, 0)) << n;
+        EXPECT_TRUE(all_close(to_data(index_select(x, 1, line), kCPU), index_select(here, 1, to_data(line, kCPU)), 0, 0)) << n;
+      }
+    }
+  if (device().is_cpu()) return;
+  const Tensor bad = expand(indices({0, -1, 2, INT64_MAX}, {1, 4}), {200, 4}),
+               y = gather(ones({200, 2}, {DType::float32, device()}), 1, bad);
+  for (const std::int64_t row : {0, 199})
+    EXPECT_TRUE(all_close(select(y, 0, row), Tensor::from_vector<float>({1, NAN, NAN, NAN}, device())));
+}
+
 TEST_P(IndexTest, GatherOfViews) {
   const Tensor x = counting({3, 2}), positions = indices({0, 2, 1, 1}, {2, 2});
   // x^T is [2, 3]; positions^T is [[0, 1], [2, 1]].
@@ -211,6 +230,48 @@ TEST_P(IndexTest, ScatterAddOfViews) {
   EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{20, 12, 1, 33}));
   EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{0, 2, 1, 3}));
   EXPECT_EQ(scatter_add(x, 1, indices({}, {2, 0}), counting({2, 0})).to_vector<double>(), x.to_vector<double>());
+  const Tensor rows = slice(counting({4, 2}), 0, 1, 3), columns = slice(indices({9, 9, 0, 1, 1, 1}, {3, 2}), 0, 1, 3);
+  for (const Tensor& to : {zeros({2, 2}, rows.options()), slice(zeros({3, 2}, rows.options()), 0, 1, 3)})
+    EXPECT_EQ(scatter_add(to, 0, columns, rows).to_vector<double>(), (std::vector<double>{2, 0, 4, 8}));
+}
+
+// Rows that a GPU's shared memory holds and rows that it does not, few and many, short and long.
+TEST_P(IndexTest, AddingAlongManyRows) {
+  struct Case {
+    std::int64_t outer, n, m;
+  };
+  for (const auto& [outer, n, m] : {Case{200, 1, 1},
+                                    {150, 33, 1000},
+                                    {3, 12288, 4097},
+                                    {2, 12289, 300},
+                                    {2, 24577, 257},
+                                    {1, 100, 32768},
+                                    {1, 100, 32769},
+                                    {130, 50, 33000}}) {
+    const Tensor positions = indices(random_indices(outer * m, n), {outer, m}), line = select(positions, 0, 0);
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::int64, DType::int32}) {
+      const Tensor x = to_data(random({outer, n}) * 30.0, dtype), source = to_data(random({outer, m}) * 30.0, dtype);
+      const auto same = [&, n = n](const Tensor& result, const Tensor& expected, const Tensor& terms) {
+        // Of the sums of magnitudes, and of the result.
+        const double sum_error = dtype == DType::float64 ? 1e-13 : is_floating(dtype) ? 1e-5 : 0;
+        const double result_error = dtype == DType::bfloat16 ? 0x1p-7 : 0;
+        const Tensor difference = abs(to_data(to_data(result, kCPU), DType::float64) - to_data(expected, DType::float64));
+        const Tensor allowed = to_data(terms, DType::float64) * sum_error + abs(to_data(expected, DType::float64)) * result_error;
+        EXPECT_TRUE(all(le(difference, allowed)).item<bool>()) << dtype_name(dtype) << ' ' << n;
+      };
+      const Tensor x_here = to_data(x, kCPU), source_here = to_data(source, kCPU), positions_here = to_data(positions, kCPU),
+                   line_here = select(positions_here, 0, 0);
+      const auto wide = [](const Tensor& given) { return abs(to_data(given, DType::float64)); };
+      const Tensor terms = scatter_add(wide(x_here), 1, positions_here, wide(source_here)),
+                   line_terms = index_add(wide(x_here), 1, line_here, wide(source_here));
+      const Tensor sums = scatter_add(x, 1, positions, source);
+      same(sums, scatter_add(x_here, 1, positions_here, source_here), terms);
+      same(index_add(x, 1, line, source), index_add(x_here, 1, line_here, source_here), line_terms);
+      const Tensor upright = scatter_add(transpose(x, 0, 1), 0, transpose(positions, 0, 1), transpose(source, 0, 1));
+      same(transpose(upright, 0, 1), scatter_add(x_here, 1, positions_here, source_here), terms);
+      EXPECT_EQ(scatter_add(x, 1, positions, source).to_vector<double>(), sums.to_vector<double>());
+    }
+  }
 }
 
 // 16-bit sums are taken in float32: 4096 ones would stop growing at 256 (2048) otherwise.
