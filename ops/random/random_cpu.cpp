@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <limits>
 
 #include <glade/core/parallel.h>
 #include <glade/core/philox_block.h>
@@ -49,6 +51,29 @@ void progression(const Tensor& out, Scalar start, Scalar step) {
       for (std::int64_t i = begin; i < end; ++i) data[i] = value(i);
     });
   });
+}
+
+void count_positive(const Tensor& counts, const Tensor& weights) {
+  const std::int64_t rows = weights.size(0), n = weights.size(1);
+  auto* const count = counts.data<std::int64_t>();
+  std::atomic<bool> are_weights = true;
+  visit_all(weights.dtype(), [&]<class T>(TypeTag<T>) {
+    const stored_t<T>* const data = stored(weights.data<T>());
+    parallel_for(rows, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, n)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     std::int64_t positive = 0, bad = 0;
+                     for (std::int64_t i = row * n; i < (row + 1) * n; ++i) {
+                       const auto x = static_cast<double>(static_cast<compute_t<T>>(data[i]));
+                       positive += x > 0;
+                       bad += !(x >= 0 && x <= std::numeric_limits<double>::max());
+                     }
+                     count[row] = positive;
+                     if (bad > 0) are_weights = false;
+                   }
+                 });
+  });
+  count[rows] = are_weights ? std::numeric_limits<std::int64_t>::max() : -1;
 }
 
 }  // namespace glade::cpu

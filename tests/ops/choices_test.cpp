@@ -41,6 +41,28 @@ TEST_P(Choices, EveryDeviceDrawsTheSame) {
   EXPECT_EQ(integers(randperm(100, device(), here)), integers(randperm(100, kCPU, there)));
 }
 
+TEST_P(Choices, IntegersAreUniformNumbersRoundedDown) {
+  for (const auto& [low, high] : {std::pair<std::int64_t, std::int64_t>{0, 100},
+                                  {-3, 4},
+                                  {0, 1},
+                                  {-(1LL << 52), 1LL << 52},
+                                  {1LL << 60, (1LL << 60) + 9}}) {
+    Generator first(6), second(6);
+    const Tensor x = randint(low, high, {3, 667}, {DType::int64, device()}, first);
+    const Tensor numbers = uniform({3, 667}, 0, static_cast<double>(high - low), {DType::float64, kCPU}, second);
+    EXPECT_EQ(integers(x), integers(to_data(numbers, DType::int64) + low));
+    EXPECT_EQ(integers(randint(0, 9, {1}, {}, first)), integers(randint(0, 9, {1}, {}, second)));
+  }
+  for (const DType dtype :
+       {DType::float64, DType::float32, DType::bfloat16, DType::float16, DType::int32, DType::uint8, DType::boolean}) {
+    Generator first(6), second(6);
+    const Tensor x = randint(0, 2, {1001}, {dtype, device()}, first);
+    EXPECT_EQ(x.dtype(), dtype);
+    EXPECT_EQ(x.to_vector<double>(), randint(0, 2, {1001}, {DType::int64, kCPU}, second).to_vector<double>());
+  }
+  EXPECT_EQ(randint(0, 9, {0, 2}, {DType::int64, device()}).shape(), (Shape{0, 2}));
+}
+
 TEST_P(Choices, Permutations) {
   Generator generator(4);
   Integers all(1000);
@@ -69,10 +91,30 @@ TEST_P(Choices, DrawsInProportionToTheWeights) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(integers(sort(multinomial(weights, 3, false, generator)).values), (Integers{0, 2, 3}));
 }
 
+TEST_P(Choices, EveryDeviceDrawsTheSamePositions) {
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 2}, {40, 1001}, {3, 70000}, {2, 262145}})
+    for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::int64, DType::boolean}) {
+      const Tensor numbers = random_tensor({rows, n}, device(), DType::float64, -3, 3);
+      const Tensor weights =
+          to_data(clamp(where(eq(arange(0, n, 1, {DType::int64, device()}), n / 2), ones_like(numbers), numbers), 0), dtype);
+      Generator here(8), there(8);
+      for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(integers(multinomial(weights, 1, false, here)), integers(multinomial(to_data(weights, kCPU), 1, false, there)))
+            << dtype_name(dtype) << ' ' << n;
+    }
+  EXPECT_EQ(multinomial(zeros({0, 3}, {DType::float32, device()}), 2).shape(), (Shape{0, 2}));
+}
+
 TEST_P(Choices, RefusesBadWeights) {
   const auto of = [&](const Values& values) { return Tensor::from_vector(values, device()); };
   EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({1, -1}), 1); }, "a weight is negative or not finite"));
   EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({1, NAN}), 1); }, "a weight is negative or not finite"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({1, INFINITY}), 1); }, "a weight is negative or not finite"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({}), 1); }, "fewer positive weights than the 1"));
+  EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({0, 0}), 1); }, "fewer positive weights than the 1"));
+  const Tensor last_is_bad = ones({70000}, {DType::float32, device()}) -
+                             to_data(eq(arange(0, 70000, 1, {DType::int64, device()}), 69999), DType::float32) * 2.0;
+  EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(last_is_bad, 1); }, "a weight is negative or not finite"));
   EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({1, 0}), 2); }, "fewer positive weights than the 2 that are drawn"));
   EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({0, 0}), 1, true); }, "fewer positive weights than the 1"));
   EXPECT_TRUE(throws_with<ValueError>([&] { multinomial(of({1}), 0); }, "samples is 0"));
