@@ -10,23 +10,27 @@ namespace {
 
 using detail::kThreads;
 
-// One counter a thread, its values written at once.
+constexpr int kCounters = 4;  // of a thread, which computes the keys of Philox's rounds once for all
+
 template <class T, class Distribution>
 __global__ void __launch_bounds__(kThreads)
     generate_kernel(T* out, std::int64_t n, Distribution draw, Generator::State state, const Generator::State* of_replay) {
   if (of_replay != nullptr) state = *of_replay;
   constexpr int count = Distribution::count;
-  const std::int64_t counter = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, first = counter * count;
-  if (first >= n) return;
-  detail::Vector<T, count> values;
-  draw(philox(state.seed, state.offset + static_cast<std::uint64_t>(counter)), values.x);
-  if (first + count <= n) {
-    reinterpret_cast<detail::Vector<T, count>*>(out)[counter] = values;
-    return;
-  }
 #pragma unroll
-  for (int i = 0; i < count; ++i)
-    if (first + i < n) out[first + i] = values.x[i];
+  for (int u = 0; u < kCounters; ++u) {
+    const std::int64_t counter = (std::int64_t{blockIdx.x} * kCounters + u) * kThreads + threadIdx.x, first = counter * count;
+    if (first >= n) return;
+    detail::Vector<T, count> values;
+    draw(philox(state.seed, state.offset + static_cast<std::uint64_t>(counter)), values.x);
+    if (first + count <= n) {
+      reinterpret_cast<detail::Vector<T, count>*>(out)[counter] = values;
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      if (first + i < n) out[first + i] = values.x[i];
+  }
 }
 
 template <class T, class Distribution>
@@ -34,7 +38,7 @@ void generate(const Tensor& out, const Distribution& draw, const Draw& place) {
   const std::int64_t n = out.numel();
   if (n == 0) return;
   DeviceGuard guard(out.device());
-  generate_kernel<<<blocks_for(n, kThreads * Distribution::count), kThreads, 0, stream(out.device())>>>(
+  generate_kernel<<<blocks_for(n, kThreads * kCounters * Distribution::count), kThreads, 0, stream(out.device())>>>(
       out.data<T>(), n, draw, place.state, place.of_replay());
   GLADE_CUDA_LAUNCHED();
 }
