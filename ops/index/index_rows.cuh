@@ -11,9 +11,9 @@ namespace detail {
 
 constexpr int kRowThreads = 256;
 
-/// Whether rows of x are worth a block each: they fit, most of a row is read, and there are enough of them.
+/// How gather takes rows of x into shared memory: where they fit, enough of them is read, and there are many.
 struct GatherRows {
-  std::int64_t span = 0, pieces = 0;  ///< positions that a block handles, and blocks to a row
+  std::int64_t span = 0, pieces = 0;  ///< positions that a block handles, and blocks to a row; 0: none
 
   GatherRows(const IndexGeometry& g, std::int64_t unit) {
     if (g.inner != 1 || g.n * unit > 48 << 10 || 4 * g.m < g.n) return;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32)
   if (!g.rows) indices += row * g.m;
   Additions<T> next;
   next.load(y, indices, g, 0);
-#pragma unroll 8
+#pragma unroll 16
   for (int i = lane; i < n; i += 32) sums[i] = static_cast<Sum>(x[i]);
   __syncwarp();
   for (std::int64_t begin = 0; begin < g.m; begin += 32 * kTurns) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(32)
       }
     }
   }
-#pragma unroll 8
+#pragma unroll 16
   for (int i = lane; i < n; i += 32) x[i] = T(sums[i]);
 }
 
