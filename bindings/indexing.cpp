@@ -251,7 +251,7 @@ bool is_masked_fill(const Tensor& x, const std::vector<Item>& items, const Tenso
 void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
   if (is_masked_fill(x, items, source)) {
     const Tensor value = reshape(to(to(source, x.device()), x.dtype()), {});
-    copy_(x, where(to(std::get<Tensor>(items[0]), x.device()), value, x));
+    masked_fill_(x, to(std::get<Tensor>(items[0]), x.device()), value);
   } else if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
     write_elements(x, items, source);
   else write_view(resolve(x, items, true), source);
@@ -340,7 +340,7 @@ int set_item(PyObject* self, PyObject* key, PyObject* value) {
         const std::vector<Item> items = parse(key);
         Tensor source;
         if (is_tensor(value)) source = tensor_of(value);
-        else if (const auto number = scalar_from(value)) source = full({}, *number, {number->promoted(x.dtype()), kCPU});
+        else if (const auto number = scalar_from(value)) source = full({}, *number, {number->promoted(x.dtype()), x.device()});
         else source = py::module_::import("glade").attr("as_tensor")(py::handle(value)).cast<Tensor>();
         if (is_integral(x.dtype()) && is_floating(source.dtype()))
           throw DTypeError("index: " + std::string(dtype_name(source.dtype())) + " values would be truncated in a tensor of " +

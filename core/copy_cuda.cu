@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const std::int64_t tile_x = blockIdx.x - row * tiles.shape[0].divisor;
   const std::int64_t tile_y = row - tiles.shape[1].divide(row) * tiles.shape[1].divisor;
   const std::int64_t left_x = size_x - tile_x * tile, left_y = size_y - tile_y * tile;
-  std::int64_t at[2];
-  tiles.at(blockIdx.x, at);
+  std::int64_t offsets[1][2];
+  tiles.at(blockIdx.x, 0, offsets);
+  const auto& at = offsets[0];
   const int inner = threadIdx.x % tile, outer = threadIdx.x / tile;
 #pragma unroll
   for (int i = 0; i < tile; i += step) {

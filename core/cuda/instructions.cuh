@@ -39,6 +39,13 @@ __device__ inline float at_least(float x, float least) {
   return y;
 }
 
+/// The smaller of both; NaN stays.
+__device__ inline float at_most(float x, float most) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(most));
+  return y;
+}
+
 /// A matrix [8, 8] of 16-bit values, of which every lane has two of a row, transposed.
 __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t out;

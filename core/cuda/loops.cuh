@@ -28,16 +28,26 @@ struct Offsets {
   FastDivisor shape[kMaxDims];
   std::int64_t strides[N][kMaxDims];
 
-  __device__ void at(std::uint32_t linear, std::int64_t (&offset)[N]) const {
+  /// Of the elements first, first + step, ...
+  template <int count>
+  __device__ void at(std::uint32_t first, std::uint32_t step, std::int64_t (&offset)[count][N]) const {
+    std::uint32_t left[count];
 #pragma unroll
-    for (int i = 0; i < N; ++i) offset[i] = 0;
+    for (int u = 0; u < count; ++u) {
+      left[u] = first + u * step;
+#pragma unroll
+      for (int i = 0; i < N; ++i) offset[u][i] = 0;
+    }
 #pragma unroll
     for (int d = 0; d < kMaxDims; ++d) {
       if (d == ndim) break;
-      const std::uint32_t quotient = shape[d].divide(linear), index = linear - quotient * shape[d].divisor;
-      linear = quotient;
 #pragma unroll
-      for (int i = 0; i < N; ++i) offset[i] += index * strides[i][d];
+      for (int u = 0; u < count; ++u) {
+        const std::uint32_t quotient = shape[d].divide(left[u]), index = left[u] - quotient * shape[d].divisor;
+        left[u] = quotient;
+#pragma unroll
+        for (int i = 0; i < N; ++i) offset[u][i] += index * strides[i][d];
+      }
     }
   }
 };
@@ -63,14 +73,59 @@ __device__ void store(T* to, const Vector<T, Width>& values) {
 
 constexpr int kThreads = 256;
 
-/// `Width` elements of an input, all of them *x where it is `repeated`.
-template <int Width, class T>
-__device__ Vector<T, Width> load(const T* x, std::int64_t vector, bool repeated) {
-  if (!repeated) return reinterpret_cast<const Vector<T, Width>*>(x)[vector];
-  Vector<T, Width> values;
+template <std::size_t size>
+using bytes_t = std::conditional_t<
+    size == 16, uint4,
+    std::conditional_t<size == 8, uint2,
+                       std::conditional_t<size == 4, std::uint32_t, std::conditional_t<size == 2, std::uint16_t, std::uint8_t>>>>;
+
+/// `Unroll` vectors of an input, under way together. As bytes: elements of 8 or 16 bits the compiler would sort, and so wait for,
+/// where they are loaded.
+template <int Width, int Unroll, class T>
+struct Loads {
+  bytes_t<Width * sizeof(T)> bytes[Unroll];
+
+  /// Vector u from x on, or of *x alone where it is `repeated`.
+  __device__ void load(int u, const T* x, bool repeated) {
+    if (!repeated) {
+      bytes[u] = *reinterpret_cast<const bytes_t<Width * sizeof(T)>*>(x);
+    } else {
+      Vector<T, Width> values;
 #pragma unroll
-  for (T& value : values.x) value = *x;
-  return values;
+      for (T& value : values.x) value = *x;
+      memcpy(&bytes[u], &values, sizeof(values));
+    }
+  }
+  __device__ Vector<T, Width> vector(int u) const {
+    Vector<T, Width> values;
+    memcpy(&values, &bytes[u], sizeof(values));
+    return values;
+  }
+};
+
+/// The vectors from x + at(u) on, for every u that `exists`.
+template <int Width, int Unroll, class T, class Exists, class At>
+__device__ Loads<Width, Unroll, T> load_all(const T* x, bool repeated, const Exists& exists, const At& at) {
+  Loads<Width, Unroll, T> loads;
+#pragma unroll
+  for (int u = 0; u < Unroll; ++u)
+    if (exists(u)) loads.load(u, x + at(u), repeated);
+  return loads;
+}
+
+/// out[at(u) ...] = f(loads...) for every u that `exists`.
+template <int Width, int Unroll, class Out, class F, class Exists, class At, class... In>
+__device__ void store_all(Out* out, const F& f, const Exists& exists, const At& at,
+                          const Loads<Width, Unroll, In>&... loads [[maybe_unused]]) {
+  const auto map = [&](const Vector<In, Width>&... in) {
+    Vector<Out, Width> result;
+#pragma unroll
+    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(in.x[j]...));
+    return result;
+  };
+#pragma unroll
+  for (int u = 0; u < Unroll; ++u)
+    if (exists(u)) store(out + at(u), map(loads.vector(u)...));
 }
 
 /// Whether an input may be one element beside others that are many.
@@ -87,51 +142,32 @@ __global__ void __launch_bounds__(kThreads)
     contiguous_kernel(std::int64_t n, std::uint32_t repeated, F f, Out* out, const In*... in) {
   const std::int64_t vectors = n / Width;
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads * Unroll + threadIdx.x;
-  auto body = [&](Vector<In, Width>... loaded [[maybe_unused]]) {
-    Vector<Out, Width> result;
-#pragma unroll
-    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
-    return result;
-  };
+  const auto exists = [&](int u) { return first + u * kThreads < vectors; };
+  const auto at = [&](int u) { return (first + u * kThreads) * Width; };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-#pragma unroll
-    for (int u = 0; u < Unroll; ++u) {
-      const std::int64_t i = first + u * kThreads;
-      if (i < vectors) store(out + i * Width, body(load<Width>(in, i, kMayRepeat<In...> && (repeated >> I & 1))...));
-    }
+    const auto is_repeated = [&](std::size_t i) { return kMayRepeat<In...> && (repeated >> i & 1) != 0; };
+    store_all<Width, Unroll>(out, f, exists, at, load_all<Width, Unroll>(in, is_repeated(I), exists, [&](int u) {
+                               return is_repeated(I) ? 0 : at(u);
+                             })...);
     if (blockIdx.x == 0) {
       const std::int64_t i = vectors * Width + threadIdx.x;
-      if (i < n) out[i] = Out(f(in[repeated >> I & 1 ? 0 : i]...));
+      if (i < n) out[i] = Out(f(in[is_repeated(I) ? 0 : i]...));
     }
   }(std::index_sequence_for<In...>{});
 }
 
-template <class F, class Out, class... In>
+// The same for n vectors along dimension 0 of operands with other dimensions, in any order in memory.
+template <int Width, int Unroll, class F, class Out, class... In>
 __global__ void __launch_bounds__(kThreads)
-    strided_kernel(std::uint32_t n, Offsets<1 + sizeof...(In)> offsets, F f, Out* out, const In*... in) {
-  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= n) return;
-  std::int64_t at[1 + sizeof...(In)];
-  offsets.at(i, at);
-  [&]<std::size_t... I>(std::index_sequence<I...>) { out[at[0]] = Out(f(in[at[I + 1]]...)); }(std::index_sequence_for<In...>{});
-}
-
-// Of n vectors along dimension 0, in which the inputs whose bits are set in `repeated` have one element, a thread has one.
-template <int Width, class F, class Out, class... In>
-__global__ void __launch_bounds__(kThreads)
-    rows_kernel(std::uint32_t n, std::uint32_t repeated, Offsets<1 + sizeof...(In)> offsets, F f, Out* out, const In*... in) {
-  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= n) return;
-  std::int64_t at[1 + sizeof...(In)];
-  offsets.at(i, at);
-  const auto body = [&](const Vector<In, Width>&... loaded) {
-    Vector<Out, Width> result;
-#pragma unroll
-    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(loaded.x[j]...));
-    return result;
-  };
+    strided_kernel(std::uint32_t n, std::uint32_t repeated, Offsets<1 + sizeof...(In)> offsets, F f, Out* out, const In*... in) {
+  const std::uint32_t first = blockIdx.x * (kThreads * Unroll) + threadIdx.x;
+  const auto exists = [&](int u) { return first + u * kThreads < n; };
+  std::int64_t at[Unroll][1 + sizeof...(In)];
+  offsets.at(first, kThreads, at);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    store(out + at[0], body(load<Width>(in + at[I + 1], 0, repeated >> I & 1)...));
+    store_all<Width, Unroll>(
+        out, f, exists, [&](int u) { return at[u][0]; },
+        load_all<Width, Unroll>(in, Width > 1 && (repeated >> I & 1) != 0, exists, [&](int u) { return at[u][I + 1]; })...);
   }(std::index_sequence_for<In...>{});
 }
 
@@ -207,18 +243,20 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     for (int i = 0; i < N; ++i) offsets.strides[i][d] = plan.strides[i][d] * vector;
   };
   for (int d = 0; d < plan.ndim; ++d) set_dimension(d, 1);
-  if constexpr (kHasRows<F, In...>) {
+  const auto launch = [&]<int Width, int Unroll>(std::integral_constant<int, Width>, std::integral_constant<int, Unroll>,
+                                                 std::uint32_t repeated_in_rows) {
+    const std::int64_t vectors = plan.numel / Width;
+    launch_kernel<std::uint32_t, std::uint32_t, Offsets<N>, F, Out*, const In*...>(
+        strided_kernel<Width, Unroll>, blocks_for(vectors, kThreads * Unroll), kThreads, device,
+        static_cast<std::uint32_t>(vectors), repeated_in_rows, offsets, f, out, in...);
+  };
+  if constexpr (kHasRows<F, In...> && width > 1) {
     if (std::uint32_t repeated_in_rows = 0; has_rows_of_vectors<width>(plan, repeated_in_rows, out, in...)) {
       set_dimension(0, width);
-      const std::int64_t vectors = plan.numel / width;
-      return launch_kernel<std::uint32_t, std::uint32_t, Offsets<N>, F, Out*, const In*...>(
-          rows_kernel<width>, blocks_for(vectors, kThreads), kThreads, device, static_cast<std::uint32_t>(vectors),
-          repeated_in_rows, offsets, f, out, in...);
+      return launch(std::integral_constant<int, width>{}, std::integral_constant<int, 2>{}, repeated_in_rows);
     }
   }
-  launch_kernel<std::uint32_t, Offsets<N>, F, Out*, const In*...>(strided_kernel, blocks_for(plan.numel, kThreads), kThreads,
-                                                                  device, static_cast<std::uint32_t>(plan.numel), offsets, f, out,
-                                                                  in...);
+  launch(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, 0);
 }
 /// The same where bools are among the inputs.
 template <class F, class Out, class... In>

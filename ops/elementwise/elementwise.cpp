@@ -251,8 +251,9 @@ void check_divisor(const char* name, const Tensor& x, Scalar divisor) {
   if (divisor.real() == 0 && is_integral(divisor.promoted(x.dtype()))) fail<ValueError>("{}: division of integers by 0", name);
 }
 
-/// To compare with x: in int64 what x's own type cannot hold.
+/// To compare with x: in int64 what x's own type cannot hold. Bools are beside 0 and 1 what they are beside false and true.
 Tensor scalar_like(const Tensor& x, Scalar value) {
+  if (x.dtype() == DType::boolean && (value.real() == 0 || value.real() == 1)) value = value.real() == 1;
   const DType dtype = value.promoted(x.dtype());
   return full({}, value, {fits(value, dtype) ? dtype : DType::int64, x.device()});
 }

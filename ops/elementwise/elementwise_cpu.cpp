@@ -4,6 +4,7 @@ namespace glade::cpu {
 
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.binary(op, out, a, b); }
 void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b) { launcher.bitwise(op, out, a, b); }
+void logical_not(const Tensor& out, const Tensor& x) { launcher.logical_not(out, x); }
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b) {
   binary(Binary::multiply, grad_a, gradient, b);
   binary(Binary::multiply, grad_b, gradient, a);

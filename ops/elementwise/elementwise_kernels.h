@@ -44,6 +44,8 @@ void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const T
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
 /// Integers or bools.
 void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b);
+/// Of bools.
+void logical_not(const Tensor& out, const Tensor& x);
 /// grad_a = gradient * b and grad_b = gradient * a, all of one shape.
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
@@ -61,6 +63,7 @@ void unary(Unary op, const Tensor& out, const Tensor& x);
 void unary_backward(Unary op, const Tensor& out, const Tensor& gradient, const Tensor& saved);
 void binary(Binary op, const Tensor& out, const Tensor& a, const Tensor& b);
 void bitwise(Bitwise op, const Tensor& out, const Tensor& a, const Tensor& b);
+void logical_not(const Tensor& out, const Tensor& x);
 void multiply_backward(const Tensor& grad_a, const Tensor& grad_b, const Tensor& gradient, const Tensor& a, const Tensor& b);
 void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number);
 void compare(Comparison op, const Tensor& out, const Tensor& a, const Tensor& b);

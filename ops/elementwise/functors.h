@@ -84,6 +84,37 @@ struct Power {  // of integers by repeated squaring; unsigned, as the products m
     }
   }
 };
+/// What x to a power is that takes no pow, for real numbers. Square roots are those of pow, which has no negative zero and takes
+/// -infinity.
+struct Cube {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x * x * x;
+  }
+};
+struct PowerRoot {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return x == -T(INFINITY) ? T(INFINITY) : math::sqrt(x + 0);
+  }
+};
+struct PowerReciprocalRoot {
+  template <class T>
+  static GLADE_HOST_DEVICE T value(T x) {
+    return 1 / PowerRoot::value(x);
+  }
+};
+/// Calls f with the functor of x to this power, where there is one; whether it did.
+template <class T, class F>
+bool visit_power(T exponent, F&& f) {
+  if (exponent == T(2)) f(Square{});
+  else if (exponent == T(3)) f(Cube{});
+  else if (exponent == T(-1)) f(Reciprocal{});
+  else if (exponent == T(0.5)) f(PowerRoot{});
+  else if (exponent == T(-0.5)) f(PowerReciprocalRoot{});
+  else return false;
+  return true;
+}
 /// Rounds down. No processor divides integers by 0, nor the lowest one by -1.
 struct FloorDivide {
   static constexpr bool takes_integers = true;
@@ -249,6 +280,9 @@ struct ComparisonBody {
   GLADE_HOST_DEVICE bool operator()(T a, T b) const {
     return Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b));
   }
+};
+struct NotBody {
+  GLADE_HOST_DEVICE bool operator()(bool x) const { return !x; }
 };
 template <class T>
 struct ClampBody {

@@ -126,11 +126,15 @@ const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<S
   return x;
 }
 
-const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, Scalar value) {
-  check_target("masked_fill_", x);
+const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, const Tensor& value) {
+  const Tensor source = checked_source("masked_fill_", x, value);
+  check_same_device("masked_fill_", {{"the target", &x}, {"the mask", &mask}});
+  if (mask.dtype() != DType::boolean) fail<DTypeError>("masked_fill_: the mask is {}: expected bool", mask.dtype());
   if (!(broadcast_shapes(x.shape(), mask.shape(), "masked_fill_") == x.shape()))
     fail<ShapeError>("masked_fill_: the mask of shape {} does not broadcast to the target of shape {}", mask.shape(), x.shape());
-  copy_data(x, masked_fill(x.detach(), mask, value));
+  const Tensor holds = apart_from(x, mask);
+  x.storage()->bump_version();
+  GLADE_DISPATCH(x.device(), where, x, holds, source, x);
   return x;
 }
 

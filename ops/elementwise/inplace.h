@@ -23,5 +23,7 @@ const Tensor& divide_(const Tensor& x, const Tensor& y);    ///< x /= y, y broad
 /// As clamp and masked_fill; DTypeError where a tensor of integers cannot hold the result.
 const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
 const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, Scalar value);  ///< `value` where `mask` holds, see masked_fill.
+/// The same with the elements of a tensor; mask and value broadcast to x's shape.
+const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, const Tensor& value);
 
 }  // namespace glade

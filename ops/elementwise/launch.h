@@ -70,13 +70,19 @@ struct Launcher {
       });
     });
   }
+  void logical_not(const Tensor& out, const Tensor& x) const {
+    run(plan_loop(out.shape(), out, x), functors::NotBody{}, out.data<bool>(), x.data<bool>());
+  }
   void with_scalar(WithScalar op, const Tensor& out, const Tensor& x, Scalar number) const {
     functors::visit(op, [&](auto functor) {
       using Op = decltype(functor);
       visit_numbers<Op::takes_integers>(out.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
-        run(plan_loop(out.shape(), out, x), functors::WithScalarBody<Op, T>{number.to<compute_t<T>>()}, out.data<T>(),
-            x.data<T>());
+        const auto apply = [&](const auto& body) { run(plan_loop(out.shape(), out, x), body, out.data<T>(), x.data<T>()); };
+        const auto y = number.to<compute_t<T>>();
+        if constexpr (std::is_same_v<Op, functors::Power> && std::is_floating_point_v<compute_t<T>>)
+          if (functors::visit_power(y, [&](auto power) { apply(functors::UnaryBody<decltype(power), T>{}); })) return;
+        apply(functors::WithScalarBody<Op, T>{y});
       });
     });
   }

@@ -53,21 +53,6 @@ VectorBody<T, F> vector_body(F f) {
   return {f};
 }
 
-/// x to the power y. Square roots are those of pow, which has no negative zero and takes -infinity.
-template <class C>
-void power(const VectorMath<C>& math, std::int64_t n, C* out, const C* x, C y) {
-  const auto each = [&](auto f) { detail::run_row(n, f, out, x); };
-  const auto root = [](C a) { return a == -C(INFINITY) ? C(INFINITY) : math::sqrt(a + 0); };
-  if (y == 2) return each([](C a) { return a * a; });
-  if (y == 3) return each([](C a) { return a * a * a; });
-  if (y == -1) return each([](C a) { return 1 / a; });
-  if (y == C(0.5)) return each(root);
-  if (y == C(-0.5)) return each([root](C a) { return 1 / root(a); });
-  detail::Block<C> exponents;
-  std::fill_n(exponents.values, n, y);
-  math.pow(n, x, exponents.values, out);
-}
-
 /// The body that the CPU's loops run for `body`.
 template <class Body>
 const Body& cpu_body(const Body& body) {
@@ -145,8 +130,10 @@ auto cpu_body(const functors::BinaryBody<functors::Power, T>&) {
 template <class T>
   requires std::is_floating_point_v<compute_t<T>>
 auto cpu_body(const functors::WithScalarBody<functors::Power, T>& body) {
-  return vector_body<T>([&math = vector_math<compute_t<T>>(), y = body.number](std::int64_t n, auto* out, const auto* x) {
-    power(math, n, out, x, y);
+  return vector_body<T>([f = vector_math<compute_t<T>>().pow, y = body.number](std::int64_t n, auto* out, const auto* x) {
+    detail::Block<compute_t<T>> exponents;
+    std::fill_n(exponents.values, n, y);
+    f(n, x, exponents.values, out);
   });
 }
 template <class T>

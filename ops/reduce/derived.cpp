@@ -68,16 +68,6 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   return power(sum(power(magnitude, p), dims, keepdim), 1 / p);
 }
 
-Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
-  check_dims("any", x, dims);
-  return gt(sum(x.dtype() == DType::boolean ? x : ne(x, 0), dims, keepdim), 0);
-}
-
-Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
-  check_dims("all", x, dims);
-  return eq(sum(eq(x, 0), dims, keepdim), 0);
-}
-
 bool equal(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && all(eq(a, b)).item<bool>(); }
 
 Tensor isclose(const Tensor& first, const Tensor& second, double relative, double absolute, bool equal_nan) {

@@ -69,14 +69,15 @@ __device__ void fold_run(typename Reducer::State& state, const typename Reducer:
     Acc v[1] = {static_cast<Acc>(x[i])};
     Reducer::add(state, v, 1, [=](int) { return first + i; });
   };
+#pragma unroll 1
   for (std::int64_t i = lane; i < head; i += lanes) single(i);
   const Loaded* body = reinterpret_cast<const Loaded*>(x + head);
-  for (std::int64_t i = lane; i < vectors; i += kLoads * lanes) {
+  const auto take = [&]<bool whole>(std::bool_constant<whole>, std::int64_t i) {
     Loaded loaded[kLoads];
     int count = 0;
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
-      if (i + u * lanes < vectors) {
+      if (whole || i + u * lanes < vectors) {
         loaded[u] = body[i + u * lanes];
         count = (u + 1) * W;
       } else {
@@ -88,8 +89,13 @@ __device__ void fold_run(typename Reducer::State& state, const typename Reducer:
 #pragma unroll
     for (int k = 0; k < kLoads * W; ++k) v[k] = static_cast<Acc>(loaded[k / W].x[k % W]);
     Reducer::add(state, v, count, [=](int k) { return first + head + (i + k / W * lanes) * W + k % W; });
-  }
-  for (std::int64_t i = head + vectors * W + lane; i < n; i += lanes) single(i);
+  };
+  std::int64_t i = lane;
+#pragma unroll 1
+  for (; i + (kLoads - 1) * lanes < vectors; i += kLoads * lanes) take(std::true_type{}, i);
+  if (i < vectors) take(std::false_type{}, i);
+#pragma unroll 1
+  for (std::int64_t last = head + vectors * W + lane; last < n; last += lanes) single(last);
 }
 
 /// Some of a row's elements, to compute with.
@@ -198,9 +204,9 @@ inline int lanes_for(std::int64_t n, int most) {
   return lanes;
 }
 
-/// How many threads (at most `most`) share a row of `vectors` vectors: a vector each in a warp, kLoads each beyond.
+/// How many threads (at most `most`) share a row of `vectors` vectors: two each in a warp, kLoads each beyond.
 inline int lanes_of_row(std::int64_t vectors, int most) {
-  return std::max(lanes_for(vectors, 32), lanes_for(ceil_div(vectors, kLoads), most));
+  return std::max(lanes_for(ceil_div(vectors, 2), 32), lanes_for(ceil_div(vectors, kLoads), most));
 }
 
 /// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the

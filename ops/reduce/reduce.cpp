@@ -166,6 +166,19 @@ Tensor min(const Tensor& x) { return extremum("min", ReduceOp::min, x, {}, false
 
 namespace {
 
+/// The largest or the smallest truth value; of no elements the one that changes no other.
+Tensor truth(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const DimSet reduced = reduced_dims(name, x, dims);
+  return reduce(op, plan(x.dtype() == DType::boolean ? x : ne(x, 0), reduced, keepdim), DType::boolean);
+}
+
+}  // namespace
+
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim) { return truth("any", ReduceOp::max, x, dims, keepdim); }
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) { return truth("all", ReduceOp::min, x, dims, keepdim); }
+
+namespace {
+
 Tensor position(const char* name, ReduceOp op, const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
   // Positions among all elements count in row-major order, whatever the order in memory.
   Reduction r =

@@ -14,9 +14,13 @@ struct Splits {
   std::int64_t count, size;
 };
 
+/// Blocks on a multiprocessor, by the registers that they need to have all of a batch's loads under way.
+template <class R>
+constexpr int kBlocks = sizeof(typename R::In) == 1 || std::is_same_v<typename R::Acc, double> ? 3 : 4;
+
 /// Every group of `lanes` threads reduces one split of one row.
 template <class R>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kBlocks<R>)
     reduce_rows(R reducer, const typename R::In* x, std::int64_t rows, std::int64_t n, int lanes, Splits splits,
                 typename R::Out* y, typename R::State* partial) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
@@ -56,7 +60,7 @@ struct ColumnTiling {
 
 /// A thread reduces W neighbouring columns; `down` threads merge through shared memory.
 template <class R, int W>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kBlocks<R>)
     reduce_columns(R reducer, const typename R::In* x, ReduceGeometry g, ColumnTiling tiling, Splits splits, typename R::Out* y,
                    typename R::State* partial) {
   using State = typename R::State;
@@ -73,12 +77,12 @@ __global__ void __launch_bounds__(kReduceThreads)
   for (State& s : state) s = R::identity();
   if (inside) {
     const std::int64_t end = min(g.n, (split + 1) * splits.size);
-    for (std::int64_t row = split * splits.size + down; row < end; row += loads * tiling.down) {
+    const auto take = [&]<bool whole>(std::bool_constant<whole>, std::int64_t row) {
       Loaded loaded[loads];
       int count = 0;
 #pragma unroll
       for (int u = 0; u < loads; ++u) {
-        if (row + u * tiling.down < end) {
+        if (whole || row + u * tiling.down < end) {
           loaded[u] = *reinterpret_cast<const Loaded*>(x + (o * g.n + row + u * tiling.down) * g.inner + column);
           count = u + 1;
         } else {
@@ -93,7 +97,11 @@ __global__ void __launch_bounds__(kReduceThreads)
         for (int u = 0; u < loads; ++u) v[u] = static_cast<Acc>(loaded[u].x[w]);
         R::add(state[w], v, count, [=](int u) { return row + u * tiling.down; });
       }
-    }
+    };
+    std::int64_t row = split * splits.size + down;
+#pragma unroll 1
+    for (; row + (loads - 1) * tiling.down < end; row += loads * tiling.down) take(std::true_type{}, row);
+    if (row < end) take(std::false_type{}, row);
   }
   __shared__ State shared[W][kReduceThreads];
   for (int half = tiling.down / 2; half > 0; half /= 2) {
@@ -160,15 +168,16 @@ void launch(const R& reducer, const ReduceGeometry& g, const Tensor& input, cons
   DeviceGuard guard(device);
   const In* x = static_cast<const In*>(input.raw_data());
   auto* y = static_cast<typename R::Out*>(result.raw_data());
-  const std::int64_t wanted =
-      std::int64_t{2048} * multiprocessor_count(device);  // the threads that fit: more would only add states to merge
+  // Half of the threads that fit have enough bytes under way: more would only add states to merge.
+  const std::int64_t wanted = std::int64_t{1024} * multiprocessor_count(device);
   if (g.inner > 1) {
     constexpr int W = std::min(kWidth<In>, 8);
     const bool vectors = g.inner % W == 0 && reinterpret_cast<std::uintptr_t>(x) % (W * sizeof(In)) == 0;
     return vectors ? launch_columns<R, W>(reducer, g, device, x, y, wanted)
                    : launch_columns<R, 1>(reducer, g, device, x, y, wanted);
   }
-  const int lanes = lanes_of_row(ceil_div(g.n, kWidth<In>), kReduceThreads);
+  int lanes = lanes_of_row(ceil_div(g.n, kWidth<In>), kReduceThreads);
+  while (lanes > 32 && g.outer * lanes > wanted) lanes /= 2;
   const Splits splits = split(g.n, g.outer * lanes, wanted, std::int64_t{kLoads} * kWidth<In> * lanes);
   with_splits(reducer, g.outer, splits.count, y, device, [&](typename R::State* partial) {
     reduce_rows<<<blocks_for(g.outer * splits.count * lanes, kReduceThreads), kReduceThreads, 0, stream(device)>>>(

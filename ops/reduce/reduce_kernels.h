@@ -13,8 +13,8 @@ struct ReduceGeometry {
 };
 
 namespace cpu {
-/// y has x's dtype, or int64 for sums and products of integers, argmax and argmin. n is 0 for sum, prod, mean, var and logsumexp
-/// only.
+/// y has x's dtype, or int64 for sums and products of integers, argmax and argmin. n is 0 for sum, prod, mean, var and
+/// logsumexp only, and for max and min of bools, where the result is false and true.
 void reduce(ReduceOp op, const ReduceGeometry& geometry, const Tensor& x, const Tensor& y);
 }  // namespace cpu
 

@@ -12,6 +12,7 @@
 #include <limits>
 #include <type_traits>
 
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/dtype.h>
 
 namespace glade::cuda {
@@ -36,10 +37,16 @@ __device__ constexpr batch_t<T> worst() {
   else return largest ? lowest<batch_t<T>>() : highest<batch_t<T>>();
 }
 
-/// The larger of both; NaN wins.
+/// The larger (smaller) of both; NaN wins.
 template <class T>
 __device__ T nan_max(T a, T b) {
-  return b > a || b != b ? b : a;
+  if constexpr (std::is_same_v<T, float>) return at_least(a, b);
+  else return b > a || b != b ? b : a;
+}
+template <class T>
+__device__ T nan_min(T a, T b) {
+  if constexpr (std::is_same_v<T, float>) return at_most(a, b);
+  else return b < a || b != b ? b : a;
 }
 
 /// f over all of v, whose number is a power of two, as a balanced tree. Recursive, for v to stay in registers.
@@ -154,10 +161,7 @@ struct Extremum {
   __device__ static void add(State& state, Acc (&v)[N], int, const At&) {
     state = merge(state, fold_tree(v, merge));
   }
-  __device__ static State merge(State a, State b) {
-    if constexpr (largest) return nan_max(a, b);
-    else return b < a || b != b ? b : a;
-  }
+  __device__ static State merge(State a, State b) { return largest ? nan_max(a, b) : nan_min(a, b); }
   __device__ Out finish(State state) const { return Out(state); }
 };
 
@@ -174,7 +178,7 @@ struct ArgExtremum {
 
   __device__ static State identity() { return {padding(), std::numeric_limits<std::int64_t>::max()}; }
   __device__ static Acc padding() { return worst<T, largest>(); }
-  __device__ static bool beats(Acc a, Acc b) { return (largest ? a > b : a < b) || (a != a && b == b); }
+  __device__ static bool beats(Acc a, Acc b) { return !(largest ? a <= b : a >= b) && b == b; }
   template <int N, class At>
   __device__ static void add(State& state, Acc (&v)[N], int, const At& at) {
     Acc best = v[0];
@@ -185,7 +189,7 @@ struct ArgExtremum {
         best = v[i];
         where = i;
       }
-    state = merge(state, {best, at(where)});
+    if (state.index == identity().index || beats(best, state.value)) state = {best, at(where)};  // of two positions the first
   }
   __device__ static State merge(const State& a, const State& b) {
     return beats(b.value, a.value) || (b.index < a.index && !beats(a.value, b.value)) ? b : a;

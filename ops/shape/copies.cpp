@@ -1,10 +1,13 @@
 // Rearrangements that copy. Each is a copy into, or out of, a strided view.
+#include <algorithm>
+
 #include <glade/autograd/node.h>
+#include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
-#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
+#include <glade/ops/shape/triangle_kernels.h>
 
 namespace glade {
 
@@ -159,9 +162,16 @@ namespace {
 /// x where the column minus the row is at most, or at least, `diagonal`, else 0.
 Tensor triangle(const char* name, const Tensor& x, std::int64_t diagonal, bool lower) {
   if (x.ndim() < 2) fail<ShapeError>("{}: x is {}: expected two dimensions or more", name, x.shape());
-  const TensorOptions options{DType::int64, x.device()};
-  const Tensor last = unsqueeze(arange(0, x.size(-2), 1, options) + diagonal, 1), columns = arange(0, x.size(-1), 1, options);
-  return where(lower ? le(columns, last) : ge(columns, last), x, full({}, false, x.options()));
+  const std::int64_t rows = x.size(-2), columns = x.size(-1), stays = std::clamp(diagonal, -rows, columns);
+  Tensor y = empty(x.shape(), x.options());
+  if (x.numel() > 0) {
+    const Triangle geometry{x.numel() / (rows * columns), rows, columns, lower ? -rows : stays, lower ? stays + 1 : columns};
+    GLADE_DISPATCH(x.device(), triangle, y, contiguous_data(x), geometry);
+  }
+  autograd::record(name, y, {&x}, [name, diagonal, lower](const autograd::Node&, const Tensor& grad) {
+    return Tensors{triangle(name, grad, diagonal, lower)};
+  });
+  return y;
 }
 
 }  // namespace
