@@ -1,6 +1,8 @@
 // Reductions made of others, and the extremes along a dimension with their positions.
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -142,6 +144,34 @@ TEST_P(DerivedReductions, AnyAndAll) {
   EXPECT_FALSE(any(none).item<bool>());
   EXPECT_TRUE(all(none).item<bool>());
   EXPECT_TRUE(all(full({2}, NAN, {DType::float32, device()})).item<bool>());
+}
+
+TEST_P(DerivedReductions, AnyAndAllOfEverySizeAndStart) {
+  const Tensor one_true = zeros({70000}, {DType::boolean, device()}), one_false = ones({70000}, one_true.options());
+  for (const std::int64_t n : {1, 15, 17, 255, 1030, 4099, 65539})
+    for (const std::int64_t start : {0, 1, 7, 16}) {
+      const Tensor x = slice(one_true, 0, start, start + n), y = slice(one_false, 0, start, start + n);
+      EXPECT_FALSE(any(x).item<bool>()) << n << ' ' << start;
+      EXPECT_TRUE(all(y).item<bool>()) << n << ' ' << start;
+      for (const std::int64_t place : {std::int64_t{0}, n / 2, n - 1}) {
+        fill_(slice(x, 0, place, place + 1), true);
+        fill_(slice(y, 0, place, place + 1), false);
+        EXPECT_TRUE(any(x).item<bool>()) << n << ' ' << start << ' ' << place;
+        EXPECT_FALSE(all(y).item<bool>()) << n << ' ' << start << ' ' << place;
+        fill_(x, false);
+        fill_(y, true);
+      }
+    }
+  const Tensor diagonal =
+      eq(unsqueeze(arange(0, 300, 1, {DType::int64, device()}), 1), arange(0, 333, 1, {DType::int64, device()}));
+  EXPECT_EQ(integers(any(diagonal, {1})), Integers(300, 1));
+  EXPECT_EQ(integers(all(~diagonal, {1})), Integers(300, 0));
+  Integers columns(333, 1);
+  std::fill(columns.begin() + 300, columns.end(), 0);
+  EXPECT_EQ(integers(any(diagonal, {0})), columns);
+  EXPECT_EQ(integers(any(zeros({3, 0}, {DType::float32, device()}), {1})), Integers(3, 0));
+  EXPECT_EQ(integers(all(zeros({0, 3}, {DType::float32, device()}), {0})), Integers(3, 1));
+  EXPECT_TRUE(throws_with<ValueError>([&] { all(diagonal, {1, -1}); }, "all: dimension"));
 }
 
 TEST_P(DerivedReductions, EqualAndClose) {

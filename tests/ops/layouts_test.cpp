@@ -91,8 +91,31 @@ TEST_P(Layouts, OperandsOfDifferentLayouts) {
   }
 }
 
+// Around the numbers of elements that threads and blocks take, from every kind of start.
+TEST_P(Layouts, VectorsAndWhatIsLeftOfThem) {
+  for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float32, DType::float64})
+    for (const std::int64_t n : {1, 3, 15, 16, 17, 1023, 1025, 2047, 2048, 2049, 4097, 8191, 8193, 20001})
+      for (const std::int64_t start : {0, 1, 4, 16}) {
+        const Tensor base = numbers({n + 16}, dtype, device()), mask = eq(numbers({n + 16}, DType::int64, device()) % 2, 0);
+        const Tensor x = slice(base, 0, start, start + n), y = slice(base, 0, 16 - start, 16 - start + n);
+        const Tensor holds = slice(mask, 0, start, start + n);
+        const std::vector<double> a = values_of(x), b = values_of(y), even = values_of(holds);
+        const std::vector<double> least = values_of(minimum(x, y)), below = values_of(lt(x, y));
+        const std::vector<double> chosen = values_of(where(holds, x, y)), wide = values_of(to(x, DType::int64));
+        const std::vector<double> tens = values_of(maximum(x, full({}, 10, x.options()))), turned = values_of(flip(x, {0}));
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          ASSERT_EQ(least[i], std::min(a[i], b[i])) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+          ASSERT_EQ(below[i], a[i] < b[i]) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+          ASSERT_EQ(chosen[i], even[i] != 0 ? a[i] : b[i]) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+          ASSERT_EQ(wide[i], a[i]) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+          ASSERT_EQ(tens[i], std::max(a[i], 10.0)) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+          ASSERT_EQ(turned[i], a[a.size() - 1 - i]) << dtype_name(dtype) << ' ' << n << ' ' << start << ' ' << i;
+        }
+      }
+}
+
 TEST_P(Layouts, ReversedAndRepeatedElements) {
-  for (const std::int64_t n : {1, 5, 255, 256, 257, 511, 513, 1500, 5000}) {
+  for (const std::int64_t n : {1, 5, 255, 256, 257, 511, 513, 1023, 1025, 1500, 4100, 5000}) {
     const Tensor x = numbers({3, n}, DType::float32, device()), column = numbers({3, 1}, DType::float32, device());
     const std::vector<double> values = values_of(x), factors = values_of(column);
     const std::vector<double> flipped = values_of(flip(x, {1})), products = values_of(x * column);

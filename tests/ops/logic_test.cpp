@@ -1,7 +1,9 @@
 // Integers, bits, special values and masks: what ops/elementwise has beside the arithmetic of real numbers.
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 #include <limits>
 
@@ -169,6 +171,65 @@ TEST_P(Logic, MaskedFill) {
   EXPECT_EQ(masked_fill(ones({3, 1}, x.options()), mask, 0).shape(), (Shape{3, 4}));
   EXPECT_TRUE(throws_with<DTypeError>([&] { masked_fill(x, x, 0); }, "masked_fill: mask is float64: expected bool"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { masked_fill(of({1}), of({1}, DType::boolean), 0.5); }, "int64 cannot hold 0.5"));
+}
+
+TEST_P(Logic, MaskedFillInPlace) {
+  const TensorOptions bools{DType::boolean, device()};
+  for (const std::int64_t n : {5, 4096, 5003}) {
+    const Tensor numbers = to(reshape(random_tensor({2 * n}, device(), DType::float64, 9), {2, n}), DType::float32);
+    const Tensor mask = gt(numbers, 0), row = select(mask, 0, 0);
+    for (const Tensor& holds : {mask, row}) {
+      const Tensor x = clone(numbers), y = clone(numbers);
+      masked_fill_(x, holds, 3);
+      EXPECT_TRUE(all_close(x, where(holds, full({}, 3, x.options()), numbers), 0, 0)) << n;
+      masked_fill_(transpose(y, 0, 1), transpose(expand(holds, {2, n}), 0, 1), unsqueeze(select(numbers, 0, 1), 1));
+      EXPECT_TRUE(all_close(y, where(holds, select(numbers, 0, 1), numbers), 0, 0)) << n;
+    }
+  }
+  const Tensor flags = to_data(Tensor::from_vector(Integers{1, 0, 0, 1, 0}, device()), DType::boolean);
+  masked_fill_(slice(flags, 0, 1, 5), slice(flags, 0, 0, 4), true);  // the mask lies in what is filled
+  EXPECT_EQ(integers(flags), (Integers{1, 1, 0, 1, 1}));
+  const Tensor x = ones({3}, {DType::int64, device()});
+  EXPECT_TRUE(throws_with<DTypeError>([&] { masked_fill_(x, x, x); }, "masked_fill_: the mask is int64: expected bool"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { masked_fill_(x, ones({3}, bools), 0.5); }, "int64 cannot hold 0.5"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { masked_fill_(x, ones({3}, bools), ones({2}, x.options())); }, "masked_fill_"));
+}
+
+TEST_P(Logic, MasksBesideNumbers) {
+  const Tensor mask = to_data(Tensor::from_vector(Integers{1, 0, 1}, device()), DType::boolean);
+  EXPECT_EQ(integers(eq(mask, 0)), (Integers{0, 1, 0}));
+  EXPECT_EQ(integers(ne(mask, 1.0)), (Integers{0, 1, 0}));
+  EXPECT_EQ(integers(lt(mask, 1)), (Integers{0, 1, 0}));
+  EXPECT_EQ(integers(ge(mask, 0.0)), (Integers{1, 1, 1}));
+  EXPECT_EQ(integers(gt(mask, 0.5)), (Integers{1, 0, 1}));
+  EXPECT_EQ(integers(eq(mask, 2)), (Integers{0, 0, 0}));
+  EXPECT_EQ(integers(lt(mask, -1)), (Integers{0, 0, 0}));
+  for (const std::int64_t n : {0, 1, 16, 33, 8191, 8192, 8200, 20011})
+    for (const std::int64_t start : {0, 1, 16}) {
+      const Tensor x = slice(eq(arange(0, n + start, 1, {DType::int64, device()}) % 3, 0), 0, start, n + start);
+      const Integers values = integers(x), opposite = integers(~x), both = integers(x & ~x), either = integers(x | ~x);
+      for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(opposite[i], 1 - values[i]) << n << ' ' << start << ' ' << i;
+      EXPECT_EQ(both, Integers(values.size(), 0));
+      EXPECT_EQ(either, Integers(values.size(), 1));
+    }
+}
+
+TEST_P(Logic, PowersThatTakeNoPow) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Values bases{0.25, 2, 3, 0.0, -0.0, -2, inf, -inf, NAN};
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
+    for (const double exponent : {2.0, 3.0, -1.0, 0.5, -0.5}) {
+      const Values powers = power(to_data(Tensor::from_vector(bases, device()), dtype), exponent).to_vector<double>();
+      const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 : dtype == DType::float16 ? 0x1p-11 : 1e-7;
+      for (std::size_t i = 0; i < bases.size(); ++i) {
+        const double expected = std::pow(bases[i], exponent);
+        const double distance = std::isfinite(expected) ? tolerance * std::abs(expected) : 0;
+        const bool is_same = std::isnan(expected) ? std::isnan(powers[i]) : powers[i] == expected;
+        EXPECT_TRUE(is_same || std::abs(powers[i] - expected) <= distance) << bases[i] << " ^ " << exponent << ": " << powers[i];
+        EXPECT_EQ(std::signbit(powers[i]) && powers[i] == 0, std::signbit(expected) && expected == 0)
+            << bases[i] << " ^ " << exponent;
+      }
+    }
 }
 
 TEST_P(Logic, InPlace) {

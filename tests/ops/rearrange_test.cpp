@@ -103,6 +103,29 @@ TEST_P(Rearrange, Triangles) {
   check_gradients([](const Tensor& t) { return square(triu(t)); }, random_leaf({3, 3}, device()));
 }
 
+TEST_P(Rearrange, TrianglesOfEveryWidth) {
+  for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float32, DType::float64})
+    for (const Shape& shape : {Shape{1, 1}, Shape{5, 64}, Shape{2, 67, 33}, Shape{3, 40, 128}, Shape{130, 16}, Shape{3, 0, 4}})
+      for (const std::int64_t diagonal : {-200, -33, -16, -1, 0, 1, 15, 16, 17, 500}) {
+        const Tensor x = to_data(counting(shape) % 97 + 1.0, dtype), below = tril(x, diagonal), above = triu(x, diagonal);
+        const Values all = x.to_vector<double>(), low = below.to_vector<double>(), up = above.to_vector<double>();
+        const std::int64_t columns = shape[shape.ndim() - 1], rows = shape[shape.ndim() - 2];
+        for (std::int64_t i = 0; i < x.numel(); ++i) {
+          const std::int64_t offset = i % columns - i / columns % rows;
+          const auto at = static_cast<std::size_t>(i);
+          ASSERT_EQ(low[at], offset <= diagonal ? all[at] : 0) << shape.str() << ' ' << diagonal << ' ' << i;
+          ASSERT_EQ(up[at], offset >= diagonal ? all[at] : 0) << shape.str() << ' ' << diagonal << ' ' << i;
+        }
+        const Tensor shifted =
+            slice(to_data(counting({x.numel() + 1}), dtype), 0, 1, x.numel() + 1);  // begins at no whole vector
+        EXPECT_EQ((tril(reshape(shifted, shape), diagonal) + triu(reshape(shifted, shape), diagonal + 1)).to_vector<double>(),
+                  shifted.to_vector<double>());
+      }
+  const Tensor x = counting({40, 30});
+  EXPECT_EQ(tril(transpose(x, 0, 1), 2).to_vector<double>(), transpose(triu(x, -2), 0, 1).to_vector<double>());
+  EXPECT_EQ(tril(full({2, 2}, NAN, x.options())).to_vector<double>()[1], 0);
+}
+
 TEST_P(Rearrange, ScatterByDefinition) {
   for (const std::int64_t dim : {0, 1, 2}) {
     Shape shape{4, 5, 6};

@@ -97,10 +97,11 @@ TEST_P(Reduce, EverySetOfDimsOfEveryView) {
 }
 
 // Lengths around vector widths, warps, blocks and chunks; rows, columns and both; few outputs and many.
-const Shape kShapes[] = {{1, 1, 1},      {1, 2, 1},     {2, 31, 1},     {3, 33, 1},   {1, 257, 1},   {5, 1023, 1},  {7, 4099, 1},
-                         {1, 200003, 1}, {2, 70001, 1}, {3000, 5, 1},   {700, 64, 1}, {1, 5, 3},     {1, 1000, 33}, {1, 20011, 7},
-                         {1, 20000, 8},  {2, 129, 300}, {1, 300, 1025}, {40, 3, 65},  {1000, 2, 16}, {3, 9001, 4},  {1, 6000, 64},
-                         {1, 2500, 257}, {1, 3, 1000},  {9, 1, 9},      {1, 4096, 1}, {2, 8200, 2}};
+const Shape kShapes[] = {{1, 1, 1},     {1, 2, 1},      {2, 31, 1},     {3, 33, 1},     {1, 257, 1},    {5, 1023, 1},
+                         {7, 4099, 1},  {1, 200003, 1}, {2, 70001, 1},  {3000, 5, 1},   {700, 64, 1},   {1, 5, 3},
+                         {1, 1000, 33}, {1, 20011, 7},  {1, 20000, 8},  {2, 129, 300},  {1, 300, 1025}, {40, 3, 65},
+                         {1000, 2, 16}, {3, 9001, 4},   {1, 6000, 64},  {1, 2500, 257}, {1, 3, 1000},   {9, 1, 9},
+                         {1, 4096, 1},  {2, 8200, 2},   {2200, 603, 1}};
 
 TEST_P(Reduce, ManySizes) {
   for (const Case& c : kCases)
@@ -213,6 +214,29 @@ TEST_P(Reduce, ArgMax) {
   EXPECT_EQ(argmax(turned).item<std::int64_t>(), std::max_element(values.begin(), values.end()) - values.begin());
   EXPECT_EQ(argmin(turned).item<std::int64_t>(), std::min_element(values.begin(), values.end()) - values.begin());
   EXPECT_FALSE(argmax(random_leaf({3}, device())).requires_grad());
+}
+
+TEST_P(Reduce, PositionsInLongAndManyRows) {
+  for (const Shape& shape : {Shape{3, 9001}, Shape{2300, 1203}, Shape{9001, 3}})
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::int64, DType::uint8}) {
+      std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()), 5);
+      const auto n = static_cast<std::size_t>(shape[1]);
+      for (std::size_t row = 0; row < static_cast<std::size_t>(shape[0]); ++row)  // twice, of which the first counts
+        for (const std::size_t place : {row * 37 % n, row * 101 % n}) values[row * n + place] = 9;
+      const Tensor x = to_data(Tensor::from_vector(values, shape, device()), dtype);
+      std::vector<std::int64_t> expected;
+      for (std::size_t row = 0; row < static_cast<std::size_t>(shape[0]); ++row)
+        expected.push_back(static_cast<std::int64_t>(std::min(row * 37 % n, row * 101 % n)));
+      EXPECT_EQ(argmax(x, 1).to_vector<std::int64_t>(), expected) << shape.str() << dtype_name(dtype);
+      EXPECT_EQ(argmax(contiguous(transpose(x, 0, 1)), 0).to_vector<std::int64_t>(), expected) << shape.str();
+      EXPECT_EQ(argmin(to_data(x, DType::float64) * -1, 1).to_vector<std::int64_t>(), expected) << shape.str();
+      EXPECT_EQ(argmax(x).item<std::int64_t>(), 0);
+    }
+  for (const double same : {-std::numeric_limits<double>::infinity(), 0.0, std::numeric_limits<double>::quiet_NaN()}) {
+    const Tensor x = full({40, 700}, same, {DType::float32, device()});  // nothing is larger than another
+    EXPECT_EQ(argmax(x, 1).to_vector<std::int64_t>(), std::vector<std::int64_t>(40, 0)) << same;
+    EXPECT_EQ(argmin(x, 0).to_vector<std::int64_t>(), std::vector<std::int64_t>(700, 0)) << same;
+  }
 }
 
 TEST_P(Reduce, NotANumberWins) {
