@@ -247,7 +247,7 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
                                                  std::uint32_t repeated_in_rows) {
     const std::int64_t vectors = plan.numel / Width;
     launch_kernel<std::uint32_t, std::uint32_t, Offsets<N>, F, Out*, const In*...>(
-        strided_kernel<Width, Unroll>, blocks_for(vectors, kThreads * Unroll), kThreads, device,
+        strided_kernel<Width, Unroll>, blocks_for(vectors, detail::kThreads * Unroll), detail::kThreads, device,
         static_cast<std::uint32_t>(vectors), repeated_in_rows, offsets, f, out, in...);
   };
   if constexpr (kHasRows<F, In...> && width > 1) {

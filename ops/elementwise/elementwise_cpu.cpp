@@ -15,5 +15,6 @@ void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high) { launch
 void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha) { launcher.add_scaled(out, x, y, alpha); }
 void scale(const Tensor& out, const Tensor& x, const Tensor& factor) { launcher.scale(out, x, factor); }
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) { launcher.where(out, condition, a, b); }
+void masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) { where(x, mask, value, x); }
 
 }  // namespace glade::cpu

@@ -56,6 +56,8 @@ void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alph
 /// out = x * factor, of the dtype that x's are computed in: a number on the device keeps its digits, and its range.
 void scale(const Tensor& out, const Tensor& x, const Tensor& factor);
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
+/// x = value where the mask holds; both broadcast to x.
+void masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 }  // namespace cpu
 
 namespace cuda {
@@ -71,6 +73,7 @@ void clamp(const Tensor& out, const Tensor& x, Scalar low, Scalar high);
 void add_scaled(const Tensor& out, const Tensor& x, const Tensor& y, Scalar alpha);
 void scale(const Tensor& out, const Tensor& x, const Tensor& factor);
 void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b);
+void masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 }  // namespace cuda
 
 }  // namespace glade

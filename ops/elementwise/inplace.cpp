@@ -134,7 +134,7 @@ const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, const Tensor& va
     fail<ShapeError>("masked_fill_: the mask of shape {} does not broadcast to the target of shape {}", mask.shape(), x.shape());
   const Tensor holds = apart_from(x, mask);
   x.storage()->bump_version();
-  GLADE_DISPATCH(x.device(), where, x, holds, source, x);
+  GLADE_DISPATCH(x.device(), masked_fill, x, holds, source);
   return x;
 }
 

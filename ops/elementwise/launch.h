@@ -29,6 +29,17 @@ void visit_bits(DType dtype, F&& f) {
   }
 }
 
+/// Calls f with an unsigned integer of `size` bytes, for values that are only moved.
+template <class F>
+void visit_size(std::size_t size, F&& f) {
+  switch (size) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
 /// Run is a device's loop: run(plan, body, out, in...).
 template <class Run>
 struct Launcher {
@@ -117,18 +128,13 @@ struct Launcher {
     });
   }
   void where(const Tensor& out, const Tensor& condition, const Tensor& a, const Tensor& b) const {
-    auto select = [&](auto bits) {  // by element size: values are only moved
+    auto select = [&](auto bits) {
       using T = decltype(bits);
       run(plan_loop(out.shape(), out, condition, a, b), functors::WhereBody<T>{}, static_cast<T*>(out.raw_data()),
           static_cast<const std::uint8_t*>(condition.raw_data()), static_cast<const T*>(a.raw_data()),
           static_cast<const T*>(b.raw_data()));
     };
-    switch (dtype_size(out.dtype())) {
-      case 1: return select(std::uint8_t{});
-      case 2: return select(std::uint16_t{});
-      case 4: return select(std::uint32_t{});
-      default: return select(std::uint64_t{});
-    }
+    visit_size(dtype_size(out.dtype()), select);
   }
 };
 

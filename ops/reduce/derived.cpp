@@ -25,7 +25,7 @@ Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
   Tensor kept;
   {
     NoGradGuard no_grad;
-    kept = sqrt(sum_of_squares(values, dims, true));
+    kept = sum_of_squares(values, dims, true, 1, true);
   }
   autograd::record(
       "norm", kept, {&values},
@@ -49,8 +49,8 @@ Tensor euclidean_norm(const Tensor& x, const Dims& dims, bool keepdim) {
 
 Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
   check_dims("std", x, dims);
+  if (!autograd::any_requires_grad({&x})) return root_of_variance(x, dims, keepdim, correction);
   const Tensor variance = var(x, dims, keepdim, correction);
-  if (!variance.requires_grad()) return sqrt(variance);
   // The slope of the root at 0 is infinite, and those of the variance there are 0: equal elements get no gradient, not NaN.
   const Tensor is_zero = eq(variance.detach(), 0);
   return masked_fill(sqrt(masked_fill(variance, is_zero, 1)), is_zero, 0);

@@ -204,9 +204,10 @@ inline int lanes_for(std::int64_t n, int most) {
   return lanes;
 }
 
-/// How many threads (at most `most`) share a row of `vectors` vectors: two each in a warp, kLoads each beyond.
+/// How many threads (at most `most`) share a row of `vectors` vectors: kLoads each, or two in short rows, so that those of
+/// neighbouring threads lie side by side.
 inline int lanes_of_row(std::int64_t vectors, int most) {
-  return std::max(lanes_for(ceil_div(vectors, 2), 32), lanes_for(ceil_div(vectors, kLoads), most));
+  return std::max(lanes_for(ceil_div(vectors, 2), 4), lanes_for(ceil_div(vectors, kLoads), most));
 }
 
 /// A launch in which every group of `lanes` neighbouring threads has one of `rows` rows of `vectors` vectors. The longer the

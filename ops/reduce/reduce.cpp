@@ -97,9 +97,10 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   return y;
 }
 
-Tensor sum_of_squares(const Tensor& x, const Dims& dims, bool keepdim, double divisor) {
+Tensor sum_of_squares(const Tensor& x, const Dims& dims, bool keepdim, double divisor, bool root) {
   Reduction r = plan(x, reduced_dims("sum_of_squares", x, dims), keepdim);
   r.geometry.divisor = divisor;
+  r.geometry.root = root;
   return reduce(ReduceOp::sum_of_squares, r, x.dtype());
 }
 
@@ -127,6 +128,14 @@ Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
     return Tensors{spread(grad / n, kept, shape)};
   });
   return y;
+}
+
+Tensor root_of_variance(const Tensor& input, const Dims& dims, bool keepdim, std::int64_t correction) {
+  const Tensor x = floating(input);
+  Reduction r = plan(x, reduced_dims("std", x, dims), keepdim);
+  r.geometry.divisor = static_cast<double>(r.geometry.n - correction);
+  r.geometry.root = true;
+  return reduce(ReduceOp::var, r, x.dtype());
 }
 
 Tensor var(const Tensor& input, const Dims& dims, bool keepdim, std::int64_t correction) {

@@ -52,6 +52,12 @@ void fold(const Block<T, single>& block, Acc identity, Wide* __restrict acc, con
   }
 }
 
+/// The square root of x, if wanted.
+template <class T>
+T rooted(T x, bool root) {
+  return root ? T(math::sqrt(static_cast<compute_t<T>>(x))) : x;
+}
+
 // A reducer says how a block is folded into the columns' states, how two states merge (the first is of earlier rows),
 // and what the result of a state is.
 
@@ -63,6 +69,7 @@ struct Sum {
   using Acc = std::conditional_t<std::is_integral_v<T>, std::int64_t, compute_t<T>>;
   using State = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
   double divisor = 1;
+  bool root = false;
 
   static State identity() { return 0; }
   template <bool single>
@@ -78,7 +85,7 @@ struct Sum {
   static State merge(State a, State b) { return a + b; }
   Out finish(State state) const {
     if constexpr (std::is_integral_v<T>) return state;
-    else return Out(static_cast<compute_t<T>>(state / divisor));
+    else return rooted(Out(static_cast<compute_t<T>>(state / divisor)), root);
   }
 };
 
@@ -129,6 +136,7 @@ struct Variance {
     double n, mean, m2;
   };
   double divisor;
+  bool root;
 
   static State identity() { return {0, 0, 0}; }
   template <bool single>
@@ -147,7 +155,7 @@ struct Variance {
   }
   Out finish(State state) const {
     const double result = divisor > 0 ? state.m2 / divisor : std::numeric_limits<double>::quiet_NaN();
-    return Out(static_cast<Acc>(result));
+    return rooted(Out(static_cast<Acc>(result)), root);
   }
 };
 
@@ -303,7 +311,7 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
       });
     case ReduceOp::sum_of_squares:
       return visit_floating(x.dtype(),
-                            [&]<class T>(TypeTag<T>) { run(g, Sum<T, T, true>{g.divisor}, x.data<T>(), y.data<T>()); });
+                            [&]<class T>(TypeTag<T>) { run(g, Sum<T, T, true>{g.divisor, g.root}, x.data<T>(), y.data<T>()); });
     case ReduceOp::prod:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
         using Result = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
@@ -312,7 +320,8 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
     case ReduceOp::mean:
       return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Sum<T>{g.divisor}, x.data<T>(), y.data<T>()); });
     case ReduceOp::var:
-      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Variance<T>{g.divisor}, x.data<T>(), y.data<T>()); });
+      return visit_floating(x.dtype(),
+                            [&]<class T>(TypeTag<T>) { run(g, Variance<T>{g.divisor, g.root}, x.data<T>(), y.data<T>()); });
     case ReduceOp::max:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { run(g, Extremum<T, true>{}, x.data<T>(), y.data<T>()); });
     case ReduceOp::min:

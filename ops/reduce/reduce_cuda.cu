@@ -194,13 +194,14 @@ void reduce(ReduceOp op, const ReduceGeometry& g, const Tensor& x, const Tensor&
         launch(Sum<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
       });
     case ReduceOp::sum_of_squares:
-      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(SumOfSquares<T>{{g.divisor}}, g, x, y); });
+      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(SumOfSquares<T>{{g.divisor}, g.root}, g, x, y); });
     case ReduceOp::prod:
       return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) {
         launch(Product<T, std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>{}, g, x, y);
       });
     case ReduceOp::mean: return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Sum<T>{g.divisor}, g, x, y); });
-    case ReduceOp::var: return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Variance<T>{g.divisor}, g, x, y); });
+    case ReduceOp::var:
+      return visit_floating(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Variance<T>{g.divisor, g.root}, g, x, y); });
     case ReduceOp::max: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<T, true>{}, g, x, y); });
     case ReduceOp::min: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(Extremum<T, false>{}, g, x, y); });
     case ReduceOp::argmax: return visit_all(x.dtype(), [&]<class T>(TypeTag<T>) { launch(ArgExtremum<T, true>{}, g, x, y); });

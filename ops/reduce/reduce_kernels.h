@@ -10,6 +10,7 @@ enum class ReduceOp { sum, sum_of_squares, prod, mean, var, max, min, argmax, ar
 struct ReduceGeometry {
   std::int64_t outer = 1, n = 1, inner = 1;
   double divisor = 1;  ///< of mean, var and sum_of_squares
+  bool root = false;   ///< whether the results of var and sum_of_squares are their square roots
 };
 
 namespace cpu {

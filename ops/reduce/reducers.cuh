@@ -65,6 +65,12 @@ __device__ T fold_tree(const T (&v)[N], F f) {
 __device__ inline float quick_exp(float x) { return __expf(x); }
 __device__ inline double quick_exp(double x) { return exp(x); }
 
+/// The square root of x, if wanted.
+template <class T>
+__device__ T rooted(T x, bool root) {
+  return root ? T(sqrt(static_cast<compute_t<T>>(x))) : x;
+}
+
 /// Sums, and means with a divisor.
 template <class T, class Result = T>
 struct Sum {
@@ -90,12 +96,15 @@ struct Sum {
 /// Sums of squares, with a divisor.
 template <class T>
 struct SumOfSquares : Sum<T> {
+  bool root = false;
+
   template <int N, class At>
   __device__ static void add(typename Sum<T>::State& state, typename Sum<T>::Acc (&v)[N], int count, const At& at) {
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] *= v[i];
     Sum<T>::add(state, v, count, at);
   }
+  __device__ T finish(typename Sum<T>::State state) const { return rooted(Sum<T>::finish(state), root); }
 };
 
 /// Products.
@@ -126,6 +135,7 @@ struct Variance {
     Acc n, mean, m2;
   };
   double divisor = 1;
+  bool root = false;
 
   __device__ static State identity() { return {0, 0, 0}; }
   __device__ static Acc padding() { return 0; }
@@ -144,7 +154,7 @@ struct Variance {
     return {n, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.n * share};
   }
   __device__ Out finish(const State& state) const {
-    return Out(divisor > 0 ? state.m2 / static_cast<Acc>(divisor) : std::numeric_limits<Acc>::quiet_NaN());
+    return rooted(Out(divisor > 0 ? state.m2 / static_cast<Acc>(divisor) : std::numeric_limits<Acc>::quiet_NaN()), root);
   }
 };
 

@@ -175,17 +175,21 @@ TEST_P(Logic, MaskedFill) {
 
 TEST_P(Logic, MaskedFillInPlace) {
   const TensorOptions bools{DType::boolean, device()};
-  for (const std::int64_t n : {5, 4096, 5003}) {
-    const Tensor numbers = to(reshape(random_tensor({2 * n}, device(), DType::float64, 9), {2, n}), DType::float32);
-    const Tensor mask = gt(numbers, 0), row = select(mask, 0, 0);
-    for (const Tensor& holds : {mask, row}) {
-      const Tensor x = clone(numbers), y = clone(numbers);
-      masked_fill_(x, holds, 3);
-      EXPECT_TRUE(all_close(x, where(holds, full({}, 3, x.options()), numbers), 0, 0)) << n;
-      masked_fill_(transpose(y, 0, 1), transpose(expand(holds, {2, n}), 0, 1), unsqueeze(select(numbers, 0, 1), 1));
-      EXPECT_TRUE(all_close(y, where(holds, select(numbers, 0, 1), numbers), 0, 0)) << n;
+  for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::uint8})
+    for (const std::int64_t n : {5, 4096, 5003, 20000}) {
+      const Tensor counting = reshape(arange(0, 2 * n, 1, {DType::int64, device()}), {2, n});
+      const Tensor numbers = to(counting % 51, dtype), dense = ne(counting % 3, 0), sparse = eq(counting % 97, 96);
+      for (const Tensor& holds : {dense, sparse, select(dense, 0, 0), zeros({2, n}, bools), ones({2, n}, bools)}) {
+        const Tensor x = clone(numbers), y = clone(numbers), z = clone(numbers);
+        masked_fill_(x, holds, 3);
+        EXPECT_TRUE(all_close(x, where(holds, full({}, 3, x.options()), numbers), 0, 0)) << dtype_name(dtype) << ' ' << n;
+        masked_fill_(transpose(y, 0, 1), transpose(expand(holds, {2, n}), 0, 1), select(numbers, 1, 1));
+        EXPECT_TRUE(all_close(y, where(holds, unsqueeze(select(numbers, 1, 1), 1), numbers), 0, 0))
+            << dtype_name(dtype) << ' ' << n;
+        masked_fill_(slice(z, 1, 1, n), slice(expand(holds, {2, n}), 1, 1, n), 3);  // rows that begin at no whole vector
+        EXPECT_TRUE(all_close(slice(z, 1, 1, n), slice(x, 1, 1, n), 0, 0)) << dtype_name(dtype) << ' ' << n;
+      }
     }
-  }
   const Tensor flags = to_data(Tensor::from_vector(Integers{1, 0, 0, 1, 0}, device()), DType::boolean);
   masked_fill_(slice(flags, 0, 1, 5), slice(flags, 0, 0, 4), true);  // the mask lies in what is filled
   EXPECT_EQ(integers(flags), (Integers{1, 1, 0, 1, 1}));
