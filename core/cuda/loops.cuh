@@ -113,14 +113,22 @@ __device__ Loads<Width, Unroll, T> load_all(const T* x, bool repeated, const Exi
   return loads;
 }
 
-/// out[at(u) ...] = f(loads...) for every u that `exists`.
+/// out[at(u) ...] = f(loads...) for every u that `exists`. An F of bools may have of_words(), which takes four bytes of each.
 template <int Width, int Unroll, class Out, class F, class Exists, class At, class... In>
 __device__ void store_all(Out* out, const F& f, const Exists& exists, const At& at,
                           const Loads<Width, Unroll, In>&... loads [[maybe_unused]]) {
   const auto map = [&](const Vector<In, Width>&... in) {
     Vector<Out, Width> result;
+    if constexpr (Width % 4 == 0 && requires { F::of_words(std::uint32_t{sizeof(In)}...); }) {
+      using Words = Vector<std::uint32_t, Width / 4>;
+      Words words;
 #pragma unroll
-    for (int j = 0; j < Width; ++j) result.x[j] = Out(f(in.x[j]...));
+      for (int j = 0; j < Width / 4; ++j) words.x[j] = F::of_words(reinterpret_cast<const Words&>(in).x[j]...);
+      memcpy(&result, &words, sizeof(result));
+    } else {
+#pragma unroll
+      for (int j = 0; j < Width; ++j) result.x[j] = Out(f(in.x[j]...));
+    }
     return result;
   };
 #pragma unroll

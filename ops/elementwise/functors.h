@@ -270,6 +270,17 @@ struct BinaryBody {
     return T(Op::value(static_cast<compute_t<T>>(a), static_cast<compute_t<T>>(b)));
   }
 };
+/// 1 for each of four bytes that is not 0.
+GLADE_HOST_DEVICE inline std::uint32_t truths(std::uint32_t bytes) {
+  constexpr std::uint32_t kLow = 0x7f7f7f7f;
+  return (((bytes & kLow) + kLow) | bytes) >> 7 & 0x01010101u;
+}
+template <class Op>
+struct BinaryBody<Op, bool> {
+  GLADE_HOST_DEVICE bool operator()(bool a, bool b) const { return Op::value(a, b); }
+  /// Of four bools at once, which the GPU's loops call.
+  static GLADE_HOST_DEVICE std::uint32_t of_words(std::uint32_t a, std::uint32_t b) { return Op::value(truths(a), truths(b)); }
+};
 template <class Op, class T>
 struct WithScalarBody {
   compute_t<T> number;
@@ -283,6 +294,7 @@ struct ComparisonBody {
 };
 struct NotBody {
   GLADE_HOST_DEVICE bool operator()(bool x) const { return !x; }
+  static GLADE_HOST_DEVICE std::uint32_t of_words(std::uint32_t x) { return truths(x) ^ 0x01010101u; }
 };
 template <class T>
 struct ClampBody {
