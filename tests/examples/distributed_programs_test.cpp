@@ -57,10 +57,12 @@ void expect_same(const std::vector<std::array<double, 3>>& rows, const std::vect
       EXPECT_NEAR(rows[i][column], alone[i][column], 1e-4 * alone[i][column]) << "row " << i;
 }
 
+// With packed documents the learning rate is below the default: a norm turns the first output of a document into the sign of its
+// score, and after ten steps at the default rate rounding decides about scores near 0.
 TEST_F(DistributedPrograms, TrainLmHasTheSameLossesOnOneTwoAndFourRanks) {
   for (const std::string& options :
        {std::string("--batch 6 --seq-len 32 --steps 20 --eval-every 10 "),
-        std::string("--batch 4 --seq-len 32 --packed --accumulate 2 --steps 10 --model lightning ")}) {
+        std::string("--batch 4 --seq-len 32 --packed --accumulate 2 --steps 10 --model lightning --lr 2e-3 ")}) {
     std::vector<std::array<double, 3>> alone;
     for (const int ranks : {1, 2, 4}) {
       const ProcessResult result = run_ranks(ranks, kTrain + options + "--log log.csv --save model.h5");
