@@ -20,7 +20,7 @@ PARTS = (
     ("matrix products", r"nvjet|gemm|cutlass|cublas|splitK|product_kernel"),
     ("recurrence", r"linear_attention|pass_kernel|intra_chunk|state_scan|constant_decay|head_gate|join_segments|sum_parts|chunk_gradients"),
     ("short convolutions", r"convolution"),
-    ("gates", r"gate_kernel|gate_backward_kernel|low_rank"),
+    ("gates", r"gate_kernel|gate_backward_kernel|low_rank|[Ll]ogsigmoid"),
     ("norms", r"norm"),
     ("SwiGLU", r"[Ss]wiglu|multiply_backward"),
     ("cross entropy", r"cross_entropy"),
