@@ -92,7 +92,7 @@ def main():
     try:
         import torch  # noqa: F401
     except ImportError:
-        sys.exit("step_parts.py needs PyTorch, whose profiler reads the times of kernels")
+        sys.exit("step_parts.py: needs PyTorch, whose profiler reads the times of kernels")
     step, parameters = make_step(options)
     for _ in range(8):
         step()
