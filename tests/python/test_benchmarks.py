@@ -51,6 +51,16 @@ def test_a_missing_library_is_an_error_of_one_line(name):
     assert re.fullmatch(rf"{name}: .*torch.*\n", done.stderr, re.IGNORECASE)
 
 
+def test_parts_of_a_step():
+    spec = importlib.util.spec_from_file_location("step_parts", BENCHMARKS / "step_parts.py")
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert program.covered([("a", 0, 10), ("b", 5, 15), ("c", 20, 21)]) == (16, 5)
+    names = {"nvjet_sm90_tst": "matrix products", "cuda::adamw_kernel<float>": "AdamW, clipping", "Memset": "copies and zeros", "scale_kernel": "all else"}
+    names |= {"chunk_sm90::pass_kernel<x>": "recurrence", "NormalizedLogsigmoidBackward": "gates", "norms::backward_rows": "norms"}
+    assert {name: program.part_of(name) for name in names} == names
+
+
 def test_every_program_is_on_the_page():
     programs = {path.name for path in BENCHMARKS.glob("*.py")} - SHARED | {path.stem for path in BENCHMARKS.glob("*.cpp")}
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE)

@@ -167,7 +167,7 @@ def test_fla_side(text, tmp_path):
 def test_limit_of_configurations(monkeypatch):
     asked = []
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(autotune=lambda configs, key: asked.append((configs, key))))
-    load("compare_loss_fla").limit_configurations(3)
+    load("fla_tuning").limit_configurations(3)
     sys.modules["triton"].autotune(list(range(10)), key="x")
     sys.modules["triton"].autotune([7], key="y")
     assert asked == [([0, 3, 6], "x"), ([7], "y")]
