@@ -121,13 +121,13 @@ void bind_in_place() {
   };
   def_by_position(
       "scatter_", [](const Tensor& x, std::int64_t d, const Tensor& i, const Tensor& s) { return scatter_(x, d, i, s); },
-      "Overwrites what gather(dim, indices) reads by `source`, a tensor of the shape of indices, or a number.");
+      "Overwrites what gather(dim, indices) reads by `source`, a tensor of at least the sizes of indices, or a number.");
   def_method(
       "scatter_", [](const Tensor& x, std::int64_t d, const Tensor& i, Scalar value) { return scatter_(x, d, i, value); },
       arg("dim"), arg("indices"), arg("value"), Unlocked());
   def_by_position(
       "scatter_add_", [](const Tensor& x, std::int64_t d, const Tensor& i, const Tensor& s) { return scatter_add_(x, d, i, s); },
-      "Adds `source`, a tensor of the shape of indices, to what gather(dim, indices) reads.");
+      "Adds `source`, a tensor of at least the sizes of indices, to what gather(dim, indices) reads.");
   def_by_position(
       "index_add_", [](const Tensor& x, std::int64_t d, const Tensor& i, const Tensor& s) { return index_add_(x, d, i, s); },
       "Adds the slices of `source` along `dim` to those at indices [m].");

@@ -64,13 +64,31 @@ Tensor select_rows(const Tensor& x, int d, const Tensor& positions) {
   return y;
 }
 
-/// Throws unless indices has x's shape but for its size along d.
-void check_aligned(const char* operation, const Tensor& x, int d, const Tensor& indices) {
-  Shape expected = x.shape();
-  if (indices.ndim() == x.ndim()) expected[d] = indices.shape()[d];
-  if (!(indices.shape() == expected))
-    fail<ShapeError>("{}: x is {} and indices is {}: expected equal sizes outside dimension {}", operation, x.shape(),
-                     indices.shape(), d);
+/// Throws unless `small` has as many dimensions as `large`, and is at most as large in each but d.
+void check_within(const char* operation, const char* small_name, const Tensor& small, const char* large_name, const Tensor& large,
+                  int d) {
+  bool within = small.ndim() == large.ndim();
+  for (int i = 0; within && i < large.ndim(); ++i) within = i == d || small.size(i) <= large.size(i);
+  if (!within)
+    fail<ShapeError>("{}: {} is {} and {} is {}: expected at most the sizes of {}{}", operation, large_name, large.shape(),
+                     small_name, small.shape(), large_name, d < 0 ? "" : fmt::format(" outside dimension {}", d));
+}
+
+/// x up to `sizes` in all dimensions but d.
+Tensor leading(const Tensor& x, const Shape& sizes, int d) {
+  Tensor y = x;
+  for (int i = 0; i < x.ndim(); ++i)
+    if (i != d && sizes[i] < x.size(i)) y = narrow(y, i, 0, sizes[i]);
+  return y;
+}
+
+/// f(x up to `sizes` in all dimensions but d), and the rest of x beside that.
+template <class F>
+Tensor with_rest(const Tensor& x, const Shape& sizes, int d, const F& f) {
+  for (int i = 0; i < x.ndim(); ++i)
+    if (i != d && sizes[i] < x.size(i))
+      return cat({with_rest(narrow(x, i, 0, sizes[i]), sizes, d, f), narrow(x, i, sizes[i], x.size(i) - sizes[i])}, i);
+  return f(x);
 }
 
 }  // namespace
@@ -110,34 +128,28 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& indices) {
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices) {
   check_same_device("gather", {{"x", &x}, {"indices", &indices}});
   const int d = normalize_dim(dim, x.ndim(), "gather");
-  check_aligned("gather", x, d, indices);
+  check_within("gather", "indices", indices, "x", x, d);
+  const Tensor reached = leading(x, indices.shape(), d);
   const Tensor positions = checked_positions("gather", indices, x.shape()[d]);
   Tensor y = empty(indices.shape(), x.options());
-  GLADE_DISPATCH(x.device(), gather, y, contiguous_data(x), positions, geometry_along(x.shape(), d, indices.shape()[d], false));
+  GLADE_DISPATCH(x.device(), gather, y, contiguous_data(reached), positions,
+                 geometry_along(reached.shape(), d, indices.shape()[d], false));
   autograd::record(
-      "gather", y, {&x},
-      [from = x.shape(), d, positions = autograd::SavedTensor(positions)](const autograd::Node&, const Tensor& grad) {
+      "gather", y, {&reached},
+      [from = reached.shape(), d, positions = autograd::SavedTensor(positions)](const autograd::Node&, const Tensor& grad) {
         const Tensor zero = expand(zeros({}, grad.options()), from);
         return Tensors{scatter_add(zero, d, positions.get(), grad)};
       });
   return y;
 }
 
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
-  check_same_device("scatter_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
-  const int d = normalize_dim(dim, x.ndim(), "scatter_add");
-  check_aligned("scatter_add", x, d, indices);
-  if (!(source.shape() == indices.shape()))
-    fail<ShapeError>("scatter_add: indices is {} and source is {}: expected equal shapes", indices.shape(), source.shape());
-  if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
-    fail<DTypeError>("scatter_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
-  if (source.dtype() != x.dtype())
-    fail<DTypeError>("scatter_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
-  const Tensor positions = checked_positions("scatter_add", indices, x.shape()[d]);
+namespace {
+
+Tensor add_aligned(const Tensor& x, int d, const Tensor& positions, const Tensor& source) {
   Tensor y = empty(x.shape(), x.options());
   copy_data(y, x);
   GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(source), positions,
-                 geometry_along(x.shape(), d, indices.shape()[d], false));
+                 geometry_along(x.shape(), d, positions.shape()[d], false));
   autograd::record("scatter_add", y, {&x, &source},
                    [d, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
                      return Tensors{grad, node.needs_grad(1) ? gather(grad, d, positions.get()) : Tensor()};
@@ -145,17 +157,35 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, con
   return y;
 }
 
+}  // namespace
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device("scatter_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), "scatter_add");
+  check_within("scatter_add", "indices", indices, "x", x, d);
+  check_within("scatter_add", "indices", indices, "source", source, -1);
+  if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
+    fail<DTypeError>("scatter_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
+  if (source.dtype() != x.dtype())
+    fail<DTypeError>("scatter_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
+  const Tensor positions = checked_positions("scatter_add", indices, x.shape()[d]);
+  const Tensor added = leading(source, indices.shape(), -1);
+  return with_rest(x, indices.shape(), d, [&](const Tensor& reached) { return add_aligned(reached, d, positions, added); });
+}
+
 namespace {
 
 /// x with `source(last)` where there is a last writer: its positions along d in the source.
 template <class F>
 Tensor scatter_with(const Tensor& x, int d, const Tensor& indices, const F& source) {
-  check_aligned("scatter", x, d, indices);
+  check_within("scatter", "indices", indices, "x", x, d);
   const Tensor positions = checked_positions("scatter", indices, x.shape()[d]);
-  const Tensor last = empty(x.shape(), {DType::int64, x.device()});
-  GLADE_DISPATCH(x.device(), last_writers, last, positions, geometry_along(x.shape(), d, indices.shape()[d], false));
   if (indices.numel() == 0) return clone(x);
-  return where(ge(last, 0), source(clamp(last, 0)), x);
+  return with_rest(x, indices.shape(), d, [&](const Tensor& reached) {
+    const Tensor last = empty(reached.shape(), {DType::int64, x.device()});
+    GLADE_DISPATCH(x.device(), last_writers, last, positions, geometry_along(reached.shape(), d, indices.shape()[d], false));
+    return where(ge(last, 0), source(clamp(last, 0)), reached);
+  });
 }
 
 }  // namespace
@@ -163,11 +193,11 @@ Tensor scatter_with(const Tensor& x, int d, const Tensor& indices, const F& sour
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
   check_same_device("scatter", {{"x", &x}, {"indices", &indices}, {"source", &source}});
   const int d = normalize_dim(dim, x.ndim(), "scatter");
-  if (!(source.shape() == indices.shape()))
-    fail<ShapeError>("scatter: indices is {} and source is {}: expected equal shapes", indices.shape(), source.shape());
+  check_within("scatter", "indices", indices, "source", source, -1);
   if (source.dtype() != x.dtype())
     fail<DTypeError>("scatter: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
-  return scatter_with(x, d, indices, [&](const Tensor& last) { return gather(source, d, last); });
+  const Tensor written = leading(source, indices.shape(), -1);
+  return scatter_with(x, d, indices, [&](const Tensor& last) { return gather(written, d, last); });
 }
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value) {

@@ -13,13 +13,14 @@ namespace glade {
 Tensor embedding(const Tensor& indices, const Tensor& weight, std::int64_t padding_idx = -1);
 /// Slices of x along dim, one for each of indices [m].
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& indices);
-/// out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices has x's shape but for its size along dim.
+/// out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices has as many dimensions as x, and outside of dim at most
+/// its sizes.
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices);
-/// A copy of x with source added at the positions that gather(x, dim, indices) reads; source has the shape of indices and
-/// x's dtype, floating-point, int64 or int32.
+/// A copy of x with source added at the positions that gather(x, dim, indices) reads; source has x's dtype, floating-point,
+/// int64 or int32, and at least the sizes of indices: the rest of it is not read.
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
-/// A copy of x with source, or one number, at the positions that gather(x, dim, indices) reads; where several elements of source
-/// go to one place, the last one along dim stays.
+/// A copy of x with source, as for scatter_add, or one number, at the positions that gather(x, dim, indices) reads; where several
+/// elements of source go to one place, the last one along dim stays.
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value);
 /// A copy of x with the slices of source along dim, one for each of indices [m], added at these positions. Source has x's shape

@@ -303,6 +303,31 @@ TEST_P(IndexTest, OneHot) {
   EXPECT_EQ(one_hot(indices({}), 4).shape(), (Shape{0, 4}));
 }
 
+// Indices that reach only a part of x, and a source larger than they are.
+TEST_P(IndexTest, IndicesSmallerThanTheRest) {
+  const Tensor x = counting({3, 4, 2}), i = indices({2, 0, 1, 1, 3, 3}, {2, 3, 1});
+  EXPECT_EQ(gather(x, 1, i).to_vector<double>(), (std::vector<double>{4, 0, 2, 10, 14, 14}));
+  const Tensor source = counting({2, 5, 2}) + 100;
+  std::vector<double> added = x.to_vector<double>(), written = added;
+  const std::size_t at[] = {4, 0, 2, 10, 14, 14};
+  const double values[] = {100, 102, 104, 110, 112, 114};
+  for (std::size_t k = 0; k < 6; ++k) {
+    added[at[k]] += values[k];
+    written[at[k]] = values[k];
+  }
+  EXPECT_EQ(scatter_add(x, 1, i, source).to_vector<double>(), added);
+  EXPECT_EQ(scatter(x, 1, i, source).to_vector<double>(), written);
+  for (const std::size_t place : at) written[place] = -1;
+  EXPECT_EQ(scatter(x, 1, i, -1).to_vector<double>(), written);
+  EXPECT_EQ(gather(x, 1, indices({}, {0, 3, 1})).shape(), (Shape{0, 3, 1}));
+  EXPECT_EQ(scatter_add(x, 1, indices({}, {0, 3, 1}), source).to_vector<double>(), x.to_vector<double>());
+  const auto f = [&](const Tensors& in) {
+    return Tensors{square(gather(in[0], 1, i)), square(scatter_add(in[0], 1, i, in[1])), square(scatter(in[0], 1, i, in[1]))};
+  };
+  EXPECT_TRUE(gradcheck(f, {leaf({3, 4, 2}), leaf({2, 5, 2})}));
+  EXPECT_TRUE(gradgradcheck(f, {leaf({3, 4, 2}), leaf({2, 5, 2})}));
+}
+
 TEST_P(IndexTest, ChangingTheIndicesIsSeenByTheTape) {
   const Tensor positions = indices({0, 1});
   const Tensor loss = sum(embedding(positions, leaf({2, 2})));
@@ -319,9 +344,16 @@ TEST_P(IndexTest, Errors) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { index_select(x, 0, indices({0}, {1, 1})); }, "indices is [1, 1]"));
   EXPECT_TRUE(throws_with<IndexError>([&] { index_select(x, 2, i); }, "index_select"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { gather(x, 1, i); }, "gather: x is [2, 3] and indices is [2]"));
-  EXPECT_TRUE(throws_with<ShapeError>([&] { gather(x, 1, indices({0}, {1, 1})); }, "equal sizes outside dimension 1"));
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { gather(x, 1, indices({0, 0, 0}, {3, 1})); },
+                              "gather: x is [2, 3] and indices is [3, 1]: expected at most the sizes of x outside dimension 1"));
   const Tensor pairs = indices({0, 1, 1, 0}, {2, 2});
-  EXPECT_TRUE(throws_with<ShapeError>([&] { scatter_add(x, 1, pairs, x); }, "indices is [2, 2] and source is [2, 3]"));
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { scatter_add(x, 1, pairs, counting({2, 1})); },
+                              "scatter_add: source is [2, 1] and indices is [2, 2]: expected at most the sizes of source"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { scatter(x, 1, pairs, counting({1, 2})); }, "source is [1, 2] and indices is [2, 2]"));
+  EXPECT_TRUE(
+      throws_with<ShapeError>([&] { scatter(x, 1, indices({0, 0, 0}, {3, 1}), 1.0); }, "x is [2, 3] and indices is [3, 1]"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { scatter_add(x, 1, pairs, counting({2, 2}, DType::float32)); }, "source is float32"));
   const Tensor bytes = counting({2, 3}, DType::uint8);
   EXPECT_TRUE(throws_with<DTypeError>([&] { scatter_add(bytes, 1, pairs, counting({2, 2}, DType::uint8)); }, "x is uint8"));
