@@ -152,7 +152,8 @@ TEST_P(Rearrange, ScatterByDefinition) {
   EXPECT_TRUE(autograd::gradcheck(f, leaves));
   EXPECT_TRUE(autograd::gradgradcheck(f, leaves));
   const Tensor x = counting({2, 4});
-  EXPECT_TRUE(throws_with<ShapeError>([&] { scatter(x, 1, positions, x); }, "scatter: indices is [2, 3] and source is [2, 4]"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { scatter(x, 1, positions, counting({2, 2})); },
+                                      "scatter: source is [2, 2] and indices is [2, 3]"));
   EXPECT_TRUE(throws_with<DTypeError>([&] { scatter(to_data(x, DType::int64), 1, positions, 0.5); }, "int64 cannot hold 0.5"));
 }
 
