@@ -1,5 +1,11 @@
 """The operations as functions and methods, against NumPy; their derivatives are tested in C++, here only that they come through."""
 
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import to_numpy
@@ -175,3 +181,13 @@ def test_short_convolution(rng):
     first, middle = glade.short_convolution(glade.tensor(a[:, :2]), glade.tensor(w))
     second, _ = glade.short_convolution(glade.tensor(a[:, 2:]), glade.tensor(w), initial_state=middle)
     np.testing.assert_allclose(to_numpy(glade.cat([first, second], 1)), expected, rtol=1e-12)
+
+
+def test_random_operations_beside_pytorch():
+    program = Path(__file__).parents[1] / "fuzz" / "operations.py"
+    done = subprocess.run([sys.executable, program, "--seconds", "2"], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    if importlib.util.find_spec("torch"):
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert " cases, 0 differ" in done.stdout
+    else:
+        assert (done.returncode, done.stderr) == (1, "operations.py: needs PyTorch, whose results it expects\n")
