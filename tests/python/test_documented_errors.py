@@ -6,7 +6,7 @@ import glade
 
 CALLS = {
     "ShapeError": [
-        "view(x.T, 6)", "repeat(x, 2)", "t(x[None])", "tril(glade.ones(3))", "triu(glade.ones(3))", "eq(x, glade.ones(4))", "floor_divide(x, glade.ones(4))", "amax(glade.ones(0))", "argmin(glade.ones(0))", "index_add(x, 0, glade.tensor([0]), x)", "scatter(x, 0, glade.tensor([[0]]), x)", "einsum('ii->i', x)", "isclose(x, glade.ones(4))", "randperm(-1)",
+        "view(x.T, 6)", "repeat(x, 2)", "t(x[None])", "tril(glade.ones(3))", "triu(glade.ones(3))", "eq(x, glade.ones(4))", "floor_divide(x, glade.ones(4))", "amax(glade.ones(0))", "argmin(glade.ones(0))", "index_add(x, 0, glade.tensor([0]), x)", "scatter(x, 0, glade.tensor([[0]]), x[:0])", "einsum('ii->i', x)", "isclose(x, glade.ones(4))", "randperm(-1)",
         "logical_and(x, glade.ones(4))", "logical_or(x, glade.ones(4))", "logical_xor(x, glade.ones(4))", "masked_select(x, glade.ones(4) > 0)", "lerp(x, x, glade.ones(4))", "addcmul(x, x, glade.ones(4))", "addcdiv(x, x, glade.ones(4))",
         "outer(x, x)", "dot(x, x)", "mv(x, x)", "addmm(x, x, x)", "baddbmm(x, x, x)",
         "add(x, glade.ones(4))", "maximum(x, glade.ones(4))", "lt(x, glade.ones(4))", "where(x > 0, x, glade.ones(4))", "max(glade.ones(0))",
