@@ -315,9 +315,12 @@ void Training::agree() {
   signal_ = static_cast<int>(values[0]);
   seconds_ = values[1];
   if (values[2] == 0) return;
-  ProcessGroup::shutdown();
-  if (failure_.empty()) throw lm::Silent();
-  throw std::runtime_error(failure_);
+  if (progress_) {
+    progress_->erase();
+    fmt::print(stderr, "train_lm: {}\n", failure_);
+  }
+  ProcessGroup::shutdown();  // after the message: the launcher may kill this process as soon as another one ends
+  throw lm::Silent();
 }
 
 void Training::on_rank_0(const std::function<void(lm::Progress&)>& work) {

@@ -231,8 +231,11 @@ class Training:
         signal, self.seconds, failed = distributed.all_reduce(glade.tensor(known, dtype=glade.float64), "max").tolist()
         self.signal = int(signal)
         if failed:
-            distributed.shutdown()
-            raise self.failure or Silent
+            if self.failure:
+                self.log.erase()
+                program.print_error(self.failure)
+            distributed.shutdown()  # after the message: the launcher may kill this process as soon as another one ends
+            raise Silent
 
     def on_rank_0(self, work):
         """Calls `work` with rank 0's log. An error in it ends all ranks at the next agree()."""

@@ -49,10 +49,16 @@ def add_option(parser, name, text, default=None, *, shown=None, **how):
     parser.add_argument(name, default=default, help=text.replace("%", "%%"), **how)
 
 
+def print_error(error):
+    """One line for an exception or a message."""
+    if isinstance(error, OSError):
+        error = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
+    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr, flush=True)
+
+
 def run(main):
     """Runs `main`, whose result is the exit code. Every error that can be foreseen is one line."""
-    name = os.path.basename(sys.argv[0])
-    warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: print_error(message)
     code, message = 1, ""
     try:
         code = main()
@@ -63,7 +69,7 @@ def run(main):
     except Silent:
         pass
     except OSError as error:
-        message = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
+        message = error
     except ModuleNotFoundError as error:
         message = f"this needs the package {error.name}: pip install {error.name}"
     except KeyboardInterrupt:
@@ -75,7 +81,7 @@ def run(main):
             code, message = 1, f"the output cannot be written: {error.strerror}"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python tries again at its end
     if message:
-        print(f"{name}: {message}", file=sys.stderr)
+        print_error(message)
     sys.exit(code)
 
 

@@ -43,9 +43,13 @@ class TrainingLog:
         return self
 
     def __exit__(self, *_):
-        self._progress.erase()
+        self.erase()
         for log in self._logs:
             log.close()
+
+    def erase(self):
+        """Takes the progress away, for another line in its place."""
+        self._progress.erase()
 
     def add(self, step, share, learning_rate, loss):
         """To be called after every step; `share` in [0, 1] is that of the run that is done."""
