@@ -108,7 +108,8 @@ TEST_F(PretrainedPrograms, ConvertHoldsAFewTensorsAtATime) {
   ASSERT_GT(fs::file_size("large/model.safetensors"), 15 * kLargest);
 
   run(kConvert + " " + kData + "gla_base small.h5");
-  const std::int64_t small = peak_memory("small.h5", "small");
+  std::int64_t small = 0;  // of several runs: a look may come too early in such a short one
+  for (const char* folder : {"small", "small_2", "small_3", "small_4"}) small = std::max(small, peak_memory("small.h5", folder));
   const std::int64_t to_checkpoint = peak_memory("large", "large.h5"), to_folder = peak_memory("large.h5", "again");
   EXPECT_LT(to_checkpoint - small, 2 * kLargest);
   EXPECT_LT(to_folder - small, 2 * kLargest);
