@@ -145,14 +145,16 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices) {
 
 namespace {
 
-Tensor add_aligned(const Tensor& x, int d, const Tensor& positions, const Tensor& source) {
+/// x with source added at the positions along d: with `slices` of one slice of source each, else of an element each.
+Tensor add_at(const char* name, const Tensor& x, int d, const Tensor& positions, const Tensor& source, bool slices) {
   Tensor y = empty(x.shape(), x.options());
   copy_data(y, x);
   GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(source), positions,
-                 geometry_along(x.shape(), d, positions.shape()[d], false));
-  autograd::record("scatter_add", y, {&x, &source},
-                   [d, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
-                     return Tensors{grad, node.needs_grad(1) ? gather(grad, d, positions.get()) : Tensor()};
+                 geometry_along(x.shape(), d, source.shape()[d], slices));
+  autograd::record(name, y, {&x, &source},
+                   [d, slices, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
+                     if (!node.needs_grad(1)) return Tensors{grad, Tensor()};
+                     return Tensors{grad, slices ? select_rows(grad, d, positions.get()) : gather(grad, d, positions.get())};
                    });
   return y;
 }
@@ -170,7 +172,8 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, con
     fail<DTypeError>("scatter_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
   const Tensor positions = checked_positions("scatter_add", indices, x.shape()[d]);
   const Tensor added = leading(source, indices.shape(), -1);
-  return with_rest(x, indices.shape(), d, [&](const Tensor& reached) { return add_aligned(reached, d, positions, added); });
+  return with_rest(x, indices.shape(), d,
+                   [&](const Tensor& reached) { return add_at("scatter_add", reached, d, positions, added, false); });
 }
 
 namespace {
@@ -230,14 +233,7 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const
   if (source.dtype() != x.dtype())
     fail<DTypeError>("index_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
   const Tensor positions = checked_positions("index_add", indices, x.shape()[d]);
-  Tensor y = empty(x.shape(), x.options());
-  copy_data(y, x);
-  GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(source), positions, geometry_along(x.shape(), d, expected[d], true));
-  autograd::record("index_add", y, {&x, &source},
-                   [d, positions = autograd::SavedTensor(positions)](const autograd::Node& node, const Tensor& grad) {
-                     return Tensors{grad, node.needs_grad(1) ? select_rows(grad, d, positions.get()) : Tensor()};
-                   });
-  return y;
+  return add_at("index_add", x, d, positions, source, true);
 }
 
 const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
