@@ -214,10 +214,10 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar 
 Tensor nonzero(const Tensor& x) {
   const Tensor holds = contiguous_data(x.dtype() == DType::boolean ? x.detach() : ne(x.detach(), 0));
   if (x.is_cpu()) return cpu::nonzero(holds);
-  const Tensor counts = cumsum(reshape(holds, {-1}), 0);
-  const std::int64_t count = x.numel() == 0 ? 0 : select(counts, 0, -1).item<std::int64_t>();
-  const Tensor positions = empty({count, x.ndim()}, {DType::int64, x.device()});
-  if (positions.numel() > 0) GLADE_DISPATCH_CUDA(nonzero, positions, holds, counts);
+  std::int64_t count = 0;
+  const Tensor before = GLADE_DISPATCH_CUDA(count_held, holds, &count);
+  Tensor positions = empty({count, x.ndim()}, {DType::int64, x.device()});
+  if (positions.numel() > 0) GLADE_DISPATCH_CUDA(nonzero, positions, holds, before);
   return positions;
 }
 

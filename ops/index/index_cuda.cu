@@ -245,25 +245,6 @@ __global__ void __launch_bounds__(kThreads)
   if (p >= 0 && p < g.n) atomicMax(last + (row / g.m * g.n + p) * g.inner + i % g.inner, static_cast<long long>(row % g.m));
 }
 
-/// The shape that positions are found in.
-struct Coordinates {
-  int ndim;
-  std::int64_t shape[kMaxDims];
-};
-
-__global__ void __launch_bounds__(kThreads) nonzero_kernel(std::int64_t* positions, const stored_t<bool>* holds,
-                                                           const std::int64_t* counts, std::int64_t n, Coordinates coordinates) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n || !static_cast<bool>(holds[i])) return;
-  std::int64_t* const to = positions + (counts[i] - 1) * coordinates.ndim;
-  std::int64_t rest = i;
-  for (int d = coordinates.ndim - 1; d > 0; --d) {
-    to[d] = rest % coordinates.shape[d];
-    rest /= coordinates.shape[d];
-  }
-  to[0] = rest;
-}
-
 /// visit_floating, and int64 and int32.
 template <class F>
 void visit_summable(DType dtype, const F& f) {
@@ -312,16 +293,6 @@ void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& g
   // The largest of several is the same in whatever order they come.
   last_writers_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(static_cast<long long*>(x.raw_data()),
                                                                                         indices.data<std::int64_t>(), g, count);
-  GLADE_CUDA_LAUNCHED();
-}
-
-void nonzero(const Tensor& positions, const Tensor& holds, const Tensor& counts) {
-  DeviceGuard guard(holds.device());
-  Coordinates coordinates{holds.ndim(), {}};
-  for (int d = 0; d < holds.ndim(); ++d) coordinates.shape[d] = holds.shape()[d];
-  const std::int64_t n = holds.numel();
-  nonzero_kernel<<<blocks_for(n, kThreads), kThreads, 0, stream(holds.device())>>>(
-      positions.data<std::int64_t>(), stored(holds.data<bool>()), counts.data<std::int64_t>(), n, coordinates);
   GLADE_CUDA_LAUNCHED();
 }
 

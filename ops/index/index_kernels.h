@@ -28,8 +28,15 @@ namespace cuda {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
-/// Writes the coordinates of the elements that hold, of which counts[i] (int64) lie in the first i + 1 in row-major order.
-void nonzero(const Tensor& positions, const Tensor& holds, const Tensor& counts);
+/// How many elements of a row-major bool tensor hold before each tile of it, and in all: int64, for the functions below. Waits
+/// for the device where `total` is given, which becomes the number in all.
+Tensor count_held(const Tensor& holds, std::int64_t* total);
+/// Writes the coordinates of the elements that hold, in row-major order.
+void nonzero(const Tensor& positions, const Tensor& holds, const Tensor& before);
+/// y = the elements of x, of the mask's shape and row-major, at which the mask holds; at least one.
+void masked_select(const Tensor& y, const Tensor& x, const Tensor& holds, const Tensor& before);
+/// Writes y to these elements of x.
+void masked_place(const Tensor& x, const Tensor& y, const Tensor& holds, const Tensor& before);
 }  // namespace cuda
 
 }  // namespace glade
