@@ -214,7 +214,14 @@ Tensor gather_indexed(const Indexed& indexed) {
   return move_dims(reshape(rows, unfolded), dim, shape.ndim(), indexed.target);
 }
 
+/// The mask where the key is one of x's shape, else null.
+const Tensor* mask_of_all(const Tensor& x, const std::vector<Item>& items) {
+  const auto* const mask = items.size() == 1 ? std::get_if<Tensor>(items.data()) : nullptr;
+  return mask != nullptr && is_mask(*mask) && mask->shape() == x.shape() ? mask : nullptr;
+}
+
 Tensor read(const Tensor& x, const std::vector<Item>& items) {
+  if (const Tensor* const mask = mask_of_all(x, items)) return masked_select(x, to(*mask, x.device()));
   const Indexed indexed = resolve(x, items, false);
   return indexed.index.empty() ? indexed.view : gather_indexed(indexed);
 }
@@ -242,17 +249,10 @@ void write_elements(const Tensor& x, const std::vector<Item>& items, const Tenso
   copy_(x, reshape(scatter(reshape(x, {-1}), 0, reshape(targets, {-1}), values), x.shape()));
 }
 
-/// One mask and one value for all that it holds at.
-bool is_masked_fill(const Tensor& x, const std::vector<Item>& items, const Tensor& value) {
-  const auto* const mask = items.size() == 1 ? std::get_if<Tensor>(items.data()) : nullptr;
-  return mask != nullptr && is_mask(*mask) && mask->shape() == x.shape() && value.numel() == 1 && value.ndim() <= 1;
-}
-
 void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {
-  if (is_masked_fill(x, items, source)) {
-    const Tensor value = reshape(to(to(source, x.device()), x.dtype()), {});
-    masked_fill_(x, to(std::get<Tensor>(items[0]), x.device()), value);
-  } else if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
+  if (const Tensor* const mask = mask_of_all(x, items); mask != nullptr && source.ndim() <= 1)
+    masked_assign_(x, to(*mask, x.device()), to(to(source, x.device()), x.dtype()));
+  else if (std::ranges::any_of(items, [](const Item& item) { return std::holds_alternative<Tensor>(item); }))
     write_elements(x, items, source);
   else write_view(resolve(x, items, true), source);
 }

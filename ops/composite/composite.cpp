@@ -38,13 +38,6 @@ Tensor logical_or(const Tensor& a, const Tensor& b) { return truth(a) | truth(b)
 Tensor logical_xor(const Tensor& a, const Tensor& b) { return truth(a) ^ truth(b); }
 Tensor logical_not(const Tensor& x) { return eq(x, 0); }
 
-Tensor masked_select(const Tensor& x, const Tensor& mask) {
-  if (mask.dtype() != DType::boolean) fail<DTypeError>("masked_select: mask is {}: expected bool", mask.dtype());
-  const Shape shape = broadcast_shapes(x.shape(), mask.shape(), "masked_select");
-  const Tensor places = select(nonzero(reshape(expand(mask, shape), {-1})), 1, 0);
-  return index_select(reshape(expand(x, shape), {-1}), 0, places);
-}
-
 Tensor count_nonzero(const Tensor& x, const Dims& dims) { return sum(truth(x), dims); }
 
 // From the nearer end: so the weight 1 gives b, whatever was rounded. The distance from it is as whole as the weight: integers

@@ -11,9 +11,6 @@ Tensor logical_or(const Tensor& a, const Tensor& b);   ///< Whether one of both 
 Tensor logical_xor(const Tensor& a, const Tensor& b);  ///< Whether exactly one of both elements is not 0.
 Tensor logical_not(const Tensor& x);                   ///< Whether the element is 0.
 
-/// The elements of x where `mask` (bool) holds, in row-major order: one dimension. Both broadcast. Waits for the device.
-/// DTypeError for another mask.
-Tensor masked_select(const Tensor& x, const Tensor& mask);
 /// How many elements are not 0, over `dims` (empty means all): int64.
 Tensor count_nonzero(const Tensor& x, const Dims& dims = {});
 

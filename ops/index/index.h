@@ -33,6 +33,12 @@ const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices,
 const Tensor& index_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);    ///< As index_add.
 /// Where x is not 0 (NaN is not 0), in row-major order: int64 [number, dimensions of x]. Waits for the device.
 Tensor nonzero(const Tensor& x);
+/// The elements of x where `mask` (bool) holds, in row-major order: one dimension. Both broadcast. Waits for the device.
+/// DTypeError for another mask.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+/// Writes source, which has as many elements as `mask` (bool, of x's shape) holds at, to these elements of x in row-major order,
+/// by the rules of ops/elementwise/inplace.h: not recorded. Waits for the device, unless source has one element for all of them.
+const Tensor& masked_assign_(const Tensor& x, const Tensor& mask, const Tensor& source);
 /// int64 [..., classes] with a 1 at each index.
 Tensor one_hot(const Tensor& indices, std::int64_t classes);
 
