@@ -55,7 +55,7 @@ class Masks : public DeviceTest {
     ASSERT_EQ(nonzero(mask).to_vector<double>(), places) << n << " from " << skipped;
     if (expected.size() == 1) return;  // one value for all is another operation
     const Tensor source = numbers({static_cast<std::int64_t>(expected.size()) + 3}, dtype), target = clone(x);
-    const Tensor part = slice(source, 0, 3);
+    const Tensor part = narrow(source, 0, 3, static_cast<std::int64_t>(expected.size()));
     masked_assign_(target, mask, part);
     ASSERT_EQ(target.to_vector<double>(), assigned(values, flags, part.to_vector<double>())) << n << " from " << skipped;
   }
@@ -70,8 +70,8 @@ TEST_P(Masks, OfEverySizeAndDensity) {
 }
 
 TEST_P(Masks, OfManyElements) {
-  for (const std::int64_t n : {3000000, 17000001})  // more tiles than are summed at once
-    for (const std::uint64_t of_thousand : {1u, 700u}) check(flags(n, of_thousand), 0, DType::float32);
+  check(flags(3000000, 700), 0, DType::bfloat16);
+  check(flags(17000001, 5), 0, DType::float32);  // more tiles than are summed at once
 }
 
 TEST_P(Masks, ThatBeginAnywhere) {
