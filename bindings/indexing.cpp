@@ -100,11 +100,12 @@ int dims_consumed(const Item& item) {
 /// The positions at which a mask holds, in row-major order. Waits for the device.
 Tensor positions_of(const Tensor& mask, Device device) { return to(select(nonzero(reshape(mask, {-1})), 1, 0), device); }
 
-/// Python's meaning of negative positions, and its IndexError (on CUDA left to the reading operation).
+/// Python's meaning of negative positions, and its IndexError (on CUDA both are left to the reading operation).
 Tensor wrapped(const Tensor& index, std::int64_t size, int dim) {
   if (index.dtype() != DType::int64 && index.dtype() != DType::int32)
     throw IndexError("index: tensors that index must be bool, int64 or int32, not " + std::string(dtype_name(index.dtype())));
-  if (index.is_cpu() && index.numel() > 0) {
+  if (index.is_cuda()) return index;
+  if (index.numel() > 0) {
     const auto low = min(index).item<std::int64_t>(), high = max(index).item<std::int64_t>();
     if (low < -size || high >= size)
       throw IndexError("index: position " + std::to_string(low < -size ? low : high) + " is out of range for dimension " +
@@ -195,16 +196,23 @@ Tensor gather_indexed(const Indexed& indexed) {
   Shape shape = indexed.index[0].shape();
   for (const Tensor& index : indexed.index) shape = broadcast_shapes(shape, index.shape(), "index");
 
-  // Several indexed dimensions become one, in front, read at row-major positions.
+  // Dimensions that are no neighbours go to the front.
   int dim = indexed.dims[0];
-  Tensor position = indexed.index[0];
-  if (indexed.dims.size() > 1) {
+  const int count = static_cast<int>(indexed.dims.size());
+  if (indexed.dims.back() - dim + 1 > count) {
     std::vector<std::int64_t> order(indexed.dims.begin(), indexed.dims.end());
     for (int d = 0; d < x.ndim(); ++d)
       if (!std::ranges::count(indexed.dims, d)) order.push_back(d);
-    for (std::size_t i = 1; i < indexed.dims.size(); ++i) position = position * x.size(indexed.dims[i]) + indexed.index[i];
-    x = flatten(permute(x, order), 0, static_cast<std::int64_t>(indexed.dims.size()) - 1);
+    x = permute(x, order);
     dim = 0;
+  }
+  if (x.is_cuda()) return move_dims(index_at(x, dim, indexed.index), dim, shape.ndim(), indexed.target);
+
+  // Several indexed dimensions become one, read at row-major positions.
+  Tensor position = indexed.index[0];
+  if (count > 1) {
+    for (int i = 1; i < count; ++i) position = position * x.size(dim + i) + indexed.index[static_cast<std::size_t>(i)];
+    x = flatten(x, dim, dim + count - 1);
   }
   const Tensor rows = index_select(x, dim, reshape(expand(position, shape), {-1}));
   Shape unfolded;

@@ -13,6 +13,9 @@ namespace glade {
 Tensor embedding(const Tensor& indices, const Tensor& weight, std::int64_t padding_idx = -1);
 /// Slices of x along dim, one for each of indices [m].
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& indices);
+/// x[..., indices[0], indices[1], ..., ...]: x along the dimensions from dim on, of which each has its index tensor. These
+/// broadcast, and their dimensions take the place of those that they index. A negative index counts from the end.
+Tensor index_at(const Tensor& x, std::int64_t dim, const Tensors& indices);
 /// out[i][j][k] = x[i][indices[i][j][k]][k] for dim 1, and so on; indices has as many dimensions as x, and outside of dim at most
 /// its sizes.
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& indices);

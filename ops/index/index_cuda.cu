@@ -1,14 +1,11 @@
-// gather copies in units of up to 16 bytes. scatter_add must not depend on the order in which threads run, so it uses no
-// atomics. Where shared memory holds a row of x along the dimension, see index_rows.cuh. Else the positions are sorted (stably,
-// by CUB), which brings what goes to one place together as a run. Runs are summed in chunks of the sorted order, whatever their
-// lengths, so that one frequent token does not hold everything up: a run inside of a chunk is done at once, and of a run that
-// crosses chunks the partial sums are joined by a second kernel.
+// scatter_add must not depend on the order in which threads run, so it uses no atomics. Where shared memory holds a row of x
+// along the dimension, see index_rows.cuh. Else the positions are sorted (stably, by CUB), which brings what goes to one place
+// together as a run. Runs are summed in chunks of the sorted order, whatever their lengths, so that one frequent token does not
+// hold everything up: a run inside of a chunk is done at once, and of a run that crosses chunks the partial sums are joined by a
+// second kernel.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <cub/device/device_radix_sort.cuh>
-#include <iterator>
-#include <limits>
 
 #include <glade/core/cuda/loops.cuh>
 #include <glade/ops/index/index_kernels.h>
@@ -18,67 +15,14 @@ namespace glade::cuda {
 
 namespace {
 
+using detail::block_for;
+using detail::blocks_across;
+using detail::is_aligned;
 using detail::kThreads;
 using detail::Vector;
 
 constexpr int kChunk = 32;  // sorted positions that one thread sums for each of its columns
 constexpr int kUnroll = 4;  // rows of them loaded at once
-
-/// A block of threads for rows of `columns`: as many threads to a row as there are columns, up to all of them.
-dim3 block_for(std::int64_t columns) {
-  unsigned x = 1;
-  while (x < kThreads && x < columns) x *= 2;
-  return dim3(x, kThreads / x);
-}
-
-/// How many such blocks lie side by side over `columns` (the kernels go on in strides).
-unsigned blocks_across(std::int64_t columns, dim3 block) {
-  return static_cast<unsigned>(std::clamp<std::int64_t>((columns + block.x - 1) / block.x, 1, 65535));
-}
-
-bool is_aligned(const Tensor& x, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(x.raw_data()) % bytes == 0; }
-
-// ---- gather ----------------------------------------------------------------------------------------------------
-
-template <class Unit>
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(Unit* y, const Unit* x, const std::int64_t* indices, IndexGeometry g, Unit outside) {
-  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (row >= g.outer * g.m) return;
-  const std::int64_t o = g.outer == 1 ? 0 : row / g.m, j = row - o * g.m;
-  for (std::int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < g.inner; k += gridDim.y * blockDim.x) {
-    const std::int64_t p = indices[g.rows ? j : row * g.inner + k];
-    y[row * g.inner + k] = p >= 0 && p < g.n ? x[(o * g.n + p) * g.inner + k] : outside;
-  }
-}
-
-template <class Unit>
-void launch_gather(const Tensor& y, const Tensor& x, const Tensor& indices, IndexGeometry g) {
-  g.inner = g.inner * static_cast<std::int64_t>(dtype_size(x.dtype())) / static_cast<std::int64_t>(sizeof(Unit));
-  Unit outside{};
-  if (is_floating(x.dtype())) {
-    visit_floating(x.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      T nan[std::max<std::size_t>(1, sizeof(Unit) / sizeof(T))];
-      std::fill(std::begin(nan), std::end(nan), T(std::numeric_limits<float>::quiet_NaN()));
-      std::memcpy(&outside, nan, sizeof(Unit));
-    });
-  }
-  Unit* const to = static_cast<Unit*>(y.raw_data());
-  const Unit* const from = static_cast<const Unit*>(x.raw_data());
-  if (const detail::GatherRows rows(g, sizeof(Unit)); rows.are_enough(g)) {
-    detail::gather_rows_kernel<<<static_cast<unsigned>(g.outer * rows.pieces), detail::kRowThreads,
-                                 static_cast<std::size_t>(g.n) * sizeof(Unit), stream(x.device())>>>(
-        to, from, indices.data<std::int64_t>(), g, rows, outside);
-  } else {
-    const dim3 block = block_for(g.inner);
-    const dim3 grid(blocks_for(g.outer * g.m, static_cast<int>(block.y)), blocks_across((g.inner + 3) / 4, block));
-    gather_kernel<<<grid, block, 0, stream(x.device())>>>(to, from, indices.data<std::int64_t>(), g, outside);
-  }
-  GLADE_CUDA_LAUNCHED();
-}
-
-// ---- scatter_add -----------------------------------------------------------------------------------------------
 
 /// Where everything goes: one sorted list of `count` destination rows for x [outer, rows, inner], in all `outer` alike.
 struct SortedRows {
@@ -253,19 +197,6 @@ void visit_summable(DType dtype, const F& f) {
 }
 
 }  // namespace
-
-void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& g) {
-  if (y.numel() == 0) return;
-  DeviceGuard guard(x.device());
-  const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
-  if (g.rows && g.inner * size % 16 == 0 && is_aligned(x, 16) && is_aligned(y, 16)) return launch_gather<uint4>(y, x, indices, g);
-  switch (size) {
-    case 1: return launch_gather<std::uint8_t>(y, x, indices, g);
-    case 2: return launch_gather<std::uint16_t>(y, x, indices, g);
-    case 4: return launch_gather<std::uint32_t>(y, x, indices, g);
-    default: return launch_gather<std::uint64_t>(y, x, indices, g);
-  }
-}
 
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& g) {
   if (y.numel() == 0 || x.numel() == 0) return;

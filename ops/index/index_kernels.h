@@ -26,6 +26,11 @@ Tensor nonzero(const Tensor& holds);
 
 namespace cuda {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
+/// The same with `rows`, where x's n slices are those of dimensions of these `sizes`, and every dimension has its index tensor:
+/// int64 or int32, row-major, of m elements; below 0 they count from the end.
+void gather_together(const Tensor& y, const Tensor& x, const Tensors& indices, const Shape& sizes, const IndexGeometry& geometry);
+/// The positions in [0, n) that gather_together() reads, -1 for those out of range.
+void positions_together(const Tensor& positions, const Tensors& indices, const Shape& sizes);
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 /// How many elements of a row-major bool tensor hold before each tile of it, and in all: int64, for the functions below. Waits

@@ -2,12 +2,28 @@
 // gather and scatter_add along the last dimension, where shared memory holds a row of x: positions then jump about in there.
 #include <algorithm>
 
-#include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/loops.cuh>
 #include <glade/ops/index/index_kernels.h>
 
 namespace glade::cuda {
 
 namespace detail {
+
+/// A block of threads for rows of `columns`: as many threads to a row as there are columns, up to all of them.
+inline dim3 block_for(std::int64_t columns) {
+  unsigned x = 1;
+  while (x < kThreads && x < columns) x *= 2;
+  return dim3(x, kThreads / x);
+}
+
+/// How many such blocks lie side by side over `columns` (the kernels go on in strides).
+inline unsigned blocks_across(std::int64_t columns, dim3 block) {
+  return static_cast<unsigned>(std::clamp<std::int64_t>((columns + block.x - 1) / block.x, 1, 65535));
+}
+
+inline bool is_aligned(const Tensor& x, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(x.raw_data()) % bytes == 0;
+}
 
 constexpr int kRowThreads = 256;
 
@@ -26,17 +42,18 @@ struct GatherRows {
   }
 };
 
-template <class Unit>
+// at(j): the position number j, -1 for one out of range.
+template <class Unit, class At>
 __global__ void __launch_bounds__(kRowThreads)
-    gather_rows_kernel(Unit* __restrict__ y, const Unit* __restrict__ x, const std::int64_t* __restrict__ indices,
-                       IndexGeometry g, GatherRows cut, Unit outside) {
+    gather_rows_kernel(Unit* __restrict__ y, const Unit* __restrict__ x, const __grid_constant__ At at, IndexGeometry g,
+                       GatherRows cut, Unit outside) {
   extern __shared__ uint4 memory[];
   Unit* const row = reinterpret_cast<Unit*>(memory);
   const std::int64_t o = blockIdx.x / cut.pieces, begin = (blockIdx.x - o * cut.pieces) * cut.span;
   const int n = static_cast<int>(g.n), count = static_cast<int>(min(cut.span, g.m - begin));
   x += o * g.n;
   y += o * g.m + begin;
-  indices += (g.rows ? 0 : o * g.m) + begin;
+  const std::int64_t first = (g.rows ? 0 : o * g.m) + begin;
   const int bytes = n * static_cast<int>(sizeof(Unit));
   if (bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0) {
 #pragma unroll 4
@@ -49,8 +66,8 @@ __global__ void __launch_bounds__(kRowThreads)
   __syncthreads();
 #pragma unroll 8
   for (int j = static_cast<int>(threadIdx.x); j < count; j += kRowThreads) {
-    const std::int64_t p = indices[j];
-    y[j] = p >= 0 && p < g.n ? row[p] : outside;
+    const std::int64_t p = at(first + j);
+    y[j] = p >= 0 ? row[p] : outside;
   }
 }
 

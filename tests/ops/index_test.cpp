@@ -390,6 +390,76 @@ TEST_P(IndexTest, PositionsOutOfRange) {
   }
 }
 
+// Every element by the definition: x[a][i][j][b], where i and j broadcast, are of different types, and some count from the end.
+TEST_P(IndexTest, SeveralIndicesTogether) {
+  struct Case {
+    Shape shape;
+    int dim;
+  };
+  for (const auto& [shape, dim] : {Case{{30, 40}, 0}, {{7, 6, 5}, 1}, {{6, 7, 8}, 0}, {{3, 9, 4, 2}, 1}, {{5, 300, 200, 1}, 1}})
+    for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float32, DType::float64}) {
+      const Tensor x = to_data(abs(random(shape, DType::float32)) * 50.0, dtype);
+      const Indices first = random_indices(600, shape[dim]), second = random_indices(40, shape[dim + 1]);
+      Indices given = first;
+      for (std::size_t i = 0; i < given.size(); i += 3) given[i] -= shape[dim];
+      const Tensor narrow = to_data(indices(second, {1, 40}), DType::int32);
+      const Tensor y = index_at(x, dim, {indices(given, {15, 40}), narrow});
+      const auto all = x.to_vector<double>(), got = y.to_vector<double>();
+      std::size_t outer = 1, inner = 1, next = 0;
+      for (int d = 0; d < dim; ++d) outer *= static_cast<std::size_t>(shape[d]);
+      for (int d = dim + 2; d < shape.ndim(); ++d) inner *= static_cast<std::size_t>(shape[d]);
+      ASSERT_EQ(got.size(), outer * 600 * inner);
+      for (std::size_t o = 0; o < outer; ++o)
+        for (std::size_t m = 0; m < 600; ++m)
+          for (std::size_t k = 0; k < inner; ++k) {
+            const std::int64_t row = (static_cast<std::int64_t>(o) * shape[dim] + first[m]) * shape[dim + 1] + second[m % 40];
+            ASSERT_EQ(got[next++], all[static_cast<std::size_t>(row) * inner + k]) << shape.str();
+          }
+    }
+  const Tensor x = counting({4, 6});
+  EXPECT_EQ(index_at(x, 0, {indices({-1, 0})}).to_vector<double>(),
+            (std::vector<double>{18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(index_at(transpose(x, 0, 1), 0, {indices({5, -6}), indices({1}, {})}).to_vector<double>(),
+            (std::vector<double>{11, 6}));
+  EXPECT_EQ(index_at(x, 1, {indices({}, {2, 0})}).shape(), (Shape{4, 2, 0}));
+  EXPECT_EQ(index_at(x, 0, {indices({2}, {}), indices({-1}, {})}).to_vector<double>(), (std::vector<double>{17}));
+  // Long enough rows, and enough of them, for the other kernels of a GPU.
+  const Tensor wide = random({300, 2048}, DType::float32), lines = indices(random_indices(500, 300)),
+               places = indices(random_indices(4000, 2048)), here = to_data(wide, kCPU);
+  EXPECT_TRUE(all_close(to_data(index_at(wide, 0, {lines}), kCPU), index_select(here, 0, to_data(lines, kCPU)), 0, 0));
+  EXPECT_TRUE(all_close(to_data(index_at(wide, 1, {places}), kCPU), index_select(here, 1, to_data(places, kCPU)), 0, 0));
+}
+
+TEST_P(IndexTest, SeveralIndicesTogetherGradients) {
+  const Tensor i = indices({0, -1, 2, 1, 2, 2}, {2, 3}), j = indices({1, 0, -2});
+  const auto f = [&](const Tensors& in) {
+    return Tensors{square(index_at(in[0], 1, {i, j})), square(index_at(in[0], 0, {to_data(j, DType::int32)}))};
+  };
+  EXPECT_TRUE(gradcheck(f, {leaf({2, 3, 2, 2})}));
+  EXPECT_TRUE(gradgradcheck(f, {leaf({2, 3, 2, 2})}));
+}
+
+TEST_P(IndexTest, SeveralIndicesTogetherErrors) {
+  const Tensor x = counting({2, 3}), i = indices({0, 1});
+  EXPECT_TRUE(throws_with<ShapeError>([&] { index_at(x, 1, {i, i}); }, "index_at: 2 index tensors from dimension 1 on of x"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { index_at(x, 0, {}); }, "index_at: 0 index tensors"));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { index_at(x, 0, {i, indices({0, 1, 2})}); }, "index_at"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { index_at(x, 0, {counting({2})}); }, "index_at: indices is float64"));
+  EXPECT_TRUE(throws_with<IndexError>([&] { index_at(x, 2, {i}); }, "index_at"));
+  for (const std::int64_t bad : {std::int64_t{3}, std::int64_t{-4}, INT64_MAX, INT64_MIN}) {
+    const Tensor j = indices({0, bad});
+    if (device().is_cpu()) {
+      const std::string message = "element 1 of indices[1] is " + std::to_string(bad) + ": expected -3 <= index < 3";
+      EXPECT_TRUE(throws_with<IndexError>([&] { index_at(x, 0, {i, j}); }, message));
+      continue;
+    }
+    const Tensor w = x.detach().set_requires_grad(), y = index_at(w, 0, {i, j});
+    EXPECT_TRUE(all_close(y, Tensor::from_vector<double>({0, NAN}, device())));
+    y.backward(counting({2}) + 1.0);
+    EXPECT_EQ(w.grad().to_vector<double>(), (std::vector<double>{1, 0, 0, 0, 0, 0}));
+  }
+}
+
 TEST_P(IndexTest, PositionsOfWhatIsNotZero) {
   for (const Shape& shape : {Shape{3, 5, 1031}, Shape{70001}, Shape{40, 1, 2}, Shape{0, 4}, Shape{}}) {
     const Indices numbers = random_indices(shape.numel(), 4);
