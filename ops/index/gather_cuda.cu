@@ -15,6 +15,7 @@ using detail::kThreads;
 
 /// Positions along one dimension of size n.
 struct Given {
+  static constexpr bool kOfRows = false;  ///< only where the geometry says so
   const std::int64_t* __restrict__ indices;
   std::int64_t n;
 
@@ -24,12 +25,16 @@ struct Given {
   }
 };
 
-/// Row-major positions in several dimensions, of which each has its index tensor; below 0 these count from the end.
+/// Row-major positions in several dimensions, of which each has its index tensor; below 0 these count from the end. For kCount
+/// dimensions, or as many as there are for 0: with a number the loads of several positions go out together.
+template <int kCount>
 struct Together {
+  static constexpr bool kOfRows = true;
+  static constexpr int kMost = kCount == 0 ? kMaxDims : kCount;
   int count;
-  const void* indices[kMaxDims];
-  bool is_wide[kMaxDims];  ///< int64, else int32
-  std::int64_t size[kMaxDims];
+  const void* indices[kMost];
+  bool is_wide[kMost];  ///< int64, else int32
+  std::int64_t size[kMost];
 
   Together(const Tensors& given, const Shape& sizes) : count(sizes.ndim()) {
     for (int d = 0; d < count; ++d) {
@@ -42,7 +47,8 @@ struct Together {
   __device__ std::int64_t operator()(std::int64_t i) const {
     std::int64_t position = 0;
     bool is_inside = true;
-    for (int d = 0; d < count; ++d) {
+#pragma unroll(kCount == 0 ? 1 : kCount)
+    for (int d = 0; d < (kCount == 0 ? count : kCount); ++d) {
       std::int64_t p =
           is_wide[d] ? static_cast<const std::int64_t*>(indices[d])[i] : static_cast<const std::int32_t*>(indices[d])[i];
       if (p < 0) p += size[d];
@@ -58,16 +64,16 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(Unit* __restrict__ y, 
                                                           const __grid_constant__ At at, IndexGeometry g, Unit outside) {
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= g.outer * g.m) return;
-  const std::int64_t o = g.outer == 1 ? 0 : row / g.m, of_row = g.rows ? at(row - o * g.m) : 0;
+  const std::int64_t o = g.outer == 1 ? 0 : row / g.m, of_row = At::kOfRows || g.rows ? at(row - o * g.m) : 0;
 #pragma unroll 4
   for (std::int64_t k = blockIdx.y * blockDim.x + threadIdx.x; k < g.inner; k += gridDim.y * blockDim.x) {
-    const std::int64_t p = g.rows ? of_row : at(row * g.inner + k);
+    const std::int64_t p = At::kOfRows || g.rows ? of_row : at(row * g.inner + k);
     y[row * g.inner + k] = p >= 0 ? x[(o * g.n + p) * g.inner + k] : outside;
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    positions_kernel(std::int64_t* positions, const __grid_constant__ Together at, std::int64_t n) {
+    positions_kernel(std::int64_t* positions, const __grid_constant__ Together<0> at, std::int64_t n) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < n) positions[i] = at(i);
 }
@@ -120,7 +126,11 @@ void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const Index
 }
 
 void gather_together(const Tensor& y, const Tensor& x, const Tensors& indices, const Shape& sizes, const IndexGeometry& g) {
-  gather_with(y, x, Together(indices, sizes), g);
+  switch (sizes.ndim()) {
+    case 1: return gather_with(y, x, Together<1>(indices, sizes), g);
+    case 2: return gather_with(y, x, Together<2>(indices, sizes), g);
+    default: return gather_with(y, x, Together<0>(indices, sizes), g);
+  }
 }
 
 void positions_together(const Tensor& positions, const Tensors& indices, const Shape& sizes) {
@@ -128,7 +138,7 @@ void positions_together(const Tensor& positions, const Tensors& indices, const S
   if (n == 0) return;
   DeviceGuard guard(positions.device());
   launch_kernel(positions_kernel, blocks_for(n, kThreads), kThreads, positions.device(), positions.data<std::int64_t>(),
-                Together(indices, sizes), n);
+                Together<0>(indices, sizes), n);
 }
 
 }  // namespace glade::cuda
