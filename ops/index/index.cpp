@@ -40,10 +40,9 @@ IndexGeometry geometry_along(const Shape& shape, int d, std::int64_t m, bool row
   return geometry;
 }
 
-Tensor select_rows(const Tensor& x, int d, const Tensor& positions);
+}  // namespace
 
-/// The derivative of select_rows: zeros of `shape` with the slices of x added at the positions along d.
-Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions) {
+Tensor detail::add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions) {
   Tensor y = zeros(shape, x.options());
   GLADE_DISPATCH(x.device(), scatter_add, y, contiguous_data(x), positions, geometry_along(shape, d, positions.numel(), true));
   autograd::record("add_rows", y, {&x},
@@ -53,7 +52,7 @@ Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positi
   return y;
 }
 
-Tensor select_rows(const Tensor& x, int d, const Tensor& positions) {
+Tensor detail::select_rows(const Tensor& x, int d, const Tensor& positions) {
   Shape shape = x.shape();
   shape[d] = positions.numel();
   Tensor y = empty(shape, x.options());
@@ -63,6 +62,11 @@ Tensor select_rows(const Tensor& x, int d, const Tensor& positions) {
                        const autograd::Node&, const Tensor& grad) { return Tensors{add_rows(grad, from, d, positions.get())}; });
   return y;
 }
+
+namespace {
+
+using detail::add_rows;
+using detail::select_rows;
 
 /// Throws unless `small` has as many dimensions as `large`, and is at most as large in each but d.
 void check_within(const char* operation, const char* small_name, const Tensor& small, const char* large_name, const Tensor& large,

@@ -58,7 +58,7 @@ Tensor index_at(const Tensor& x, std::int64_t dim, const Tensors& indices) {
   const Shape shape = with_middle(x.shape(), d, count, at);
   if (x.is_cpu()) {
     const Tensor positions = checked_together(given, sizes);
-    return reshape(index_select(flatten(x, d, d + count - 1), d, reshape(positions, {-1})), shape);
+    return reshape(detail::select_rows(flatten(x, d, d + count - 1), d, reshape(positions, {-1})), shape);
   }
 
   Tensor y = empty(shape, x.options());
@@ -68,16 +68,15 @@ Tensor index_at(const Tensor& x, std::int64_t dim, const Tensors& indices) {
   GLADE_DISPATCH_CUDA(gather_together, y, contiguous_data(x), given, sizes, geometry);
   if (!autograd::any_requires_grad({&x})) return y;
   const std::vector<autograd::SavedTensor> saved(given.begin(), given.end());
-  autograd::record("index_at", y, {&x},
-                   [saved, sizes, d, count, m = at.numel(), from = x.shape()](const autograd::Node&, const Tensor& grad) {
-                     Tensors now;
-                     for (const autograd::SavedTensor& index : saved) now.push_back(index.get());
-                     const Tensor positions = empty({m}, {DType::int64, grad.device()});
-                     GLADE_DISPATCH_CUDA(positions_together, positions, now, sizes);
-                     const Tensor rows = reshape(grad, with_middle(from, d, count, {m}));
-                     const Tensor zero = zeros(with_middle(from, d, count, {sizes.numel()}), grad.options());
-                     return Tensors{reshape(index_add(zero, d, positions, rows), from)};
-                   });
+  autograd::record(
+      "index_at", y, {&x}, [saved, sizes, d, count, m = at.numel(), from = x.shape()](const autograd::Node&, const Tensor& grad) {
+        Tensors now;
+        for (const autograd::SavedTensor& index : saved) now.push_back(index.get());
+        const Tensor positions = empty({m}, {DType::int64, grad.device()});
+        GLADE_DISPATCH_CUDA(positions_together, positions, now, sizes);
+        const Tensor rows = reshape(grad, with_middle(from, d, count, {m}));
+        return Tensors{reshape(detail::add_rows(rows, with_middle(from, d, count, {sizes.numel()}), d, positions), from)};
+      });
   return y;
 }
 

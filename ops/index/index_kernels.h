@@ -11,6 +11,13 @@ struct IndexGeometry {
   bool rows;
 };
 
+namespace detail {
+/// Slices of x at the positions along d, which are not checked; on the tape.
+Tensor select_rows(const Tensor& x, int d, const Tensor& positions);
+/// The derivative of select_rows: zeros of `shape` with the slices of x added at the positions along d.
+Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions);
+}  // namespace detail
+
 namespace cpu {
 /// y = x at the positions.
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
