@@ -124,28 +124,24 @@ struct Constant {
   __device__ T operator()() const { return value; }
 };
 
-void copy_bits(const Tensor& dst, const Tensor& src) {
-  const Device device = dst.device();
-  Plan plan = plan_loop(dst.shape(), dst, src);
-  std::size_t size = dtype_size(dst.dtype());
-  if (plan.contiguous)
-    return copy_bytes(dst.raw_data(), device, src.raw_data(), device, static_cast<std::size_t>(plan.numel) * size, true);
-  size = widen(plan, size, dst.raw_data(), src.raw_data());
+}  // namespace
+
+void copy_bits(Device device, LoopPlan<2> plan, std::size_t size, void* dst, const void* src) {
+  if (plan.contiguous) return copy_bytes(dst, device, src, device, static_cast<std::size_t>(plan.numel) * size, true);
+  size = widen(plan, size, dst, src);
   visit_bits(size, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* const to = static_cast<T*>(dst.raw_data());
-    const T* const from = static_cast<const T*>(src.raw_data());
+    T* const to = static_cast<T*>(dst);
+    const T* const from = static_cast<const T*>(src);
     const int x = dense_dimension(plan, 0), y = dense_dimension(plan, 1);
     if (x >= 0 && y >= 0 && x != y) copy_transposed(device, plan, x, y, to, from);
     else elementwise(device, plan, Identity<T>{}, to, from);
   });
 }
 
-}  // namespace
-
 void copy_strided(const Tensor& dst, const Tensor& src) {
-  if (dst.dtype() == src.dtype()) return copy_bits(dst, src);
   const auto plan = plan_loop(dst.shape(), dst, src);
+  if (dst.dtype() == src.dtype()) return copy_bits(dst.device(), plan, dtype_size(dst.dtype()), dst.raw_data(), src.raw_data());
   visit_all(dst.dtype(), [&](auto to) {
     visit_all(src.dtype(), [&](auto from) {
       using To = typename decltype(to)::type;

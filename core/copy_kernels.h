@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <glade/core/tensor.h>
+#include <glade/core/loops.h>
 
 namespace glade {
 
@@ -28,6 +28,8 @@ void fill(const Tensor& dst, Scalar value);
 
 namespace cuda {
 void copy_strided(const Tensor& dst, const Tensor& src);
+/// The same for elements of `size` bytes over a plan whose operands are dst and src.
+void copy_bits(Device device, LoopPlan<2> plan, std::size_t size, void* dst, const void* src);
 void fill(const Tensor& dst, Scalar value);
 /// Between GPUs, or between a GPU and the host, after the work queued on the current streams of both. Waits for the copy
 /// unless `asynchronous`, in which case host memory must be pinned and outlive the copy.

@@ -127,6 +127,34 @@ TEST_P(Layouts, ReversedAndRepeatedElements) {
   }
 }
 
+// So many elements that a GPU brings an operand to the result's order first.
+TEST_P(Layouts, LargeOperandsThatLieAcross) {
+  const auto same = [](const Tensor& found, const Tensor& expected, DType dtype) {
+    ASSERT_EQ(values_of(found), values_of(expected)) << found.shape().str() << dtype_name(dtype);
+  };
+  for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float32, DType::int64}) {
+    const Tensor x = numbers({1031, 1025}, dtype, device()), y = transpose(numbers({1025, 1031}, dtype, device()), 0, 1);
+    const Tensor x_here = to_data(x, kCPU), y_here = to_data(y, kCPU);
+    same(maximum(x, y), maximum(x_here, y_here), dtype);
+    same(where(gt(x, y), y, x), where(gt(x_here, y_here), y_here, x_here), dtype);
+    same(where(eq(y, 3), x, zeros({}, x.options())), where(eq(y_here, 3), x_here, zeros({}, x_here.options())), dtype);
+    const Tensor cube = numbers({64, 130, 129}, dtype, device()),
+                 other = permute(numbers({130, 129, 64}, dtype, device()), {2, 0, 1});
+    same(maximum(cube, other), maximum(to_data(cube, kCPU), to_data(other, kCPU)), dtype);
+    const Tensor row = numbers({129}, dtype, device()), part = slice(other, 1, 1, 130);
+    same(maximum(slice(cube, 1, 0, 129), part), maximum(to_data(slice(cube, 1, 0, 129), kCPU), to_data(part, kCPU)), dtype);
+    same(maximum(other, row), maximum(to_data(other, kCPU), to_data(row, kCPU)), dtype);
+    const Tensor target = clone(x);
+    if (dtype == DType::float32) {
+      add_(target, y);
+      same(target, x_here + y_here, dtype);
+      const Tensor gaps = transpose(slice(numbers({1025, 1040}, dtype, device()), 1, 0, 1031), 0, 1);
+      add_(target, gaps, -1);
+      same(target, x_here + y_here - to_data(gaps, kCPU), dtype);
+    }
+  }
+}
+
 TEST_P(Layouts, ResultsLieAsTheirOperandDoes) {
   const Tensor x = numbers({6, 5, 4}, DType::float32, device()), view = permute(x, {2, 0, 1});
   EXPECT_EQ(exp(view).strides(), view.strides());
