@@ -143,8 +143,8 @@ constexpr bool kMayRepeat = sizeof...(In) > 1;
 template <class F, class... In>
 constexpr bool kHasRows = sizeof...(In) > 1;
 
-// Each thread handles `Unroll` vectors, loaded before the first is used, so that enough bytes are in flight. Of the inputs
-// whose bits are set in `repeated` there is one element.
+// Each thread handles `Unroll` vectors, loaded before the first is used. Of the inputs whose bits are set in `repeated` there is
+// one element.
 template <int Width, int Unroll, class F, class Out, class... In>
 __global__ void __launch_bounds__(kThreads)
     contiguous_kernel(std::int64_t n, std::uint32_t repeated, F f, Out* out, const In*... in) {
@@ -217,7 +217,8 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     else dense = dense && plan.strides[i][0] == 1;
   }
   if (dense) {
-    constexpr int unroll = 2;
+    // Where one load of a thread has 16 bytes, that keeps memory busy, and small blocks leave little to wait for at the end.
+    constexpr int unroll = sizeof...(In) == 0 || (sizeof...(In) == 1 && (0 + ... + sizeof(In)) * width == 16) ? 1 : 2;
     const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
     const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));
