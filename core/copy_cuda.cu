@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <glade/core/cuda/loops.cuh>
+#include <glade/core/cuda/staging.h>
 #include <glade/core/graph.h>
 
 namespace glade::cuda {
@@ -181,6 +182,7 @@ void copy_bytes(void* dst, Device dst_device, const void* src, Device src_device
   const Stream queue = current_stream(dst_device.is_cuda() ? dst_device.index : src_device.index);
   DeviceGuard guard({DeviceType::cuda, queue.device});
   const auto handle = static_cast<cudaStream_t>(queue.handle);
+  if (!asynchronous && dst_device.is_cuda() && copy_staged(dst, src, bytes, queue)) return;
   if (!asynchronous) queue.synchronize();  // before the copy begins: it is not to be interrupted
   if (dst_device.is_cuda() && src_device.is_cuda() && !(dst_device == src_device)) {
     const Stream source = current_stream(src_device.index);

@@ -31,8 +31,9 @@ void copy_strided(const Tensor& dst, const Tensor& src);
 /// The same for elements of `size` bytes over a plan whose operands are dst and src.
 void copy_bits(Device device, LoopPlan<2> plan, std::size_t size, void* dst, const void* src);
 void fill(const Tensor& dst, Scalar value);
-/// Between GPUs, or between a GPU and the host, after the work queued on the current streams of both. Waits for the copy
-/// unless `asynchronous`, in which case host memory must be pinned and outlive the copy.
+/// Between GPUs, or between a GPU and the host, after the work queued on the current streams of both. The caller may use the
+/// host's memory at once, for which this waits unless copy_staged() takes the bytes; if `asynchronous`, that memory must be
+/// pinned and outlive the copy.
 void copy_bytes(void* dst, Device dst_device, const void* src, Device src_device, std::size_t bytes, bool asynchronous);
 }  // namespace cuda
 

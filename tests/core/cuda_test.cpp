@@ -2,6 +2,7 @@
 #include <glade/core/stream.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -159,6 +160,73 @@ TEST_F(CudaTest, PinnedCopiesOnAStream) {
   }
   stream.synchronize();
   EXPECT_EQ(target.to_vector<float>(), source.to_vector<float>());
+}
+
+/// Work of some tens of milliseconds on the current stream.
+void keep_busy(const Tensor& x) {
+  for (int i = 0; i < 200; ++i) fill_data(x, i % 2 + 0.5);
+}
+
+/// Copies of all sizes, more in all than pass at once through pinned memory, from one place that changes after each. Returns the
+/// number of wrong bytes.
+std::int64_t copy_from_changing_memory(std::int64_t rounds, int first) {
+  const std::vector<std::int64_t> sizes{
+      0, 1, 255, 257, 1 << 16, (1 << 16) + 1, (1 << 20) + 5, 3 << 20, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 20 << 20};
+  const Tensor source = empty({sizes.back()}, {DType::uint8, kCPU});
+  std::vector<std::pair<Tensor, int>> copies;
+  for (std::int64_t i = 0; i < rounds * static_cast<std::int64_t>(sizes.size()); ++i) {
+    const int value = static_cast<int>((first + i) % 251);
+    const std::int64_t size = sizes[static_cast<std::size_t>(i) % sizes.size()];
+    const Tensor part = source.as_strided({size}, {1}, 0);
+    fill_data(part, value);
+    if (size > 0) part.data<std::uint8_t>()[size - 1] = 255;
+    copies.emplace_back(to_data(part, kCUDA), value);
+    fill_data(source, 254);
+  }
+  std::int64_t wrong = 0;
+  for (const auto& [copy, value] : copies) {
+    const Tensor host = to_data(copy, kCPU);
+    for (std::int64_t i = 0; i < host.numel(); ++i)
+      wrong += host.data<std::uint8_t>()[i] != (i == host.numel() - 1 ? 255 : value);
+  }
+  return wrong;
+}
+
+TEST_F(CudaTest, HostMemoryMayChangeAfterACopy) {
+  keep_busy(empty({1 << 26}, kFloats));
+  EXPECT_EQ(copy_from_changing_memory(3, 0), 0);
+}
+
+TEST_F(CudaTest, HostMemoryMayChangeAfterCopiesOfSeveralThreads) {
+  std::vector<std::thread> threads;
+  std::vector<std::int64_t> wrong(4);
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t, &wrong] {
+      const StreamGuard guard(Stream::create());
+      const Tensor large = empty({1 << 24}, kFloats);
+      for (int i = 0; i < 2; ++i) {
+        keep_busy(large);
+        wrong[static_cast<std::size_t>(t)] += copy_from_changing_memory(1, 50 * t + i);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<std::int64_t>(4));
+}
+
+TEST_F(CudaTest, CopiesToTheGpuDoNotWaitForEarlierWork) {
+  const auto seconds = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const Tensor host = full({1 << 15}, 3), device = empty({1 << 15}, kFloats), large = empty({1 << 28}, kFloats);
+  copy_data(device, host);  // what is made at a first use
+  keep_busy(large);
+  cuda::synchronize();
+  const double begin = seconds();
+  keep_busy(large);
+  const double queued = seconds();
+  for (int i = 0; i < 10; ++i) copy_data(device, host);
+  const double copied = seconds();
+  cuda::synchronize();
+  EXPECT_LT(copied - queued, (seconds() - begin) / 4);
+  EXPECT_TRUE(all_close(device, host, 0, 0));
 }
 
 TEST_F(CudaTest, AStreamWaitsForAnother) {
