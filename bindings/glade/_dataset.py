@@ -169,14 +169,14 @@ class DataLoader:
 
     def _load(self, positions: np.ndarray[Any, Any]) -> Any:
         if type(self.dataset) is TensorDataset and self.collate_fn is None:
-            batch: Any = tuple(x[as_tensor(positions).to(x.device)] for x in self.dataset.tensors)
-        else:
-            batch = (self.collate_fn or collate)([self.dataset[i] for i in positions.tolist()])
-        return batch if self.device is None else _to(batch, self.device)
+            return tuple(x[as_tensor(positions).to(x.device)] for x in self.dataset.tensors)
+        return (self.collate_fn or collate)([self.dataset[i] for i in positions.tolist()])
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._order()
-        return self._ahead(batches) if self.num_workers > 0 else map(self._load, batches)
+        order = self._order()
+        batches = self._ahead(order) if self.num_workers > 0 else map(self._load, order)
+        # On the thread that uses them: on a GPU its stream then has the copy before what reads the batch.
+        return batches if self.device is None else (_to(batch, self.device) for batch in batches)
 
     def _ahead(self, batches: list[np.ndarray[Any, Any]]) -> Iterator[Any]:
         from concurrent.futures import ThreadPoolExecutor

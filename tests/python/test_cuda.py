@@ -1,5 +1,6 @@
 """glade.cuda: memory, streams and graphs."""
 
+import numpy as np
 import pytest
 
 import glade
@@ -90,6 +91,42 @@ def test_graph_errors():
     with pytest.raises(glade.CudaError, match="nothing was captured"):
         graph.replay()
     assert (x + 1).tolist() == [2.0] * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_arrays_may_change_after_a_copy(device):
+    """Of few bytes and of many, more in all than a GPU's copies keep in between."""
+    busy = glade.zeros(1 << 26 if device == "cuda" else 1, device=device)
+    target = glade.zeros(1 << 16, dtype="int64", device=device)
+    made, moved = [], []
+    for i in range(60):
+        for size in (0, 1, 8191, 8192, 1 << 16, (1 << 19) + 1):
+            array = np.full(size, i)
+            busy += 1
+            made.append((i, glade.tensor(array, device=device)))
+            shared = glade.from_numpy(array)
+            moved.append((i, shared.to(device, non_blocking=True) if device == "cuda" else shared.clone()))
+            array[:] = -1
+        array = np.full(1 << 16, i)
+        target.copy_(glade.from_numpy(array))
+        made.append((i, target.clone()))
+        array[:] = -1
+    for i, x in made + moved:
+        assert (x == i).all().item(), (i, x.shape)
+
+
+@needs_gpu
+def test_data_loaders_copy_on_the_stream_that_uses_the_batch():
+    data = glade.data.TensorDataset(np.arange(1 << 16))
+    stream = glade.cuda.Stream()
+    with glade.cuda.stream(stream):
+        busy = glade.zeros(1 << 26, device="cuda")
+        for workers in (0, 2):
+            seen = []
+            for (x,) in glade.data.DataLoader(data, batch_size=1 << 12, num_workers=workers, device="cuda"):
+                busy += 1
+                seen.append(x * 1)
+            assert glade.cat(seen).tolist() == list(range(1 << 16))
 
 
 @needs_gpu
