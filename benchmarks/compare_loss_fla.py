@@ -150,7 +150,8 @@ class Fla:
         self.parameters = sum(x.numel() for x in parameters)
 
     def _loss(self, tokens):
-        tokens = self.torch.from_numpy(tokens).to(self.device, non_blocking=True)
+        # Pinned, or the copy would wait for the step before; glade copies through pinned memory by itself.
+        tokens = self.torch.from_numpy(tokens).pin_memory().to(self.device, non_blocking=True)
         with self.torch.autocast(self.device, self.torch.bfloat16):
             return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
