@@ -3,7 +3,7 @@
     PYTHONPATH=build/python python benchmarks/python_training.py
 
 Both train for the same number of steps in turns, as a GPU that reaches its limit of power clocks down after some seconds: compare rates of
-the same number of steps only. Beside the rates are the milliseconds of a step in the first and the last tenth of the loop, how long the
+the same number of steps only. train_throughput reads the loss of every step, the loop in Python of ten steps at once. Beside the rates are the milliseconds of a step in the first ten and the last ones, how long the
 host needs to make a batch and to queue a step (about as long as the step where it waits for the GPU), and the GPU's median clock and power.
 """
 
@@ -21,6 +21,7 @@ from compare_loss_fla import FIRST_STEPS, SIZES, Glade, Text, train_steps
 
 ROOT = Path(__file__).parents[1]
 VOCABULARY = 32000  # of train_throughput's models
+EVERY = 10  # steps whose losses are read at once, as in compare_loss_fla.py
 
 
 class Clock:
@@ -61,7 +62,7 @@ def train(name, text_path, steps, device):
     making, queueing, rows = [], [], []
     text.batch, side.step = timed(text.batch, making), timed(side.step, queueing)
     with Clock() as clock:
-        end = train_steps(side, text, size, FIRST_STEPS + steps, max(1, steps // 10), rows.append)
+        end = train_steps(side, text, size, FIRST_STEPS + steps, EVERY, rows.append)
     marks = [(row["step"], row["seconds"]) for row in rows if row["step"] >= FIRST_STEPS]
     per_step = [(b[1] - a[1]) / (b[0] - a[0]) * 1e3 for a, b in zip(marks, marks[1:])]
     host = [statistics.median(times[FIRST_STEPS:]) * 1e3 for times in (making, queueing)]

@@ -15,7 +15,7 @@ namespace glade::cuda {
 namespace {
 
 constexpr std::size_t kRing = std::size_t{16} << 20;    // bytes, of each device that is copied to
-constexpr std::size_t kLargest = std::size_t{4} << 20;  // that are copied so: for more, the second copy costs more than a wait
+constexpr std::size_t kLargest = std::size_t{4} << 20;  // that one copy may take of them, so that others fit beside it
 constexpr std::size_t kAlignment = 256;
 
 /// Pinned memory that copies to one device pass through, in the order in which they were asked for.
