@@ -171,9 +171,9 @@ Tensor ones_like(const Tensor& x);   ///< 1 in x's shape, dtype and device.
 
 // ---- data movement below the tape (ops/ has the differentiable forms) -----------------------------------------------
 
-/// dst[...] = src, converted to dst's dtype and copied to its device, src broadcast to dst's shape. Counts as an
-/// in-place change of dst. Copies between pinned host memory and a GPU are asynchronous on the current stream;
-/// all others between devices wait.
+/// dst[...] = src, converted to dst's dtype and copied to its device, src broadcast to dst's shape. Counts as an in-place change
+/// of dst. Copies between pinned host memory and a GPU are asynchronous on the current stream. So are others to a GPU of up to
+/// 4 MiB, but src may change at once; the rest between devices waits.
 void copy_data(const Tensor& dst, const Tensor& src);
 /// dst[...] = value.
 void fill_data(const Tensor& dst, Scalar value);
