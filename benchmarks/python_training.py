@@ -3,8 +3,9 @@
     PYTHONPATH=build/python python benchmarks/python_training.py
 
 Both train for the same number of steps in turns, as a GPU that reaches its limit of power clocks down after some seconds: compare rates of
-the same number of steps only. train_throughput reads the loss of every step, the loop in Python of ten steps at once. Beside the rates are the milliseconds of a step in the first ten and the last ones, how long the
-host needs to make a batch and to queue a step (about as long as the step where it waits for the GPU), and the GPU's median clock and power.
+the same number of steps only. train_throughput reads the loss of every step, the loop in Python of ten steps at once. Beside the rates are
+the milliseconds of a step in the first ten and the last ones, how long the host needs to make a batch and to queue a step (about as long
+as the step where it waits for the GPU), and the GPU's median clock and power.
 """
 
 import argparse
