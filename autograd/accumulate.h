@@ -15,6 +15,7 @@ class AccumulateGrad final : public Node {
  public:
   explicit AccumulateGrad(const Tensor& leaf) : Node("AccumulateGrad", 0), leaf_(leaf.shared_impl()) {}
   Tensors backward(Tensors gradients) override;
+  const std::shared_ptr<TensorImpl>& leaf() const { return leaf_; }
   bool has_post_accumulate_hooks() const { return !leaf_->autograd->post_accumulate_hooks.empty(); }
 
  private:

@@ -112,6 +112,12 @@ struct WeightCopy {
   std::uint64_t version = 0;  ///< at which they were
 };
 
+/// Of a leaf: see autograd/gradient_memory.h.
+struct ReservedGradient {
+  Tensor values;                ///< The elements set aside; undefined: none.
+  std::weak_ptr<Storage> used;  ///< The gradient that is there, or on its way.
+};
+
 /// Hooks that are called when a pass has added all of a leaf's gradient to its grad().
 class PostAccumulateHooks {
  public:
@@ -142,9 +148,10 @@ struct AutogradSlot {
   std::shared_ptr<autograd::Node> grad_fn;        ///< the operation that made the tensor; null for leaves
   std::uint32_t output_index = 0;                 ///< Which of grad_fn's outputs the tensor is.
   std::weak_ptr<autograd::Node> accumulator;      ///< of a leaf
-  std::mutex mutex;                               ///< guards it and `copy`: threads may share leaves
+  std::mutex mutex;                               ///< guards it and the last two: threads may share leaves
   std::vector<autograd::Node::OutputHook> hooks;  ///< of a leaf, given to its accumulator
   PostAccumulateHooks post_accumulate_hooks;      ///< of a leaf
+  ReservedGradient reserved;                      ///< of a leaf
   WeightCopy copy;                                ///< The 16-bit copy of a float32 leaf that products read.
 };
 

@@ -28,7 +28,9 @@ struct Options {
   bool eager = false, recompute = false, sequence_parallel = false, no_communication = false;
   int shard = 0;
   std::optional<int> max_ctas;
-  std::int64_t bucket_mb = 25, batch = 8, seq_len = 2048, steps = 20, warmup = 5;
+  std::optional<std::int64_t> bucket_mb;
+  bool no_copy_engines = false;
+  std::int64_t batch = 8, seq_len = 2048, steps = 20, warmup = 5;
 };
 
 struct Size {
@@ -68,10 +70,13 @@ int run(const Options& options) {
   model->to(device);
   model->model.recompute = options.recompute;
   if (options.sequence_parallel) model->set_sequence_group(world.split(0));  // whose states do not queue behind gradients
+  std::optional<std::size_t> bucket_bytes;
+  if (options.bucket_mb) bucket_bytes = static_cast<std::size_t>(*options.bucket_mb) << 20;
   nn::distributed::DataParallel parallel(*model, world,
                                          {.shard = options.shard,
-                                          .bucket_bytes = static_cast<std::size_t>(options.bucket_mb) << 20,
+                                          .bucket_bytes = bucket_bytes,
                                           .reduce_dtype = dtype_from_name(options.reduce_dtype),
+                                          .copy_engines = !options.no_copy_engines,
                                           .max_ctas = options.max_ctas});
   parallel.set_communicating(!options.no_communication);
   optim::AdamW optimizer(parallel.divide({{model->named_parameters(), 1e-4, 0.01}}));
@@ -138,9 +143,8 @@ int main(int argc, char** argv) try {
                  "What the ranks divide: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
-  app.add_option("--bucket-mb", o.bucket_mb, "Megabytes of gradients in a collective, with shards 0 to 2")
-      ->check(positive)
-      ->capture_default_str();
+  app.add_option("--bucket-mb", o.bucket_mb, "Megabytes of gradients in a collective, with shards 0 to 2")->check(positive);
+  app.add_flag("--no-copy-engines", o.no_copy_engines, "Average gradients by NCCL's thread blocks");
   app.add_option("--max-ctas", o.max_ctas, "NCCL's thread blocks beside backward; 0: as many as it chooses")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--reduce-dtype", o.reduce_dtype, "What gradients travel as")

@@ -145,19 +145,23 @@ void bind_data_parallel(py::module_& distributed) {
       "    parallel.step(optimizer, max_norm=1)\n\n"
       "The gradients of the model's own parameters are None then. With 3 their values are there while forward or backward needs "
       "them, else they are NaN. ValueError for another shard, and for 3 where the model is no language model of glade.nn.models.")
-      .def(py::init([](nn::Module& model, const std::optional<ProcessGroup>& group, int shard, std::size_t bucket_bytes,
-                       std::optional<DType> reduce_dtype, std::optional<int> max_ctas) {
-             return std::make_unique<DataParallel>(
-                 model, or_world(group), nn::distributed::DataParallelOptions{shard, bucket_bytes, reduce_dtype, max_ctas});
-           }),
-           arg("model"), py::kw_only(), arg("group") = py::none(), arg("shard") = 0,
-           arg("bucket_bytes") = nn::distributed::DataParallelOptions().bucket_bytes, arg("reduce_dtype") = py::none(),
-           arg("max_ctas") = py::none(), Unlocked(), py::keep_alive<1, 2>(),
-           "A collective starts when bucket_bytes of gradients are final. They travel in reduce_dtype, or as they are: "
-           "\"bfloat16\" "
-           "halves the bytes of float32, and rounds every gradient and their sum. max_ctas is the number of NCCL's thread blocks "
-           "for what runs beside a pass: the fewer, the less they slow the pass, and the longer they take; 0 lets NCCL choose. "
-           "None: 8 with shard 0, else 0.")
+      .def(
+          py::init([](nn::Module& model, const std::optional<ProcessGroup>& group, int shard,
+                      std::optional<std::size_t> bucket_bytes, std::optional<DType> reduce_dtype, bool copy_engines,
+                      std::optional<int> max_ctas) {
+            return std::make_unique<DataParallel>(
+                model, or_world(group),
+                nn::distributed::DataParallelOptions{shard, bucket_bytes, reduce_dtype, copy_engines, max_ctas});
+          }),
+          arg("model"), py::kw_only(), arg("group") = py::none(), arg("shard") = 0, arg("bucket_bytes") = py::none(),
+          arg("reduce_dtype") = py::none(), arg("copy_engines") = true, arg("max_ctas") = py::none(), Unlocked(),
+          py::keep_alive<1, 2>(),
+          "A collective starts when bucket_bytes of gradients are final (None: 25 MB, or 64 MB for copies). They travel in "
+          "reduce_dtype, or as they are: \"bfloat16\" halves the bytes of float32, and rounds every gradient and their sum. "
+          "copy_engines: whether the GPUs of one host average gradients by their copy engines, where NCCL has that (2.28), which "
+          "leaves all multiprocessors to the pass. max_ctas is the number of NCCL's thread blocks "
+          "for what runs beside a pass: the fewer, the less they slow the pass, and the longer they take; 0 lets NCCL choose. "
+          "None: 8 with shard 0, else 0.")
       .def(
           "wait", [](DataParallel& self, const Tensors& more) { self.wait(more); }, arg("more") = Tensors(), Unlocked(),
           "After backward: waits until the gradients are averages (on a GPU the current stream waits). Averages the tensors of "

@@ -58,7 +58,14 @@ namespace nccl {
 
 Id make_id() { detail::throw_no_cuda(); }
 Stream make_stream(int) { detail::throw_no_cuda(); }
-Communicator::Communicator(int device, int size, int, const Id&, int) : device_(device), size_(size) { detail::throw_no_cuda(); }
+bool has_copy_engines() { return false; }
+void* allocate(std::size_t, int) { return nullptr; }
+void deallocate(void*, int) noexcept {}
+Communicator::Communicator(int device, int size, int, const Id&, int max_ctas)
+    : device_(device), size_(size), max_ctas_(max_ctas) {
+  detail::throw_no_cuda();
+}
+bool Communicator::share(void*, std::size_t) const { return false; }
 void Communicator::all_reduce(const Tensors&, ReduceOp, Stream) const {}
 void Communicator::broadcast(const Tensors&, int, Stream) const {}
 void Communicator::all_gather(const Tensor&, const Tensor&, Stream) const {}

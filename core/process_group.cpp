@@ -1,6 +1,7 @@
 #include <glade/core/process_group.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
@@ -149,6 +150,14 @@ struct ProcessGroup::Impl {
   /// Queues f(communicator, stream) behind the current stream's work.
   template <class F>
   Work on_cuda(int max_ctas, const Tensors& tensors, const F& f);
+  /// The same for a collective that can run on copy engines, where the tensors' memory allows it.
+  template <class F>
+  Work copied_on_cuda(int max_ctas, const Tensors& tensors, const F& f);
+  bool is_shared(const Tensor& x) const;
+  Tensor empty_shared(std::int64_t count, const TensorOptions& options);
+  /// False where the GPUs cannot reach each other's memory.
+  bool add_shared(int device, std::size_t bytes);
+  std::vector<std::int64_t> largest(std::vector<std::int64_t> of_ranks) const;
   nccl::Communicator& nccl(int device, int max_ctas);
   /// The same on all ranks.
   void synchronize(mpi::Request& request, Operation operation) const { peers::wait_for(request, peers::name_of(operation)); }
@@ -158,6 +167,15 @@ struct ProcessGroup::Impl {
   peers::Agreement agreement{*control};
   std::map<int, Stream> streams;
   std::map<std::pair<int, int>, std::unique_ptr<nccl::Communicator>> nccls;  // by device and max_ctas
+  /// Memory that the GPUs of all ranks reach, in the same order on all of them. It is kept until the process ends, as graphs may
+  /// hold collectives on it.
+  struct Shared {
+    char* data;
+    std::size_t bytes;
+    std::shared_ptr<std::atomic<bool>> is_used;
+  };
+  std::vector<Shared> shared;
+  bool can_share = true;
 };
 
 nccl::Communicator& ProcessGroup::Impl::nccl(int device, int max_ctas) {
@@ -189,6 +207,64 @@ Work ProcessGroup::Impl::on_cuda(int max_ctas, const Tensors& tensors, const F& 
   of_group.wait(current_stream(device));
   f(communicator, of_group);
   return Work(std::make_unique<CudaWork>(tensors, of_group));
+}
+
+bool ProcessGroup::Impl::is_shared(const Tensor& x) const {
+  const auto* const at = static_cast<const char*>(x.raw_data());
+  return std::ranges::any_of(shared, [at](const Shared& s) { return at >= s.data && at < s.data + s.bytes; });
+}
+
+template <class F>
+Work ProcessGroup::Impl::copied_on_cuda(int max_ctas, const Tensors& tensors, const F& f) {
+  const bool copies = std::ranges::all_of(tensors, [this](const Tensor& x) { return is_shared(x); });
+  return on_cuda(copies ? nccl::Communicator::kCopyEngines : max_ctas, tensors, f);
+}
+
+/// Of each number, that of the rank where it is largest.
+std::vector<std::int64_t> ProcessGroup::Impl::largest(std::vector<std::int64_t> of_ranks) const {
+  synchronize(*control->all_reduce(of_ranks.data(), of_ranks.size(), DType::int64, ReduceOp::max), Operation::all_reduce);
+  return of_ranks;
+}
+
+bool ProcessGroup::Impl::add_shared(int device, std::size_t bytes) {
+  void* const memory = nccl::allocate(bytes, device);
+  if (largest({memory == nullptr ? 1 : 0})[0] != 0) {
+    if (memory != nullptr) nccl::deallocate(memory, device);
+    fail<OutOfMemoryError>("empty_shared: a rank has no {} bytes of GPU memory left", bytes);
+  }
+  const nccl::Communicator& copies = nccl(device, nccl::Communicator::kCopyEngines);
+  can_share = copies.share(memory, bytes);
+  if (!can_share) {
+    nccl::deallocate(memory, device);
+    return false;
+  }
+  shared.push_back({static_cast<char*>(memory), bytes, std::make_shared<std::atomic<bool>>(false)});
+  // A graph waits for flags of 1, which the first collective outside of one leaves behind: there must be a later one.
+  const std::int64_t piece = static_cast<std::int64_t>(bytes) / size;
+  const Tensor whole = Tensor::from_blob(memory, {piece * size}, {DType::uint8, {DeviceType::cuda, device}});
+  for (int i = 0; i < 2; ++i) copies.all_gather(whole, whole.as_strided({piece}, {1}, piece * rank), stream(device));
+  return true;
+}
+
+// The ranks agree on each step: they allocate, or refuse, together.
+Tensor ProcessGroup::Impl::empty_shared(std::int64_t count, const TensorOptions& options) {
+  const int device = options.device.index;
+  cuda::check_not_capturing("ProcessGroup::empty_shared", "the GPUs make each other's memory known then; call it before");
+  constexpr std::size_t kPage = std::size_t{2} << 20;
+  const std::size_t wanted = static_cast<std::size_t>(count) * dtype_size(options.dtype);
+  const std::size_t bytes = std::max((wanted + kPage - 1) / kPage, std::size_t{1}) * kPage;
+  const auto free = std::ranges::find_if(shared, [&](const Shared& s) { return s.bytes == bytes && !*s.is_used; });
+  const std::int64_t size_asked = static_cast<std::int64_t>(bytes), found = free - shared.begin();
+  nccl(device, 0);  // throws where NCCL is missing
+  const auto all = largest({size_asked, -size_asked, found, -found, nccl::has_copy_engines() && can_share ? 0 : 1});
+  if (all[0] != -all[1]) fail<ShapeError>("empty_shared: the ranks ask for {} to {} bytes of memory", -all[1], all[0]);
+  if (all[4] != 0) return {};
+  const bool have_one = all[2] == -all[3] && free != shared.end();  // the same one
+  if (!have_one && !add_shared(device, bytes)) return {};
+  const Shared& taken = have_one ? *free : shared.back();
+  cuda::synchronize(device);  // who had it before may still use it
+  *taken.is_used = true;
+  return Tensor::from_blob(taken.data, {count}, options, [is_used = taken.is_used] { *is_used = false; });
 }
 
 namespace {
@@ -282,6 +358,10 @@ void ProcessGroup::barrier() const {
 
 // ---- collectives ---------------------------------------------------------------------------------------------------
 
+Tensor ProcessGroup::empty_shared(std::int64_t count, const TensorOptions& options) const {
+  return impl_ && options.device.is_cuda() ? impl_->empty_shared(count, options) : Tensor();
+}
+
 Work ProcessGroup::all_reduce(const Tensors& tensors, ReduceOp op) const {
   check_reducible(Operation::all_reduce, tensors, op);
   if (!impl_ || tensors.empty()) return {};
@@ -316,7 +396,8 @@ Work ProcessGroup::all_gather(const Tensor& out, const Tensor& in) const {
   if (!impl_) return copy_flat(out, in), Work();
   impl_->agreement.add(Call(Operation::all_gather, 0, {in}));
   if (in.is_cuda())
-    return impl_->on_cuda(max_ctas_, {out, in}, [&](const auto& nccl, Stream stream) { nccl.all_gather(out, in, stream); });
+    return impl_->copied_on_cuda(max_ctas_, {out, in},
+                                 [&](const auto& nccl, Stream stream) { nccl.all_gather(out, in, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->all_gather(in.raw_data(), out.raw_data(), bytes_of(in)));
   return Work(std::make_unique<CpuWork>(Operation::all_gather, Tensors{out, in}, std::move(requests)));
@@ -343,7 +424,8 @@ Work ProcessGroup::all_to_all(const Tensor& out, const Tensor& in) const {
   if (!impl_) return copy_flat(out, in), Work();
   impl_->agreement.add(Call(Operation::all_to_all, 0, {in}));
   if (in.is_cuda())
-    return impl_->on_cuda(max_ctas_, {out, in}, [&](const auto& nccl, Stream stream) { nccl.all_to_all(out, in, stream); });
+    return impl_->copied_on_cuda(max_ctas_, {out, in},
+                                 [&](const auto& nccl, Stream stream) { nccl.all_to_all(out, in, stream); });
   mpi::Requests requests;
   requests.push_back(impl_->data->all_to_all(in.raw_data(), out.raw_data(), bytes_of(in) / static_cast<std::size_t>(size())));
   return Work(std::make_unique<CpuWork>(Operation::all_to_all, Tensors{out, in}, std::move(requests)));

@@ -80,6 +80,13 @@ class ProcessGroup {
   /// GPUs once more. ValueError for a negative number.
   ProcessGroup with_max_ctas(int count) const;
 
+  /// Memory [count] of this rank's GPU that the GPUs of all ranks reach: all_gather and all_to_all whose tensors lie in it run on
+  /// the GPUs' copy engines, and leave the multiprocessors to what runs beside them. Its values are not set. All ranks call it,
+  /// with the same arguments, outside of graphs, and let go of it in the same order. Undefined where it cannot be had: on the
+  /// CPU, alone, on GPUs of several hosts or without links, and with NCCL before 2.28. OutOfMemoryError on all ranks where one
+  /// has too little; ShapeError where the ranks ask for different sizes.
+  Tensor empty_shared(std::int64_t count, const TensorOptions& options) const;
+
   /// Reduces each tensor, in place. DTypeError for booleans, and for the average of integers.
   Work all_reduce(const Tensors& tensors, ReduceOp op = ReduceOp::sum) const;
   /// Copies the tensors of rank `root` to those of all ranks.

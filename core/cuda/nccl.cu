@@ -1,4 +1,5 @@
-// NCCL's functions, found by name in its library. Its header is not needed: what is used of it has not changed since NCCL 2.10.
+// NCCL's functions, found by name in its library. Its header is not needed: what is used of it has not changed since NCCL 2.10,
+// or since the release that brought it.
 #include <glade/core/cuda/nccl.h>
 
 #include <dlfcn.h>
@@ -29,11 +30,25 @@ struct Config {
   const char* net_name = nullptr;
 };
 
+/// The same as of NCCL 2.28, the first whose collectives can do without thread blocks.
+struct ConfigOfCopyEngines {
+  static constexpr int kNoThreadBlocks = 2;  // NCCL_CTA_POLICY_ZERO
+  std::size_t size = sizeof(ConfigOfCopyEngines);
+  unsigned magic = 0xcafebeef, version = 22800;
+  int blocking = Config::kUnset, cga_cluster_size = Config::kUnset, min_ctas = Config::kUnset, max_ctas = Config::kUnset;
+  const char* net_name = nullptr;
+  int split_share = Config::kUnset, traffic_class = Config::kUnset;
+  const char* name = nullptr;
+  int collnet = Config::kUnset, cta_policy = kNoThreadBlocks, shrink_share = Config::kUnset, nvls_ctas = Config::kUnset,
+      channels_per_net_peer = Config::kUnset, nvlink_centric = Config::kUnset;
+};
+
 /// NCCL's functions, under their names without "nccl".
 struct Library {
+  int (*GetVersion)(int*);
   int (*GetUniqueId)(UniqueId*);
   int (*CommInitRank)(Handle*, int size, UniqueId, int rank);
-  int (*CommInitRankConfig)(Handle*, int size, UniqueId, int rank, const Config*);  // null before NCCL 2.14
+  int (*CommInitRankConfig)(Handle*, int size, UniqueId, int rank, const void* config);  // null before NCCL 2.14
   int (*AllReduce)(const void*, void*, std::size_t, int type, int op, Handle, cudaStream_t);
   int (*Broadcast)(const void*, void*, std::size_t, int type, int root, Handle, cudaStream_t);
   int (*AllGather)(const void*, void*, std::size_t, int type, Handle, cudaStream_t);
@@ -43,7 +58,11 @@ struct Library {
   int (*GroupStart)();
   int (*GroupEnd)();
   const char* (*GetErrorString)(int);
-  const char* (*GetLastError)(Handle);  // null before NCCL 2.13
+  const char* (*GetLastError)(Handle);   // null before NCCL 2.13
+  int (*MemAlloc)(void**, std::size_t);  // these from NCCL 2.28 on, null before
+  int (*MemFree)(void*);
+  int (*CommWindowRegister)(Handle, void*, std::size_t, Handle* window, int flags);
+  int (*AlltoAll)(const void*, void*, std::size_t, int type, Handle, cudaStream_t);
 
   Library();
 };
@@ -70,6 +89,7 @@ Library::Library() {
       fail<DistributedError>("NCCL: the library has no {}; glade needs NCCL 2.10 or newer", name);
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
   };
+  find(GetVersion, "ncclGetVersion");
   find(GetUniqueId, "ncclGetUniqueId");
   find(CommInitRank, "ncclCommInitRank");
   find(CommInitRankConfig, "ncclCommInitRankConfig", false);
@@ -83,6 +103,10 @@ Library::Library() {
   find(GroupEnd, "ncclGroupEnd");
   find(GetErrorString, "ncclGetErrorString");
   find(GetLastError, "ncclGetLastError", false);
+  find(MemAlloc, "ncclMemAlloc", false);
+  find(MemFree, "ncclMemFree", false);
+  find(CommWindowRegister, "ncclCommWindowRegister", false);
+  find(AlltoAll, "ncclAlltoAll", false);
 }
 
 const Library& library() {
@@ -156,8 +180,31 @@ Stream make_stream(int device) {
   return {device, created};
 }
 
-Communicator::Communicator(int device, int size, int rank, const Id& id, int max_ctas) : device_(device), size_(size) {
+bool has_copy_engines() {
+  int version = 0;
+  check(library().GetVersion(&version), "ncclGetVersion");
+  return version >= 22800 && library().AlltoAll != nullptr;
+}
+
+void* allocate(std::size_t bytes, int device) {
   const cuda::DeviceGuard guard({DeviceType::cuda, device});
+  void* data = nullptr;
+  return library().MemAlloc(&data, bytes) == 0 ? data : nullptr;
+}
+
+void deallocate(void* data, int device) noexcept {
+  const cuda::DeviceGuard guard({DeviceType::cuda, device});
+  library().MemFree(data);
+}
+
+Communicator::Communicator(int device, int size, int rank, const Id& id, int max_ctas)
+    : device_(device), size_(size), max_ctas_(max_ctas) {
+  const cuda::DeviceGuard guard({DeviceType::cuda, device});
+  if (max_ctas == kCopyEngines) {
+    const ConfigOfCopyEngines config;
+    check(library().CommInitRankConfig(&handle_, size, {id}, rank, &config), "ncclCommInitRankConfig");
+    return;
+  }
   if (max_ctas == 0 || library().CommInitRankConfig == nullptr) {
     check(library().CommInitRank(&handle_, size, {id}, rank), "ncclCommInitRank");
     return;
@@ -201,6 +248,9 @@ void Communicator::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp 
 void Communicator::all_to_all(const Tensor& out, const Tensor& in, Stream stream) const {
   const cuda::DeviceGuard guard({DeviceType::cuda, device_});
   const std::size_t piece = count(in) / static_cast<std::size_t>(size_), bytes = piece * dtype_size(in.dtype());
+  if (max_ctas_ == kCopyEngines)
+    return check(library().AlltoAll(in.raw_data(), out.raw_data(), piece, type(in.dtype()), handle_, cuda_stream(stream)),
+                 "ncclAlltoAll", handle_);
   Group group;
   for (int peer = 0; peer < size_; ++peer) {
     const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
@@ -222,6 +272,14 @@ void Communicator::send(const Tensor& x, int to, Stream stream) const {
 void Communicator::receive(const Tensor& x, int from, Stream stream) const {
   const cuda::DeviceGuard guard({DeviceType::cuda, device_});
   check(library().Recv(x.raw_data(), count(x), type(x.dtype()), from, handle_, cuda_stream(stream)), "ncclRecv", handle_);
+}
+
+bool Communicator::share(void* data, std::size_t bytes) const {
+  constexpr int kForCollectives = 1;  // NCCL_WIN_COLL_SYMMETRIC
+  const cuda::DeviceGuard guard({DeviceType::cuda, device_});
+  Handle window = nullptr;
+  check(library().CommWindowRegister(handle_, data, bytes, &window, kForCollectives), "ncclCommWindowRegister", handle_);
+  return window != nullptr;
 }
 
 }  // namespace glade::nccl

@@ -5,6 +5,7 @@
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
 #include <glade/core/generator.h>
+#include <glade/nn/distributed/gradient_blocks.h>
 #include <glade/nn/distributed/shards.h>
 
 namespace glade::nn::distributed {
@@ -33,7 +34,8 @@ void broadcast_state(const Module& model, const ProcessGroup& group) {
 DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallelOptions& options)
     : group_(std::move(group)), beside_(group_), options_(options) {
   if (options.shard < 0 || options.shard > 3) fail<ValueError>("DataParallel: shard is {}, expected 0 to 3", options.shard);
-  constexpr int kFewCtas = 8;  // measured
+  constexpr int kFewCtas = 8;  // measured, as are these sizes
+  constexpr std::size_t kBucket = std::size_t{25} << 20, kCopiedBucket = std::size_t{64} << 20;
   if (!options_.max_ctas) options_.max_ctas = options.shard == 0 ? kFewCtas : 0;
   if (*options_.max_ctas < 0) fail<ValueError>("DataParallel: max_ctas is {}, expected 0 or more", *options_.max_ctas);
   if (options.reduce_dtype && !is_floating(*options.reduce_dtype))
@@ -41,6 +43,10 @@ DataParallel::DataParallel(Module& model, ProcessGroup group, const DataParallel
   if (group_.size() == 1) return;
   beside_ = group_.with_max_ctas(*options_.max_ctas);
   broadcast_state(model, group_);
+  if (options.shard == 0 && options.copy_engines)
+    blocks_ =
+        GradientBlocks::make(model.parameters(), group_, options.reduce_dtype, options.bucket_bytes.value_or(kCopiedBucket));
+  if (!options_.bucket_bytes) options_.bucket_bytes = kBucket;
   if (options.shard > 0) shards_ = std::make_unique<Shards>(model, group_, options_);
   for (const Tensor& x : model.parameters())
     if (x.requires_grad())
@@ -64,6 +70,7 @@ void DataParallel::leave_multiprocessors(int count) {
 /// Called in backward, with the stream as the current one on which the gradient is final.
 void DataParallel::add(const Tensor& parameter) {
   if (!is_communicating_ && (!shards_ || shards_->what() == Shard::optimizer)) return;
+  if (blocks_) return blocks_->add(parameter);
   leave_multiprocessors(*options_.max_ctas);
   if (shards_) return shards_->add_gradient(parameter);
   const Tensor gradient = parameter.grad();
@@ -76,7 +83,7 @@ void DataParallel::add(const Tensor& parameter) {
     if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
   }
   if (++added_ == hooks_.size()) start(group_);  // nothing is left to hide it behind
-  else if (bytes_ >= options_.bucket_bytes) start(beside_);
+  else if (bytes_ >= *options_.bucket_bytes) start(beside_);
 }
 
 /// Sends the gradients that are final, and `more`. On a GPU all of it happens on the group's stream, behind those on which they
@@ -113,12 +120,15 @@ void DataParallel::wait(const Tensors& more) {
   if (group_.size() == 1) return;
   if (shard() < 3) leave_multiprocessors(0);  // parameters are gathered in the next forward pass as well
   if (shards_) shards_->reduce_rest();
+  if (blocks_) final_ = blocks_->take_rest();
   start(group_, more);
   if (shards_) shards_->finish_reduce();
   for (Bucket& bucket : buckets_) bucket.finish();
-  if (!buckets_.empty())
-    if (const Device device = buckets_.back().gradients.front().device(); device.is_cuda())
-      current_stream(device.index).wait(group_.stream(device.index));
+  const bool copied = blocks_ && blocks_->finish();
+  if (copied || !buckets_.empty()) {
+    const Device device = copied ? hooks_.front().first.device() : buckets_.back().gradients.front().device();
+    if (device.is_cuda()) current_stream(device.index).wait(group_.stream(device.index));
+  }
   buckets_.clear();
   added_ = 0;
 }

@@ -12,6 +12,7 @@
 
 namespace glade::nn::distributed {
 
+class GradientBlocks;
 class Shards;
 
 /// What data parallel training divides, and how it communicates.
@@ -19,10 +20,15 @@ struct DataParallelOptions {
   /// What the ranks divide among them instead of having all of it (ZeRO, arXiv 1910.02054): 0 nothing, 1 the optimizer's state, 2
   /// the gradients too, 3 the parameters too.
   int shard = 0;
-  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< gradients that a collective takes together
+  /// Gradients that a collective takes together. Without a number 25 MB, or 64 MB where GPUs copy them.
+  std::optional<std::size_t> bucket_bytes = std::nullopt;
   /// What gradients travel as; without one, as they are. bfloat16 halves the bytes of float32, and rounds every gradient and
   /// their sum.
   std::optional<DType> reduce_dtype = std::nullopt;
+  /// Whether the GPUs of one host average gradients by their copy engines, where NCCL has that (2.28): the pass beside them keeps
+  /// all multiprocessors. It needs memory for the gradients of all parameters, for as long as this lives. Not with a
+  /// reduce_dtype.
+  bool copy_engines = true;
   /// NCCL's thread blocks for what runs beside a pass (ProcessGroup::with_max_ctas), and the multiprocessors that its matrix
   /// products leave to them: the fewer, the less they slow the pass, and the longer they take. What the pass no longer hides, the
   /// last gradients for one, takes as many as NCCL chooses. 0: so does all. Without a number it is 8 where nothing is divided,
@@ -97,7 +103,8 @@ class DataParallel {
 
   ProcessGroup group_, beside_;  // the same; beside_ has max_ctas
   DataParallelOptions options_;
-  std::unique_ptr<Shards> shards_;  // null where nothing is divided
+  std::unique_ptr<Shards> shards_;          // null where nothing is divided
+  std::unique_ptr<GradientBlocks> blocks_;  // null where gradients do not travel by copies
   std::vector<std::pair<Tensor, std::uint64_t>> hooks_;
   bool is_communicating_ = true;
   Tensors final_;  // gradients

@@ -8,6 +8,7 @@
 #include <glade/autograd/weight_copy.h>
 #include <glade/core/format.h>
 #include <glade/core/graph.h>
+#include <glade/ops/collective/average_pieces.h>
 #include <glade/ops/elementwise/inplace.h>
 
 namespace glade::nn::distributed {
@@ -47,7 +48,10 @@ FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup grou
   piece_ = rounded_up((end + group_.size() - 1) / group_.size(), kAligned);
   const std::int64_t total = piece_ * group_.size(), first = piece_ * group_.rank();
 
-  const Tensor block = zeros({total}, options);
+  // The new values of all ranks then come by copies.
+  Tensor block = options_.frees ? Tensor() : group_.empty_shared(total, options);
+  if (block.defined()) fill_data(block, 0);
+  else block = zeros({total}, options);
   for (const FlatParameter& p : parameters_)
     copy_data(elements(block, p.begin, p.parameter.numel()),
               p.parameter.detach().as_strided({p.parameter.numel()}, {1}, p.parameter.offset()));
@@ -77,6 +81,13 @@ Tensor FlatParameters::in_piece(const Tensor& piece, const FlatParameter& parame
   return elements(piece, begin < end ? parameter.begin + begin - piece_ * group_.rank() : 0, end - begin);
 }
 
+void FlatParameters::set_slot(const Tensor& slot, bool stays) {
+  release();
+  slot_ = slot;
+  slot_stays_ = stays;
+  slot_has_values_ = false;
+}
+
 std::size_t FlatParameters::gathered_bytes() const {
   const std::shared_ptr<Storage> gathered = gathered_.lock();
   return gathered ? gathered->bytes() : 0;
@@ -102,20 +113,25 @@ void FlatParameters::show() {
 
 // ---- values ----------------------------------------------------------------------------------------------------------
 
-void FlatParameters::start_gather(const ProcessGroup& group, std::optional<DType> as) {
+void FlatParameters::start_gather(const ProcessGroup& group, std::optional<DType> as, bool in_pass) {
   if (!options_.frees || values_.defined()) return;
   const Device device = mine_.device();
   if (device.is_cuda()) cuda::check_not_capturing("gathering parameters", "their memory changes from step to step");
   const DType dtype = as.value_or(mine_.dtype());
-  values_ = empty({piece_ * group_.size()}, {dtype, device});
+  const bool in_slot = slot_.defined() && slot_.dtype() == dtype && (in_pass || slot_stays_);
+  values_ = in_slot ? elements(slot_, 0, size()) : empty({size()}, {dtype, device});
   gathered_ = values_.storage();
+  if (in_slot && slot_has_values_) return;
+  slot_has_values_ = in_slot && slot_stays_;
+  const Tensor mine = elements(values_, piece_ * group_.rank(), piece_);
   std::optional<StreamGuard> guard;
-  if (device.is_cuda() && dtype != mine_.dtype()) {  // the cast is hidden too
+  if (device.is_cuda()) {  // the cast is hidden too
     const Stream stream = group.stream(device.index);
     stream.wait(current_stream(device.index));
     guard.emplace(stream);
   }
-  gathering_ = group.all_gather(values_, to_data(mine_.detach(), dtype));
+  copy_data(mine, mine_.detach());
+  gathering_ = group.all_gather(values_, mine);
 }
 
 void FlatParameters::gather() {
@@ -125,7 +141,7 @@ void FlatParameters::gather() {
 
 void FlatParameters::gather_values() {
   if (values_.defined() && values_.dtype() != mine_.dtype()) release();
-  start_gather(group_, {});
+  start_gather(group_, {}, false);
   gather();
 }
 
@@ -144,6 +160,7 @@ void FlatParameters::release() {
 }
 
 void FlatParameters::start_update() {
+  slot_has_values_ = false;
   if (options_.frees) return release();
   gathering_ = group_.all_gather(values_, mine_.detach());
 }
@@ -190,7 +207,8 @@ void FlatParameters::start_reduce(const ProcessGroup& group) {
     guard.emplace(stream);
   }
   const TensorOptions options{options_.reduce_dtype.value_or(mine_.dtype()), device};
-  const Tensor block = empty({piece_ * group.size()}, options);
+  const bool copies = exchange_.received.defined();
+  const Tensor block = copies ? elements(exchange_.sent, 0, size()) : empty({size()}, options);
   std::int64_t end = 0;
   const auto fill_up_to = [&](std::int64_t begin) {
     if (begin > end) fill_data(elements(block, end, begin - end), 0);
@@ -205,6 +223,11 @@ void FlatParameters::start_reduce(const ProcessGroup& group) {
   }
   fill_up_to(block.numel());
   averages_ = empty({piece_}, options);
+  if (copies) {
+    const Tensor received = elements(exchange_.received, 0, size());
+    group.all_to_all(received, block).wait();
+    return average_pieces(averages_, received, group.size());
+  }
   reducing_ = group.reduce_scatter(averages_, block, ReduceOp::average);
   if (device.is_cuda()) reducing_.wait();  // the stream is the collective's own: the block goes behind it
 }

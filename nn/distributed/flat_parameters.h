@@ -31,6 +31,12 @@ struct FlatOptions {
   std::optional<DType> reduce_dtype = std::nullopt;  ///< What gradients travel as; without one, as they are.
 };
 
+/// Memory that the GPUs of all ranks reach (ProcessGroup::empty_shared), through which all blocks reduce their gradients one
+/// after the other. Undefined where there is none.
+struct Exchange {
+  Tensor sent, received;
+};
+
 class FlatParameters {
  public:
   /// Moves the parameters, which are contiguous, of one dtype and on one device, into a block. The groups below are `group`, or
@@ -43,8 +49,19 @@ class FlatParameters {
   /// The part of a parameter, from where to where among its own elements, that is in a rank's piece.
   std::pair<std::int64_t, std::int64_t> part(const FlatParameter& parameter, int rank) const;
 
+  std::int64_t size() const { return piece_ * group_.size(); }  ///< Elements of the block.
+  /// The dtype in which gather() gathers, and what gradients travel as.
+  DType gathered_dtype() const { return options_.copies.value_or(mine_.dtype()); }
+  DType reduced_dtype() const { return options_.reduce_dtype.value_or(mine_.dtype()); }
+  bool frees() const { return options_.frees; }
+  /// Reduces by copies from now on; `exchange` has size() elements of reduced_dtype() and more.
+  void set_exchange(const Exchange& exchange) { exchange_ = exchange; }
+  /// Gathers into shared memory from now on, size() elements of gathered_dtype(), instead of new memory each time; an undefined
+  /// tensor ends it. What is gathered `stays` there until the next update, or else until another block is gathered there.
+  void set_slot(const Tensor& slot, bool stays);
+
   /// Starts to gather the pieces of all ranks, unless they are there.
-  void start_gather(const ProcessGroup& group) { start_gather(group, options_.copies); }
+  void start_gather(const ProcessGroup& group) { start_gather(group, options_.copies, true); }
   /// Waits for that, and gives the parameters their values, or copies.
   void gather();
   /// Gives the parameters their values, not copies alone.
@@ -69,7 +86,7 @@ class FlatParameters {
   bool is_outdated() const { return mine_.storage()->version() != version_; }
 
  private:
-  void start_gather(const ProcessGroup& group, std::optional<DType> as);
+  void start_gather(const ProcessGroup& group, std::optional<DType> as, bool in_pass);
   /// Where a parameter's part that is in this rank's piece lies in `piece`.
   Tensor in_piece(const Tensor& piece, const FlatParameter& parameter) const;
   /// Makes the parameters, or their copies, views of the block.
@@ -83,6 +100,9 @@ class FlatParameters {
   Tensor mine_;                // this rank's piece
   std::uint64_t version_ = 0;  // of its storage that all ranks know
   std::weak_ptr<Storage> gathered_;
+  Exchange exchange_;
+  Tensor slot_;
+  bool slot_stays_ = false, slot_has_values_ = false;
   bool is_shown_ = false;
   Work gathering_, reducing_;
   std::size_t arrived_ = 0;      // gradients

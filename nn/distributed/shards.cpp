@@ -1,6 +1,7 @@
 #include <glade/nn/distributed/shards.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include <glade/autograd/node.h>
@@ -50,13 +51,17 @@ std::set<const TensorImpl*> read_as_copies(models::CausalLM& model) {
 }  // namespace
 
 Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptions& options)
-    : group_(group), beside_(group.with_max_ctas(options.max_ctas.value_or(0))), shard_(static_cast<Shard>(options.shard)) {
+    : group_(group),
+      beside_(group.with_max_ctas(options.max_ctas.value_or(0))),
+      shard_(static_cast<Shard>(options.shard)),
+      copies_(options.copy_engines) {
   NamedTensors divided = model.named_parameters();
   std::erase_if(divided, [](const auto& entry) { return !entry.second.requires_grad(); });
   if (divided.empty()) fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", options.shard);
   FlatOptions how{.reduce_dtype = options.reduce_dtype};
   if (shard_ != Shard::parameters) {
-    for (const NamedTensors& list : cut(divided, options.bucket_bytes)) make_block(list, how);
+    for (const NamedTensors& list : cut(divided, *options.bucket_bytes)) make_block(list, how);
+    make_exchange();
     return;
   }
   auto* const language_model = dynamic_cast<models::CausalLM*>(&model);
@@ -88,7 +93,54 @@ Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptio
       if (const Place* const place = find(x); place != nullptr && std::ranges::count(of, place->block) == 0)
         of.push_back(place->block);
   }
+  make_exchange();
   gather_around(*language_model);
+}
+
+void Shards::make_exchange() {
+  if (!copies_) return;
+  const TensorOptions options = blocks_.front()->parameters().front().shard.options();
+  std::int64_t largest = 0;
+  for (const auto& block : blocks_) largest = std::max(largest, block->size());
+  const DType dtype = blocks_.front()->reduced_dtype();
+  const Tensor sent = group_.empty_shared(largest, {dtype, options.device});
+  const Tensor received = sent.defined() ? group_.empty_shared(largest, {dtype, options.device}) : Tensor();
+  copies_ = received.defined();
+  for (const auto& block : blocks_)
+    if (copies_) block->set_exchange({sent, received});
+}
+
+// Where backward computes the layers again, nothing but the layer at hand and the next one needs values: they take turns in two
+// slots. Else, and for the head, the tape holds the values until backward has used them: they have slots of their own.
+void Shards::make_slots(bool stay) {
+  slots_stay_ = stay;
+  if (!copies_) return;
+  for (const auto& block : blocks_) block->set_slot({}, false);
+  const Device device = blocks_.front()->parameters().front().parameter.device();
+  const auto bytes_of = [](const FlatParameters& block) {
+    return block.size() * static_cast<std::int64_t>(dtype_size(block.gathered_dtype()));
+  };
+  const auto parts_with = [this](const FlatParameters* block) {
+    return std::ranges::count_if(parts_, [&](const auto& part) { return std::ranges::count(part, block) > 0; });
+  };
+  const auto view = [](const Tensor& bytes, const FlatParameters& block) {
+    return Tensor::from_blob(bytes.raw_data(), {block.size()}, {block.gathered_dtype(), bytes.device()}, [bytes] {});
+  };
+  const auto memory = [&](std::int64_t bytes) { return group_.empty_shared(bytes, {DType::uint8, device}); };
+  std::int64_t largest = 0;
+  for (const auto& part : parts_)
+    for (const FlatParameters* const block : part)
+      if (block->frees() && parts_with(block) == 1) largest = std::max(largest, bytes_of(*block));
+  const std::array<Tensor, 2> turns = stay ? std::array<Tensor, 2>() : std::array{memory(largest), memory(largest)};
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    bool has_turn = false;
+    for (FlatParameters* const block : parts_[i]) {
+      if (!block->frees() || (i > 0 && std::ranges::count(parts_[i - 1], block) > 0)) continue;
+      const bool in_turn = !stay && i + 1 < parts_.size() && parts_with(block) == 1 && !std::exchange(has_turn, true);
+      const Tensor bytes = in_turn ? turns[i % 2] : memory(bytes_of(*block));
+      if (bytes.defined()) block->set_slot(view(bytes, *block), !in_turn);
+    }
+  }
 }
 
 void Shards::make_block(const NamedTensors& parameters, const FlatOptions& options) {
@@ -177,6 +229,7 @@ void Shards::release(std::int64_t part) {
 
 /// Backward comes here when all of the part has run.
 Tensor Shards::before(std::int64_t part, const Tensor& x) {
+  if (const bool stay = !model_->model.recompute; part == 0 && slots_stay_ != stay) make_slots(stay);
   start_gather(part);
   start_gather(part + 1);
   gather(part);

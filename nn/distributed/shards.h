@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <glade/nn/distributed/data_parallel.h>
@@ -55,6 +56,10 @@ class Shards {
 
  private:
   void make_block(const NamedTensors& parameters, const FlatOptions& options);
+  /// Takes the memory through which GPUs reduce by copies, where there is such memory.
+  void make_exchange();
+  /// The same for the memory that parts are gathered in.
+  void make_slots(bool stay);
   void gather_around(models::CausalLM& model);
   Tensor before(std::int64_t part, const Tensor& x);
   Tensor after(std::int64_t part, const Tensor& x);
@@ -66,10 +71,13 @@ class Shards {
   Shard shard_;
   std::vector<std::unique_ptr<FlatParameters>> blocks_;
   std::map<const TensorImpl*, Place> places_, places_of_shards_;
-  std::deque<FlatParameters*> reducing_;             // in the order in which they began
-  std::size_t complete_ = 0;                         // blocks that have all gradients of a pass
-  models::CausalLM* model_ = nullptr;                // these two with Shard::parameters
+  std::deque<FlatParameters*> reducing_;  // in the order in which they began
+  std::size_t complete_ = 0;              // blocks that have all gradients of a pass
+  // These with Shard::parameters.
+  models::CausalLM* model_ = nullptr;
   std::vector<std::vector<FlatParameters*>> parts_;  // the blocks that each part of the model reads
+  std::optional<bool> slots_stay_;                   // undefined before the first pass
+  bool copies_ = false;
 };
 
 }  // namespace glade::nn::distributed

@@ -79,7 +79,7 @@ Tensors joined_gradients(const Node& node, const Tensor& x, const Shape& x_shape
   }
   std::vector<std::int64_t> rows;
   for (const Tensor& copy : copies) rows.push_back(copy.size(0));
-  const Tensors of_weights = split_rows(weight_gradient(node, 1, grads, rows_of(x), DType::float32), rows);
+  const Tensors of_weights = split_rows(weight_gradient(node, 1, grads, rows_of(x), DType::float32, rows.size()), rows);
   out.insert(out.end(), of_weights.begin(), of_weights.end());
   return out;
 }

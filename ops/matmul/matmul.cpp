@@ -1,6 +1,6 @@
 #include <glade/ops/matmul/matmul.h>
 
-#include <glade/autograd/node.h>
+#include <glade/autograd/gradient_memory.h>
 #include <glade/autograd/running_pass.h>
 #include <glade/core/accumulate.h>
 #include <glade/core/dispatch.h>
@@ -146,9 +146,11 @@ Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias, co
   return product(x, transposed, bias, addend);
 }
 
-Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype) {
+Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype,
+                       std::size_t count) {
   if (!node.needs_grad(input)) return {};
-  const Tensor out = empty({grad.size(1), x.size(1)}, {dtype == DType::float32 ? dtype : x.dtype(), x.device()});
+  const Tensor out = autograd::empty_leaf_gradients(node, input, count, {grad.size(1), x.size(1)},
+                                                    {dtype == DType::float32 ? dtype : x.dtype(), x.device()});
   const auto multiply = [transposed = transpose(grad, 0, 1), x](const Tensor& product) { multiply_into(product, transposed, x); };
   if (node.leads_to_leaf(input) && out.dtype() == dtype) autograd::defer(out, multiply);
   else multiply(out);

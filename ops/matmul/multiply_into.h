@@ -16,8 +16,10 @@ Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias = {
 /// who makes something else of them at once.
 Tensors linears_made(const Tensor& x, const Tensors& weights, const std::function<Tensors(const Tensors& copies)>& make);
 /// The gradient of the weight of such a product, input number `input` of the node: grad^T x for grad [rows, out], x [rows, in],
-/// in `dtype`. Undefined where it is not wanted. A leaf's is deferred (autograd/running_pass.h).
-Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype);
+/// in `dtype`. Undefined where it is not wanted. A leaf's is deferred (autograd/running_pass.h). With a `count`, the gradients of
+/// so many weights from `input` on, one below the other.
+Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype,
+                       std::size_t count = 1);
 /// x [..., n] as one matrix.
 Tensor rows_of(const Tensor& x);
 

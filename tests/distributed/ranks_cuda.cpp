@@ -105,6 +105,55 @@ TEST_F(CudaRanks, CollectivesAreCapturedInGraphs) {
   }
 }
 
+// Between copy engines where there are any, and by thread blocks else.
+TEST_F(CudaRanks, SharedMemoryHasTheSameCollectives) {
+  const std::int64_t size = world().size(), rank = world().rank();
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::uint8})
+    for (const std::int64_t piece : {1, 64, 12'345, 3 << 20}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(piece));
+      const Tensor a = world().empty_shared(size * piece, {dtype, gpu()}), b = world().empty_shared(size * piece, {dtype, gpu()});
+      if (!a.defined()) GTEST_SKIP() << "the GPUs cannot share memory";
+      const Tensor x = to_data(values({size * piece}, dtype, world().rank()), gpu());
+      const auto part = [&](const Tensor& t, std::int64_t i) { return t.as_strided({piece}, {1}, i * piece); };
+      const auto expected_all = all_to_all(x, world()), expected_pieces = all_gather(part(x, rank), world());
+      for (int i = 0; i < 3; ++i) {
+        copy_data(a, x);
+        world().all_to_all(b, a).wait();
+        EXPECT_TRUE(all(eq(b, expected_all)).item<bool>());
+        world().all_gather(a, part(a, rank)).wait();
+        EXPECT_TRUE(all(eq(a, expected_pieces)).item<bool>());
+      }
+    }
+  const bool last = rank == size - 1;
+  EXPECT_TRUE(throws_with<ShapeError>([&] { world().empty_shared(last ? 1 << 22 : 1 << 23, {DType::uint8, gpu()}); },
+                                      "empty_shared: the ranks ask for"));
+  EXPECT_FALSE(world().empty_shared(64, {DType::float32, kCPU}).defined());
+  EXPECT_FALSE(ProcessGroup().empty_shared(64, {DType::float32, gpu()}).defined());
+}
+
+TEST_F(CudaRanks, CopiesBetweenGPUsAreCapturedInGraphs) {
+  const std::int64_t size = world().size(), count = size << 18;
+  const Tensor a = world().empty_shared(count, {DType::float32, gpu()}), b = world().empty_shared(count, {DType::float32, gpu()});
+  if (!a.defined()) GTEST_SKIP() << "the GPUs cannot share memory";
+  const Tensor x = zeros({count}, a.options());
+  const auto f = [&] {
+    copy_data(a, x);
+    world().all_to_all(b, a).wait();
+    copy_data(b, b * 2);
+    world().all_gather(b, b.as_strided({count / size}, {1}, world().rank() * count / size)).wait();
+  };
+  cuda::Graph graph(gpu().index);
+  graph.capture(f);
+  for (int i = 0; i < 30; ++i) {
+    copy_data(x, to_data(values({count}, DType::float32, world().rank() + i), gpu()));
+    f();
+    const Tensor expected = clone(b);
+    fill_data(b, 0);
+    graph.replay();
+    EXPECT_TRUE(all(eq(b, expected)).item<bool>()) << "replay " << i;
+  }
+}
+
 TEST_F(CudaRanks, DisagreementIsAnErrorOnEveryRank) {
   // Of shapes that no other test has: a rank that made the same call before would find out later.
   const bool last = world().rank() == world().size() - 1;
@@ -197,7 +246,8 @@ enum class Share { sequences, tokens };
 
 /// The losses of training on the same global batches.
 std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Device device, Share share = Share::sequences,
-                          int shard = 0, std::optional<DType> reduce = std::nullopt) {
+                          int shard = 0, std::optional<DType> reduce = std::nullopt, bool copy_engines = true,
+                          bool recompute = false) {
   constexpr std::int64_t kSequences = 8, kTokens = 256;
   const ProcessGroup group = mode == Mode::alone ? ProcessGroup() : world;
   nn::models::GLAConfig config;
@@ -209,8 +259,10 @@ std::vector<double> train(Mode mode, DType dtype, const ProcessGroup& world, Dev
   manual_seed(3 + (mode == Mode::alone ? 0 : static_cast<std::uint64_t>(group.rank())));
   nn::models::GLAForCausalLM model(config);
   model.to(device);
+  model.model.recompute = recompute;
   if (share == Share::tokens) model.set_sequence_group(group);
-  nn::distributed::DataParallel parallel(model, group, {.shard = shard, .bucket_bytes = 1 << 18, .reduce_dtype = reduce});
+  nn::distributed::DataParallel parallel(
+      model, group, {.shard = shard, .bucket_bytes = 1 << 18, .reduce_dtype = reduce, .copy_engines = copy_engines});
   nn::optim::AdamW optimizer(parallel.divide(nn::optim::decay_matrices(model.named_parameters(), 1e-3, 0.01)));
   const auto step = [&](const Tensors& batch) {
     const Tensor loss = model.loss(batch[0], batch[1]), shown = loss.detach();
@@ -256,6 +308,20 @@ TEST_F(CudaRanks, DividedTrainingHasTheLossesOfOneGPU) {
       const auto together = train(Mode::eager, DType::float32, world(), gpu(), share, shard);
       for (std::size_t i = 0; i < 10; ++i)
         EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]) << "shard " << shard << ", step " << i;
+    }
+}
+
+TEST_F(CudaRanks, TrainingByThreadBlocksHasTheLossesOfTrainingByCopies) {
+  for (const int shard : {0, 1, 2, 3})
+    for (const bool other : {false, true}) {  // in graphs, or with layers that take turns in memory
+      const Mode mode = other && shard < 3 ? Mode::graphed : Mode::eager;
+      const auto run = [&](bool copies) {
+        return train(mode, DType::float32, world(), gpu(), Share::sequences, shard, std::nullopt, copies, other && shard == 3);
+      };
+      const auto copies = run(true), blocks = run(false);
+      for (std::size_t i = 0; i < 10; ++i)
+        EXPECT_NEAR(copies[i], blocks[i], 1e-4 * blocks[i]) << "shard " << shard << ", step " << i;
+      EXPECT_EQ(run(true), copies) << "shard " << shard;
     }
 }
 
