@@ -108,7 +108,10 @@ int run(const Options& options) {
     if (i >= 0) times.push_back(seconds() - begin);
   }
   std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-  const double rate = static_cast<double>(world.size() * options.batch * options.seq_len) / times[times.size() / 2];
+  const Tensor slowest =
+      full({1}, times[times.size() / 2], {DType::float64, kCPU});  // ranks that do not wait for one another differ
+  world.all_reduce({slowest}, ReduceOp::max).wait();
+  const double time = slowest.item<double>(), rate = static_cast<double>(world.size() * options.batch * options.seq_len) / time;
   const cuda::MemoryStats memory = device.is_cuda() ? cuda::memory_stats(device.index) : cuda::MemoryStats{};
   ProcessGroup::shutdown();
   if (world.rank() > 0) return 0;
@@ -117,7 +120,7 @@ int run(const Options& options) {
       "first step after {:.2f} s, loss {:.4f} -> {:.4f}\n",
       world.size() > 1 ? fmt::format("{} ranks, shard {}, ", world.size(), parallel.shard()) : "",
       options.sequence_parallel ? "shared sequences, " : "", options.model, options.size, options.batch, options.seq_len,
-      options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * times[times.size() / 2],
+      options.dtype, rate, 100 * 6 * parameters * rate / world.size() / kPeakFlops, 1e3 * time,
       static_cast<double>(memory.peak_allocated) / (1 << 30), static_cast<double>(memory.allocated) / (1 << 30), first_step,
       first_loss, loss.item<double>());
   return 0;

@@ -33,7 +33,12 @@ GradientBlocks::GradientBlocks(const Tensors& parameters, const ProcessGroup& gr
   // From the last parameter on, as backward comes to them; those of a block in their order, as one product may make several.
   for (std::size_t last = parameters.size(); last > 0;) {
     std::size_t first = last;
-    for (std::int64_t count = 0; first > 0 && count < full;) count += rounded_up(parameters[--first].numel(), kAligned);
+    for (std::int64_t count = 0; first > 0 && count < full;) {
+      const std::int64_t more = rounded_up(parameters[first - 1].numel(), kAligned);
+      if (count > 0 && more >= full) break;  // the embedding's gradient comes late
+      count += more;
+      --first;
+    }
     Block& block = blocks_.emplace_back();
     block.begin = end;
     for (std::size_t i = first; i < last; ++i) {

@@ -138,6 +138,8 @@ def run(ranks, *arguments):
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_pml": "ob1", "GLADE_DISTRIBUTED_TIMEOUT": "30",
     }  # fmt: skip
+    if 0 < glade.cuda.device_count() < ranks:
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # then all of them train on the CPU
     command = ["mpirun", "-n", str(ranks), sys.executable, *arguments]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
