@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/node.h>
-#include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/arguments.h>
+#include <glade/ops/linear_attention/exchange.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -16,6 +17,7 @@ namespace glade {
 
 using autograd::Node;
 using autograd::SavedTensor;
+using linear_attention::Exchange;
 
 namespace {
 
@@ -63,32 +65,6 @@ struct States {
   Decays decays;
 };
 
-/// What the tokens of a rank do to a state. No gradients.
-SegmentEffect effect_of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options) {
-  const Recurrence r =
-      linear_attention::canonical(query, key, value, options, linear_attention::check(query, key, value, options));
-  AttentionProblem problem = linear_attention::problem_of(r, {});
-  problem.states_only = true;
-  const AttentionPlan effect_plan = plan(problem, {.algorithm = options.algorithm}, {}, "recurrent");
-  return GLADE_DISPATCH(query.device(), attention_segment, effect_plan, r);
-}
-
-/// The gradient of the state before a rank's tokens, from those of its outputs and of the state after them, which may be
-/// undefined.
-Tensor gradient_before(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
-                       const Tensor& grad_o, const Tensor& grad_after) {
-  const auto sequences = linear_attention::check(query, key, value, options);
-  const Recurrence r = linear_attention::canonical(query, key, value, options, sequences);
-  if (!grad_o.defined() && !grad_after.defined())
-    return zeros({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
-  AttentionProblem problem = linear_attention::problem_of(r, {.initial_state = true});
-  problem.states_only = true;
-  const Algorithm algorithm = options.backward_algorithm.value_or(options.algorithm);
-  const AttentionPlan effect_plan = plan(problem, {.algorithm = algorithm}, {.algorithm = algorithm}, "recurrent");
-  const Tensor rows = grad_o.defined() ? linear_attention::row_major(grad_o) : grad_o;
-  return GLADE_DISPATCH(query.device(), attention_backward, effect_plan, r, rows, grad_after, GradientMemory()).initial_state;
-}
-
 /// The effects of all ranks, one after the other.
 States join(const SegmentEffect& mine, bool reverse, const ProcessGroup& group) {
   const Tensors all = gather({mine.added, mine.key_decay, mine.value_decay}, group);
@@ -114,17 +90,23 @@ Tensor join_gradients(const Tensor& all_added, Tensor gradient, const Decays& de
   return gradient;
 }
 
-/// The rank that comes first counts its initial state as an effect.
-States exchange_states(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
-                       const ProcessGroup& group) {
-  const NoGradGuard no_grad;
-  SegmentEffect effect = effect_of(query, key, value, options);
-  const bool is_first = group.rank() == (options.reverse ? group.size() - 1 : 0);
-  if (is_first && options.initial_state.defined())
-    effect.added = effect.added + decayed(options.initial_state, effect.key_decay, effect.value_decay);
-  States states = join(effect, options.reverse, group);
-  if (is_first) states.before = options.initial_state;
-  return states;
+/// Of sequences whose tokens all ranks have. The rank that comes first counts its initial state as an effect.
+Exchange exchange_of(const RecurrentOptions& options, const ProcessGroup& group) {
+  const bool reverse = options.reverse, is_first = group.rank() == (reverse ? group.size() - 1 : 0);
+  const auto decays = std::make_shared<Decays>();
+  Exchange exchange;
+  exchange.keeps_initial_state = is_first;
+  exchange.states = [=, first = is_first ? options.initial_state : Tensor()](SegmentEffect effect) -> Exchange::States {
+    if (first.defined()) effect.added = effect.added + decayed(first, effect.key_decay, effect.value_decay);
+    const States states = join(effect, reverse, group);
+    *decays = states.decays;
+    return {states.before, states.last};
+  };
+  exchange.gradient = [=](const Tensor& added, const Tensor& of_last) {
+    const Tensors all = gather({added, of_last}, group);
+    return join_gradients(all[0], all[1].defined() ? sum(all[1], {0}) : Tensor(), *decays, reverse, group);
+  };
+  return exchange;
 }
 
 /// The arguments of recurrent() that backward needs. Saved one by one, which notices changes in place.
@@ -243,6 +225,11 @@ Tensor with_row(const Tensor& rows, std::int64_t i, const Tensor& row) {
   return parts.size() == 1 ? row : cat(parts);
 }
 
+Recurrence canonical(const SavedArguments::Arguments& a) {
+  return linear_attention::canonical(a.query, a.key, a.value, a.options,
+                                     linear_attention::check(a.query, a.key, a.value, a.options));
+}
+
 /// Those of one sequence.
 SavedArguments::Arguments arguments_of(const SavedArguments::Arguments& all, const Packed& packed, std::int64_t sequence) {
   const auto part = [&](const Tensor& x) { return packed.tokens_of(x, sequence); };
@@ -256,31 +243,62 @@ SavedArguments::Arguments arguments_of(const SavedArguments::Arguments& all, con
   return one;
 }
 
-/// The state before this rank's tokens [1, H, K, V], and the decays of all ranks. A sequence that begins here has no use for what
-/// came before, and so a decay of zero: one state goes from rank to rank, whatever the number of sequences.
+/// The effect on the state at this rank's end, as far as it goes on there: `effect` of the sequence there, which begins with
+/// `first`. A sequence that begins here has no use for what came before, and so a decay of zero: one state goes from rank to
+/// rank, whatever the number of sequences.
+SegmentEffect border_effect(SegmentEffect effect, const Tensor& first, const Packed& packed) {
+  if (!packed.leaves) effect.added = zeros_like(effect.added);
+  else if (!packed.passes() && first.defined())
+    effect.added = effect.added + decayed(first, effect.key_decay, effect.value_decay);
+  if (packed.passes()) return effect;
+  effect.key_decay = zeros_like(effect.key_decay);
+  if (effect.value_decay.defined()) effect.value_decay = zeros_like(effect.value_decay);
+  return effect;
+}
+
+/// The state before this rank's tokens [1, H, K, V], and the decays of all ranks, by a scan of the sequence at this rank's end.
 States exchange_border_states(const SavedArguments::Arguments& all, const Tensor& initial_states, const Packed& packed,
                               const ProcessGroup& group) {
   const NoGradGuard no_grad;
   const RecurrentOptions& options = all.options;
-  const std::int64_t heads = all.query.size(2), K = all.query.size(3), V = all.value.size(3);
-  const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
-  const bool is_per_channel = options.gk.defined() || linear_attention::is_per_channel(options.g, all.query);
-  const Shape key_decay{1, heads, is_per_channel ? K : 1}, value_decay{1, heads, V};
   SegmentEffect effect;
   if (packed.leaves) {
-    const auto one = arguments_of(all, packed, packed.exit);
-    effect = effect_of(one.query, one.key, one.value, one.options);
-    if (!packed.passes() && initial_states.defined())
-      effect.added =
-          effect.added + decayed(slice(initial_states, 0, packed.exit, packed.exit + 1), effect.key_decay, effect.value_decay);
+    effect = linear_attention::effect_of(canonical(arguments_of(all, packed, packed.exit)), options.algorithm);
   } else {
+    const std::int64_t heads = all.query.size(2), K = all.query.size(3), V = all.value.size(3);
+    const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
+    const bool is_per_channel = options.gk.defined() || linear_attention::is_per_channel(options.g, all.query);
     effect.added = zeros({1, heads, K, V}, kind);
+    effect.key_decay = zeros({1, heads, is_per_channel ? K : 1}, kind);
+    if (options.gv.defined()) effect.value_decay = zeros({1, heads, V}, kind);
   }
-  if (!packed.passes()) {
-    effect.key_decay = zeros(key_decay, kind);
-    if (options.gv.defined()) effect.value_decay = zeros(value_decay, kind);
-  }
-  return join(effect, options.reverse, group);
+  const Tensor first = initial_states.defined() ? slice(initial_states, 0, packed.exit, packed.exit + 1) : initial_states;
+  return join(border_effect(effect, first, packed), options.reverse, group);
+}
+
+/// Of one sequence that has all tokens of this rank.
+Exchange exchange_of(const RecurrentOptions& options, const Packed& packed, const ProcessGroup& group) {
+  struct Of {
+    SegmentEffect own;  // whose decays are these tokens', those of all ranks are as of the border
+    Decays all;
+  };
+  const auto decays = std::make_shared<Of>();
+  Exchange exchange;
+  exchange.keeps_initial_state = !packed.enters;
+  exchange.states = [=, reverse = options.reverse, first = options.initial_state](const SegmentEffect& effect) {
+    const States states = join(border_effect(effect, first, packed), reverse, group);
+    decays->own = {{}, effect.key_decay, effect.value_decay};
+    decays->all = states.decays;
+    return Exchange::States{packed.enters ? states.before : Tensor(), {}};
+  };
+  exchange.gradient = [=, reverse = options.reverse](Tensor added, const Tensor& of_state) {
+    if (!packed.enters) added = zeros_like(added);
+    else if (of_state.defined()) added = added + decayed(of_state, decays->own.key_decay, decays->own.value_decay);
+    const Tensor after = join_gradients(gather({added}, group)[0], {}, decays->all, reverse, group);
+    if (!packed.leaves) return of_state;
+    return of_state.defined() ? of_state + after : after;
+  };
+  return exchange;
 }
 
 std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -293,6 +311,10 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
   linear_attention::check(query, key, value, own);
   const Shape states{packed.count, query.size(2), query.size(3), value.size(3)};
   if (own.initial_state.defined()) own.initial_state = expand(own.initial_state, states);
+  if (packed.count == 1) {
+    own.cu_seqlens = {};
+    return linear_attention::recurrent(query, key, value, own, exchange_of(own, packed, group));
+  }
 
   const States exchanged = exchange_border_states({query, key, value, own}, own.initial_state, packed, group);
   if (packed.enters) {
@@ -301,22 +323,23 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
   }
   const auto [own_o, own_state] = recurrent(query, key, value, own);
 
-  const Tensor unused = packed.enters && packed.count == 1 ? options.initial_state : Tensor();
   Tensor o = own_o.detach(), state = own_state.detach();
   autograd::record(
-      "exchange_border_states", {&o, &state}, {&own_o, &own_state, &unused},
-      [saved = SavedArguments(query, key, value, options), packed, group, decays = exchanged.decays, states,
-       unused = unused.defined() ? unused.detach() : unused](const Node& node, const Tensors& gradients) {
+      "exchange_border_states", {&o, &state}, {&own_o, &own_state},
+      [saved = SavedArguments(query, key, value, options), packed, group, decays = exchanged.decays, states](
+          const Node&, const Tensors& gradients) {
         refuse_second_derivative("recurrent");
         const auto all = saved.get();
         const Tensor &of_o = gradients[0], &of_state = gradients[1];
         const TensorOptions kind{linear_attention::state_dtype(all.query), all.query.device()};
         Tensor added;
         if (packed.enters) {
-          const auto one = arguments_of(all, packed, packed.entry);
+          const Recurrence entry = canonical(arguments_of(all, packed, packed.entry));
+          const Tensor rows = of_o.defined() ? linear_attention::row_major(packed.tokens_of(of_o, packed.entry)) : of_o;
           const Tensor after =
               of_state.defined() ? contiguous_data(slice(of_state, 0, packed.entry, packed.entry + 1)) : of_state;
-          added = gradient_before(one.query, one.key, one.value, one.options, packed.tokens_of(of_o, packed.entry), after);
+          const Algorithm algorithm = all.options.backward_algorithm.value_or(all.options.algorithm);
+          added = linear_attention::gradient_before(entry, algorithm, rows, after);
         } else {
           added = zeros({1, states[1], states[2], states[3]}, kind);
         }
@@ -326,7 +349,7 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
           const Tensor rows = of_state.defined() ? of_state : zeros(states, kind);
           of_own_state = with_row(rows, packed.exit, slice(rows, 0, packed.exit, packed.exit + 1) + after);
         }
-        return Tensors{of_o, of_own_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
+        return Tensors{of_o, of_own_state};
       },
       waits_for_ranks());
   return {o, state};
@@ -373,29 +396,7 @@ std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, cons
                                     const ProcessGroup& group) {
   if (group.size() == 1) return recurrent(query, key, value, options);
   if (options.cu_seqlens.defined()) return recurrent_packed(query, key, value, options, group);
-  States states = exchange_states(query, key, value, options, group);
-  RecurrentOptions own = options;
-  own.initial_state = states.before;
-  const auto [own_o, own_state] = recurrent(query, key, value, own);
-
-  // The state's gradient comes from later ranks, and needs that of the outputs first: a step between them and the recurrence.
-  const bool is_first = group.rank() == (options.reverse ? group.size() - 1 : 0);
-  const Tensor unused = is_first ? Tensor() : options.initial_state;
-  Tensor o = own_o.detach();
-  autograd::record(
-      "exchange_states", {&o, &states.last}, {&own_o, &own_state, &unused},
-      [saved = SavedArguments(query, key, value, options), unused = unused.defined() ? unused.detach() : unused,
-       decays = states.decays, group](const Node& node, const Tensors& gradients) {
-        refuse_second_derivative("recurrent");
-        const auto [q, k, v, settings] = saved.get();
-        const Tensor added = gradient_before(q, k, v, settings, gradients[0], {});
-        const Tensors all = gather({added, gradients[1]}, group);
-        const Tensor of_last = all[1].defined() ? sum(all[1], {0}) : Tensor();
-        const Tensor of_state = join_gradients(all[0], of_last, decays, settings.reverse, group);
-        return Tensors{gradients[0], of_state, node.needs_grad(2) ? zeros_like(unused) : Tensor()};
-      },
-      waits_for_ranks());
-  return {o, states.last};
+  return linear_attention::recurrent(query, key, value, options, exchange_of(options, group));
 }
 
 std::pair<Tensor, Tensor> short_convolution(const Tensor& x, const Tensor& weight, const ShortConvolutionOptions& options,

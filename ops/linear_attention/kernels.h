@@ -8,6 +8,16 @@
 
 namespace glade {
 
+/// What the tokens of every sequence do to a state that enters it, in the state dtype:
+///     state after [k, v] = key_decay [k] value_decay [v] state before [k, v] + added [k, v]
+/// So the states between segments of a sequence, which several devices may hold, follow from those of the segments alone. The
+/// shapes depend on the gates, not on the kernels.
+struct SegmentEffect {
+  Tensor added;        ///< [sequences, heads, K, V]
+  Tensor key_decay;    ///< [sequences, heads, K] with gk, else [sequences, heads, 1]
+  Tensor value_decay;  ///< [sequences, heads, V] with gv, else undefined
+};
+
 /// A checked recurrence. Tensors are row-major; batch and tokens are one dimension, in which the sequences follow each
 /// other. "State dtype" is float32, or float64 where q is.
 struct Recurrence {
@@ -22,21 +32,16 @@ struct Recurrence {
   bool reverse;
   std::int64_t checkpoint_interval = 0;  ///< of the backward pass, as planned
   Tensor states;  ///< that the forward pass keeps for the backward pass (plan.forward.keeps_states), or undefined
+  /// Where the sequences begin or go on elsewhere, and the plan's pass exchanges: kernels call it once in a pass. From what these
+  /// tokens do to a state it makes the state before them, which forward() sets as initial_state. In the backward pass: from what
+  /// the gradient of o adds to the gradient of the state before them (effect.added alone) that of the state after them. States
+  /// are as initial_state.
+  std::function<Tensor(const SegmentEffect&)> exchange;
 
   std::int64_t group() const { return heads / kv_heads; }
   /// From a sequence's elements of g_gamma to the next one's.
   std::int64_t gamma_step() const { return g_gamma.defined() && g_gamma.ndim() == 2 ? heads : 0; }
   DType state_dtype() const { return q.dtype() == DType::float64 ? DType::float64 : DType::float32; }
-};
-
-/// What the tokens of every sequence do to a state that enters it, in the state dtype:
-///     state after [k, v] = key_decay [k] value_decay [v] state before [k, v] + added [k, v]
-/// So the states between segments of a sequence, which several devices may hold, follow from those of the segments alone. The
-/// shapes depend on the gates, not on the kernels.
-struct SegmentEffect {
-  Tensor added;        ///< [sequences, heads, K, V]
-  Tensor key_decay;    ///< [sequences, heads, K] with gk, else [sequences, heads, 1]
-  Tensor value_decay;  ///< [sequences, heads, V] with gv, else undefined
 };
 
 /// Gradients; undefined ones are not wanted. Shapes and dtypes are as in Recurrence, but initial_state is always

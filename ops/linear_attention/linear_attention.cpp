@@ -10,6 +10,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/arguments.h>
 #include <glade/ops/linear_attention/attention_module.h>
+#include <glade/ops/linear_attention/exchange.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 
@@ -50,21 +51,60 @@ Tensor sum_over_sequences(const Tensor& x, const Tensor& input) {
   return input.ndim() == x.ndim() ? sum(x, {0}, true) : sum(x, {0});
 }
 
+/// What a call keeps for its backward pass, beside its arguments.
+struct Kept {
+  AttentionPlan plan;
+  RecurrentOptions settings;  ///< without the tensors, which would hide changes in place
+  std::int64_t sequences, longest;
+  Tensor states;               ///< of the kernels
+  std::optional<Exchange> at;  ///< where the sequences are shared with others,
+  Tensor before;               ///< and the state that they gave
+};
+
+/// The state from which these tokens go on: the call's or that of the others.
+Tensor exchanged_state(const Exchange& exchange, const SegmentEffect& effect, const Tensor& own, DType dtype, Tensor& last) {
+  const NoGradGuard no_grad;
+  const Exchange::States states = exchange.states(effect);
+  last = states.last;
+  if (exchange.keeps_initial_state || !states.before.defined()) return exchange.keeps_initial_state ? own : Tensor();
+  return row_major(to_data(states.before, dtype));
+}
+
+/// The gradient of the final state: what the others add to it, unless the kernels ask for that themselves.
+Tensor exchanged_gradient(const Kept& kept, Recurrence& r, const Tensor& grad_o, const Tensor& given) {
+  const auto ask = [&kept, given](const SegmentEffect& effect) {
+    const Tensor gradient = kept.at->gradient(effect.added, given);
+    return gradient.defined() ? row_major(gradient) : gradient;
+  };
+  r.exchange = ask;
+  if (kept.plan.backward.exchanges && grad_o.defined()) return {};
+  r.exchange = {};
+  const Algorithm algorithm = kept.settings.backward_algorithm.value_or(kept.settings.algorithm);
+  return ask({gradient_before(r, algorithm, grad_o, {}), {}, {}});
+}
+
 /// Gradients of query, key, value, g, g_gamma, gk, gv and initial_state.
-Tensors backward(const Node& node, const AttentionPlan& plan, const Tensors& gradients, const Tensor& query, const Tensor& key,
-                 const Tensor& value, const RecurrentOptions& options, const Sequences& sequences, const Tensor& states) {
-  if (GradMode::enabled()) throw AutogradError("recurrent: has no second derivative (create_graph)");
-  Recurrence r = canonical(query, key, value, options, sequences);
-  r.states = states;
+Tensors backward(const Node& node, const Kept& kept, const Tensors& gradients, const Tensor& query, const Tensor& key,
+                 const Tensor& value, const RecurrentOptions& options, const Tensor& cu_seqlens) {
+  if (GradMode::enabled())
+    throw AutogradError(kept.at ? "recurrent: has no second derivative on several ranks"
+                                : "recurrent: has no second derivative (create_graph)");
+  Recurrence r = canonical(query, key, value, options, {kept.sequences, kept.longest, cu_seqlens});
+  if (kept.at && !kept.at->keeps_initial_state) r.initial_state = kept.before;
+  r.states = kept.states;
   const Tensor grad_o = gradients[0].defined() ? row_major(gradients[0]) : Tensor();
-  const Tensor grad_state = gradients[1].defined() ? contiguous_data(gradients[1]) : Tensor();
+  const Tensor grad_state = kept.at                  ? exchanged_gradient(kept, r, grad_o, gradients[1])
+                            : gradients[1].defined() ? contiguous_data(gradients[1])
+                                                     : Tensor();
   GradientMemory memory;
   memory.rows = [&](GradientMemory::Rows rows, bool gaps) {
     const auto input = static_cast<std::size_t>(rows);  // of the node
     const Tensor& like = *std::array{&query, &key, &value}[input];
     return gaps ? autograd::empty_gradient_with_gaps(node, input, like) : empty_like(like);
   };
-  const RecurrenceGradients grads = GLADE_DISPATCH(query.device(), attention_backward, plan, r, grad_o, grad_state, memory);
+  RecurrenceGradients grads = GLADE_DISPATCH(query.device(), attention_backward, kept.plan, r, grad_o, grad_state, memory);
+  if (kept.at && !kept.at->keeps_initial_state && node.needs_grad(7))
+    grads.initial_state = zeros(options.initial_state.shape(), options.initial_state.options());
 
   const bool per_channel = is_per_channel(options.g, query);
   const auto as_input = [&](std::size_t input, const Tensor& grad, const Tensor& like) {
@@ -80,38 +120,63 @@ Tensors backward(const Node& node, const AttentionPlan& plan, const Tensors& gra
           as_input(7, sum_over_sequences(grads.initial_state, options.initial_state), options.initial_state)};
 }
 
-}  // namespace
-
-std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
-                                    const RecurrentOptions& options) {
+std::pair<Tensor, Tensor> run(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                              const std::optional<Exchange>& at) {
   const Sequences sequences = check(query, key, value, options);
   Recurrence r = canonical(query, key, value, options, sequences);
-  const AttentionPlan plan = plan_call(problem_of(r, wanted_gradients(query, key, value, options)), options);
+  AttentionProblem problem = problem_of(r, wanted_gradients(query, key, value, options));
+  problem.exchanges = at.has_value();
+  const AttentionPlan plan = plan_call(problem, options);
+  Tensor last;
+  if (at) {
+    const auto ask = [&at, &last, own = r.initial_state, dtype = r.state_dtype()](const SegmentEffect& effect) {
+      return exchanged_state(*at, effect, own, dtype, last);
+    };
+    if (plan.forward.exchanges) r.exchange = ask;
+    else r.initial_state = ask(effect_of(r, options.algorithm));
+  }
   Tensor o = empty(output_shape(query, value), query.options());
   Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   GLADE_DISPATCH(query.device(), attention_forward, plan, r, o, final_state);
+  if (last.defined()) final_state = last;
   if (!plan.has_backward()) return {o, final_state};
 
   const std::array<SavedTensor, 9> saved{
       query, key, value, options.g, options.g_gamma, options.gk, options.gv, options.initial_state, sequences.cu_seqlens};
-  RecurrentOptions settings;  // without the tensors, which would hide changes in place
+  RecurrentOptions settings;
   settings.softmax_scale = options.softmax_scale;
   settings.reverse = options.reverse;
+  settings.algorithm = options.algorithm;
+  settings.backward_algorithm = options.backward_algorithm;
+  const bool given = at && !at->keeps_initial_state;
+  Kept kept{plan, settings, sequences.count, sequences.length, r.states, at, given ? r.initial_state : Tensor()};
+  if (at) kept.at->states = {};  // with what it holds
   autograd::record("recurrent", {&o, &final_state},
                    {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},
-                   [saved, settings, plan, states = r.states, count = sequences.count, length = sequences.length](
-                       const Node& node, const Tensors& gradients) {
-                     RecurrentOptions opened = settings;
+                   [saved, kept = std::move(kept)](const Node& node, const Tensors& gradients) {
+                     RecurrentOptions opened = kept.settings;
                      opened.g = saved[3].get();
                      opened.g_gamma = saved[4].get();
                      opened.gk = saved[5].get();
                      opened.gv = saved[6].get();
                      opened.initial_state = saved[7].get();
-                     return backward(node, plan, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened,
-                                     {count, length, saved[8].get()}, states);
+                     return backward(node, kept, gradients, saved[0].get(), saved[1].get(), saved[2].get(), opened,
+                                     saved[8].get());
                    },
                    {.leaves_gpu_idle = true});  // few blocks, each for long
   return {o, final_state};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const RecurrentOptions& options) {
+  return run(query, key, value, options, std::nullopt);
+}
+
+std::pair<Tensor, Tensor> linear_attention::recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                      const RecurrentOptions& options, const Exchange& exchange) {
+  return run(query, key, value, options, exchange);
 }
 
 AttentionPlan plan(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options) {

@@ -140,11 +140,16 @@ void set_segments(ChunkSegments& plan, const AttentionProblem& p, const Attentio
   plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
 }
 
+/// The segments whose effect on states is computed first: nothing here needs that of the last one, but others may.
+std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan) {
+  return plan.segments - (p.exchanges ? 0 : 1);
+}
+
 /// How a pass finds the states before its segments.
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   constexpr int kShortestScan = 12;  // chunks; measured: in shorter segments a pass without outputs is faster
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
-  plan.scan_key_tiles = plan_scan_key_tiles(p, plan.segments - 1);
+  plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
 }
 
 enum class Sm90Role { values, keys };
@@ -204,10 +209,11 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                                           : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
   const double outputs = waves(blocks * n, at_once) * (segment * chunk + kWave);
-  if (n == 1) return outputs;
-  const std::int64_t scan = ceil_div(scan_blocks(p) * (n - 1), plan.scan_key_tiles);
+  const std::int64_t scanned = scanned_segments(p, plan);
+  if (scanned == 0) return outputs;
+  const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
   const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * kScan
-                                             : waves(blocks * (n - 1), at_once) * segment * chunk * kPassWithoutOutputs;
+                                             : waves(blocks * scanned, at_once) * segment * chunk * kPassWithoutOutputs;
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
 
@@ -256,6 +262,7 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
   }
   plan.pass = plan_forward_pass(p, config, least);
   plan.keeps_states = may_keep && plan.pass.segments > 1;
+  plan.exchanges = p.exchanges;
 }
 
 /// Segments of the state scans to the chunk boundaries.
@@ -266,7 +273,9 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   // sequences the extra scan over the segments takes longer than they save.
   constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
   std::int64_t segments = 1;
-  if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
+  if (p.exchanges)  // where that scan is needed in any case
+    segments = forward.keeps_states ? forward.pass.segments : 1;
+  else if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
     segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
   Sm90IntraChunkPlan plan;
   set_segments(plan, p, config, segments);
@@ -306,6 +315,7 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
     b.kernels = AttentionKernels::sm90_intra_chunk;
     b.intra_chunk = plan_intra_chunk(with_parts_as_heads(p, parts), config, plan.forward);
     b.intra_chunk.key_parts = parts;
+    b.exchanges = p.exchanges;
     b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments;
     return;
   }
@@ -315,11 +325,12 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
     return;
   }
   b.kernels = AttentionKernels::sm90_pass;
+  b.exchanges = p.exchanges;
   plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
   b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.keys.segments;
   // With one segment the pass for dv shares nothing with the others, so that it can be the last.
-  b.values_last =
-      !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) && b.values.segments == 1 && b.keys.segments == 1;
+  b.values_last = !p.exchanges && !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) && b.values.segments == 1 &&
+                  b.keys.segments == 1;
 }
 
 // ---- which algorithm -----------------------------------------------------------------------------------------------

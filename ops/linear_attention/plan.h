@@ -32,6 +32,7 @@ struct AttentionProblem : tuning::Problem {
   bool reverse = false;                                     ///< Every sequence from its last token to its first.
   bool zero_scale = false;                                  ///< |softmax_scale| is below 1e-30
   bool states_only = false;  ///< only what is done to states is wanted, or to their gradients (attention_segment())
+  bool exchanges = false;    ///< the sequences begin or go on elsewhere, where their states are known (Recurrence::exchange)
 
   /// Which gradients the backward pass computes. None: there is no backward pass, and nothing is kept for one.
   struct Gradients {
@@ -127,6 +128,7 @@ struct AttentionPlan {
     Sm90PassPlan pass;                 ///< For sm90_pass.
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
     bool keeps_states = false;         ///< for the backward pass: on the CPU at intervals, on sm_90 those before the segments
+    bool exchanges = false;            ///< the kernels exchange states between two stages; else that must be done before them
   } forward;
 
   /// The backward pass; without meaning where the problem wants no gradients.
@@ -142,6 +144,7 @@ struct AttentionPlan {
     Sm90IntraChunkPlan intra_chunk;              ///< For sm90_intra_chunk.
     ConstantDecayPlan constant_decay;            ///< For sm90_constant_decay.
     bool reuses_states = false;  ///< the states before the segments that the forward pass kept are these passes' too
+    bool exchanges = false;      ///< As in the forward pass.
   } backward;
 
   bool has_backward() const { return problem.gradients.any(); }  ///< Whether `backward` says anything.
