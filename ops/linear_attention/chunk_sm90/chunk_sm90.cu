@@ -98,6 +98,30 @@ class Launcher {
     run_segments_from_zeros(plan, y, w, state, backward, nullptr);
     return state;
   }
+  /// The same where the state before the first segment comes from the exchange, which leaves it in `first`.
+  State exchange_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
+                                Tensor& first, const Tensor& room = {}) {
+    const TensorOptions options{DType::float32, r_.q.device()};
+    if (plan.segments > 1) state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
+    const SegmentEffect effect{
+        empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+    linear_attention::Segments segments{};
+    if (r_.sequences > 0) {
+      const State from_zeros{nullptr, false, pointer<float>(effect.added), state.before_segments};
+      const Tensor decay = segment_decays(plan);
+      segments = segments_of(scan_segments(plan, y, w, from_zeros, backward, plan.segments, pointer<float>(decay)));
+      segments.total_decay = pointer<float>(effect.key_decay);
+      linear_attention::add_segments(segments, pointer<float>(effect.added), stream_);
+    }
+    first = r_.exchange(effect);
+    state.first = pointer<const float>(first);
+    state.is_shared = first.defined() && first.ndim() == 3;
+    segments.first = state.first;
+    segments.first_is_shared = state.is_shared;
+    segments.total_decay = nullptr;
+    if (r_.sequences > 0 && plan.segments > 1) linear_attention::join_segments(segments, stream_);
+    return state;
+  }
   /// What all segments do to a state.
   SegmentEffect segment_effect(Sm90PassPlan plan) {
     const TensorOptions options{DType::float32, r_.q.device()};
@@ -143,45 +167,48 @@ class Launcher {
 
  private:
   /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
-  void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
+  void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
                                float* total_decay) {
+    Tensor decay;
+    if (plan.segments > 2 || total_decay) decay = segment_decays(plan);
+    state.last = nullptr;
+    linear_attention::Segments segments =
+        segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay)));
+    segments.total_decay = total_decay;
+    if (segments.decay) linear_attention::join_segments(segments, stream_);
+  }
+  /// Room for the decays of all segments.
+  Tensor segment_decays(const ChunkSegments& plan) {
+    return keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()}));
+  }
+  /// A scan of the first `count` segments in its order: the first one from state.first, the others from zeros.
+  ScanArguments scan_segments(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
+                              int count, float* decay) const {
     const auto arguments = [&]<class Arguments>(Arguments) {
-      auto a = segments_from_zeros<Arguments>(plan, y, w, state, backward);
-      if (plan.segments > 2 || total_decay)
-        a.decay = pointer<float>(
-            keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()})));
+      Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
+      set_segments(a, plan, state);
+      a.keeps_states = a.from_zeros = true;
+      a.first_segment = backward ? plan.segments - count : 0;
+      a.run_segments = count;
+      a.decay = decay;
       return a;
     };
     if (plan.scan_for_states) {
       StateScanArguments scan = arguments(StateScanArguments{}), none = scan;
       none.run_segments = 0;
       run_scans(backward ? none : scan, backward ? scan : none, plan.scan_key_tiles);
-      join(scan, total_decay);
-    } else {
-      Pass pass = arguments(Pass{});
-      pass.gates_are_inner = true;
-      pass.wide_blocks = plan.wide_blocks;
-      run(pass);
-      join(pass, total_decay);
+      return scan;
     }
-  }
-  /// A scan of all segments but the last, each from zeros.
-  template <class Arguments>
-  Arguments segments_from_zeros(const ChunkSegments& plan, const Tensor& y, const Tensor& w, const State& state, bool backward) {
-    Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
-    set_segments(a, plan, state);
-    a.last = nullptr;
-    a.keeps_states = a.from_zeros = true;
-    a.first_segment = backward ? 1 : 0;
-    a.run_segments = plan.segments - 1;
-    return a;
+    Pass pass = arguments(Pass{});
+    pass.gates_are_inner = true;
+    pass.wide_blocks = plan.wide_blocks;
+    run(pass);
+    return pass;
   }
   int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
-  void join(const ScanArguments& a, float* total_decay) const {
-    if (a.decay)
-      linear_attention::join_segments({a.segment_states, a.decay, r_.sequences, a.segments, a.heads, gated_channels(),
-                                       static_cast<int>(r_.K), static_cast<int>(r_.V), total_decay},
-                                      stream_);
+  linear_attention::Segments segments_of(const ScanArguments& a) const {
+    return {a.segment_states,       a.decay, r_.sequences, a.segments, a.heads, gated_channels(), static_cast<int>(r_.K),
+            static_cast<int>(r_.V), nullptr};
   }
 
   const Recurrence& r_;
@@ -208,7 +235,8 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
   }
   const Sm90PassPlan& pass = plan.forward.pass;
   if (plan.forward.keeps_states) r.states = launcher.segment_states(pass);
-  state = launcher.find_segment_states(pass, r.k, r.v, state, false, r.states);
+  state = r.exchange ? launcher.exchange_segment_states(pass, r.k, r.v, state, false, r.initial_state, r.states)
+                     : launcher.find_segment_states(pass, r.k, r.v, state, false, r.states);
   launcher.run(launcher.pass(pass, Outer::values, r.q, r.k, r.v, false, state, o));
 }
 
@@ -234,7 +262,10 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
   Launcher launcher(r);
   const State first = forward_states(launcher, plan, segments, r);
-  const State last = launcher.find_segment_states(segments, r.q, grad_o, final_gradient(grad_final_state, grads), true);
+  const State gradient = final_gradient(grad_final_state, grads);
+  Tensor exchanged;
+  const State last = r.exchange ? launcher.exchange_segment_states(segments, r.q, grad_o, gradient, true, exchanged)
+                                : launcher.find_segment_states(segments, r.q, grad_o, gradient, true);
   const Shape shape{slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens};
   const Tensor before = empty(shape, r.q.options()), after = empty(shape, r.q.options());
   const auto scan = [&](const Tensor& y, const Tensor& w, const State& state, bool backward, const Tensor& boundary_states) {
@@ -279,6 +310,12 @@ Recurrence parts_as_heads(Recurrence r, int parts) {
   if (r.initial_state.defined())
     r.initial_state =
         reshape(r.initial_state, r.initial_state.ndim() == 3 ? Shape{r.heads, r.K, r.V} : Shape{r.sequences, r.heads, r.K, r.V});
+  if (r.exchange)
+    r.exchange = [exchange = r.exchange, of_parts = Shape{r.sequences, r.heads, r.K, r.V},
+                  of_heads = Shape{r.sequences, r.heads / parts, r.K * parts, r.V}](const SegmentEffect& effect) {
+      const Tensor state = exchange({reshape(effect.added, of_heads), {}, {}});
+      return state.defined() ? reshape(state, of_parts) : state;
+    };
   return r;
 }
 
@@ -356,14 +393,16 @@ void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Te
   const bool with_v = grads.v.defined() || last.last;
   Launcher launcher(r);
   State state = last;  // for dk: as the pass for dv finds it, or leaves it
+  Tensor exchanged;
+  if (r.exchange) state = launcher.exchange_segment_states(values, r.q, grad_o, last, true, exchanged);
   const auto dv = [&] { return launcher.pass(values, Outer::values, r.k, r.q, grad_o, true, state, grads.v); };
   if (with_v && with_k && values.segments == 1 && keys.segments > 1) {
-    state = run_in_turn(launcher, keys, dv(), last);
+    state = run_in_turn(launcher, keys, dv(), state);
   } else {
-    if (with_v || (with_k && keys.segments == values.segments))
+    if (!r.exchange && (with_v || (with_k && keys.segments == values.segments)))
       state = launcher.find_segment_states(values, r.q, grad_o, last, true);
     if (with_v) launcher.run(dv());
-    if (with_k && keys.segments != values.segments) state = launcher.find_segment_states(keys, r.q, grad_o, last, true);
+    if (with_k && keys.segments != values.segments) state = launcher.find_segment_states(keys, r.q, grad_o, state, true);
   }
   state.last = nullptr;
   if (!with_q && !with_k) return;

@@ -7,28 +7,70 @@ namespace {
 
 constexpr int kJoinThreads = 256;
 
+/// The element of a state that a thread joins, and where it is in what the segments left.
+struct Element {
+  const Segments& p;
+  std::int64_t at, size;
+  std::int64_t channel, pair;  ///< pair: of a sequence and a head
+
+  __device__ explicit Element(const Segments& p)
+      : p(p),
+        at(std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x),
+        size(std::int64_t{p.K} * p.V),
+        channel(p.channels == 1 ? 0 : at / p.V),
+        pair(std::int64_t{blockIdx.z} * p.heads + blockIdx.y) {}
+  __device__ std::int64_t row(int segment) const { return (std::int64_t{blockIdx.z} * p.count + segment) * p.heads + blockIdx.y; }
+  __device__ float& state(int segment) const { return p.states[row(segment) * size + at]; }
+  __device__ float decay(int segment) const { return p.decay[row(segment) * p.channels + channel]; }
+  /// One thread of a channel stores the decay of the first `segments` segments together.
+  __device__ void store_total_decay(int segments) const {
+    if (p.total_decay == nullptr || (p.channels == 1 ? at != 0 : at % p.V != 0)) return;
+    float total = 1;
+    for (int segment = 0; segment < segments; ++segment) total *= decay(segment);
+    p.total_decay[pair * p.channels + channel] = total;
+  }
+};
+
 __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p) {
-  const std::int64_t at = std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x, size = std::int64_t{p.K} * p.V;
-  if (at >= size) return;
-  const std::int64_t channel = p.channels == 1 ? 0 : at / p.V;
-  auto row = [&](int segment) { return (std::int64_t{blockIdx.z} * p.count + segment) * p.heads + blockIdx.y; };
-  float state = p.states[row(1) * size + at];
+  const Element element(p);
+  if (element.at >= element.size) return;
+  float state = element.state(1);
+  if (p.first) {
+    const float first = p.first[(p.first_is_shared ? blockIdx.y : element.pair) * element.size + element.at];
+    element.state(1) = state = element.decay(0) * first + state;
+  }
   for (int segment = 1; segment + 1 < p.count; ++segment) {
-    float& next = p.states[row(segment + 1) * size + at];
-    state = p.decay[row(segment) * p.channels + channel] * state + next;
+    float& next = element.state(segment + 1);
+    state = element.decay(segment) * state + next;
     next = state;
   }
-  if (p.total_decay == nullptr || (p.channels == 1 ? at != 0 : at % p.V != 0)) return;
-  float total = 1;
-  for (int segment = 0; segment + 1 < p.count; ++segment) total *= p.decay[row(segment) * p.channels + channel];
-  p.total_decay[(std::int64_t{blockIdx.z} * p.heads + blockIdx.y) * p.channels + channel] = total;
+  element.store_total_decay(p.count - 1);
+}
+
+__global__ void __launch_bounds__(kJoinThreads) add_segments_kernel(Segments p, float* added) {
+  const Element element(p);
+  if (element.at >= element.size) return;
+  element.store_total_decay(p.count);
+  if (p.count == 1) return;
+  float state = element.state(1);
+  for (int segment = 1; segment + 1 < p.count; ++segment) state = element.decay(segment) * state + element.state(segment + 1);
+  float& last = added[element.pair * element.size + element.at];
+  last = element.decay(p.count - 1) * state + last;
+}
+
+dim3 grid(const Segments& p) {
+  return {blocks_for(std::int64_t{p.K} * p.V, kJoinThreads), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences)};
 }
 
 }  // namespace
 
 void join_segments(const Segments& p, cudaStream_t stream) {
-  const dim3 grid(blocks_for(std::int64_t{p.K} * p.V, kJoinThreads), p.heads, static_cast<unsigned>(p.sequences));
-  join_segments_kernel<<<grid, kJoinThreads, 0, stream>>>(p);
+  join_segments_kernel<<<grid(p), kJoinThreads, 0, stream>>>(p);
+  GLADE_CUDA_LAUNCHED();
+}
+
+void add_segments(const Segments& p, float* added, cudaStream_t stream) {
+  add_segments_kernel<<<grid(p), kJoinThreads, 0, stream>>>(p, added);
   GLADE_CUDA_LAUNCHED();
 }
 

@@ -14,8 +14,16 @@ struct Segments {
   std::int64_t sequences;
   int count, heads, channels, K, V;  ///< channels: K, or 1 where all share a gate
   float* total_decay;                ///< [sequences, heads, channels]: of all segments but the last together, or null
+  /// The states before the first segments, [sequences, heads, K, V], or [heads, K, V] where shared, if the states of the second
+  /// ones do not have them in them yet; else null.
+  const float* first = nullptr;
+  bool first_is_shared = false;
 };
 /// Replaces `states` by the states before each segment.
 void join_segments(const Segments& p, cudaStream_t stream);
+
+/// What all segments together do to a state: their decays to `total_decay`, and what they add to `added` [sequences, heads, K,
+/// V], which holds what the last segments add. Leaves `states` as they are.
+void add_segments(const Segments& p, float* added, cudaStream_t stream);
 
 }  // namespace glade::cuda::linear_attention
