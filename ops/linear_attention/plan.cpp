@@ -302,7 +302,8 @@ ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const Attention
   ConstantDecayPlan plan;
   plan.segments = static_cast<int>(segments);
   plan.blocks = static_cast<int>(segments > 1 ? waves * fill / std::max<std::int64_t>(count, 1) : pairs);
-  plan.scan_blocks = plan.blocks - static_cast<int>(pairs);  // where all heads have a long memory; others have less to do
+  // Where all heads have a long memory; others have less to do. Nothing here needs their last segments.
+  plan.scan_blocks = plan.blocks - (p.exchanges ? 0 : static_cast<int>(pairs));
   return plan;
 }
 
@@ -322,6 +323,7 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
   if (supports_constant_decay(p) && !gate_gradients) {
     b.kernels = AttentionKernels::sm90_constant_decay;
     b.constant_decay = plan_constant_decay(p, config, wanted.q + (wanted.v || wanted.initial_state) + wanted.k);
+    b.exchanges = p.exchanges && (wanted.v || wanted.initial_state || wanted.k);  // by a pass in the direction of gradients
     return;
   }
   b.kernels = AttentionKernels::sm90_pass;
@@ -375,6 +377,7 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
   } else if (supports_constant_decay(p) && !p.states_only) {
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
+    f.exchanges = p.exchanges;
   } else {
     plan_sm90_forward_pass(p, config, may_keep && supports_sm90_backward(p), f);
   }

@@ -212,10 +212,11 @@ TEST_F(CudaRanks, RecurrenceOfASharedSequenceIsThatOfOneGPU) {
 TEST_F(CudaRanks, RecurrenceOfASharedRowOfPackedSequencesIsThatOfOneGPU) {
   constexpr std::int64_t kTokens = 3001, kHeads = 4;
   const auto tokens = world().share(kTokens);
-  const Tensor borders = Tensor::from_vector(std::vector<std::int64_t>{0, 100, 101, 1900, 2200, kTokens});
+  const auto packed = [](const std::vector<std::int64_t>& borders) { return Tensor::from_vector(borders); };
+  const Tensor several = packed({0, 100, 101, 1900, 2200, kTokens}), one = packed({0, kTokens});
   for (const DType dtype : {DType::float32, DType::bfloat16})
-    for (const bool reverse : {false, true}) {
-      SCOPED_TRACE(std::string(dtype_name(dtype)) + (reverse ? " reverse" : ""));
+    for (const auto& [borders, reverse] : {std::pair(several, false), {several, true}, {one, false}, {one, true}}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (reverse ? " reverse " : " ") + borders.shape().str());
       const auto draw = [&](const Shape& shape) { return random_tensor(shape, gpu(), dtype); };
       const Shape rows{1, kTokens, kHeads, 128};
       const Tensors whole{draw(rows), draw(rows), draw(rows), abs(draw(rows)) * -0.01};

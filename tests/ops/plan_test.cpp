@@ -98,6 +98,35 @@ TEST(Plan, SplitsLargeKeysIntoHeads) {
   EXPECT_EQ(kernels(p).second, "sm90_pass");
 }
 
+// Of sequences that go on elsewhere: what has segments in any case needs no scan of its own.
+TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
+  const auto exchanges = [](AttentionProblem p) {
+    p.exchanges = true;
+    const AttentionPlan made = plan(p);
+    return std::pair(made.forward.exchanges, made.backward.exchanges);
+  };
+  const std::pair both(true, true), none(false, false);
+  for (const char* gates : {"gk", "g", "g_gamma", ""})
+    for (const std::int64_t size : {64, 128, 256}) {
+      EXPECT_EQ(exchanges(problem(1, 16384, 4, size, size, gates)), both) << gates << " " << size;
+      EXPECT_EQ(exchanges(problem(8, 2048, 64, size, size, gates)), both) << gates << " " << size;
+    }
+  EXPECT_EQ(exchanges(problem(1, 16384, 4, 128, 128, "gk gv")), none);
+  EXPECT_EQ(exchanges(problem(1, 16384, 4, 128, 128, "gk", DType::float32)), none);
+  EXPECT_EQ(exchanges(problem(1, 16384, 4, 128, 128, "gk", DType::bfloat16, kA100)), none);
+  AttentionProblem p = problem(1, 262144, 4, 128, 256, "gk");
+  EXPECT_FALSE(plan(p).forward.exchanges || plan(p).backward.exchanges);
+  p.exchanges = true;
+  const AttentionPlan made = plan(p);
+  EXPECT_GT(made.forward.pass.segments, 1);
+  EXPECT_TRUE(made.forward.keeps_states && made.backward.reuses_states);
+  p = problem(1, 262144, 64, 128, 128, "g_gamma");
+  p.exchanges = true;
+  p.gradients = {.q = true};  // nothing is scanned in the direction of gradients
+  EXPECT_EQ(plan(p).backward.kernels, AttentionKernels::sm90_constant_decay);
+  EXPECT_FALSE(plan(p).backward.exchanges);
+}
+
 TEST(Plan, IsPrinted) {
   const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
   const std::string text = made.to_string();

@@ -101,10 +101,8 @@ class Launcher {
   /// The same where the state before the first segment comes from the exchange, which leaves it in `first`.
   State exchange_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
                                 Tensor& first, const Tensor& room = {}) {
-    const TensorOptions options{DType::float32, r_.q.device()};
     if (plan.segments > 1) state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
-    const SegmentEffect effect{
-        empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+    const SegmentEffect effect = empty_effect();
     linear_attention::Segments segments{};
     if (r_.sequences > 0) {
       const State from_zeros{nullptr, false, pointer<float>(effect.added), state.before_segments};
@@ -156,9 +154,21 @@ class Launcher {
     if (r_.sequences == 0) return;
     (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles, stream_);
   }
-  void run_constant_decay(std::span<const ConstantDecayPass> passes, const ConstantDecayPlan& plan) const {
+  void run_constant_decay(std::span<const ConstantDecayPass> passes, const ConstantDecayPlan& plan,
+                          const ConstantDecayExchange* exchange = nullptr) const {
     const auto run = is_bfloat16(r_) ? run_constant_decay_passes<__nv_bfloat16> : run_constant_decay_passes<__half>;
-    run(passes, r_.tokens, plan, r_.q.device());
+    run(passes, r_.tokens, plan, r_.q.device(), exchange);
+  }
+  /// The same where the state before the tokens, in the direction of pass `pass`, comes from the exchange, which leaves it in
+  /// `first`.
+  void exchange_constant_decay(std::span<const ConstantDecayPass> passes, int pass, const ConstantDecayPlan& plan,
+                               Tensor& first) const {
+    const SegmentEffect effect = empty_effect();
+    const ConstantDecayExchange exchange{pass, pointer<float>(effect.added), pointer<float>(effect.key_decay), [&] {
+                                           first = r_.exchange(effect);
+                                           return std::pair(pointer<const float>(first), first.defined() && first.ndim() == 3);
+                                         }};
+    run_constant_decay(passes, plan, &exchange);
   }
   void run_intra_chunk(const IntraChunk& a) const {
     if (a.gk) (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
@@ -176,6 +186,10 @@ class Launcher {
         segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay)));
     segments.total_decay = total_decay;
     if (segments.decay) linear_attention::join_segments(segments, stream_);
+  }
+  SegmentEffect empty_effect() const {
+    const TensorOptions options{DType::float32, r_.q.device()};
+    return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
   }
   /// Room for the decays of all segments.
   Tensor segment_decays(const ChunkSegments& plan) {
@@ -231,6 +245,7 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
   State state = initial_state(r, final_state);
   if (plan.forward.kernels == AttentionKernels::sm90_constant_decay) {
     const ConstantDecayPass pass = constant_decay_pass(r, Outer::values, r.q, r.k, r.v, false, state, o);
+    if (r.exchange) return launcher.exchange_constant_decay({&pass, 1}, 0, plan.forward.constant_decay, r.initial_state);
     return launcher.run_constant_decay({&pass, 1}, plan.forward.constant_decay);
   }
   const Sm90PassPlan& pass = plan.forward.pass;
@@ -356,7 +371,10 @@ void backward_constant_decay(const AttentionPlan& plan, const Recurrence& r, con
   if (!dv.defined() && last.last) dv = empty({r.tokens, r.heads, r.V}, r.q.options());
   if (dv.defined()) wanted.push_back(constant_decay_pass(r, Outer::values, r.k, r.q, grad_o, true, last, dv));
   if (grads.k.defined()) wanted.push_back(constant_decay_pass(r, Outer::keys, r.v, grad_o, r.q, true, without_last, grads.k));
-  Launcher(r).run_constant_decay(wanted, plan.backward.constant_decay);
+  const Launcher launcher(r);
+  Tensor exchanged;
+  if (r.exchange) launcher.exchange_constant_decay(wanted, grads.q.defined() ? 1 : 0, plan.backward.constant_decay, exchanged);
+  else launcher.run_constant_decay(wanted, plan.backward.constant_decay);
 }
 
 /// A reverse pass in one segment over the segments of other passes, one after the other; returns the states before each of them.

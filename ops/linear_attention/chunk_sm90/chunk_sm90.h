@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include <glade/ops/linear_attention/common/chunk_gradients.h>
 #include <glade/ops/linear_attention/common/recurrence_arguments.h>
@@ -70,11 +72,17 @@ struct ConstantDecayPass : StateArguments {
   bool float_out;
   std::int64_t out_step;
 };
+/// Where the states before the sequences come from what the sequences do to states.
+struct ConstantDecayExchange {
+  int pass;                                            ///< whose states these are, and those of passes of the same direction
+  float *added, *decay;                                ///< the effect: [sequences, heads, K, V], [sequences, heads]
+  std::function<std::pair<const float*, bool>()> run;  ///< from it: `first` of these passes, and whether it is shared
+};
 /// Up to three such passes at the same time, forward ones first, without g, gk and reverse. x, y and w have `tokens` rows of 65
 /// to 128 channels each; outer_stride is 1 where there is a `last`.
 template <class E>
 void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::int64_t tokens, const ConstantDecayPlan& plan,
-                               Device device);
+                               Device device, const ConstantDecayExchange* exchange);
 
 /// A scan over the states of q and k with per-channel gates (state_scan.cuh): forward of k with v, reverse of q with the gradient
 /// of o.

@@ -406,7 +406,8 @@ __device__ void run_constant_decay(const ConstantDecay& u, bool is_scan) {
   const int forward = u.forward * blocks, others = max(u.count - u.forward, 1);
   const int number = block < forward ? block / blocks : u.forward + (block - forward) % others;
   const ConstantDecayPass& p = u.passes[number];
-  BlockSegment segment(u, p, block < forward ? block % blocks : (block - forward) / others, is_scan, thread % 32);
+  BlockSegment segment(u, p, block < forward ? block % blocks : (block - forward) / others, is_scan, number == u.exchange_pass,
+                       thread % 32);
   segment.pair = __shfl_sync(~0u, segment.pair, 0);
   if (segment.pair < 0) return;
   const std::int64_t sequence = segment.pair / p.heads;

@@ -12,6 +12,9 @@
 // g_gamma, and all blocks come to the same result. The blocks of the second launch start before the first launch has ended, and
 // wait for it only if they need its states. Heads with long memory come last, and share the multiprocessors that the others leave
 // among more and shorter segments.
+//
+// Where sequences go on elsewhere, one pass finds what they do to a state: its first launch takes the last segments of long
+// memory too, and the last chunks of heads with short memory. A sum of these comes between the launches.
 #include <cuda.h>
 
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
@@ -32,6 +35,7 @@ struct ConstantDecay {
   int count, forward;       ///< number of all passes, and of those with a forward scan
   int segments;             ///< per sequence of a head with short memory
   int blocks, scan_blocks;  ///< blocks of each pass, in the second launch and in the first
+  int exchange_pass;        ///< whose first launch goes to the sequences' ends; -1: none
   /// [passes, blocks, kStateFloats]: the states that segments add to zeros, in the layout of the consumers' registers.
   float* added_states;
 };
@@ -65,14 +69,17 @@ struct BlockSegment {
   bool long_memory = true;
   int slot = 0;  ///< index of the added state of the pair's first segment
 
-  /// Finds the segment of block `index` of its pass, in the first launch (`is_scan`) or in the second. All lanes of a warp call
-  /// it.
-  __device__ BlockSegment(const ConstantDecay& u, const ConstantDecayPass& p, int index, bool is_scan, int lane) {
+  /// Finds the segment of block `index` of its pass, in the first launch (`is_scan`), which may go to the sequences' ends
+  /// (`to_end`), or in the second. All lanes of a warp call it.
+  __device__ BlockSegment(const ConstantDecay& u, const ConstantDecayPass& p, int index, bool is_scan, bool to_end, int lane) {
     const int pairs = static_cast<int>(p.sequences.count) * p.heads,
               chunks = static_cast<int>((p.sequences.length + kTile - 1) / kTile);
     if (u.segments == 1) {
-      pair = index < pairs ? index : -1;
+      pair = index < pairs && (!is_scan || to_end) ? index : -1;
       segment_chunks = chunks;
+      slot = index;
+      if (is_scan && pair >= 0 && Decays(p, pair / p.heads, static_cast<int>(pair % p.heads)).memory() < chunks)
+        set_end(p.backward, chunks);
       return;
     }
     segment_chunks = (chunks + u.segments - 1) / u.segments;
@@ -86,7 +93,7 @@ struct BlockSegment {
           __ballot_sync(~0u, candidate < pairs && Decays(p, candidate / p.heads, candidate % p.heads).memory() > max_state_only);
       long_pairs += __popc(marks[i]);
     }
-    const int short_blocks = (pairs - long_pairs) * u.segments;
+    const int short_pairs = pairs - long_pairs, short_blocks = short_pairs * u.segments;
     long_memory = is_scan || index >= short_blocks;
     segments = u.segments;
     if (long_memory) {
@@ -96,10 +103,16 @@ struct BlockSegment {
       index -= is_scan ? 0 : short_blocks;
     }
     // No segment needs the state that the last one in the pass's order adds.
-    const int blocks_per_pair = is_scan ? segments - 1 : segments;
+    const bool without_last = is_scan && !to_end;
+    const int blocks_per_pair = without_last ? segments - 1 : segments;
     int rank = index / blocks_per_pair;
-    number = index % blocks_per_pair + (is_scan && p.backward ? 1 : 0);
+    number = index % blocks_per_pair + (without_last && p.backward ? 1 : 0);
     slot = rank * segments;
+    if (is_scan && to_end && rank >= long_pairs) {
+      rank = index - long_pairs * segments;
+      slot = u.blocks - short_pairs + rank;  // no long memory comes so far
+      set_end(p.backward, chunks);
+    }
 #pragma unroll
     for (int i = 0; i < kMostPairs / 32; ++i) {
       const int valid = pairs - i * 32;
@@ -110,6 +123,16 @@ struct BlockSegment {
   }
   /// Whether this is the last segment of its sequence, in the pass's order.
   __device__ bool is_last(bool backward) const { return number == (backward ? 0 : segments - 1); }
+
+ private:
+  /// An empty segment at the end of the pass: only the chunks before it count, as far as memory goes back.
+  __device__ void set_end(bool backward, int chunks) {
+    long_memory = false;
+    number = backward ? 0 : 1;
+    segments = number + 1;
+    segment_chunks = backward ? 0 : chunks;
+    slot -= number;
+  }
 };
 
 /// The chunks that a block reads: those of its segment, and before them those that only update the state. They are numbered in
