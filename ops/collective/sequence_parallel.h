@@ -20,8 +20,8 @@
 
 namespace glade {
 
-/// recurrent(): every rank computes what its tokens do to a state, all exchange that at once, and each goes on from the state
-/// before its own tokens (LASP-2, arXiv 2502.07563); backward() likewise. What is exchanged does not depend on the number of
+/// recurrent(): every rank finds what its tokens do to a state, all exchange that at once, and each goes on from the state before
+/// its own tokens (LASP-2, arXiv 2502.07563); backward() likewise. What is exchanged does not depend on the number of
 /// tokens: [N, H, K, V] and decays, in the state's dtype, once in either direction; N is 1 for packed sequences.
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                                     const ProcessGroup& group);

@@ -273,8 +273,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   // sequences the extra scan over the segments takes longer than they save.
   constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
   std::int64_t segments = 1;
-  if (p.exchanges)  // where that scan is needed in any case
-    segments = forward.keeps_states ? forward.pass.segments : 1;
+  if (p.exchanges && forward.keeps_states) segments = forward.pass.segments;  // that scan is needed in any case
   else if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
     segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
   Sm90IntraChunkPlan plan;
