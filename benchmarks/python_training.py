@@ -4,8 +4,8 @@
 
 Both train for the same number of steps in turns, as a GPU that reaches its limit of power clocks down after some seconds: compare rates of
 the same number of steps only. train_throughput reads the loss of every step, the loop in Python of ten steps at once. Beside the rates are
-the milliseconds of a step in the first ten and the last ones, how long the host needs to make a batch and to queue a step (about as long
-as the step where it waits for the GPU), and the GPU's median clock and power.
+the milliseconds of a step in the first ten and the last ones, and how long the host needs to make a batch and to queue a step (about as
+long as the step where it waits for the GPU).
 """
 
 import argparse
@@ -25,27 +25,6 @@ VOCABULARY = 32000  # of train_throughput's models
 EVERY = 10  # steps whose losses are read at once, as in compare_loss_fla.py
 
 
-class Clock:
-    """The GPU's median clock in MHz and power in W over a `with`; nothing without nvidia-smi."""
-
-    def __enter__(self):
-        command = ["nvidia-smi", "--id=0", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "--loop-ms=200"]
-        try:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        except OSError:
-            self.process = None
-        return self
-
-    def __exit__(self, *_):
-        self.text = ""
-        if self.process:
-            self.process.terminate()
-            rows = re.findall(r"([\d.]+), ([\d.]+)", self.process.communicate()[0])
-            if rows:
-                clock, power = (statistics.median(map(float, column)) for column in zip(*rows[len(rows) // 2 :]))
-                self.text = f", {clock:.0f} MHz, {power:.0f} W"
-
-
 def timed(f, times):
     def call(*arguments):
         begin = time.perf_counter()
@@ -62,22 +41,20 @@ def train(name, text_path, steps, device):
     text, side = Text(text_path, size.seq_len, seed=0), Glade(device, size, VOCABULARY, 0, size.lr, lambda step: 1.0)
     making, queueing, rows = [], [], []
     text.batch, side.step = timed(text.batch, making), timed(side.step, queueing)
-    with Clock() as clock:
-        end = train_steps(side, text, size, FIRST_STEPS + steps, EVERY, rows.append)
+    end = train_steps(side, text, size, FIRST_STEPS + steps, EVERY, rows.append)
     marks = [(row["step"], row["seconds"]) for row in rows if row["step"] >= FIRST_STEPS]
     per_step = [(b[1] - a[1]) / (b[0] - a[0]) * 1e3 for a, b in zip(marks, marks[1:])]
     host = [statistics.median(times[FIRST_STEPS:]) * 1e3 for times in (making, queueing)]
     return (f"{end['tokens_per_s']:.0f} tokens/s, step {per_step[0]:.2f} ms at first and {per_step[-1]:.2f} ms at last; "
-            f"batch {host[0]:.3f} ms, call of the step {host[1]:.3f} ms (at most {max(queueing[FIRST_STEPS:]) * 1e3:.3f}){clock.text}")  # fmt: skip
+            f"batch {host[0]:.3f} ms, call of the step {host[1]:.3f} ms (at most {max(queueing[FIRST_STEPS:]) * 1e3:.3f})")  # fmt: skip
 
 
 def train_in_cpp(program, name, steps, device):
     size = SIZES[name]
     command = [program, f"--size={name}", f"--batch={size.batch}", f"--seq-len={size.seq_len}", f"--steps={steps}", f"--device={device}"]
-    with Clock() as clock:
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     rate, step = re.search(r"(\d+) tokens/s.*step ([\d.]+) ms", text).groups()
-    return f"{rate} tokens/s, step {step} ms in the median{clock.text}"
+    return f"{rate} tokens/s, step {step} ms in the median"
 
 
 def main():
