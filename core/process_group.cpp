@@ -227,7 +227,11 @@ std::vector<std::int64_t> ProcessGroup::Impl::largest(std::vector<std::int64_t> 
 }
 
 bool ProcessGroup::Impl::add_shared(int device, std::size_t bytes) {
-  void* const memory = nccl::allocate(bytes, device);
+  void* memory = nccl::allocate(bytes, device);
+  if (memory == nullptr) {
+    cuda::empty_cache(device);  // NCCL cannot have what glade's pool keeps
+    memory = nccl::allocate(bytes, device);
+  }
   if (largest({memory == nullptr ? 1 : 0})[0] != 0) {
     if (memory != nullptr) nccl::deallocate(memory, device);
     fail<OutOfMemoryError>("empty_shared: a rank has no {} bytes of GPU memory left", bytes);

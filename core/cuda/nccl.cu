@@ -189,7 +189,9 @@ bool has_copy_engines() {
 void* allocate(std::size_t bytes, int device) {
   const cuda::DeviceGuard guard({DeviceType::cuda, device});
   void* data = nullptr;
-  return library().MemAlloc(&data, bytes) == 0 ? data : nullptr;
+  if (library().MemAlloc(&data, bytes) == 0) return data;
+  cudaGetLastError();  // which a later launch would take for its own
+  return nullptr;
 }
 
 void deallocate(void* data, int device) noexcept {

@@ -76,9 +76,10 @@ Tensor exchanged_gradient(const Kept& kept, Recurrence& r, const Tensor& grad_o,
     const Tensor gradient = kept.at->gradient(effect.added, given);
     return gradient.defined() ? row_major(gradient) : gradient;
   };
-  r.exchange = ask;
-  if (kept.plan.backward.exchanges && grad_o.defined()) return {};
-  r.exchange = {};
+  if (kept.plan.backward.exchanges && grad_o.defined()) {
+    r.exchange = ask;
+    return {};
+  }
   const Algorithm algorithm = kept.settings.backward_algorithm.value_or(kept.settings.algorithm);
   return ask({gradient_before(r, algorithm, grad_o, {}), {}, {}});
 }
