@@ -155,8 +155,9 @@ struct ProcessGroup::Impl {
   Work copied_on_cuda(int max_ctas, const Tensors& tensors, const F& f);
   bool is_shared(const Tensor& x) const;
   Tensor empty_shared(std::int64_t count, const TensorOptions& options);
-  /// False where the GPUs cannot reach each other's memory.
+  /// Makes such memory. False where the GPUs cannot reach each other's.
   bool add_shared(int device, std::size_t bytes);
+  bool find_copies(int device);
   std::vector<std::int64_t> largest(std::vector<std::int64_t> of_ranks) const;
   nccl::Communicator& nccl(int device, int max_ctas);
   /// The same on all ranks.
@@ -174,8 +175,9 @@ struct ProcessGroup::Impl {
     std::size_t bytes;
     std::shared_ptr<std::atomic<bool>> is_used;
   };
+  static constexpr std::size_t kPage = std::size_t{2} << 20;  // bytes: sizes are multiples of it
   std::vector<Shared> shared;
-  bool can_share = true;
+  std::optional<bool> has_copies;  // once it is known
 };
 
 nccl::Communicator& ProcessGroup::Impl::nccl(int device, int max_ctas) {
@@ -237,11 +239,7 @@ bool ProcessGroup::Impl::add_shared(int device, std::size_t bytes) {
     fail<OutOfMemoryError>("empty_shared: a rank has no {} bytes of GPU memory left", bytes);
   }
   const nccl::Communicator& copies = nccl(device, nccl::Communicator::kCopyEngines);
-  can_share = copies.share(memory, bytes);
-  if (!can_share) {
-    nccl::deallocate(memory, device);
-    return false;
-  }
+  if (!copies.share(memory, bytes)) return false;
   shared.push_back({static_cast<char*>(memory), bytes, std::make_shared<std::atomic<bool>>(false)});
   // A graph waits for flags of 1, which the first collective outside of one leaves behind: there must be a later one.
   const std::int64_t piece = static_cast<std::int64_t>(bytes) / size;
@@ -250,21 +248,27 @@ bool ProcessGroup::Impl::add_shared(int device, std::size_t bytes) {
   return true;
 }
 
+/// Whether copies between the GPUs work. A first block tries it, and stays.
+bool ProcessGroup::Impl::find_copies(int device) {
+  nccl(device, 0);  // throws where NCCL is missing
+  const bool possible = data->split_by_host()->size() == size && nccl::has_copy_engines();
+  return largest({possible ? 0 : 1})[0] == 0 && add_shared(device, kPage);
+}
+
 // The ranks agree on each step: they allocate, or refuse, together.
 Tensor ProcessGroup::Impl::empty_shared(std::int64_t count, const TensorOptions& options) {
   const int device = options.device.index;
   cuda::check_not_capturing("ProcessGroup::empty_shared", "the GPUs make each other's memory known then; call it before");
-  constexpr std::size_t kPage = std::size_t{2} << 20;
+  if (!has_copies) has_copies = find_copies(device);
+  if (!*has_copies) return {};
   const std::size_t wanted = static_cast<std::size_t>(count) * dtype_size(options.dtype);
   const std::size_t bytes = std::max((wanted + kPage - 1) / kPage, std::size_t{1}) * kPage;
   const auto free = std::ranges::find_if(shared, [&](const Shared& s) { return s.bytes == bytes && !*s.is_used; });
   const std::int64_t size_asked = static_cast<std::int64_t>(bytes), found = free - shared.begin();
-  nccl(device, 0);  // throws where NCCL is missing
-  const auto all = largest({size_asked, -size_asked, found, -found, nccl::has_copy_engines() && can_share ? 0 : 1});
+  const auto all = largest({size_asked, -size_asked, found, -found});
   if (all[0] != -all[1]) fail<ShapeError>("empty_shared: the ranks ask for {} to {} bytes of memory", -all[1], all[0]);
-  if (all[4] != 0) return {};
   const bool have_one = all[2] == -all[3] && free != shared.end();  // the same one
-  if (!have_one && !add_shared(device, bytes)) return {};
+  if (!have_one) add_shared(device, bytes);
   const Shared& taken = have_one ? *free : shared.back();
   cuda::synchronize(device);  // who had it before may still use it
   *taken.is_used = true;

@@ -281,7 +281,11 @@ bool Communicator::share(void* data, std::size_t bytes) const {
   const cuda::DeviceGuard guard({DeviceType::cuda, device_});
   Handle window = nullptr;
   check(library().CommWindowRegister(handle_, data, bytes, &window, kForCollectives), "ncclCommWindowRegister", handle_);
-  return window != nullptr;
+  // Where GPUs do not reach each other, NCCL only notes the memory, and returns a pointer to memory of the host.
+  cudaPointerAttributes attributes{};
+  const bool known = window != nullptr && cudaPointerGetAttributes(&attributes, window) == cudaSuccess;
+  cudaGetLastError();
+  return known && attributes.type == cudaMemoryTypeDevice;
 }
 
 }  // namespace glade::nccl
