@@ -156,7 +156,8 @@ void bind_data_parallel(py::module_& distributed) {
           arg("model"), py::kw_only(), arg("group") = py::none(), arg("shard") = 0, arg("bucket_bytes") = py::none(),
           arg("reduce_dtype") = py::none(), arg("copy_engines") = true, arg("max_ctas") = py::none(), Unlocked(),
           py::keep_alive<1, 2>(),
-          "A collective starts when bucket_bytes of gradients are final (None: 25 MB, or 64 MB for copies). They travel in "
+          "A collective starts when bucket_bytes of gradients are final (None: 25 MB, or 64 MB for copies with shard 0). They "
+          "travel in "
           "reduce_dtype, or as they are: \"bfloat16\" halves the bytes of float32, and rounds every gradient and their sum. "
           "copy_engines: whether the GPUs of one host average gradients by their copy engines, where NCCL has that (2.28), which "
           "leaves all multiprocessors to the pass. max_ctas is the number of NCCL's thread blocks "

@@ -20,7 +20,7 @@ struct DataParallelOptions {
   /// What the ranks divide among them instead of having all of it (ZeRO, arXiv 1910.02054): 0 nothing, 1 the optimizer's state, 2
   /// the gradients too, 3 the parameters too.
   int shard = 0;
-  /// Gradients that a collective takes together. Without a number 25 MB, or 64 MB where GPUs copy them.
+  /// Gradients that a collective takes together. Without a number 25 MB, or 64 MB where nothing is divided and GPUs copy them.
   std::optional<std::size_t> bucket_bytes = std::nullopt;
   /// What gradients travel as; without one, as they are. bfloat16 halves the bytes of float32, and rounds every gradient and
   /// their sum.
