@@ -1,7 +1,6 @@
 #include <glade/core/process_group.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <glade/core/launcher.h>
 #include <glade/core/parallel.h>
 #include <glade/core/peers.h>
+#include <glade/core/shared_memory.h>
 #include <glade/core/watchdog.h>
 
 namespace glade {
@@ -153,12 +153,6 @@ struct ProcessGroup::Impl {
   /// The same for a collective that can run on copy engines, where the tensors' memory allows it.
   template <class F>
   Work copied_on_cuda(int max_ctas, const Tensors& tensors, const F& f);
-  bool is_shared(const Tensor& x) const;
-  Tensor empty_shared(std::int64_t count, const TensorOptions& options);
-  /// Makes such memory. False where the GPUs cannot reach each other's.
-  bool add_shared(int device, std::size_t bytes);
-  bool find_copies(int device);
-  std::vector<std::int64_t> largest(std::vector<std::int64_t> of_ranks) const;
   nccl::Communicator& nccl(int device, int max_ctas);
   /// The same on all ranks.
   void synchronize(mpi::Request& request, Operation operation) const { peers::wait_for(request, peers::name_of(operation)); }
@@ -168,16 +162,8 @@ struct ProcessGroup::Impl {
   peers::Agreement agreement{*control};
   std::map<int, Stream> streams;
   std::map<std::pair<int, int>, std::unique_ptr<nccl::Communicator>> nccls;  // by device and max_ctas
-  /// Memory that the GPUs of all ranks reach, in the same order on all of them. It is kept until the process ends, as graphs may
-  /// hold collectives on it.
-  struct Shared {
-    char* data;
-    std::size_t bytes;
-    std::shared_ptr<std::atomic<bool>> is_used;
-  };
-  static constexpr std::size_t kPage = std::size_t{2} << 20;  // bytes: sizes are multiples of it
-  std::vector<Shared> shared;
-  std::optional<bool> has_copies;  // once it is known
+  SharedMemory shared{{*control, [this](int device, int max_ctas) -> nccl::Communicator& { return nccl(device, max_ctas); },
+                       [this](int device) { return stream(device); }}};
 };
 
 nccl::Communicator& ProcessGroup::Impl::nccl(int device, int max_ctas) {
@@ -211,68 +197,10 @@ Work ProcessGroup::Impl::on_cuda(int max_ctas, const Tensors& tensors, const F& 
   return Work(std::make_unique<CudaWork>(tensors, of_group));
 }
 
-bool ProcessGroup::Impl::is_shared(const Tensor& x) const {
-  const auto* const at = static_cast<const char*>(x.raw_data());
-  return std::ranges::any_of(shared, [at](const Shared& s) { return at >= s.data && at < s.data + s.bytes; });
-}
-
 template <class F>
 Work ProcessGroup::Impl::copied_on_cuda(int max_ctas, const Tensors& tensors, const F& f) {
-  const bool copies = std::ranges::all_of(tensors, [this](const Tensor& x) { return is_shared(x); });
+  const bool copies = std::ranges::all_of(tensors, [this](const Tensor& x) { return shared.holds(x); });
   return on_cuda(copies ? nccl::Communicator::kCopyEngines : max_ctas, tensors, f);
-}
-
-/// Of each number, that of the rank where it is largest.
-std::vector<std::int64_t> ProcessGroup::Impl::largest(std::vector<std::int64_t> of_ranks) const {
-  synchronize(*control->all_reduce(of_ranks.data(), of_ranks.size(), DType::int64, ReduceOp::max), Operation::all_reduce);
-  return of_ranks;
-}
-
-bool ProcessGroup::Impl::add_shared(int device, std::size_t bytes) {
-  void* memory = nccl::allocate(bytes, device);
-  if (memory == nullptr) {
-    cuda::empty_cache(device);  // NCCL cannot have what glade's pool keeps
-    memory = nccl::allocate(bytes, device);
-  }
-  if (largest({memory == nullptr ? 1 : 0})[0] != 0) {
-    if (memory != nullptr) nccl::deallocate(memory, device);
-    fail<OutOfMemoryError>("empty_shared: a rank has no {} bytes of GPU memory left", bytes);
-  }
-  const nccl::Communicator& copies = nccl(device, nccl::Communicator::kCopyEngines);
-  if (!copies.share(memory, bytes)) return false;
-  shared.push_back({static_cast<char*>(memory), bytes, std::make_shared<std::atomic<bool>>(false)});
-  // A graph waits for flags of 1, which the first collective outside of one leaves behind: there must be a later one.
-  const std::int64_t piece = static_cast<std::int64_t>(bytes) / size;
-  const Tensor whole = Tensor::from_blob(memory, {piece * size}, {DType::uint8, {DeviceType::cuda, device}});
-  for (int i = 0; i < 2; ++i) copies.all_gather(whole, whole.as_strided({piece}, {1}, piece * rank), stream(device));
-  return true;
-}
-
-/// Whether copies between the GPUs work. A first block tries it, and stays.
-bool ProcessGroup::Impl::find_copies(int device) {
-  nccl(device, 0);  // throws where NCCL is missing
-  const bool possible = data->split_by_host()->size() == size && nccl::has_copy_engines();
-  return largest({possible ? 0 : 1})[0] == 0 && add_shared(device, kPage);
-}
-
-// The ranks agree on each step: they allocate, or refuse, together.
-Tensor ProcessGroup::Impl::empty_shared(std::int64_t count, const TensorOptions& options) {
-  const int device = options.device.index;
-  cuda::check_not_capturing("ProcessGroup::empty_shared", "the GPUs make each other's memory known then; call it before");
-  if (!has_copies) has_copies = find_copies(device);
-  if (!*has_copies) return {};
-  const std::size_t wanted = static_cast<std::size_t>(count) * dtype_size(options.dtype);
-  const std::size_t bytes = std::max((wanted + kPage - 1) / kPage, std::size_t{1}) * kPage;
-  const auto free = std::ranges::find_if(shared, [&](const Shared& s) { return s.bytes == bytes && !*s.is_used; });
-  const std::int64_t size_asked = static_cast<std::int64_t>(bytes), found = free - shared.begin();
-  const auto all = largest({size_asked, -size_asked, found, -found});
-  if (all[0] != -all[1]) fail<ShapeError>("empty_shared: the ranks ask for {} to {} bytes of memory", -all[1], all[0]);
-  const bool have_one = all[2] == -all[3] && free != shared.end();  // the same one
-  if (!have_one) add_shared(device, bytes);
-  const Shared& taken = have_one ? *free : shared.back();
-  cuda::synchronize(device);  // who had it before may still use it
-  *taken.is_used = true;
-  return Tensor::from_blob(taken.data, {count}, options, [is_used = taken.is_used] { *is_used = false; });
 }
 
 namespace {
@@ -367,7 +295,7 @@ void ProcessGroup::barrier() const {
 // ---- collectives ---------------------------------------------------------------------------------------------------
 
 Tensor ProcessGroup::empty_shared(std::int64_t count, const TensorOptions& options) const {
-  return impl_ && options.device.is_cuda() ? impl_->empty_shared(count, options) : Tensor();
+  return impl_ && options.device.is_cuda() ? impl_->shared.take(count, options) : Tensor();
 }
 
 Work ProcessGroup::all_reduce(const Tensors& tensors, ReduceOp op) const {
