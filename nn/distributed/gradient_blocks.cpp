@@ -4,6 +4,7 @@
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/gradient_memory.h>
+#include <glade/core/format.h>
 #include <glade/ops/collective/average_pieces.h>
 
 namespace glade::nn::distributed {
@@ -69,6 +70,9 @@ Tensor GradientBlocks::elements(std::int64_t begin, std::int64_t count) const {
 }
 
 void GradientBlocks::add(const Tensor& parameter) {
+  if (const Tensor gradient = parameter.grad(); gradient.dtype() != values_.dtype() || !(gradient.device() == values_.device()))
+    fail<DTypeError>("DataParallel: a gradient is {} on {}, but the parameters were {} on {}: move the model before",
+                     gradient.dtype(), gradient.device(), values_.dtype(), values_.device());
   Place& place = places_[numbers_.at(parameter.impl())];
   Block& block = blocks_[place.block];
   if (!std::exchange(place.has_gradient, true)) ++block.arrived;
