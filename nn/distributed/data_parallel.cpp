@@ -1,10 +1,9 @@
 #include <glade/nn/distributed/data_parallel.h>
 
-#include <algorithm>
-
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
 #include <glade/core/generator.h>
+#include <glade/nn/distributed/blocks.h>
 #include <glade/nn/distributed/gradient_blocks.h>
 #include <glade/nn/distributed/shards.h>
 
@@ -77,11 +76,7 @@ void DataParallel::add(const Tensor& parameter) {
   if (!gradient.is_contiguous()) parameter.set_grad(contiguous_data(gradient));
   final_.push_back(parameter.grad());
   bytes_ += static_cast<std::size_t>(gradient.numel()) * dtype_size(gradient.dtype());
-  if (gradient.is_cuda()) {
-    const Stream stream = current_stream(gradient.device().index);
-    const auto is_same = [&](const Stream& other) { return other.device == stream.device && other.handle == stream.handle; };
-    if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
-  }
+  if (gradient.is_cuda()) add_stream(streams_, current_stream(gradient.device().index));
   if (++added_ == hooks_.size()) start(group_);  // nothing is left to hide it behind
   else if (bytes_ >= *options_.bucket_bytes) start(beside_);
 }

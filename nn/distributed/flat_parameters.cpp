@@ -8,19 +8,11 @@
 #include <glade/autograd/weight_copy.h>
 #include <glade/core/format.h>
 #include <glade/core/graph.h>
-#include <glade/ops/collective/average_pieces.h>
+#include <glade/nn/distributed/blocks.h>
 #include <glade/ops/elementwise/inplace.h>
 
 namespace glade::nn::distributed {
 namespace {
-
-constexpr std::int64_t kAligned = 64;  // elements: kernels read rows of parameters in vectors
-
-std::int64_t rounded_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
-
-Tensor elements(const Tensor& block, std::int64_t begin, std::int64_t count) {
-  return block.as_strided({count}, {1}, block.offset() + begin);
-}
 
 /// Makes x hold other memory; strides of zero make one element stand for all.
 void set_memory(const Tensor& x, std::shared_ptr<Storage> storage, const Strides& strides) {
@@ -43,9 +35,9 @@ FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup grou
       fail<DTypeError>("DataParallel: {} is {}, but {} is {}: parameters of one dtype can be divided", name, x.dtype(),
                        parameters.front().first, options.dtype);
     parameters_.push_back({name, x, end, {}, {}});
-    end = rounded_up(end + x.numel(), kAligned);
+    end = aligned(end + x.numel());
   }
-  piece_ = rounded_up((end + group_.size() - 1) / group_.size(), kAligned);
+  piece_ = piece_of(end, group_);
   const std::int64_t total = piece_ * group_.size(), first = piece_ * group_.rank();
 
   // The new values of all ranks then come by copies.
@@ -183,11 +175,7 @@ bool FlatParameters::add_gradient(std::size_t i) {
   FlatParameter& p = parameters_[i];
   if (!p.has_gradient) ++arrived_;
   p.has_gradient = true;
-  if (mine_.is_cuda()) {
-    const Stream stream = current_stream(mine_.device().index);
-    const auto is_same = [&](const Stream& other) { return other.handle == stream.handle; };
-    if (std::ranges::none_of(streams_, is_same)) streams_.push_back(stream);
-  }
+  if (mine_.is_cuda()) add_stream(streams_, current_stream(mine_.device().index));
   return arrived_ == parameters_.size();
 }
 
@@ -223,11 +211,7 @@ void FlatParameters::start_reduce(const ProcessGroup& group) {
   }
   fill_up_to(block.numel());
   averages_ = empty({piece_}, options);
-  if (copies) {
-    const Tensor received = elements(exchange_.received, 0, size());
-    group.all_to_all(received, block).wait();
-    return average_pieces(averages_, received, group.size());
-  }
+  if (copies) return average_by_copies(group, averages_, block, exchange_.received);
   reducing_ = group.reduce_scatter(averages_, block, ReduceOp::average);
   if (device.is_cuda()) reducing_.wait();  // the stream is the collective's own: the block goes behind it
 }

@@ -5,16 +5,9 @@
 #include <glade/autograd/grad_mode.h>
 #include <glade/autograd/gradient_memory.h>
 #include <glade/core/format.h>
-#include <glade/ops/collective/average_pieces.h>
+#include <glade/nn/distributed/blocks.h>
 
 namespace glade::nn::distributed {
-namespace {
-
-constexpr std::int64_t kAligned = 64;  // elements: kernels read gradients in vectors
-
-std::int64_t rounded_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
-
-}  // namespace
 
 std::unique_ptr<GradientBlocks> GradientBlocks::make(Tensors parameters, const ProcessGroup& group,
                                                      std::optional<DType> reduce_dtype, std::size_t block_bytes) {
@@ -35,7 +28,7 @@ GradientBlocks::GradientBlocks(const Tensors& parameters, const ProcessGroup& gr
   for (std::size_t last = parameters.size(); last > 0;) {
     std::size_t first = last;
     for (std::int64_t count = 0; first > 0 && count < full;) {
-      const std::int64_t more = rounded_up(parameters[first - 1].numel(), kAligned);
+      const std::int64_t more = aligned(parameters[first - 1].numel());
       if (count > 0 && more >= full) break;  // the embedding's gradient comes late
       count += more;
       --first;
@@ -46,9 +39,9 @@ GradientBlocks::GradientBlocks(const Tensors& parameters, const ProcessGroup& gr
       numbers_[parameters[i].impl()] = places_.size();
       block.places.push_back(places_.size());
       places_.push_back({parameters[i], blocks_.size() - 1, end});
-      end += rounded_up(parameters[i].numel(), kAligned);
+      end += aligned(parameters[i].numel());
     }
-    block.piece = rounded_up((end - block.begin + group.size() - 1) / group.size(), kAligned);
+    block.piece = piece_of(end - block.begin, group);
     end = block.begin + block.piece * group.size();
     largest = std::max(largest, end - block.begin);
     last = first;
@@ -58,15 +51,11 @@ GradientBlocks::GradientBlocks(const Tensors& parameters, const ProcessGroup& gr
   if (!received_.defined()) return;
   fill_data(values_, 0);  // gaps between gradients travel too
   for (const Place& place : places_)
-    autograd::reserve_gradient_memory(place.parameter, elements(place.begin, place.parameter.numel()));
+    autograd::reserve_gradient_memory(place.parameter, elements(values_, place.begin, place.parameter.numel()));
 }
 
 GradientBlocks::~GradientBlocks() {
   for (const Place& place : places_) autograd::reserve_gradient_memory(place.parameter, {});
-}
-
-Tensor GradientBlocks::elements(std::int64_t begin, std::int64_t count) const {
-  return values_.as_strided({count}, {1}, values_.offset() + begin);
 }
 
 void GradientBlocks::add(const Tensor& parameter) {
@@ -76,15 +65,13 @@ void GradientBlocks::add(const Tensor& parameter) {
   Place& place = places_[numbers_.at(parameter.impl())];
   Block& block = blocks_[place.block];
   if (!std::exchange(place.has_gradient, true)) ++block.arrived;
-  const Stream stream = current_stream(parameter.device().index);
-  if (std::ranges::none_of(streams_, [&](const Stream& other) { return other.handle == stream.handle; }))
-    streams_.push_back(stream);
+  add_stream(streams_, current_stream(parameter.device().index));
   if (block.arrived == block.places.size()) start(block);
 }
 
 /// Unless the gradient is there already. It is a tensor of its own, whose memory nobody else uses, so that backward adds to it.
 void GradientBlocks::put_in_place(const Place& place) {
-  const Tensor gradient = place.parameter.grad(), at = elements(place.begin, place.parameter.numel());
+  const Tensor gradient = place.parameter.grad(), at = elements(values_, place.begin, place.parameter.numel());
   if (gradient.raw_data() == at.raw_data() && gradient.is_contiguous()) return;
   const Tensor own = Tensor::from_blob(at.raw_data(), gradient.shape(), gradient.options(), [values = values_] {});
   copy_data(own, gradient);
@@ -105,10 +92,9 @@ void GradientBlocks::start(Block& block) {
     places_[number].has_gradient = false;
   }
   const std::int64_t count = block.piece * group_.size();
-  const Tensor whole = elements(block.begin, count), mine = elements(block.begin + block.piece * group_.rank(), block.piece);
-  const Tensor received = received_.as_strided({count}, {1}, received_.offset());
-  group_.all_to_all(received, whole).wait();
-  average_pieces(mine, received, group_.size());
+  const Tensor whole = elements(values_, block.begin, count),
+               mine = elements(values_, block.begin + block.piece * group_.rank(), block.piece);
+  average_by_copies(group_, mine, whole, received_);
   group_.all_gather(whole, mine).wait();
   block.arrived = 0;
   started_ = true;

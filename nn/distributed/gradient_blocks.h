@@ -48,7 +48,6 @@ class GradientBlocks {
   GradientBlocks(const Tensors& parameters, const ProcessGroup& group, std::size_t block_bytes);
   void start(Block& block);
   void put_in_place(const Place& place);
-  Tensor elements(std::int64_t begin, std::int64_t count) const;
 
   ProcessGroup group_;
   std::vector<Place> places_;
