@@ -41,7 +41,7 @@ FlatParameters::FlatParameters(const NamedTensors& parameters, ProcessGroup grou
   const std::int64_t total = piece_ * group_.size(), first = piece_ * group_.rank();
 
   // The new values of all ranks then come by copies.
-  Tensor block = options_.frees ? Tensor() : group_.empty_shared(total, options);
+  Tensor block = options_.frees || !options_.copy_engines ? Tensor() : group_.empty_shared(total, options);
   if (block.defined()) fill_data(block, 0);
   else block = zeros({total}, options);
   for (const FlatParameter& p : parameters_)
@@ -82,7 +82,8 @@ void FlatParameters::set_slot(const Tensor& slot, bool stays) {
 
 std::size_t FlatParameters::gathered_bytes() const {
   const std::shared_ptr<Storage> gathered = gathered_.lock();
-  return gathered ? gathered->bytes() : 0;
+  const bool is_idle = slot_.defined() && gathered == slot_.storage() && !values_.defined() && !slot_has_values_;
+  return gathered && !is_idle ? gathered->bytes() : 0;
 }
 
 // Every parameter has a storage of its own, which counts its own changes.

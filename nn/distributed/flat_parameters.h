@@ -29,6 +29,7 @@ struct FlatOptions {
   /// values stay NaN.
   std::optional<DType> copies = std::nullopt;
   std::optional<DType> reduce_dtype = std::nullopt;  ///< What gradients travel as; without one, as they are.
+  bool copy_engines = true;                          ///< As in DataParallelOptions.
 };
 
 /// Memory that the GPUs of all ranks reach (ProcessGroup::empty_shared), through which all blocks reduce their gradients one

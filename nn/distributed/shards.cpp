@@ -58,7 +58,7 @@ Shards::Shards(Module& model, const ProcessGroup& group, const DataParallelOptio
   NamedTensors divided = model.named_parameters();
   std::erase_if(divided, [](const auto& entry) { return !entry.second.requires_grad(); });
   if (divided.empty()) fail<ValueError>("DataParallel: shard {}: the model has no parameters that want gradients", options.shard);
-  FlatOptions how{.reduce_dtype = options.reduce_dtype};
+  FlatOptions how{.reduce_dtype = options.reduce_dtype, .copy_engines = options.copy_engines};
   if (shard_ != Shard::parameters) {
     for (const NamedTensors& list : cut(divided, *options.bucket_bytes)) make_block(list, how);
     make_exchange();
