@@ -98,7 +98,7 @@ def sequence_bytes_sent(model, ranks, sequences=1):
 
 
 def step_seconds(model, gpus, shard=0, network=400, accumulate=1, copies=None):
-    """copies: whether data travel by copies instead of thread blocks. Without a word, within a host."""
+    """copies: whether data travel by copies instead of thread blocks; by default they do within a host."""
     if gpus == 1:
         return accumulate * model.step / 1e3
     copies = gpus <= GPUS_OF_A_HOST if copies is None else copies

@@ -157,11 +157,10 @@ void bind_data_parallel(py::module_& distributed) {
           arg("reduce_dtype") = py::none(), arg("copy_engines") = true, arg("max_ctas") = py::none(), Unlocked(),
           py::keep_alive<1, 2>(),
           "A collective starts when bucket_bytes of gradients are final (None: 25 MB, or 64 MB for copies with shard 0). They "
-          "travel in "
-          "reduce_dtype, or as they are: \"bfloat16\" halves the bytes of float32, and rounds every gradient and their sum. "
-          "copy_engines: whether the GPUs of one host average gradients by their copy engines, where NCCL has that (2.28), which "
-          "leaves all multiprocessors to the pass. max_ctas is the number of NCCL's thread blocks "
-          "for what runs beside a pass: the fewer, the less they slow the pass, and the longer they take; 0 lets NCCL choose. "
+          "travel in reduce_dtype, or as they are: \"bfloat16\" halves the bytes of float32, and rounds every gradient and their "
+          "sum. copy_engines: whether the GPUs of one host average gradients by their copy engines, where NCCL has that (2.28), "
+          "which leaves all multiprocessors to the pass. max_ctas is the number of NCCL's thread blocks for what runs beside a "
+          "pass: the fewer, the less they slow the pass, and the longer they take; 0 lets NCCL choose. "
           "None: 8 with shard 0, else 0.")
       .def(
           "wait", [](DataParallel& self, const Tensors& more) { self.wait(more); }, arg("more") = Tensors(), Unlocked(),

@@ -47,7 +47,7 @@ bool SharedMemory::add_block(int device, std::size_t bytes) {
   return true;
 }
 
-/// Whether copies between the GPUs work. A first block tries it, and stays.
+/// Whether copies between the GPUs work, which it tries with a first block. That block is kept.
 bool SharedMemory::find_copies(int device) {
   group_.nccl(device, 0);  // throws where NCCL is missing
   const bool is_possible = group_.ranks.split_by_host()->size() == group_.ranks.size() && nccl::has_copy_engines();

@@ -60,8 +60,9 @@ GradientBlocks::~GradientBlocks() {
 
 void GradientBlocks::add(const Tensor& parameter) {
   if (const Tensor gradient = parameter.grad(); gradient.dtype() != values_.dtype() || !(gradient.device() == values_.device()))
-    fail<DTypeError>("DataParallel: a gradient is {} on {}, but the parameters were {} on {}: move the model before",
-                     gradient.dtype(), gradient.device(), values_.dtype(), values_.device());
+    fail<DTypeError>(
+        "DataParallel: a gradient is {} on {}, but the parameters were {} on {} when it was made: move the model first",
+        gradient.dtype(), gradient.device(), values_.dtype(), values_.device());
   Place& place = places_[numbers_.at(parameter.impl())];
   Block& block = blocks_[place.block];
   if (!std::exchange(place.has_gradient, true)) ++block.arrived;
