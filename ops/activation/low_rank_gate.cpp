@@ -23,7 +23,7 @@ bool has_kernel(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (x.is_cpu() || !is_floating(x.dtype()) || dtype_size(x.dtype()) != 2 || x.ndim() < 2 || x.numel() == 0) return false;
   const std::int64_t channels = weight.ndim() == 2 ? weight.size(0) : 0;
   return x.size(-1) == kGateRank && x.offset() % 4 == 0 && channels > 0 && channels % kGateChannels == 0 &&
-         channels <= kMostGateChannels && is_parameter(weight, {channels, kGateRank}) && is_parameter(bias, {channels});
+         is_parameter(weight, {channels, kGateRank}) && is_parameter(bias, {channels});
 }
 
 Tensor composed(const Tensor& x, const Tensor& weight, const Tensor& bias, double normalizer) {

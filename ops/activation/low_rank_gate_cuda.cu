@@ -1,12 +1,15 @@
-// The gates of a GLA layer from their low-rank projection, on tensor cores (mma.m16n8k16). A block has all channels of 16 rows at
-// a time, a warp 64 of them. In what a warp holds of a result [16 rows, 64 channels], a thread has rows `lane / 4` and 8 further
-// down, and of each the 8 channels from 8 (lane % 4) on and 32 further: which columns of the eight products' results these are is
-// ours to say. So is the order of x's columns in a product's sum: a thread has four that are neighbours.
+// The gates of a GLA layer from their low-rank projection, on tensor cores (mma.m16n8k16). A block has 16 rows at a time, and of
+// them all channels or, where these are many, a slice; a warp has 64 channels. In what a warp holds of a result [16 rows, 64
+// channels], a thread has rows `lane / 4` and 8 further down, and of each the 8 channels from 8 (lane % 4) on and 32 further:
+// which columns of the eight products' results these are is ours to say. So is the order of x's columns in a product's sum: a
+// thread has four that are neighbours.
 #include <algorithm>
 
 #include <glade/autograd/running_pass.h>
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/instructions.cuh>
+#include <glade/core/cuda/loops.cuh>
+#include <glade/core/pointer.h>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/activation/low_rank_gate_kernels.h>
 #include <glade/ops/reduce/reduce_kernels.h>
@@ -16,12 +19,12 @@ namespace glade::cuda {
 namespace {
 
 constexpr int kRank = static_cast<int>(kGateRank), kChannels = static_cast<int>(kGateChannels), kRows = 16,
-              kTiles = kChannels / 8, kMostWarps = static_cast<int>(kMostGateChannels) / kChannels;
+              kTiles = kChannels / 8, kMostWarps = 8;
 
 template <class T>
 struct Arguments {
   const T *x, *weight, *bias;
-  std::int64_t rows;
+  std::int64_t rows, channels;
   float factor;  ///< 1 / normalizer
 };
 
@@ -34,7 +37,9 @@ struct Map {
   unsigned bias[kTiles];
 
   __device__ explicit Map(const Arguments<T>& arguments)
-      : in(arguments), lane(static_cast<int>(threadIdx.x) % 32), first_channel(static_cast<int>(threadIdx.x) / 32 * kChannels) {
+      : in(arguments),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        first_channel(static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / 32 * kChannels) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       weight[j] = reinterpret_cast<const uint2*>(in.weight + channel(j, lane / 4) * kRank)[lane % 4];
@@ -73,7 +78,7 @@ struct Map {
 template <class T>
 __global__ void __launch_bounds__(kMostWarps * 32) gate_kernel(Arguments<T> in, T* __restrict__ gates) {
   const Map<T> map(in);
-  const std::int64_t channels = std::int64_t{blockDim.x} / 32 * kChannels, step = std::int64_t{gridDim.x} * kRows;
+  const std::int64_t step = std::int64_t{gridDim.x} * kRows;
   unsigned next[4];
   std::int64_t first = std::int64_t{blockIdx.x} * kRows;
   map.load(next, first);
@@ -95,19 +100,21 @@ __global__ void __launch_bounds__(kMostWarps * 32) gate_kernel(Arguments<T> in, 
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (map.inside(first, half))
-          *reinterpret_cast<uint4*>(gates + map.row(first, half) * channels + map.channel(tile)) =
+          *reinterpret_cast<uint4*>(gates + map.row(first, half) * in.channels + map.channel(tile)) =
               make_uint4(out[half][0], out[half][1], out[half][2], out[half][3]);
     }
   }
 }
 
+/// The gradient of x goes to grad_x or, from each of several slices, to x_parts [slices, rows, kRank].
 template <class T>
-__global__ void __launch_bounds__(kMostWarps * 32) gate_backward_kernel(Arguments<T> in, const T* __restrict__ grad, T* grad_x,
-                                                                        std::int64_t grad_x_step, float* __restrict__ parts) {
+__global__ void __launch_bounds__(kMostWarps * 32)
+    gate_backward_kernel(Arguments<T> in, const T* __restrict__ grad, T* grad_x, std::int64_t grad_x_step,
+                         float* __restrict__ x_parts, float* __restrict__ parts) {
   __shared__ float of_warps[2][kMostWarps][kRows][kRank];  // in turns: the last may still be read
   const Map<T> map(in);
   const int lane = map.lane, warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-  const std::int64_t channels = std::int64_t{warps} * kChannels, step = std::int64_t{gridDim.x} * kRows;
+  const std::int64_t channels = in.channels, step = std::int64_t{gridDim.x} * kRows;
   uint2 down[kTiles];  // the weight as the right operand of x's gradient
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) down[j] = make_uint2(transposed(map.weight[j].x), transposed(map.weight[j].y));
@@ -176,8 +183,9 @@ __global__ void __launch_bounds__(kMostWarps * 32) gate_backward_kernel(Argument
         sum.x += part.x;
         sum.y += part.y;
       }
-      if (first + row < in.rows)
-        *reinterpret_cast<unsigned*>(grad_x + (first + row) * grad_x_step + column) = pack<T>(sum.x, sum.y);
+      if (first + row >= in.rows) continue;
+      if (x_parts == nullptr) *reinterpret_cast<unsigned*>(grad_x + (first + row) * grad_x_step + column) = pack<T>(sum.x, sum.y);
+      else *reinterpret_cast<float2*>(x_parts + (blockIdx.y * in.rows + first + row) * kRank + column) = sum;
     }
   }
 
@@ -201,12 +209,43 @@ __global__ void __launch_bounds__(kMostWarps * 32) gate_backward_kernel(Argument
   }
 }
 
-/// Calls f(arguments, threads of a block).
+/// Two neighbouring elements a thread.
+template <class T>
+__global__ void __launch_bounds__(detail::kThreads)
+    add_slices_kernel(const float* __restrict__ x_parts, int slices, std::int64_t rows, T* grad_x, std::int64_t grad_x_step) {
+  const std::int64_t i = (std::int64_t{blockIdx.x} * detail::kThreads + threadIdx.x) * 2;
+  if (i >= rows * kRank) return;
+  float2 sum{};
+  for (int slice = 0; slice < slices; ++slice) {
+    const float2 part = *reinterpret_cast<const float2*>(x_parts + slice * rows * kRank + i);
+    sum.x += part.x;
+    sum.y += part.y;
+  }
+  *reinterpret_cast<unsigned*>(grad_x + i / kRank * grad_x_step + i % kRank) = pack<T>(sum.x, sum.y);
+}
+
+/// How the channels are divided.
+struct Slices {
+  unsigned count, threads;  ///< of slices; of a block
+
+  explicit Slices(std::int64_t channels) {
+    const auto warps = static_cast<unsigned>(channels / kChannels);
+    count = (warps + kMostWarps - 1) / kMostWarps;
+    while (warps % count != 0) ++count;
+    threads = warps / count * 32;
+  }
+  /// Blocks that cover the rows, but no more than `most` with all slices.
+  dim3 grid(std::int64_t rows, int most) const {
+    return {std::max(1u, std::min(blocks_for(rows, kRows), static_cast<unsigned>(most) / count)), count};
+  }
+};
+
+/// Calls f(arguments).
 template <class F>
 void visit(const LowRankGate& in, const F& f) {
   const auto call = [&]<class T>(T) {
-    f(Arguments<T>{in.x.data<T>(), in.weight.data<T>(), in.bias.data<T>(), in.x.size(0), static_cast<float>(1 / in.normalizer)},
-      static_cast<unsigned>(in.weight.size(0) / kChannels * 32));
+    f(Arguments<T>{in.x.data<T>(), in.weight.data<T>(), in.bias.data<T>(), in.x.size(0), in.weight.size(0),
+                   static_cast<float>(1 / in.normalizer)});
   };
   DeviceGuard guard(in.x.device());
   in.x.dtype() == DType::bfloat16 ? call(bfloat16()) : call(float16());
@@ -217,19 +256,26 @@ void visit(const LowRankGate& in, const F& f) {
 
 void low_rank_gate(const LowRankGate& in, const Tensor& gates) {
   constexpr int kBlocks = 3;  // of a multiprocessor
-  visit(in, [&]<class T>(const Arguments<T>& arguments, unsigned threads) {
-    const auto blocks = std::min<std::int64_t>(blocks_for(arguments.rows, kRows), kBlocks * multiprocessor_count(gates.device()));
-    gate_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream(gates.device())>>>(arguments, gates.data<T>());
+  const Slices slices(in.weight.size(0));
+  visit(in, [&]<class T>(const Arguments<T>& arguments) {
+    const dim3 grid = slices.grid(arguments.rows, kBlocks * multiprocessor_count(gates.device()));
+    gate_kernel<<<grid, slices.threads, 0, stream(gates.device())>>>(arguments, gates.data<T>());
   });
 }
 
 void low_rank_gate_backward(const LowRankGate& in, const Tensor& grad, const Tensor& grad_x, const Tensor& sums, bool defer) {
-  const std::int64_t blocks = std::min<std::int64_t>(blocks_for(in.x.size(0), kRows),
-                                                     multiprocessor_count(grad.device()));  // each has a part of the sums
-  const Tensor parts = empty({blocks, sums.numel()}, sums.options());
-  visit(in, [&]<class T>(const Arguments<T>& arguments, unsigned threads) {
-    gate_backward_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream(grad.device())>>>(
-        arguments, grad.data<T>(), grad_x.data<T>(), grad_x.strides()[0], parts.data<float>());
+  const Device device = grad.device();
+  const std::int64_t rows = in.x.size(0);
+  const Slices slices(in.weight.size(0));
+  const dim3 grid = slices.grid(rows, multiprocessor_count(device));
+  const Tensor parts = empty({grid.x, sums.numel()}, sums.options()),  // each block's share of the sums
+      x_parts = slices.count > 1 ? empty({slices.count, rows, kRank}, sums.options()) : Tensor();
+  visit(in, [&]<class T>(const Arguments<T>& arguments) {
+    gate_backward_kernel<<<grid, slices.threads, 0, stream(device)>>>(
+        arguments, grad.data<T>(), grad_x.data<T>(), grad_x.strides()[0], pointer<float>(x_parts), parts.data<float>());
+    if (x_parts.defined())
+      launch_kernel(add_slices_kernel<T>, blocks_for(rows * kRank, 2 * detail::kThreads), detail::kThreads, device,
+                    x_parts.data<float>(), static_cast<int>(slices.count), rows, grad_x.data<T>(), grad_x.strides()[0]);
   });
   const auto add_up = [parts](const Tensor& to) { reduce(ReduceOp::sum, {1, parts.size(0), to.numel()}, parts, to); };
   defer ? autograd::defer(sums, add_up) : add_up(sums);

@@ -4,9 +4,8 @@
 
 namespace glade {
 
-inline constexpr std::int64_t kGateRank = 16;  ///< columns of x: one product of the tensor cores sums over so many
-/// Channels of the gates: a multiple of those of a warp, and no more than a block has.
-inline constexpr std::int64_t kGateChannels = 64, kMostGateChannels = 512;
+inline constexpr std::int64_t kGateRank = 16;      ///< columns of x: one product of the tensor cores sums over so many
+inline constexpr std::int64_t kGateChannels = 64;  ///< of a warp: the gates have a multiple of so many
 
 /// Row-major, but there may be gaps between the rows of grad_x; x is read in 8 bytes.
 struct LowRankGate {

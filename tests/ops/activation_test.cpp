@@ -198,7 +198,7 @@ GLADE_DEVICE_TESTS(LowRankGate);
 
 TEST_P(LowRankGate, EqualsTheComposition) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
-    for (const std::int64_t channels : {64, 192, 512, 40, 576})
+    for (const std::int64_t channels : {64, 192, 512, 40, 576, 704, 1024, 1280})
       for (const Shape& shape : {Shape{1, 16}, Shape{3, 37, 16}, Shape{2, 2500, 16}, Shape{4, 8}}) {
         if (device().is_cpu() && shape.numel() > 4096) continue;
         const std::int64_t rank = shape.back();
