@@ -77,8 +77,8 @@ bool in_vectors(const Inputs<T, P>& in, std::int64_t d, std::initializer_list<co
   return fits(in.x) && fits(in.weight) && fits(in.bias) && fits(in.gate) && std::all_of(others.begin(), others.end(), fits);
 }
 
-/// The gated RMS norm, and backward the plain one too, where a group of threads has a row; false, and nothing is done, elsewhere.
-bool gated_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y);
+/// Where groups of threads hold rows in registers (not float64, nor long rows); false, and nothing is done, elsewhere.
+bool forward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum);
 bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& grad, const Tensor& grad_sum,
                         const NormGradients& gradients);
 

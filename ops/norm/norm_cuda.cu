@@ -1,5 +1,5 @@
-// The normalisations on the GPU: a group of threads has a row and passes over it twice. Forward
-// holds the row in registers where it fits; backward finds it in the cache the second time.
+// The normalisations on the GPU where norm_group_cuda.cu has no kernel: a group of threads has a row and passes over it twice,
+// and finds it in the cache the second time.
 #include <glade/core/accumulate.h>
 #include <glade/core/rounded_math.h>
 #include <glade/ops/norm/norm.cuh>
@@ -16,27 +16,16 @@ constexpr std::size_t kSharedBytes = 48 * 1024;  // what a block may have withou
 
 constexpr int kBlocks = 4;  // of a multiprocessor, for backward
 
-template <class T, class P, int W, bool held>
-__global__ void __launch_bounds__(kRowThreads) norm_rows(Inputs<T, P> in, const T* __restrict__ residual, T* __restrict__ sum,
-                                                         T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
+template <class T, class P, int W>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, std::int64_t d, int lanes) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const std::int64_t row = row_of_thread(lanes), offset = row * d;
-  Row<held, W, T> elements(in.x + offset, row < rows ? d : 0, lane, lanes);
-  if constexpr (held) {
-    if (residual != nullptr)
-      elements.for_each_vector([&](std::int64_t i, Numbers<Acc, W>& v) {
-        const auto more = load_numbers<W>(residual + offset + i);
-#pragma unroll
-        for (int w = 0; w < W; ++w) v.x[w] = math::rounded<T>(v.x[w] + more.x[w]);
-        store_numbers<W>(sum + offset + i, v);
-      });
-  }
+  const std::int64_t row = row_of_thread(lanes), offset = row * d, n = row < rows ? d : 0;
   Acc mean = 0, squares = 0;
   if (in.mean != nullptr) {
     auto state = Variance<T>::identity();
-    if constexpr (held) elements.for_each_vector([&](std::int64_t, Numbers<Acc, W>& v) { Variance<T>::add(state, v.x, W, 0); });
-    else if (row < rows) fold_run<Variance<T>>(state, in.x + offset, d, 0, lane, lanes);
+    if (row < rows) fold_run<Variance<T>>(state, in.x + offset, d, 0, lane, lanes);
     state = merge_lanes<Variance<T>>(state, lanes);
     mean = state.mean;
     squares = state.m2;
@@ -45,7 +34,7 @@ __global__ void __launch_bounds__(kRowThreads) norm_rows(Inputs<T, P> in, const 
 #pragma unroll
       for (const Acc& x : v.x) squares += x * x;
     };
-    elements.for_each_vector(add);
+    for_each_vector<W>(n, lane, lanes, add, in.x + offset);
     squares = merge_lanes<Sum<T>>(squares, lanes);
   }
   if (row >= rows) return;
@@ -65,7 +54,7 @@ __global__ void __launch_bounds__(kRowThreads) norm_rows(Inputs<T, P> in, const 
     }
     store_numbers<W>(y + offset + i, v);
   };
-  elements.for_each_vector(write);
+  for_each_vector<W>(n, lane, lanes, write, in.x + offset);
 }
 
 /// The two means that a row's gradient needs, as sums.
@@ -209,23 +198,21 @@ void launch_backward(const Inputs<T, P>& in, const Tensor& grad, const NormGradi
 void norm(const NormInputs& given, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
   const Device device = y.device();
   DeviceGuard guard(device);
-  if (gated_in_groups(given, statistics, y)) return;
+  if (forward_in_groups(given, statistics, y, sum)) return;
+  NormInputs in = given;
+  if (in.residual.defined()) {
+    add_data(sum, in.x, in.residual);
+    in.x = sum;
+    in.residual = {};
+  }
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
-  visit_types(given, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
+  visit_types(in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     constexpr int W = kWidth<T>;
-    NormInputs in = given;
-    const bool vectors =
-        in_vectors<W>(pointers<T, P>(in, statistics), d, {y.data<T>(), pointer<T>(in.residual), pointer<T>(sum)});
-    const bool held = vectors && RowGrid::holds(d / W);
-    if (in.residual.defined() && !held) {
-      add_data(sum, in.x, in.residual);
-      in.x = sum;
-      in.residual = {};
-    }
+    const auto inputs = pointers<T, P>(in, statistics);
+    const bool vectors = in_vectors<W>(inputs, d, {y.data<T>()});
     const RowGrid grid(rows, ceil_div(d, vectors ? W : 1));
-    const auto kernel = !vectors ? norm_rows<T, P, 1, false> : held ? norm_rows<T, P, W, true> : norm_rows<T, P, W, false>;
-    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(pointers<T, P>(in, statistics), pointer<T>(in.residual),
-                                                             pointer<T>(sum), y.data<T>(), rows, d, grid.lanes);
+    const auto kernel = vectors ? norm_rows<T, P, W> : norm_rows<T, P, 1>;
+    kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(inputs, y.data<T>(), rows, d, grid.lanes);
   });
   GLADE_CUDA_LAUNCHED();
 }

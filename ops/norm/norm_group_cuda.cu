@@ -1,5 +1,5 @@
-// The RMS norms where a group of threads has a vector of a row each: everything is read once, the next row while this one is
-// computed, and the weight's gradient is gathered in registers over all rows that a group has.
+// The norms where a group of threads holds a row in registers: everything is read once, the next row while this one is computed,
+// and the weight's gradient is gathered in registers over all rows that a group has.
 #include <glade/autograd/running_pass.h>
 #include <glade/core/loops.h>
 #include <glade/core/rounded_math.h>
@@ -13,27 +13,27 @@ namespace {
 constexpr int kWarps = kReduceThreads / 32;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 31;  // of a gate: see FastDivisor
 
-/// The threads of a group, and what they have of a row of d elements, `width` each.
+/// The threads of a group, and what they have of a row of d elements: every `lanes`th vector of `width`, of up to V.
 struct Group {
   int lanes, number, count;  ///< of threads; which of the block's `count` groups
-  int lane, column;
-  bool inside;  ///< whether the row reaches to this thread
+  int lane, d, width;
 
-  __device__ Group(int threads, int d, int width) : lanes(threads) {
+  __device__ Group(int threads, int row, int elements) : lanes(threads), d(row), width(elements) {
     const int shift = __ffs(lanes) - 1;
     number = static_cast<int>(threadIdx.x) >> shift;
     count = kReduceThreads >> shift;
     lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-    column = lane * width;
-    inside = column < d;
   }
+  __device__ int column(int u) const { return (lane + u * lanes) * width; }
+  __device__ bool inside(int u) const { return column(u) < d; }
 
   /// The sum over the group, the same bits in all of its threads. All threads of the block call it, with turns 0, 1, 2, ...
   template <class Acc>
   __device__ Acc sum(Acc x, int turn) const {
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-    if (lanes == 32) return x;
+    for (int offset = 16; offset > 0; offset /= 2)
+      if (offset < lanes) x += __shfl_xor_sync(~0u, x, offset);
+    if (lanes <= 32) return x;
     __shared__ Acc of_warps[2][kWarps];  // in turns: the last sums may still be read
     Acc* const sums = of_warps[turn & 1];
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = lanes / 32, first = warp & -warps;
@@ -47,50 +47,122 @@ struct Group {
   }
 };
 
-template <int W, class P>
-__device__ Numbers<compute_t<P>, W> load_weight(const P* weight, const Group& group) {
-  if (weight != nullptr && group.inside) return load_numbers<W>(weight + group.column);
-  Numbers<compute_t<P>, W> ones;
+/// Vectors of a row's parameter: of one vector a thread in registers, else read (from the L1 cache) for every row.
+template <class T, class P, int V>
+class Parameter {
+ public:
+  using Values = Numbers<compute_t<T>, kWidth<T>>;
+
+  __device__ Parameter(const P* from, compute_t<T> otherwise, const Group& group)
+      : from_(from), otherwise_(otherwise), group_(group) {
+    if constexpr (V == 1) held_ = read(0);
+  }
+  __device__ Values operator()(int u) const {
+    if constexpr (V == 1) return held_;
+    else return read(u);
+  }
+
+ private:
+  __device__ Values read(int u) const {
+    Values values;
+    if (from_ != nullptr && group_.inside(u)) {
+      const auto loaded = load_numbers<kWidth<T>>(from_ + group_.column(u));
 #pragma unroll
-  for (auto& x : ones.x) x = 1;
-  return ones;
-}
+      for (int w = 0; w < kWidth<T>; ++w) values.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
+    } else {
+#pragma unroll
+      for (auto& x : values.x) x = otherwise_;
+    }
+    return values;
+  }
 
-/// A thread's part of a row, zeros where it has none.
-template <class T>
-__device__ uint4 load(const T* from, bool has) {
-  return has ? *reinterpret_cast<const uint4*>(from) : uint4{};
-}
+  const P* from_;
+  compute_t<T> otherwise_;
+  const Group& group_;
+  Values held_;
+};
 
-template <class T, class P>
-__global__ void __launch_bounds__(kReduceThreads, 4)
-    gated_rows(Inputs<T, P> in, T* __restrict__ y, std::int64_t rows, int d, int lanes) {
+/// A thread's vectors of a row; zeros where it has none.
+template <int V>
+struct Vectors {
+  uint4 bytes[V];
+
+  template <class T>
+  __device__ void load(const T* row, bool has, const Group& group) {
+#pragma unroll
+    for (int u = 0; u < V; ++u)
+      bytes[u] = has && group.inside(u) ? *reinterpret_cast<const uint4*>(row + group.column(u)) : uint4{};
+  }
+};
+
+enum class Kind { rms, gated, layer };
+
+/// `more` is the gate or, else, the residual, whose sum with x goes to `sum`.
+template <class T, class P, Kind kind, int V>
+__global__ void __launch_bounds__(kReduceThreads, V == 1 ? 4 : 2)
+    forward_rows(Inputs<T, P> in, const T* __restrict__ more, T* __restrict__ sum, T* __restrict__ y, std::int64_t rows, int d,
+                 int lanes) {
   using Acc = compute_t<T>;
   constexpr int W = kWidth<T>;
   const Group group(lanes, d, W);
-  const auto weight = load_weight<W>(in.weight, group);
-  uint4 next_x, next_gate;
+  const Parameter<T, P, V> weight(in.weight, 1, group), bias(kind == Kind::layer ? in.bias : nullptr, 0, group);
+  Vectors<V> next_x, next_more;
   const auto fetch = [&](std::int64_t row) {
-    const bool has = row < rows && group.inside;
-    next_x = load(in.x + row * d + group.column, has);
-    next_gate = load(in.gate + row * d + group.column, has);
+    next_x.load(in.x + row * d, row < rows, group);
+    if (kind == Kind::gated || more != nullptr) next_more.load(more + row * d, row < rows, group);
   };
   const std::int64_t step = std::int64_t{gridDim.x} * group.count;
   std::int64_t row = std::int64_t{blockIdx.x} * group.count + group.number;
   fetch(row);
-  for (int turn = 0; row - group.number < rows; row += step, ++turn) {
-    auto v = as_numbers<T>(next_x);
-    const auto gate = as_numbers<T>(next_gate);
+  for (int turn = 0; row - group.number < rows; row += step, turn += 2) {
+    Numbers<Acc, W> v[V];
+#pragma unroll
+    for (int u = 0; u < V; ++u) v[u] = as_numbers<T>(next_x.bytes[u]);
+    const Vectors<V> z = next_more;
     fetch(row + step);
-    Acc squares = 0;
+    const auto for_each = [&](const auto& f) {
 #pragma unroll
-    for (const Acc x : v.x) squares += x * x;
+      for (int u = 0; u < V; ++u)
+        if (group.inside(u)) f(u, v[u]);
+    };
+    if (kind != Kind::gated && more != nullptr)
+      for_each([&](int u, Numbers<Acc, W>& x) {
+        const auto added = as_numbers<T>(z.bytes[u]);
+#pragma unroll
+        for (int w = 0; w < W; ++w) x.x[w] = math::rounded<T>(x.x[w] + added.x[w]);
+        if (row < rows) store_numbers<W>(sum + row * d + group.column(u), x);
+      });
+    Acc mean = 0, squares = 0;
+    if constexpr (kind == Kind::layer) {
+      for_each([&](int, const Numbers<Acc, W>& x) {
+#pragma unroll
+        for (const Acc value : x.x) mean += value;
+      });
+      mean = group.sum(mean, turn + 1) / static_cast<Acc>(d);
+    }
+    for_each([&](int, Numbers<Acc, W>& x) {
+#pragma unroll
+      for (Acc& value : x.x) {
+        value -= mean;
+        squares += value * value;
+      }
+    });
     const Acc rstd = 1 / math::sqrt(group.sum(squares, turn) / static_cast<Acc>(d) + in.eps);
-    if (row >= rows || !group.inside) continue;
-    if (group.lane == 0) in.rstd[row] = rstd;
+    if (row >= rows) continue;
+    if (group.lane == 0) {
+      in.rstd[row] = rstd;
+      if constexpr (kind == Kind::layer) in.mean[row] = mean;
+    }
+    for_each([&](int u, Numbers<Acc, W>& x) {
+      const auto scale = weight(u), shift = bias(u), gate = as_numbers<T>(z.bytes[u]);
 #pragma unroll
-    for (int w = 0; w < W; ++w) v.x[w] = v.x[w] * rstd * weight.x[w] * math::rounded_silu<T>(gate.x[w]);
-    store_numbers<W>(y + row * d + group.column, v);
+      for (int w = 0; w < W; ++w) {
+        x.x[w] = x.x[w] * rstd * scale.x[w];
+        if constexpr (kind == Kind::layer) x.x[w] += shift.x[w];
+        if constexpr (kind == Kind::gated) x.x[w] *= math::rounded_silu<T>(gate.x[w]);
+      }
+      store_numbers<W>(y + row * d + group.column(u), x);
+    });
   }
 }
 
@@ -101,74 +173,90 @@ __device__ Acc add_alone(Acc a, Acc b) {
   else return a + b;
 }
 
-template <class T, class P, bool gated>
-__global__ void __launch_bounds__(kReduceThreads, gated ? 2 : 3)
+template <class T, class P, bool gated, int V>
+__global__ void __launch_bounds__(kReduceThreads, gated || V > 1 ? 2 : 3)
     backward_rows(Inputs<T, P> in, const T* grad, Outputs<T> out, std::int64_t rows, int d, int lanes) {
   using Acc = compute_t<T>;
   constexpr int W = kWidth<T>;
   extern __shared__ __align__(16) unsigned char memory[];
   Acc* const sums = reinterpret_cast<Acc*>(memory);  // [d]
   const Group group(lanes, d, W);
-  const auto weight = load_weight<W>(in.weight, group);
+  const Parameter<T, P, V> weight(in.weight, 1, group);
   const T* const more = gated ? in.gate : out.grad_sum;
-  uint4 next_x, next_grad, next_more;
+  Vectors<V> next_x, next_grad, next_more = {};
   Acc next_rstd;
   const auto fetch = [&](std::int64_t row) {
-    const bool has = row < rows && group.inside;
-    const std::int64_t at = row * d + group.column;
-    next_x = load(in.x + at, has);
-    next_grad = load(grad + at, has);
-    next_more = load(more + at, has && more != nullptr);
+    const bool has = row < rows;
+    next_x.load(in.x + row * d, has, group);
+    next_grad.load(grad + row * d, has, group);
+    if (more != nullptr) next_more.load(more + row * d, has, group);
     next_rstd = has ? in.rstd[row] : Acc(0);
   };
-  Numbers<Acc, W> dw = {};
+  Numbers<Acc, W> dw[V] = {};
   const std::int64_t step = std::int64_t{gridDim.x} * group.count;
   std::int64_t row = std::int64_t{blockIdx.x} * group.count + group.number;
   fetch(row);
   for (int turn = 0; row - group.number < rows; row += step, ++turn) {
-    auto h = as_numbers<T>(next_x);
-    const auto of_y = as_numbers<T>(next_grad), z = as_numbers<T>(next_more);
+    Numbers<Acc, W> h[V], inner[V], s[V];  // inner: the gradient of h * weight; s: sigmoid(z)
+    const Vectors<V> x = next_x, of_y = next_grad, z = next_more;
     const Acc rstd = next_rstd;
     fetch(row + step);
-    Numbers<Acc, W> inner, s;  // the gradient of h * weight; sigmoid(z)
     Acc along = 0;
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      h.x[w] *= rstd;
-      inner.x[w] = of_y.x[w];
-      if constexpr (gated) {
-        s.x[w] = math::rounded_sigmoid<T>(z.x[w]);
-        inner.x[w] *= z.x[w] * s.x[w];
+    for (int u = 0; u < V; ++u) {
+      const auto scale = weight(u), gate = as_numbers<T>(z.bytes[u]);
+      h[u] = as_numbers<T>(x.bytes[u]);
+      inner[u] = as_numbers<T>(of_y.bytes[u]);
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        h[u].x[w] *= rstd;
+        if constexpr (gated) {
+          s[u].x[w] = math::rounded_sigmoid<T>(gate.x[w]);
+          inner[u].x[w] *= gate.x[w] * s[u].x[w];
+        }
+        dw[u].x[w] += inner[u].x[w] * h[u].x[w];
+        inner[u].x[w] *= scale.x[w];
+        along += inner[u].x[w] * h[u].x[w];
       }
-      dw.x[w] += inner.x[w] * h.x[w];
-      inner.x[w] *= weight.x[w];
-      along += inner.x[w] * h.x[w];
     }
     along = group.sum(along, turn) / static_cast<Acc>(d);
-    if (row >= rows || !group.inside) continue;
-    const std::int64_t at = row * d + group.column;
-    Numbers<Acc, W> dx, dz, y;
+    if (row >= rows) continue;
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      dx.x[w] = rstd * (inner.x[w] - h.x[w] * along);
-      y.x[w] = h.x[w] * weight.x[w];
-      if constexpr (gated) {
-        dz.x[w] = of_y.x[w] * y.x[w] * s.x[w] * (1 + z.x[w] * (1 - s.x[w]));
-        y.x[w] *= z.x[w] * s.x[w];
-      } else if (more != nullptr) {
-        dx.x[w] = add_alone(math::rounded<T>(dx.x[w]), z.x[w]);
+    for (int u = 0; u < V; ++u) {
+      if (!group.inside(u)) continue;
+      const std::int64_t at = row * d + group.column(u);
+      const auto scale = weight(u), added = as_numbers<T>(z.bytes[u]), from = as_numbers<T>(of_y.bytes[u]);
+      Numbers<Acc, W> dx, dz, y;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        dx.x[w] = rstd * (inner[u].x[w] - h[u].x[w] * along);
+        y.x[w] = h[u].x[w] * scale.x[w];
+        if constexpr (gated) {
+          const Acc gate = added.x[w], sigmoid = s[u].x[w];
+          dz.x[w] = from.x[w] * y.x[w] * sigmoid * (1 + gate * (1 - sigmoid));
+          y.x[w] *= gate * sigmoid;
+        } else if (more != nullptr) {
+          dx.x[w] = add_alone(math::rounded<T>(dx.x[w]), added.x[w]);
+        }
       }
+      store_numbers<W>(out.x + at, dx);
+      if constexpr (gated) store_numbers<W>(out.gate_row(row, d) + group.column(u), dz);
+      if (out.y != nullptr) store_numbers<W>(out.y + at, y);
     }
-    store_numbers<W>(out.x + at, dx);
-    if constexpr (gated) store_numbers<W>(out.gate_row(row, d) + group.column, dz);
-    if (out.y != nullptr) store_numbers<W>(out.y + at, y);
   }
   if (out.weight_parts == nullptr) return;
   // The block's groups one after the other, so that the sum's order is always the same.
   for (int turn = 0; turn < group.count; ++turn) {
-    if (turn == group.number && group.inside) {
+    if (turn == group.number) {
 #pragma unroll
-      for (int w = 0; w < W; ++w) sums[group.column + w] = turn == 0 ? dw.x[w] : sums[group.column + w] + dw.x[w];
+      for (int u = 0; u < V; ++u) {
+        if (!group.inside(u)) continue;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          Acc& sum = sums[group.column(u) + w];
+          sum = turn == 0 ? dw[u].x[w] : sum + dw[u].x[w];
+        }
+      }
     }
     __syncthreads();
   }
@@ -185,33 +273,52 @@ unsigned blocks_at_once(Kernel kernel, std::size_t shared_bytes, std::int64_t ro
       std::min<std::int64_t>(ceil_div(rows * lanes, kReduceThreads), blocks_each * multiprocessor_count(device)));
 }
 
-/// The threads that share a row of d elements.
-template <class T>
-int lanes_of(std::int64_t d) {
-  return std::max(32, lanes_for(d / kWidth<T>, kReduceThreads));
+/// Whether groups whose threads have up to `most` vectors each can have rows of d elements of all that is defined.
+template <class T, class P>
+bool fits(const Inputs<T, P>& in, std::int64_t d, int most, std::initializer_list<const T*> others) {
+  return sizeof(T) <= 4 && d <= most * kWidth<T> * kReduceThreads && in_vectors<kWidth<T>>(in, d, others);
 }
 
-/// Whether groups can have rows of d elements of all that is defined.
-template <class T, class P>
-bool fits(const Inputs<T, P>& in, std::int64_t d, std::initializer_list<const T*> others) {
-  return sizeof(T) <= 4 && d <= kWidth<T> * kReduceThreads && in_vectors<kWidth<T>>(in, d, others);
+/// Calls f(V, lanes) for rows of d elements, where V, at most `most`, is as small as can be.
+template <class T, int most, class F>
+void visit_vectors(std::int64_t d, const F& f) {
+  const std::int64_t vectors = d / kWidth<T>;
+  const auto call = [&]<int V>(std::integral_constant<int, V> count) {
+    f(count, std::max(4, lanes_for(ceil_div(vectors, V), kReduceThreads)));
+  };
+  if constexpr (most >= 4)
+    if (vectors > 2 * kReduceThreads) return call(std::integral_constant<int, 4>());
+  if constexpr (most >= 2)
+    if (vectors > kReduceThreads) return call(std::integral_constant<int, 2>());
+  call(std::integral_constant<int, 1>());
 }
 
 }  // namespace
 
-bool gated_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y) {
-  if (!in.gate.defined() || in.centered || in.bias.defined() || in.residual.defined()) return false;
+bool forward_in_groups(const NormInputs& in, const NormStatistics& statistics, const Tensor& y, const Tensor& sum) {
+  if (in.gate.defined() && (in.centered || in.residual.defined())) return false;
+  if (in.bias.defined() && !in.centered) return false;
+  const Device device = y.device();
   const std::int64_t d = y.shape().back(), rows = y.numel() / d;
   bool taken = false;
   visit_types(in, [&]<class T, class P>(TypeTag<T>, TypeTag<P>) {
     const auto inputs = pointers<T, P>(in, statistics);
-    taken = fits(inputs, d, {y.data<T>()});
-    if (!taken) return;
-    const int lanes = lanes_of<T>(d);
-    const auto kernel = gated_rows<T, P>;
-    kernel<<<blocks_at_once(kernel, 0, rows, lanes, y.device()), kReduceThreads, 0, stream(y.device())>>>(
-        inputs, y.data<T>(), rows, static_cast<int>(d), lanes);
-    GLADE_CUDA_LAUNCHED();
+    const T* const more = in.gate.defined() ? inputs.gate : pointer<T>(in.residual);
+    const auto launch = [&]<Kind kind, int most>() {
+      taken = fits(inputs, d, most, {y.data<T>(), pointer<T>(in.residual), pointer<T>(sum)});
+      if (!taken) return;
+      visit_vectors<T, most>(d, [&]<int V>(std::integral_constant<int, V>, int lanes) {
+        const auto kernel = forward_rows<T, P, kind, V>;
+        kernel<<<blocks_at_once(kernel, 0, rows, lanes, device), kReduceThreads, 0, stream(device)>>>(
+            inputs, more, pointer<T>(sum), y.data<T>(), rows, static_cast<int>(d), lanes);
+        GLADE_CUDA_LAUNCHED();
+      });
+    };
+    if constexpr (sizeof(T) <= 4) {
+      if (in.gate.defined()) launch.template operator()<Kind::gated, 1>();
+      else if (in.centered) launch.template operator()<Kind::layer, 4>();
+      else launch.template operator()<Kind::rms, 4>();
+    }
   });
   return taken;
 }
@@ -237,19 +344,24 @@ bool backward_in_groups(const NormInputs& in, const NormStatistics& statistics, 
       out.gate_rows = detail::FastDivisor(static_cast<std::uint32_t>(plan.shape[0] / d));
       out.gate_step = plan.strides[0][1];
     }
-    taken = fits(inputs, d, {grad.data<T>(), out.x, out.gate, out.grad_sum, out.y});
-    if (!taken) return;
-    const int lanes = lanes_of<T>(d);
-    const std::size_t bytes = static_cast<std::size_t>(d) * sizeof(Acc);
-    const auto kernel = in.gate.defined() ? backward_rows<T, P, true> : backward_rows<T, P, false>;
-    const unsigned blocks = blocks_at_once(kernel, bytes, rows, lanes, device);
-    const Tensor parts = gradients.weight.defined() ? empty({blocks, d}, {dtype_of<Acc>(), device}) : Tensor();
-    out.weight_parts = pointer<Acc>(parts);
-    kernel<<<blocks, kReduceThreads, bytes, stream(device)>>>(inputs, grad.data<T>(), out, rows, static_cast<int>(d), lanes);
-    GLADE_CUDA_LAUNCHED();
-    if (!parts.defined()) return;
-    const auto add_up = [blocks, d, parts](const Tensor& sums) { reduce(ReduceOp::sum, {1, blocks, d}, parts, sums); };
-    gradients.defer_weight ? autograd::defer(gradients.weight, add_up) : add_up(gradients.weight);
+    const auto launch = [&]<bool gated, int most>() {
+      taken = fits(inputs, d, most, {grad.data<T>(), out.x, out.gate, out.grad_sum, out.y});
+      if (!taken) return;
+      visit_vectors<T, most>(d, [&]<int V>(std::integral_constant<int, V>, int lanes) {
+        const std::size_t bytes = static_cast<std::size_t>(d) * sizeof(Acc);
+        const auto kernel = backward_rows<T, P, gated, V>;
+        const unsigned blocks = blocks_at_once(kernel, bytes, rows, lanes, device);
+        const Tensor parts = gradients.weight.defined() ? empty({blocks, d}, {dtype_of<Acc>(), device}) : Tensor();
+        out.weight_parts = pointer<Acc>(parts);
+        kernel<<<blocks, kReduceThreads, bytes, stream(device)>>>(inputs, grad.data<T>(), out, rows, static_cast<int>(d), lanes);
+        GLADE_CUDA_LAUNCHED();
+        if (!parts.defined()) return;
+        const auto add_up = [blocks, d, parts](const Tensor& sums) { reduce(ReduceOp::sum, {1, blocks, d}, parts, sums); };
+        gradients.defer_weight ? autograd::defer(gradients.weight, add_up) : add_up(gradients.weight);
+      });
+    };
+    if constexpr (sizeof(T) <= 4)
+      in.gate.defined() ? launch.template operator()<true, 1>() : launch.template operator()<false, 2>();
   });
   return taken;
 }

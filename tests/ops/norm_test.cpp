@@ -73,7 +73,7 @@ TEST_P(Norm, Views) {
 TEST_P(Norm, Types) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const DType parameters : {dtype, DType::float32})
-      for (const std::int64_t d : {5, 64, 1024, 3000}) {
+      for (const std::int64_t d : {5, 16, 64, 1024, 2560, 3000, 4096, 8200}) {
         const Tensor x = random_tensor({7, d}, device(), dtype, 1, 2), gate = random_tensor({7, d}, device(), dtype);
         const Tensor weight = random_tensor({d}, device(), parameters, 1), bias = random_tensor({d}, device(), parameters);
         // One rounding of the result; cancellation in + bias leaves float32's share of the summands.
@@ -141,27 +141,28 @@ TEST_P(Norm, BackwardOfManySizes) {
 TEST_P(Norm, BackwardTypes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const DType parameters : {dtype, DType::float32})
-      for (const std::int64_t d : {24, 129, 256, 768, 1024, 2048, 3000}) {
+      for (const std::int64_t d : {24, 129, 256, 768, 1024, 2048, 3000, 4096}) {
         const Tensor values = random_tensor({50, d}, device(), dtype), gates = random_tensor({50, d}, device(), dtype);
         const Tensor weights = random_tensor({d}, device(), parameters, 1), grad = random_tensor({50, d}, device(), dtype);
         const auto gradients = [&](DType xs, DType ws) {
           Tensor x = to_data(values, xs).detach().set_requires_grad(), gate = to_data(gates, xs).detach().set_requires_grad();
           Tensor weight = to_data(weights, ws).detach().set_requires_grad();
           gated_rms_norm(x, gate, weight).backward(to_data(grad, xs));
-          return Tensors{x.grad(), gate.grad(), weight.grad()};
+          const Tensors plain = autograd::grad({rms_norm(x, weight)}, {x, weight}, {to_data(grad, xs)});
+          return Tensors{x.grad(), gate.grad(), weight.grad(), plain[0], plain[1]};
         };
         const Tensors got = gradients(dtype, parameters), expected = gradients(DType::float64, DType::float64);
         const double tolerance = dtype == DType::float32 ? 1e-6 : dtype == DType::float16 ? 0x1p-11 : 0x1p-8;
         EXPECT_EQ(got[0].dtype(), dtype);
         EXPECT_EQ(got[2].dtype(), parameters);
-        for (std::size_t i = 0; i < 3; ++i)
+        for (std::size_t i = 0; i < got.size(); ++i)
           EXPECT_LT(relative_error(got[i], expected[i]), tolerance) << dtype_name(dtype) << " " << i;
       }
 }
 
 TEST_P(Norm, SumAndNormInOnePass) {
   for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::float16})
-    for (const std::int64_t d : {1, 7, 96, 256, 1024, 20000}) {
+    for (const std::int64_t d : {1, 7, 96, 256, 1024, 2560, 4096, 20000}) {
       const DType parameters = dtype == DType::float64 ? dtype : DType::float32;
       const auto leaf = [&](const Shape& shape, DType type) {
         return random_tensor(shape, device(), type).detach().set_requires_grad();
