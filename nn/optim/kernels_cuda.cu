@@ -14,8 +14,14 @@ using detail::Vector;
 
 constexpr int kListSize = 512;
 constexpr int kThreads = 256;
-constexpr int kWidth = 8;                               // elements that a thread takes at a time
-constexpr std::int64_t kChunk = 4 * kThreads * kWidth;  // elements of a block
+constexpr int kSumChunk = 8192;  // elements of a block that adds up: each leaves a part of the sum
+
+/// Elements that a thread takes at a time: 16 bytes.
+template <class T>
+constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
+/// Elements of a block that adds nothing up: its threads take one vector each, which keeps memory busiest.
+template <class T>
+constexpr int kMapChunk = kThreads * kWidth<T>;
 
 /// N arrays for each of `count` tensors, whose chunks the blocks of the grid take in order.
 template <int N>
@@ -25,6 +31,7 @@ struct TensorList {
   unsigned first_block[kListSize + 1];
   int group[kListSize];
   int count;
+  int chunk;  ///< elements of a block
 
   /// The elements of this block.
   struct Part {
@@ -37,18 +44,19 @@ struct TensorList {
       const int middle = (low + high) / 2;
       (first_block[middle] <= blockIdx.x ? low : high) = middle;
     }
-    const std::int64_t begin = (blockIdx.x - first_block[low]) * kChunk;
-    return {low, begin, min(begin + kChunk, numel[low])};
+    const std::int64_t begin = std::int64_t{blockIdx.x - first_block[low]} * chunk;
+    return {low, begin, min(begin + chunk, numel[low])};
   }
 };
 static_assert(sizeof(TensorList<5>) <= 32000);
 
-/// Calls f(list) for lists that cover the tensors of `dtype`. `arrays(i)` gives tensor i's arrays, the first of which has the
-/// dtype and size that count; those that are undefined are null. `group(i)` is its group.
+/// Calls f(list) for lists that cover the tensors of `dtype` in blocks of `chunk` elements. `arrays(i)` gives tensor i's arrays,
+/// the first of which has the dtype and size that count; those that are undefined are null. `group(i)` is its group.
 template <int N, class Arrays, class Group, class F>
-void for_each_list(std::size_t count, DType dtype, const Arrays& arrays, const Group& group, const F& f) {
+void for_each_list(std::size_t count, DType dtype, int chunk, const Arrays& arrays, const Group& group, const F& f) {
   TensorList<N> list;
   list.count = 0;
+  list.chunk = chunk;
   list.first_block[0] = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const std::array<const Tensor*, N> x = arrays(i);
@@ -60,7 +68,7 @@ void for_each_list(std::size_t count, DType dtype, const Arrays& arrays, const G
       }
       list.numel[at] = x[0]->numel();
       list.group[at] = group(i);
-      list.first_block[at + 1] = list.first_block[at] + blocks_for(x[0]->numel(), kChunk);
+      list.first_block[at + 1] = list.first_block[at] + blocks_for(x[0]->numel(), chunk);
     }
     if (list.count == kListSize || (list.count > 0 && i + 1 == count)) {
       f(list);
@@ -76,17 +84,17 @@ void for_each_dtype(const F& f) {
     visit_floating(dtype, [&](auto tag) { f(tag); });
 }
 
-/// f(i, number of elements from i on) over a part: in vectors where `aligned`, one by one at the end.
-template <class F>
+/// f(i, number of elements from i on) over a part: in vectors of W where `aligned`, one by one at the end.
+template <int W, class F>
 __device__ void for_each_vector(std::int64_t begin, std::int64_t end, bool aligned, const F& f) {
-  const std::int64_t vectors = aligned ? (end - begin) / kWidth : 0;
-  for (std::int64_t i = threadIdx.x; i < vectors; i += kThreads) f(begin + i * kWidth, std::integral_constant<int, kWidth>{});
-  for (std::int64_t i = begin + vectors * kWidth + threadIdx.x; i < end; i += kThreads) f(i, std::integral_constant<int, 1>{});
+  const std::int64_t vectors = aligned ? (end - begin) / W : 0;
+  for (std::int64_t i = threadIdx.x; i < vectors; i += kThreads) f(begin + i * W, std::integral_constant<int, W>{});
+  for (std::int64_t i = begin + vectors * W + threadIdx.x; i < end; i += kThreads) f(i, std::integral_constant<int, 1>{});
 }
 
-template <class T>
+template <int W, class T>
 __device__ bool is_aligned(const T* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % (kWidth * sizeof(T)) == 0;
+  return reinterpret_cast<std::uintptr_t>(data) % (W * sizeof(T)) == 0;
 }
 
 template <int W, class T>
@@ -108,8 +116,10 @@ __global__ void __launch_bounds__(kThreads)
   C* const m = static_cast<C*>(list.data[2][tensor]);
   C* const v = static_cast<C*>(list.data[3][tensor]);
   Copy* const copy = static_cast<Copy*>(list.data[4][tensor]);
-  const bool aligned = is_aligned(p) && is_aligned(g) && is_aligned(m) && is_aligned(v) && is_aligned(copy);
-  for_each_vector(begin, end, aligned, [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
+  constexpr int kTogether = kWidth<T>;
+  const bool aligned = is_aligned<kTogether>(p) && is_aligned<kTogether>(g) && is_aligned<kTogether>(m) &&
+                       is_aligned<kTogether>(v) && is_aligned<kTogether>(copy);
+  for_each_vector<kTogether>(begin, end, aligned, [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
     const auto gradients = load<W>(g + i);
     auto values = load<W>(p + i);
     auto means = load<W>(m + i), squares = load<W>(v + i);
@@ -156,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) partial_squares_kernel(const __grid_
   const auto [tensor, begin, end] = list.part();
   const T* const x = static_cast<const T*>(list.data[0][tensor]);
   C sum = 0;
-  for_each_vector(begin, end, is_aligned(x), [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
+  for_each_vector<kWidth<T>>(begin, end, is_aligned<kWidth<T>>(x), [&]<int W>(std::int64_t i, std::integral_constant<int, W>) {
     const auto values = load<W>(x + i);
 #pragma unroll
     for (int w = 0; w < W; ++w) sum += C(values.x[w]) * C(values.x[w]);
@@ -207,7 +217,7 @@ void adamw(const std::vector<AdamWTensors>& tensors, const AdamWSettings& settin
     };
     const auto chosen_group = [&](std::size_t i) { return static_cast<int>(chosen[i]->group); };
     for_each_dtype([&]<class T>(TypeTag<T>) {
-      for_each_list<5>(chosen.size(), dtype_of<T>(), arrays, chosen_group, [&](const TensorList<5>& list) {
+      for_each_list<5>(chosen.size(), dtype_of<T>(), kMapChunk<T>, arrays, chosen_group, [&](const TensorList<5>& list) {
         const auto kernel = copies == DType::float16 ? adamw_kernel<T, float16> : adamw_kernel<T, bfloat16>;
         kernel<<<list.first_block[list.count], kThreads, 0, stream(device)>>>(list, steps, factor, settings.skip);
         GLADE_CUDA_LAUNCHED();
@@ -231,12 +241,12 @@ void gradient_norm(const Tensors& gradients, const GradientNorm& result) {
   const Device device = result.norm.device();
   DeviceGuard guard(device);
   std::size_t blocks = 0;
-  for (const Tensor& x : gradients) blocks += blocks_for(x.numel(), kChunk);
+  for (const Tensor& x : gradients) blocks += blocks_for(x.numel(), kSumChunk);
   const Scratch partial(blocks * sizeof(double), device);
   std::int64_t used = 0;
   for_each_dtype([&]<class T>(TypeTag<T>) {
     const auto array = [&](std::size_t i) { return std::array<const Tensor*, 1>{&gradients[i]}; };
-    for_each_list<1>(gradients.size(), dtype_of<T>(), array, kNoGroup, [&](const TensorList<1>& list) {
+    for_each_list<1>(gradients.size(), dtype_of<T>(), kSumChunk, array, kNoGroup, [&](const TensorList<1>& list) {
       const unsigned list_blocks = list.first_block[list.count];
       partial_squares_kernel<T><<<list_blocks, kThreads, 0, stream(device)>>>(list, partial.data<double>() + used);
       GLADE_CUDA_LAUNCHED();
@@ -254,7 +264,7 @@ void scale(const Tensors& tensors, const Tensor& factor) {
   DeviceGuard guard(device);
   for_each_dtype([&]<class T>(TypeTag<T>) {
     const auto array = [&](std::size_t i) { return std::array<const Tensor*, 1>{&tensors[i]}; };
-    for_each_list<1>(tensors.size(), dtype_of<T>(), array, kNoGroup, [&](const TensorList<1>& list) {
+    for_each_list<1>(tensors.size(), dtype_of<T>(), kMapChunk<T>, array, kNoGroup, [&](const TensorList<1>& list) {
       scale_kernel<T><<<list.first_block[list.count], kThreads, 0, stream(device)>>>(list, factor.data<double>());
       GLADE_CUDA_LAUNCHED();
     });
