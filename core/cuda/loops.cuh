@@ -98,7 +98,15 @@ struct Loads {
   }
   __device__ Vector<T, Width> vector(int u) const {
     Vector<T, Width> values;
-    memcpy(&values, &bytes[u], sizeof(values));
+    if constexpr (sizeof(T) == 2 && Width % 2 == 0) {  // out of words by shifts: the compiler would copy each half first
+      std::uint32_t words[Width / 2];
+      memcpy(words, &bytes[u], sizeof(words));
+#pragma unroll
+      for (int j = 0; j < Width; ++j)
+        values.x[j] = __builtin_bit_cast(T, static_cast<std::uint16_t>(words[j / 2] >> 16 * (j % 2)));
+    } else {
+      memcpy(&values, &bytes[u], sizeof(values));
+    }
     return values;
   }
 };
@@ -143,23 +151,22 @@ constexpr bool kMayRepeat = sizeof...(In) > 1;
 template <class F, class... In>
 constexpr bool kHasRows = sizeof...(In) > 1;
 
-// Each thread handles `Unroll` vectors, loaded before the first is used. Of the inputs whose bits are set in `repeated` there is
-// one element.
+// Each thread handles `Unroll` vectors, loaded before the first is used, and the first threads the elements that are left. Of the
+// inputs whose bits are set in `repeated` there is one element.
 template <int Width, int Unroll, class F, class Out, class... In>
 __global__ void __launch_bounds__(kThreads)
-    contiguous_kernel(std::int64_t n, std::uint32_t repeated, F f, Out* out, const In*... in) {
-  const std::int64_t vectors = n / Width;
-  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads * Unroll + threadIdx.x;
+    contiguous_kernel(std::uint32_t vectors, std::uint32_t left, std::uint32_t repeated, F f, Out* out, const In*... in) {
+  const std::uint32_t first = blockIdx.x * (kThreads * Unroll) + threadIdx.x;
   const auto exists = [&](int u) { return first + u * kThreads < vectors; };
-  const auto at = [&](int u) { return (first + u * kThreads) * Width; };
+  const auto at = [&](int u) { return std::size_t{first + u * kThreads} * Width; };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     const auto is_repeated = [&](std::size_t i) { return kMayRepeat<In...> && (repeated >> i & 1) != 0; };
     store_all<Width, Unroll>(out, f, exists, at, load_all<Width, Unroll>(in, is_repeated(I), exists, [&](int u) {
                                return is_repeated(I) ? 0 : at(u);
                              })...);
-    if (blockIdx.x == 0) {
-      const std::int64_t i = vectors * Width + threadIdx.x;
-      if (i < n) out[i] = Out(f(in[is_repeated(I) ? 0 : i]...));
+    if (first < left) {
+      const std::size_t i = std::size_t{vectors} * Width + first;
+      out[i] = Out(f(in[is_repeated(I) ? 0 : i]...));
     }
   }(std::index_sequence_for<In...>{});
 }
@@ -216,20 +223,20 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     if (kMayRepeat<In...> && plan.strides[i][0] == 0) repeated |= 1u << (i - 1);
     else dense = dense && plan.strides[i][0] == 1;
   }
-  if (dense) {
-    // Where one load of a thread has 16 bytes, that keeps memory busy, and small blocks leave little to wait for at the end. Of
-    // 16-bit numbers two such loads are faster: measured.
-    constexpr std::size_t bytes_read = (std::size_t{0} + ... + sizeof(In));
-    constexpr bool one_load = sizeof...(In) == 1 && bytes_read >= 4 && bytes_read * width == 16;
-    constexpr int unroll = sizeof...(In) == 0 || one_load ? 1 : 2;
+  if (const std::int64_t vectors = plan.numel / width; dense && vectors < std::int64_t{1} << 31) {  // or indices have not 32 bits
+    // One load of 16 bytes by each thread keeps memory busy, and short threads leave little to wait for at the end. Smaller loads
+    // go out in twos, and so do those of several inputs.
+    constexpr std::size_t bytes_read = (std::size_t{0} + ... + sizeof(In)) * width;
+    constexpr int unroll = bytes_read == 0 || bytes_read == 16 ? 1 : 2;
     const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
     const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));
     }(std::index_sequence_for<In...>{});
     if (aligned) {
-      const unsigned blocks = std::max(1u, blocks_for(plan.numel / width, kThreads * unroll));
-      return launch_kernel<std::int64_t, std::uint32_t, F, Out*, const In*...>(contiguous_kernel<width, unroll>, blocks, kThreads,
-                                                                               device, plan.numel, repeated, f, out, in...);
+      const unsigned blocks = std::max(1u, blocks_for(vectors, kThreads * unroll));
+      return launch_kernel<std::uint32_t, std::uint32_t, std::uint32_t, F, Out*, const In*...>(
+          contiguous_kernel<width, unroll>, blocks, kThreads, device, static_cast<std::uint32_t>(vectors),
+          static_cast<std::uint32_t>(plan.numel % width), repeated, f, out, in...);
     }
   }
   constexpr std::int64_t limit = std::int64_t{1} << 30;
