@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include <glade/ops/elementwise/launch.h>
 #include <glade/ops/index/index_kernels.h>
 #include <glade/ops/index/index_rows.cuh>
 
@@ -111,12 +112,7 @@ void gather_with(const Tensor& y, const Tensor& x, const At& at, const IndexGeom
   const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
   if (g.rows && g.inner * size % 16 == 0 && detail::is_aligned(x, 16) && detail::is_aligned(y, 16))
     return launch_gather<uint4>(y, x, at, g);
-  switch (size) {
-    case 1: return launch_gather<std::uint8_t>(y, x, at, g);
-    case 2: return launch_gather<std::uint16_t>(y, x, at, g);
-    case 4: return launch_gather<std::uint32_t>(y, x, at, g);
-    default: return launch_gather<std::uint64_t>(y, x, at, g);
-  }
+  visit_size(dtype_size(x.dtype()), [&](auto unit) { launch_gather<decltype(unit)>(y, x, at, g); });
 }
 
 }  // namespace
