@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include <glade/core/cpu_math.h>
+#if defined(__CUDACC__)
+#include <glade/core/cuda/pow.cuh>
+#endif
 
 namespace glade::math {
 
@@ -110,7 +113,13 @@ GLADE_HOST_DEVICE GLADE_INLINE float trunc(float x) { return ::truncf(x); }
 GLADE_HOST_DEVICE GLADE_INLINE double trunc(double x) { return ::trunc(x); }
 GLADE_HOST_DEVICE GLADE_INLINE float fmod(float x, float y) { return ::fmodf(x, y); }
 GLADE_HOST_DEVICE GLADE_INLINE double fmod(double x, double y) { return ::fmod(x, y); }
-GLADE_HOST_DEVICE GLADE_INLINE float pow(float x, float y) { return ::powf(x, y); }
+GLADE_HOST_DEVICE GLADE_INLINE float pow(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return cuda::pow(x, y);
+#else
+  return ::powf(x, y);
+#endif
+}
 GLADE_HOST_DEVICE GLADE_INLINE double pow(double x, double y) { return ::pow(x, y); }
 
 }  // namespace glade::math

@@ -236,6 +236,30 @@ TEST_P(Logic, PowersThatTakeNoPow) {
     }
 }
 
+// Within 4 units in the last place, as CUDA promises of powf.
+TEST_P(Logic, PowersOfEveryKind) {
+  using Limits = std::numeric_limits<float>;
+  const float inf = Limits::infinity(), least = Limits::denorm_min(), normal = Limits::min();
+  const std::vector<float> special{0,   1,   2,   3,      0.5F,  1.7F,       2.5F,   0.99F,          1.01F,     1e-30F,
+                                   inf, NAN, 126, 127.5F, 1e10F, 16777217.F, normal, normal - least, 3 * least, Limits::max()};
+  std::vector<float> numbers, bases, exponents;
+  for (const float x : special) numbers.push_back(x), numbers.push_back(-x);
+  for (const float x : numbers)
+    for (const float y : numbers) bases.push_back(x), exponents.push_back(y);
+  for (int i = 0; i < 2000; ++i) bases.push_back(std::exp2(0.1F * static_cast<float>(i - 1000))), exponents.push_back(1.7F);
+  const auto on_device = [&](const std::vector<float>& x) { return to_data(Tensor::from_vector(x, device()), DType::float32); };
+  const std::vector<float> powers = power(on_device(bases), on_device(exponents)).to_vector<float>();
+  for (std::size_t i = 0; i < bases.size(); ++i) {
+    const double exact = std::pow(static_cast<double>(bases[i]), static_cast<double>(exponents[i]));
+    const auto expected = static_cast<float>(exact);
+    const bool is_special = std::isnan(expected) || std::isinf(expected) || expected == 0;
+    const double distance = std::abs(powers[i] - exact), bound = 4 * (0x1p-23 * std::abs(exact) + least);
+    EXPECT_TRUE(is_special ? (std::isnan(expected) ? std::isnan(powers[i]) : powers[i] == expected) : distance <= bound)
+        << bases[i] << " ^ " << exponents[i] << ": " << powers[i] << ", not " << exact;
+    EXPECT_TRUE(std::isnan(expected) || std::signbit(powers[i]) == std::signbit(expected)) << bases[i] << " ^ " << exponents[i];
+  }
+}
+
 TEST_P(Logic, InPlace) {
   const Tensor x = Tensor::from_vector(Values{-2, 1, 4}, device());
   divide_(x, Tensor::from_vector(Values{2}, device()));
