@@ -24,14 +24,14 @@ namespace {
 thread_local GraphMemory* recorded_memory = nullptr;
 std::atomic<int> first_device{-1};  // of which this process took memory
 
-constexpr std::size_t kSmall = std::size_t{1} << 20;     // of blocks that are kept here
-constexpr std::size_t kMaxKept = std::size_t{64} << 20;  // bytes kept in all
+constexpr std::size_t kSmall = std::size_t{1} << 20;  // of blocks whose sizes are rounded up
+constexpr std::size_t kKeptShare = 64;                // at most this part of a device's memory is kept
 
 }  // namespace
 
-// A device's default pool, made to keep freed memory, what is allocated from it, and which of that belongs to graphs. Small
-// blocks are kept here when they are let go of, for the next that asks on their stream: allocating and freeing them in the driver
-// would cost the host half as much as launching a kernel does.
+// A device's default pool, made to keep freed memory, what is allocated from it, and which of that belongs to graphs. Blocks are
+// kept here when they are let go of, for the next that asks for as much on their stream: to allocate and free one in the driver
+// costs the host half as much as to launch a kernel, and the GPU a microsecond.
 class Pool {
  public:
   explicit Pool(int device) : device_(device) {}
@@ -46,6 +46,9 @@ class Pool {
       GLADE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device_));
       std::uint64_t threshold = std::numeric_limits<std::uint64_t>::max();
       GLADE_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &threshold));
+      std::size_t available = 0, total = 0;
+      GLADE_CUDA(cudaMemGetInfo(&available, &total));
+      most_kept_ = total / kKeptShare;
     });
   }
 
@@ -141,9 +144,11 @@ class Pool {
     return recorded_memory != nullptr && recorded_memory->device_ == device_ ? recorded_memory : nullptr;
   }
 
-  // These two with the mutex locked. A block that was let go of on its own stream can be used there again at once.
+  static std::size_t rounded(std::size_t bytes) { return bytes <= kSmall ? detail::block_size(bytes) : bytes; }
+
+  // These three with the mutex locked. A block that was let go of on its own stream can be used there again at once.
   void* take_kept(std::size_t bytes, cudaStream_t stream) {
-    const auto found = bytes <= kSmall ? kept_.find({stream, detail::block_size(bytes)}) : kept_.end();
+    const auto found = kept_.find({stream, rounded(bytes)});
     if (found == kept_.end() || found->second.empty()) return nullptr;
     void* const data = found->second.back();
     found->second.pop_back();
@@ -151,15 +156,24 @@ class Pool {
     return data;
   }
   bool keep(void* data, std::size_t bytes, cudaStream_t stream) {
-    const std::size_t size = detail::block_size(bytes);
-    if (bytes > kSmall || kept_bytes_ + size > kMaxKept) return false;
+    const std::size_t size = rounded(bytes);
+    if (size > most_kept_ / 4) return false;
+    if (kept_bytes_ + size > most_kept_) free_kept(stream);  // those that are still asked for come back
+    if (kept_bytes_ + size > most_kept_) return false;
     kept_[{stream, size}].push_back(data);
     kept_bytes_ += size;
     return true;
   }
+  void free_kept(cudaStream_t stream) {
+    DeviceGuard guard({DeviceType::cuda, device_});
+    for (auto at = kept_.lower_bound({stream, 0}); at != kept_.end() && at->first.first == stream; at = kept_.erase(at)) {
+      kept_bytes_ -= at->first.second * at->second.size();
+      for (void* const data : at->second) GLADE_CUDA(cudaFreeAsync(data, stream));
+    }
+  }
 
   void* from_driver(std::size_t wanted, cudaStream_t stream) {
-    const std::size_t bytes = wanted <= kSmall ? detail::block_size(wanted) : wanted;
+    const std::size_t bytes = rounded(wanted);
     void* data = nullptr;
     cudaError_t code = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
     if (code == cudaErrorMemoryAllocation) {
@@ -225,8 +239,8 @@ class Pool {
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
   std::size_t allocated_ = 0, peak_ = 0;
-  std::map<std::pair<cudaStream_t, std::size_t>, std::vector<void*>> kept_;  // by stream and block_size
-  std::size_t kept_bytes_ = 0;
+  std::map<std::pair<cudaStream_t, std::size_t>, std::vector<void*>> kept_;  // by stream and rounded size
+  std::size_t kept_bytes_ = 0, most_kept_ = 0;
   std::unordered_map<void*, cudaStream_t> streams_;  // of allocations made on another stream than the default one
   std::unordered_map<void*, GraphMemory*> owners_;   // of allocations that belong to a graph
   cudaStream_t graph_stream_ = nullptr;              // for the memory of graphs; nothing else runs there

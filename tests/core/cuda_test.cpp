@@ -101,22 +101,37 @@ TEST_F(CudaTest, PoolKeepsFreedMemoryUntilEmptied) {
   EXPECT_LE(cuda::memory_stats().reserved, before);
 }
 
-TEST_F(CudaTest, SmallBlocksComeBackOnTheirStreamUntilEmptied) {
-  const auto block = [] { return empty({16}, kFloats).raw_data(); };
-  void* const first = block();
-  EXPECT_EQ(block(), first);
-  EXPECT_NE(empty({1000}, kFloats).raw_data(), first);
-  {
-    const StreamGuard guard(Stream::create());
-    void* const other = block();
-    EXPECT_NE(other, first);
-    EXPECT_EQ(block(), other);
+TEST_F(CudaTest, BlocksComeBackOnTheirStreamUntilEmptied) {
+  for (const std::int64_t numel : {16, 1 << 22}) {
+    const auto block = [&] { return empty({numel}, kFloats).raw_data(); };
+    void* const first = block();
+    EXPECT_EQ(block(), first);
+    EXPECT_NE(empty({numel / 2}, kFloats).raw_data(), first);
+    {
+      const StreamGuard guard(Stream::create());
+      void* const other = block();
+      EXPECT_NE(other, first);
+      EXPECT_EQ(block(), other);
+    }
+    EXPECT_EQ(block(), first);
   }
-  EXPECT_EQ(block(), first);
   cuda::empty_cache();
   const Tensor x = full({16}, 1, kFloats), y = full({16}, 2, kFloats);
   EXPECT_NE(x.raw_data(), y.raw_data());
   EXPECT_TRUE(all_close(x, full({16}, 1)));
+}
+
+TEST_F(CudaTest, BlocksOfManySizesAreKeptWithinBounds) {
+  // Together many times what is kept: in 4 MiB steps to 1 GiB.
+  const Tensor x = full({1000}, 3, kFloats);
+  for (std::int64_t numel = std::int64_t{1} << 20; numel <= std::int64_t{1} << 28; numel += std::int64_t{1} << 20) {
+    const Tensor part = empty({numel}, kFloats).as_strided({2}, {numel - 1}, 0);
+    fill_data(part, 1);
+    EXPECT_TRUE(all_close(part, full({2}, 1))) << numel;
+  }
+  EXPECT_TRUE(all_close(x, full({1000}, 3)));
+  cuda::empty_cache();
+  EXPECT_LE(cuda::memory_stats().reserved, std::size_t{1} << 28);
 }
 
 TEST_F(CudaTest, OutOfMemoryTellsTheNumbersAndLeavesAllAsItWas) {
