@@ -72,6 +72,7 @@ __device__ void store(T* to, const Vector<T, Width>& values) {
 }
 
 constexpr int kThreads = 256;
+constexpr int kDenseThreads = 128;  // small blocks leave little to wait for at the end
 
 template <std::size_t size>
 using bytes_t = std::conditional_t<
@@ -154,11 +155,11 @@ constexpr bool kHasRows = sizeof...(In) > 1;
 // Each thread handles `Unroll` vectors, loaded before the first is used, and the first threads the elements that are left. Of the
 // inputs whose bits are set in `repeated` there is one element.
 template <int Width, int Unroll, class F, class Out, class... In>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kDenseThreads)
     contiguous_kernel(std::uint32_t vectors, std::uint32_t left, std::uint32_t repeated, F f, Out* out, const In*... in) {
-  const std::uint32_t first = blockIdx.x * (kThreads * Unroll) + threadIdx.x;
-  const auto exists = [&](int u) { return first + u * kThreads < vectors; };
-  const auto at = [&](int u) { return std::size_t{first + u * kThreads} * Width; };
+  const std::uint32_t first = blockIdx.x * (kDenseThreads * Unroll) + threadIdx.x;
+  const auto exists = [&](int u) { return first + u * kDenseThreads < vectors; };
+  const auto at = [&](int u) { return std::size_t{first + u * kDenseThreads} * Width; };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     const auto is_repeated = [&](std::size_t i) { return kMayRepeat<In...> && (repeated >> i & 1) != 0; };
     store_all<Width, Unroll>(out, f, exists, at, load_all<Width, Unroll>(in, is_repeated(I), exists, [&](int u) {
@@ -224,18 +225,18 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     else dense = dense && plan.strides[i][0] == 1;
   }
   if (const std::int64_t vectors = plan.numel / width; dense && vectors < std::int64_t{1} << 31) {  // or indices have not 32 bits
-    // One load of 16 bytes by each thread keeps memory busy, and short threads leave little to wait for at the end. Smaller loads
-    // go out in twos, and so do those of several inputs.
+    // One load of 16 bytes by each thread keeps memory busy. Smaller loads go out in twos, and so do those of several inputs and
+    // of 16-bit numbers, which take longer to compute with.
     constexpr std::size_t bytes_read = (std::size_t{0} + ... + sizeof(In)) * width;
-    constexpr int unroll = bytes_read == 0 || bytes_read == 16 ? 1 : 2;
+    constexpr int unroll = bytes_read == 0 || (bytes_read == 16 && width <= 4) ? 1 : 2;
     const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
     const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));
     }(std::index_sequence_for<In...>{});
     if (aligned) {
-      const unsigned blocks = std::max(1u, blocks_for(vectors, kThreads * unroll));
+      const unsigned blocks = std::max(1u, blocks_for(vectors, kDenseThreads * unroll));
       return launch_kernel<std::uint32_t, std::uint32_t, std::uint32_t, F, Out*, const In*...>(
-          contiguous_kernel<width, unroll>, blocks, kThreads, device, static_cast<std::uint32_t>(vectors),
+          contiguous_kernel<width, unroll>, blocks, kDenseThreads, device, static_cast<std::uint32_t>(vectors),
           static_cast<std::uint32_t>(plan.numel % width), repeated, f, out, in...);
     }
   }
