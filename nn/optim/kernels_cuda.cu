@@ -19,9 +19,9 @@ constexpr int kSumChunk = 8192;  // elements of a block that adds up: each leave
 /// Elements that a thread takes at a time: 16 bytes.
 template <class T>
 constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
-/// Elements of a block that adds nothing up: its threads take one vector each, which keeps memory busiest.
+/// Elements of a block that adds nothing up: with two vectors a thread memory is busiest.
 template <class T>
-constexpr int kMapChunk = kThreads * kWidth<T>;
+constexpr int kMapChunk = 2 * kThreads * kWidth<T>;
 
 /// N arrays for each of `count` tensors, whose chunks the blocks of the grid take in order.
 template <int N>
