@@ -226,9 +226,9 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
   }
   if (const std::int64_t vectors = plan.numel / width; dense && vectors < std::int64_t{1} << 31) {  // or indices have not 32 bits
     // One load of 16 bytes by each thread keeps memory busy. Smaller loads go out in twos, and so do those of several inputs and
-    // of 16-bit numbers, which take longer to compute with.
+    // of 16-bit numbers, which take longer to compute with. What only writes has nothing to wait for.
     constexpr std::size_t bytes_read = (std::size_t{0} + ... + sizeof(In)) * width;
-    constexpr int unroll = bytes_read == 0 || (bytes_read == 16 && width <= 4) ? 1 : 2;
+    constexpr int unroll = bytes_read == 0 ? 4 : bytes_read == 16 && width <= 4 ? 1 : 2;
     const auto is_aligned = []<class T>(const T* x) { return reinterpret_cast<std::uintptr_t>(x) % (width * sizeof(T)) == 0; };
     const bool aligned = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (is_aligned(out) && ... && ((repeated >> I & 1) || is_aligned(in)));

@@ -106,7 +106,7 @@ TEST_F(CudaTest, BlocksComeBackOnTheirStreamUntilEmptied) {
     const auto block = [&] { return empty({numel}, kFloats).raw_data(); };
     void* const first = block();
     EXPECT_EQ(block(), first);
-    EXPECT_NE(empty({numel / 2}, kFloats).raw_data(), first);
+    EXPECT_NE(empty({3 * numel}, kFloats).raw_data(), first);
     {
       const StreamGuard guard(Stream::create());
       void* const other = block();
