@@ -203,7 +203,9 @@ def powers(case):
     x, y = case.pair(FLOATS)
     exponent = case.choose([2, 3, 0.5, 1.7, -1, 1, 0, -0.5, 4])
     with np.errstate(all="ignore"):  # NumPy's powers: PyTorch's of -infinity and 0.5 is NaN
-        expected = case.torch.from_numpy(np.asarray(np.power(x.double().numpy(), exponent)))
+        # And so is NumPy's, where the exponent is one number.
+        values = x.double().numpy()
+        expected = case.torch.from_numpy(np.asarray(np.power(values, np.full_like(values, exponent))))
     # What this dtype cannot hold is infinite in it.
     expected[expected.abs() > case.torch.finfo(x.dtype).max] *= float("inf")
     return expected, y**exponent, TOLERANCES[case.name_of(x)]
