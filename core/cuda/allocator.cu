@@ -153,6 +153,7 @@ class Pool {
     void* const data = found->second.back();
     found->second.pop_back();
     kept_bytes_ -= found->first.second;
+    if (found->second.empty() && bytes > kSmall) kept_.erase(found);  // of sizes that are not rounded there may be any number
     return data;
   }
   bool keep(void* data, std::size_t bytes, cudaStream_t stream) {
