@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kReduceThreads, V == 1 ? 4 : 2)
   const std::int64_t step = std::int64_t{gridDim.x} * group.count;
   std::int64_t row = std::int64_t{blockIdx.x} * group.count + group.number;
   fetch(row);
-  for (int turn = 0; row - group.number < rows; row += step, turn += 2) {
+  for (int turn = 0; row - group.number < rows; row += step) {
     Numbers<Acc, W> v[V];
 #pragma unroll
     for (int u = 0; u < V; ++u) v[u] = as_numbers<T>(next_x.bytes[u]);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kReduceThreads, V == 1 ? 4 : 2)
 #pragma unroll
         for (const Acc value : x.x) mean += value;
       });
-      mean = group.sum(mean, turn + 1) / static_cast<Acc>(d);
+      mean = group.sum(mean, turn++) / static_cast<Acc>(d);
     }
     for_each([&](int, Numbers<Acc, W>& x) {
 #pragma unroll
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kReduceThreads, V == 1 ? 4 : 2)
         squares += value * value;
       }
     });
-    const Acc rstd = 1 / math::sqrt(group.sum(squares, turn) / static_cast<Acc>(d) + in.eps);
+    const Acc rstd = 1 / math::sqrt(group.sum(squares, turn++) / static_cast<Acc>(d) + in.eps);
     if (row >= rows) continue;
     if (group.lane == 0) {
       in.rstd[row] = rstd;

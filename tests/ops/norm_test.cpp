@@ -88,6 +88,30 @@ TEST_P(Norm, Types) {
       }
 }
 
+/// More rows than run at once, each of another size than its neighbours: a sum of another row would show.
+TEST_P(Norm, ManyRows) {
+  const std::int64_t rows = device().is_cpu() ? 50 : 6000;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::int64_t d : {256, 512, 1024, 2048, 4096}) {
+      std::vector<double> sizes;
+      for (std::int64_t row = 0; row < rows; ++row) sizes.push_back(std::pow(2.0, row % 7 - 3));
+      const Tensor size = Tensor::from_vector(sizes, {rows, 1}, device());
+      const Tensor x = to_data(random_tensor({rows, d}, device()) * size, dtype),
+                   gate = random_tensor({rows, d}, device(), dtype);
+      const Tensor residual = to_data(random_tensor({rows, d}, device()) * size, dtype);
+      const Tensor weight = random_tensor({d}, device(), DType::float32, 1);
+      const auto exact = [](const Tensor& t) { return to_data(t, DType::float64); };
+      const double relative = dtype == DType::float32 ? 2e-6 : dtype == DType::float16 ? 0x1.01p-11 : 0x1.01p-8;
+      const auto check = [&](const Tensor& y, const Tensor& expected) {
+        EXPECT_TRUE(all_close(y, expected, relative, 4e-6)) << dtype_name(dtype) << " " << d;
+      };
+      check(rms_norm(x, weight), rms_norm(exact(x), exact(weight)));
+      check(layer_norm(x, weight), layer_norm(exact(x), exact(weight)));
+      check(gated_rms_norm(x, gate, weight), gated_rms_norm(exact(x), exact(gate), exact(weight)));
+      check(add_rms_norm(x, residual, weight).first, rms_norm(exact(x + residual), exact(weight)));
+    }
+}
+
 TEST_P(Norm, LargeMeanAndTinyVariance) {
   const Tensor x = random_tensor({4, 2000}, device(), DType::float32, 300, 1);
   EXPECT_TRUE(all_close(layer_norm(x), reference(x, {}, {}, {}, true, 1e-5), 1e-4, 1e-4));
