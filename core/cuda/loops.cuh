@@ -224,7 +224,7 @@ void elementwise(Device device, const LoopPlan<1 + sizeof...(In)>& plan, F f, Ou
     if (kMayRepeat<In...> && plan.strides[i][0] == 0) repeated |= 1u << (i - 1);
     else dense = dense && plan.strides[i][0] == 1;
   }
-  if (const std::int64_t vectors = plan.numel / width; dense && vectors < std::int64_t{1} << 31) {  // or indices have not 32 bits
+  if (const std::int64_t vectors = plan.numel / width; dense && vectors < std::int64_t{1} << 31) {  // indices have 32 bits
     // One load of 16 bytes by each thread keeps memory busy. Smaller loads go out in twos, and so do those of several inputs and
     // of 16-bit numbers, which take longer to compute with. What only writes has nothing to wait for.
     constexpr std::size_t bytes_read = (std::size_t{0} + ... + sizeof(In)) * width;

@@ -64,15 +64,10 @@ class Parameter {
 
  private:
   __device__ Values read(int u) const {
+    if (from_ != nullptr && group_.inside(u)) return load_numbers<kWidth<T>>(from_ + group_.column(u));
     Values values;
-    if (from_ != nullptr && group_.inside(u)) {
-      const auto loaded = load_numbers<kWidth<T>>(from_ + group_.column(u));
 #pragma unroll
-      for (int w = 0; w < kWidth<T>; ++w) values.x[w] = static_cast<compute_t<T>>(loaded.x[w]);
-    } else {
-#pragma unroll
-      for (auto& x : values.x) x = otherwise_;
-    }
+    for (auto& x : values.x) x = otherwise_;
     return values;
   }
 
