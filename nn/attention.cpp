@@ -58,12 +58,15 @@ Tensor finish(const Tensor& o, const Tensor& gate, const RMSNorm& norm, const Li
 
 }  // namespace
 
-RecurrentOptions LinearAttention::recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const {
-  RecurrentOptions options;
+Tensor LinearAttention::recurrence(const Tensor& query, const Tensor& key, const Tensor& value, RecurrentOptions options,
+                                   AttentionState* state, const Tensor& cu_seqlens) const {
   options.cu_seqlens = cu_seqlens;
-  options.algorithm = state != nullptr && x.size(1) == 1 ? Algorithm::recurrent : algorithm;
+  if (state != nullptr && state->in_place) return recurrent_step_(state->recurrent, query, key, value, options);
+  options.algorithm = state != nullptr && query.size(1) == 1 ? Algorithm::recurrent : algorithm;
   if (state != nullptr) options.initial_state = state->recurrent;
-  return options;
+  const auto [o, final_state] = recurrent(query, key, value, options, group_of(state));
+  if (state != nullptr) state->recurrent = final_state;
+  return o;
 }
 
 struct GatedLinearAttention::Sizes {
@@ -138,11 +141,10 @@ Tensor GatedLinearAttention::forward(const Tensor& x, AttentionState* state, con
   gk = split_heads(gk, num_kv_heads_);
   if (num_kv_heads_ != options_.num_heads) gk = repeat_interleave(gk, options_.num_heads / num_kv_heads_, 2);
 
-  RecurrentOptions options = recurrence(x, state, cu_seqlens);
+  RecurrentOptions options;
   options.gk = gk;
-  const auto [o, final_state] =
-      recurrent(split_heads(q, options_.num_heads), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_), options, group);
-  if (state != nullptr) state->recurrent = final_state;
+  const Tensor o = recurrence(split_heads(q, options_.num_heads), split_heads(k, num_kv_heads_), split_heads(v, num_kv_heads_),
+                              options, state, cu_seqlens);
   return finish(o, g_proj ? projected[4] : Tensor(), g_norm, o_proj, residual);
 }
 
@@ -174,12 +176,11 @@ Tensor LightningAttention::forward(const Tensor& x, AttentionState* state, const
   if (g_proj) weights.push_back(g_proj->weight);
   const Tensors projected = linears(x, weights);
   const Tensor q = split_heads(silu(projected[0]), options_.num_heads);
-  RecurrentOptions options = recurrence(x, state, cu_seqlens);
+  RecurrentOptions options;
   options.g_gamma = lightning_g_gamma(options_.num_heads, layer_idx_, num_layers_, x.device(),
                                       q.dtype() == DType::float64 ? DType::float64 : DType::float32);
-  const auto [o, final_state] = recurrent(q, split_heads(silu(projected[1]), options_.num_heads),
-                                          split_heads(projected[2], options_.num_heads), options, group_of(state));
-  if (state != nullptr) state->recurrent = final_state;
+  const Tensor o = recurrence(q, split_heads(silu(projected[1]), options_.num_heads),
+                              split_heads(projected[2], options_.num_heads), options, state, cu_seqlens);
   return finish(o, g_proj ? projected[3] : Tensor(), g_norm, o_proj, residual);
 }
 

@@ -16,6 +16,8 @@ namespace glade::nn {
 struct AttentionState {
   Tensor recurrent;               ///< [N, heads, key dim, value dim]
   Tensor q_conv, k_conv, v_conv;  ///< windows of the short convolutions, where the layer has them
+  /// Whether a call overwrites `recurrent` (see recurrent_step_) rather than replacing it.
+  bool in_place = false;
 };
 
 /// A layer [B, T, hidden] -> [B, T, hidden] in which a token sees those before it.
@@ -35,8 +37,9 @@ class LinearAttention : public Module {
  protected:
   /// The group that computes a call.
   ProcessGroup group_of(const AttentionState* state) const { return state == nullptr ? sequence_group : ProcessGroup(); }
-  /// The options of the recurrence but for its gates.
-  RecurrentOptions recurrence(const Tensor& x, const AttentionState* state, const Tensor& cu_seqlens) const;
+  /// The recurrence with the gates in `options`, from `state`, where given, to what it is then.
+  Tensor recurrence(const Tensor& query, const Tensor& key, const Tensor& value, RecurrentOptions options, AttentionState* state,
+                    const Tensor& cu_seqlens) const;
 };
 
 /// Sizes and parts of a GatedLinearAttention; names and defaults are fla's.

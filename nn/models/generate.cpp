@@ -6,6 +6,7 @@
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
+#include <glade/core/graphed_function.h>
 #include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -82,10 +83,16 @@ std::vector<std::pair<std::string, Tensor*>> parts(Conversation& conversation) {
   return result;
 }
 
+/// Steps that come before those of a GraphedFunction, which captures the second of its own. A capture costs about as much as two
+/// steps, which a batch that soon ends or loses rows does not win back.
+constexpr int kEagerSteps = 2;
+
 /// Conversations that are continued together: rows of one batch, until they end.
 class Batch {
  public:
-  Batch(const CausalLM& model, std::vector<Conversation>& all) : model_(model), all_(all) {}
+  Batch(const CausalLM& model, std::vector<Conversation>& all)
+      : model_(model), all_(all), graphed_step_(device(), [this](const Tensors& ids) { return step_in_place(ids[0]); }) {}
+  Batch(const Batch&) = delete;  // graphed_step_ refers to it
 
   /// Reads the prompts, those of fresh conversations and of others apart, and makes a batch of all.
   void read(const std::vector<Tokens>& prompts) {
@@ -121,8 +128,10 @@ class Batch {
   /// Reads a token for each of rows().
   void step(const Tokens& tokens) {
     for (std::size_t i = 0; i < rows_.size(); ++i) note(all_[rows_[i]], tokens[i]);
-    const Tensor ids = Tensor::from_vector(tokens, {static_cast<std::int64_t>(tokens.size()), 1}, device());
-    batch_.logits = model_.lm_head(select(model_.model.forward(ids, &batch_.states, {}), 1, -1));
+    const Tensor ids = Tensor::from_vector(tokens, {static_cast<std::int64_t>(tokens.size()), 1});
+    const bool has_hooks = model_.model.hooks.before || model_.model.hooks.after;  // which may move parameters
+    if (has_hooks || steps_++ < kEagerSteps) batch_.logits = forward(ids, batch_.states);
+    else graphed_step_({ids});
   }
 
   /// Goes on without the rows that have ended, which go back into their conversations.
@@ -135,12 +144,29 @@ class Batch {
     }
     if (rows.size() == rows_.size()) return;
     rows_ = rows;
+    steps_ = 0;
     for (const auto& [name, x] : parts(batch_))
       if (x->defined()) *x = index_select(*x, 0, Tensor::from_vector(kept, device()));
   }
 
  private:
   Device device() const { return model_.model.embeddings.weight.device(); }
+
+  /// The logits after a token for each row, ids [rows, 1].
+  Tensor forward(const Tensor& ids, AttentionStates& states) const {
+    return model_.lm_head(select(model_.model.forward(to_data(ids, device()), &states, {}), 1, -1));
+  }
+
+  /// forward() with the batch staying where it is in memory, as replays of a CUDA graph need it.
+  Tensors step_in_place(const Tensor& ids) {
+    Conversation next = batch_;
+    for (AttentionState& state : next.states) state.in_place = true;
+    next.logits = forward(ids, next.states);
+    const auto from = parts(next), to = parts(batch_);
+    for (std::size_t k = 0; k < to.size(); ++k)
+      if (!from[k].second->is_same(*to[k].second)) copy_data(*to[k].second, *from[k].second);
+    return {};
+  }
 
   static void note(Conversation& conversation, std::int64_t token) {
     ++conversation.length;
@@ -191,6 +217,8 @@ class Batch {
   std::vector<Conversation>& all_;
   std::vector<std::size_t> rows_;
   Conversation batch_;  ///< of all rows_
+  int steps_ = 0;       ///< of these rows
+  GraphedFunction graphed_step_;
 };
 
 void check_prompts(const std::vector<Tokens>& prompts, const std::vector<Conversation>& conversations, const CausalLM& model) {

@@ -1,7 +1,10 @@
 // Generation: prompts of different lengths, stop tokens, the penalty on repetition, and conversations that go on later.
+#include <glade/autograd/grad_mode.h>
 #include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 #include <unistd.h>
 
@@ -34,11 +37,11 @@ GLAConfig convolving_gla() {
 
 class Generation : public DeviceTest {
  protected:
-  std::vector<std::unique_ptr<CausalLM>> models() const {
+  std::vector<std::unique_ptr<CausalLM>> models(const GLAConfig& config = convolving_gla()) const {
     std::vector<std::unique_ptr<CausalLM>> result;
-    result.push_back(std::make_unique<GLAForCausalLM>(convolving_gla()));
+    result.push_back(std::make_unique<GLAForCausalLM>(config));
     LightningConfig lightning;
-    static_cast<CausalLMConfig&>(lightning) = convolving_gla();
+    static_cast<CausalLMConfig&>(lightning) = config;
     result.push_back(std::make_unique<LightningForCausalLM>(lightning));
     for (auto& model : result) model->to(device());
     return result;
@@ -96,6 +99,94 @@ TEST_P(Generation, StopTokensEndSequencesOneByOne) {
       EXPECT_EQ(added(*model, {{}}, kGreedy, &one), added(*model, {all}, kGreedy));
     }
   }
+}
+
+constexpr Tensor AttentionState::*kStateParts[] = {&AttentionState::recurrent, &AttentionState::q_conv, &AttentionState::k_conv,
+                                                   &AttentionState::v_conv};
+
+/// The logits and states of a conversation.
+Tensors tensors_of(const Conversation& talk) {
+  Tensors result{talk.logits};
+  for (const AttentionState& state : talk.states)
+    for (const auto part : kStateParts)
+      if ((state.*part).defined()) result.push_back(state.*part);
+  return result;
+}
+
+/// Goes on with `talks` as generate does greedily, by a call of forward for each token.
+std::vector<Tokens> continue_by_forward(const CausalLM& model, const GenerateOptions& options, std::vector<Conversation>& talks) {
+  const NoGradGuard no_grad;
+  std::vector<Tokens> result(talks.size());
+  std::vector<std::size_t> live;
+  for (std::size_t i = 0; i < talks.size(); ++i) live.push_back(i);
+  for (std::int64_t t = 0; t < options.max_new_tokens && !live.empty(); ++t) {
+    const auto batch_of = [&](const auto& part) {
+      Tensors rows;
+      for (const std::size_t i : live) rows.push_back(part(talks[i]));
+      return rows[0].defined() ? cat(rows, 0) : Tensor();
+    };
+    Tensor logits = batch_of([](const Conversation& talk) { return talk.logits; });
+    AttentionStates states(model.model.layers.size());
+    for (std::size_t layer = 0; layer < states.size(); ++layer)
+      for (const auto part : kStateParts)
+        states[layer].*part = batch_of([&](const Conversation& talk) { return talk.states[layer].*part; });
+    const Tensor tokens = argmax(logits, -1);
+    logits = model.lm_head(select(model.model.forward(unsqueeze(tokens, 1), &states, {}), 1, 0));
+    const Tokens drawn = tokens.to_vector<std::int64_t>();
+    for (std::size_t k = 0; k < live.size(); ++k) {
+      const auto row = [k = static_cast<std::int64_t>(k)](const Tensor& x) { return clone(slice(x, 0, k, k + 1)); };
+      result[live[k]].push_back(drawn[k]);
+      talks[live[k]].logits = row(logits);
+      for (std::size_t layer = 0; layer < states.size(); ++layer)
+        for (const auto part : kStateParts)
+          if ((states[layer].*part).defined()) talks[live[k]].states[layer].*part = row(states[layer].*part);
+    }
+    std::erase_if(live, [&](std::size_t i) { return std::ranges::count(options.stop_tokens, result[i].back()) > 0; });
+  }
+  return result;
+}
+
+// On a GPU most of generate's steps are replays of CUDA graphs; a graph ends with every sequence that does.
+TEST_P(Generation, StepsHaveTheBitsOfForward) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    GLAConfig config = convolving_gla();
+    config.vocab_size = 67;
+    config.dtype = dtype;
+    manual_seed(11);
+    for (const auto& model : models(config)) {
+      GenerateOptions options{.max_new_tokens = 24, .temperature = 0};
+      std::vector<Conversation> talks, expected;
+      for (const auto& prompts : {kPrompts, {{7}, {}, {5, 3}}, {{}, {1, 2}, {}}}) {
+        expected = talks;
+        model->generate(prompts, {.max_new_tokens = 0}, &expected);
+        std::vector<Conversation> endless = expected;
+        options.stop_tokens = {};
+        options.stop_tokens = {continue_by_forward(*model, options, endless)[0][9]};
+        const std::vector<Tokens> result = added(*model, prompts, options, &talks);
+        EXPECT_EQ(result, continue_by_forward(*model, options, expected));
+        for (std::size_t i = 0; i < talks.size(); ++i) {
+          const Tensors got = tensors_of(talks[i]), wanted = tensors_of(expected[i]);
+          ASSERT_EQ(got.size(), wanted.size());
+          for (std::size_t k = 0; k < got.size(); ++k) {
+            EXPECT_EQ(got[k].dtype(), wanted[k].dtype());
+            EXPECT_EQ(got[k].to_vector<double>(), wanted[k].to_vector<double>()) << "tensor " << k << " of sequence " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Generation, NoMemoryStaysOnTheGPU) {
+  if (device().is_cpu()) GTEST_SKIP() << "of the GPU's memory";
+  const auto model = std::move(models()[0]);
+  const auto reserved_after = [&] {
+    model->generate(kPrompts, {.max_new_tokens = 24, .temperature = 0});
+    cuda::empty_cache();
+    return cuda::memory_stats().reserved;
+  };
+  const std::size_t first = reserved_after();
+  EXPECT_LE(reserved_after(), first);
 }
 
 TEST_P(Generation, TensorsRepeatTheStopToken) {
