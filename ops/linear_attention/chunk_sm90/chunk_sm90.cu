@@ -148,7 +148,9 @@ class Launcher {
   }
   void run(const Pass& p) const {
     if (p.sequences.count == 0) return;
-    is_bfloat16(r_) ? run_pass<__nv_bfloat16>(p, stream_) : run_pass<__half>(p, stream_);
+    Pass pass = p;
+    pass.multiprocessors = multiprocessor_count(r_.q.device());
+    is_bfloat16(r_) ? run_pass<__nv_bfloat16>(pass, stream_) : run_pass<__half>(pass, stream_);
   }
   void run_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles) const {
     if (r_.sequences == 0) return;

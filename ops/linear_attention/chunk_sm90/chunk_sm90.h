@@ -50,6 +50,7 @@ struct Pass : ScanArguments {
   void* out;              ///< [tokens, heads, outer]; null: states only
   bool float_out;         ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
+  int multiprocessors;    ///< of the GPU
   // For gradients of gates, dg_t = sum over s >= t of (q dq - k dk)_s. The pass for dq leaves q dq and, for every chunk, the
   // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow.
   Rows u;        ///< q or k; null: no gate has a gradient

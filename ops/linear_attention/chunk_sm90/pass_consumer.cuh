@@ -24,17 +24,20 @@ struct Consumer : State<C> {
 
   const Pass& p;
   S& shared;
-  const Segment& segment;
-  const std::int64_t n;
-  const int head, first_outer;
+  const Item& item;
   const int index;  ///< of this consumer
+  const Segment& segment = item.segment;
+  const int& head = item.head;
+  const int first_outer = item.first_outer + index * kTile;
   /// For the gradients of the gates, by row: the sum over all pairs of a token before or in this step and a token after it (so it
   /// includes all of k dk that came through the state). It is summed from these pairs. The difference of the sums of q dq and k
   /// dk over all later tokens is the same number, but with large decay it is a small difference of large numbers.
   float carry[2] = {};
 
   /// The index of this block's tile in the arrays that the pass for dq saves for the pass for dk.
-  __device__ std::int64_t saved_tile(int chunk) const { return (segment.slot(chunk) * p.heads + head) * gridDim.x + blockIdx.x; }
+  __device__ std::int64_t saved_tile(int chunk) const {
+    return (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
+  }
   __device__ uint4* boundary_state(int chunk) const {
     return static_cast<uint4*>(p.boundary_states) + saved_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
   }
@@ -112,7 +115,8 @@ struct Consumer : State<C> {
   }
   /// The index of token t of a step in a float [tiles of outer, tokens, heads] tensor.
   __device__ std::int64_t per_token(const Step& step, int t) const {
-    return (blockIdx.x * linear_attention::all_tokens(p.sequences) + segment.token(step.position() + t)) * p.heads + head;
+    return (first_outer / kTile * linear_attention::all_tokens(p.sequences) + segment.token(step.position() + t)) * p.heads +
+           head;
   }
 
   /// Calls f(elements of x, their place in p.u_out). The pass for dq stores u out there, and the pass for dk loads it. A whole
@@ -431,15 +435,20 @@ struct Consumer : State<C> {
     if constexpr (!kLarge) wait_for_state();
   }
 
-  /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment.
+  /// Calls compute(stage) for every step of the segment, from step i on; returns the number of the step after them. At the end R
+  /// is the state after the segment.
   template <class F>
-  __device__ void scan(F&& compute) {
-    for (int i = 0;; ++i) {
+  __device__ int scan(int i, F&& compute) {
+    for (;; ++i) {
       forget(thread);
       const int s = i % S::kStages;
       barrier_wait(&shared.full[s], i / S::kStages & 1);
       const Stage<C> stage = shared.stage(i);
-      if (stage.vectors.step.count == 0) return scale_state(stage.vectors);
+      if (stage.vectors.step.count == 0) {
+        scale_state(stage.vectors);
+        barrier_arrive(&shared.empty[s]);
+        return i + 1;
+      }
       if constexpr (C::kConsumerTokens > 0) {
         auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
           p.float_gates ? apply_gates<true, kResults>(stage) : apply_gates<false, kResults>(stage);
@@ -451,22 +460,24 @@ struct Consumer : State<C> {
       barrier_arrive(&shared.empty[s]);
     }
   }
-  __device__ void run() {
+  /// Computes the steps of the item, of which the first has the number i. Returns the number of the step after them.
+  __device__ int run(int i) {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
 #pragma unroll
     for (auto& tile : state) tile.fill(0);
-    if (const float* first = segment.state_before(p, n)) {
+    if (const float* first = segment.state_before(p, item.n)) {
       first += head * size;
       const float by = p.backward ? 1 / p.scale : 1.f;
       for_each_element(p, first_outer, [&](float& x, std::int64_t at) { x = first[at] * by; });
     }
-    if (kGateGradients || p.out) scan([&](const Stage<C>& stage) { compute_step(stage); });
-    else scan([&](const Stage<C>& stage) { update_state(stage); });
-    if (float* last = segment.state_after(p, n)) {
+    if (kGateGradients || p.out) i = scan(i, [&](const Stage<C>& stage) { compute_step(stage); });
+    else i = scan(i, [&](const Stage<C>& stage) { update_state(stage); });
+    if (float* last = segment.state_after(p, item.n)) {
       last += head * size;
       const float by = p.backward ? p.scale : 1.f;
       for_each_element(p, first_outer, [&](float& x, std::int64_t at) { last[at] = x * by; });
     }
+    return i;
   }
 
  private:

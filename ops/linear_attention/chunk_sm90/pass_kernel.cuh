@@ -12,8 +12,9 @@
 // The reverse scan runs against the order of the recurrence, so its sum is over j >= t. "Inner" channels are those of x and y,
 // which the scores sum over. "Outer" channels are those of w and out.
 //
-// A block processes one sequence (or one segment of it), one head and 64 or 128 channels of w, chunk by chunk. It keeps the state
-// R = sum y_j w_j^T in registers, transposed ([channels of w][channels of y]):
+// A block processes one sequence (or one segment of it), one head and 64 or 128 channels of w, chunk by chunk; where these items
+// are more than the blocks that run at once, one after the other. It keeps the state R = sum y_j w_j^T in registers, transposed
+// ([channels of w][channels of y]):
 //     out = e^{c_t} (R x^T) + w^T mask(x y^T)^T,     R = e^{c_C} R + (w e^{c_C - c_j})^T y
 // Here c_t is the log decay from the chunk's start to token t (in the reverse scan: from token t to the chunk's end), and c_C
 // that of the whole chunk. One warp group, the consumer, computes these products. The other warp groups, the producers, copy
@@ -25,11 +26,35 @@
 // half of the chunk's decay, and R is kept multiplied by e^r. The factors are safe as long as e^{c - r} stays within
 // 2^{+-kSafeRange}. A chunk with larger decay is split into sub-chunks of 32, 16, .. or finally 1 token. A single token is always
 // in range.
+#include <algorithm>
+
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
 
 namespace glade::cuda::chunk_sm90 {
+
+/// Calls run(number of its first step) for the items of this block, in turn, each once it lies in `item`; run returns the number
+/// of the step after its last. `is_first`: of the threads that meet at sync(). The item is in shared memory as registers are few.
+template <class C, class Sync, class F>
+__device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& sync, F&& run) {
+  const auto start = [&](unsigned i) {
+    if (is_first) item = Item(p, i, C::kConsumers * kTile);
+    sync();
+  };
+  if constexpr (C::kTakesTurns) {
+    const unsigned items = item_count<C>(p);
+    int step = 0;
+    for (unsigned i = blockIdx.x; i < items; i += gridDim.x) {
+      start(i);
+      step = run(step);
+      sync();
+    }
+  } else {
+    start(blockIdx.x);
+    run(0);
+  }
+}
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Pass p) {
@@ -37,10 +62,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = Shared<C>;
   S& shared = *reinterpret_cast<S*>(memory);
-  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
-  const int first_outer = static_cast<int>(blockIdx.x) * C::kConsumers * kTile;
-  const std::int64_t n = blockIdx.z / p.run_segments;
-  const Segment segment(p, n, p.first_segment + static_cast<int>(blockIdx.z % p.run_segments));
+  const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kProducers);
@@ -52,10 +74,17 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   if (thread < C::kConsumers * kGroup) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::kConsumerRegisters));
     const int index = thread / kGroup;
-    Consumer<C>{{thread % kGroup}, p, shared, segment, n, head, first_outer + index * kTile, index}.run();
+    Item& item = shared.items[index];
+    for_each_item<C>(
+        p, item, thread % kGroup == 0, [&] { sync_group<kGroup>(1 + index); },
+        [&](int step) { return Consumer<C>{{thread % kGroup}, p, shared, item, index}.run(step); });
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(C::kProducerRegisters));
-    Producer<C>{p, shared, segment, n, head, first_outer, thread - C::kConsumers * kGroup}.run();
+    Item& item = shared.items[C::kConsumers];
+    const int own = thread - C::kConsumers * kGroup;
+    for_each_item<C>(
+        p, item, own == 0, [&] { sync_group<C::kProducers>(Producer<C>::kBarrier); },
+        [&](int step) { return Producer<C>{p, shared, item, own}.run(step); });
   }
 #else
   __trap();
@@ -68,8 +97,10 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   static_assert(bytes <= Shared<C>::kBytes);
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const dim3 grid(blocks_for(p.outer, C::kConsumers * kTile), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.sequences.count * p.run_segments));
+  const unsigned items = item_count<C>(p);
+  // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free.
+  const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens;
+  const unsigned grid = deals ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
   kernel<<<grid, C::kThreads, bytes, stream>>>(p);
   GLADE_CUDA_LAUNCHED();
 }

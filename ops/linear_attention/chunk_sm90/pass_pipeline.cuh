@@ -18,6 +18,15 @@ inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves noth
 
 inline constexpr int kGroup = 128;  ///< threads of a warp group
 
+/// Blocks of `channels` channels of w.
+__host__ __device__ inline unsigned item_columns(const Pass& p, int channels) {
+  return static_cast<unsigned>((p.outer + channels - 1) / channels);
+}
+template <class C>
+__host__ __device__ unsigned item_count(const Pass& p) {
+  return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+}
+
 /// One segment of a sequence.
 struct Segment : linear_attention::Sequence<int> {
   int first_chunk, end_chunk;
@@ -50,6 +59,25 @@ struct Segment : linear_attention::Sequence<int> {
 
  private:
   std::int64_t first_slot_;
+};
+
+/// What a block computes at a time: the channels of w from first_outer on, of one segment and head.
+struct Item {
+  std::int64_t n;
+  int head, first_outer;
+  Segment segment;
+
+  /// `channels`: of w in a block.
+  __device__ Item(const Pass& p, unsigned index, int channels) : Item(p, index, channels, item_columns(p, channels)) {}
+
+ private:
+  __device__ Item(const Pass& p, unsigned index, int channels, unsigned columns)
+      : Item(p, static_cast<int>(index % columns) * channels, index / columns % p.heads, index / columns / p.heads) {}
+  __device__ Item(const Pass& p, int outer, unsigned of_head, unsigned row)
+      : n(row / p.run_segments),
+        head(static_cast<int>(of_head)),
+        first_outer(outer),
+        segment(p, n, p.first_segment + static_cast<int>(row % p.run_segments)) {}
 };
 
 /// One step of a pass: `count` tokens of a chunk, beginning with token `offset`. A step is a whole chunk or a sub-chunk of `size`
@@ -106,6 +134,9 @@ struct Variant {
   static constexpr int kConsumers = kConsumers_;  ///< each has one tile of w
   static constexpr bool kSmall = kTiles == 1 && kConsumers == 1 && !kGateGradients;
   static constexpr int kBlocks = kSmall ? 2 : 1;  ///< on a multiprocessor
+  /// Whether a block takes several items, one after the other, so that the first steps of the next are prepared while it finishes
+  /// one. Measured: two small blocks on a multiprocessor do as well without. The others have no registers for it.
+  static constexpr bool kTakesTurns = !kSmall && !kGateGradients && kTiles <= 2;
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
@@ -230,8 +261,8 @@ struct Shared {
   static constexpr int kPrepared = 2;  ///< steps that have buffers for what the producers add to the copied tiles
   static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
   static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
-  static constexpr int kAvailable =
-                           kBytes - sizeof(Exchange<C>) - kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
+  static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - (C::kConsumers + 1) * sizeof(Item) -
+                                    kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
                        kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 2 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
   static_assert(kStages >= kPrepared);
@@ -241,6 +272,7 @@ struct Shared {
   Tile u[kPrepared][C::kGateGradients];  ///< later dgk
   Vectors<C> vectors[kPrepared];
   Exchange<C> exchange;
+  Item items[C::kConsumers + 1];  ///< that each consumer, and the producers, work on
   std::uint64_t full[kStages], empty[kStages];
 
   __device__ Stage<C> stage(int i) {

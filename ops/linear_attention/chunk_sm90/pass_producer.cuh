@@ -19,10 +19,11 @@ struct Producer {
 
   const Pass& p;
   S& shared;
-  const Segment& segment;
-  const std::int64_t n;
-  const int head, first_outer;
+  const Item& item;
   int thread;
+
+  const Segment& segment = item.segment;
+  const int &head = item.head, &first_outer = item.first_outer;
 
   const Factors<C> factors{p, segment, head, kGates == Gates::outer ? first_outer : 0};
   const Rows gate_rows{p.gk, p.heads, 1, factors.channels()};
@@ -82,7 +83,7 @@ struct Producer {
   struct LoadedGates {
     std::uint32_t bits[2];
   };
-  const linear_attention::HeadGate<E> head_gate{p, n, head};
+  const linear_attention::HeadGate<E> head_gate{p, item.n, head};
   __device__ LoadedGates load_head_gates(const Step& step) const {
     LoadedGates loaded{};
     if (p.g && thread < 32)
@@ -271,7 +272,7 @@ struct Producer {
 
   /// Prefetches what the pass for dq saved for a chunk into the L2 cache.
   __device__ void prefetch(int chunk) const {
-    const std::int64_t tile = (segment.slot(chunk) * p.heads + head) * gridDim.x + blockIdx.x;
+    const std::int64_t tile = (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
     constexpr int kStateBytes = C::kTiles * sizeof(SwizzledTile<E>), kUOutBytes = kTile * kTile * sizeof(float), kLine = 128;
     const char* boundary_state = static_cast<const char*>(p.boundary_states) + tile * kStateBytes;
     const char* u_out = reinterpret_cast<const char*>(p.u_out) + tile * kUOutBytes;
@@ -318,11 +319,11 @@ struct Producer {
     }
   }
 
-  __device__ void run() {
+  /// Produces the steps of the item, of which the first has the number i. Returns the number of the step after them.
+  __device__ int run(int i) {
     Step step = Step::first(segment, p.backward ? segment.end_chunk - 1 : segment.first_chunk, p.backward, 0);
     LoadedGates loaded = step.valid(segment) ? load_head_gates(step) : LoadedGates{};
-    start_copies(0, step);
-    int i = 0;
+    start_copies(i, step);
     for (; step.valid(segment); ++i) {
       if constexpr (C::kConsumers == 2) forget(thread);
       prepare(i, step, loaded);
@@ -350,10 +351,11 @@ struct Producer {
     publish(i, step);
     if (p.decay && writes_totals()) {
       const int gated = kGates == Gates::none ? 1 : gate_rows.size;
-      float* decay = p.decay + (segment.segment_row(p, n) * p.heads + head) * gated + factors.first_gate;
+      float* decay = p.decay + (segment.segment_row(p, item.n) * p.heads + head) * gated + factors.first_gate;
       if (factors.first_gate + channel() < gated) decay[channel()] = exp2f(total_decay.x);
       if (factors.first_gate + channel() + 1 < gated) decay[channel() + 1] = exp2f(total_decay.y);
     }
+    return i + 1;
   }
   /// Hands step i to the consumers.
   __device__ void publish(int i, const Step& step) {
