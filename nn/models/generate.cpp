@@ -83,8 +83,8 @@ std::vector<std::pair<std::string, Tensor*>> parts(Conversation& conversation) {
   return result;
 }
 
-/// Steps that come before those of a GraphedFunction, which captures the second of its own. A capture costs about as much as two
-/// steps, which a batch that soon ends or loses rows does not win back.
+/// Steps that come before those of a GraphedFunction, which captures the second of its own: a batch that soon ends or loses rows
+/// would not win back what a capture costs.
 constexpr int kEagerSteps = 2;
 
 /// Conversations that are continued together: rows of one batch, until they end.
