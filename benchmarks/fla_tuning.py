@@ -1,8 +1,11 @@
 """What programs that run fla share."""
+import math
 
 
 def limit_configurations(most):
-    """Lets Triton tune each kernel over at most so many of its candidates, spread over the list. To be called before fla is imported."""
+    """Lets Triton tune each kernel over at most so many of its candidates, spread over the list. To be called before fla is imported.
+
+    Kernels that fla declares with fla_cache_autotune, its own tuner, keep all of theirs."""
     import triton
 
     tune = triton.autotune
@@ -11,3 +14,39 @@ def limit_configurations(most):
         return tune(configs[:: max(1, len(configs) // most)][:most], *arguments, **options)
 
     triton.autotune = autotune
+
+
+def choose(candidates, most):
+    """At most so many candidates for a kernel: first those with four warps and three stages, or close to it; of equals the smallest
+    and the largest blocks, then those between."""
+
+    def unusual(candidate):
+        return abs(math.log2(candidate.num_warps / 4)), abs(candidate.num_stages - 3)
+
+    ranked = sorted(candidates, key=unusual)
+    equals = sum(unusual(x) == unusual(ranked[0]) for x in ranked)
+    ranked = ranked[: max(most, equals)]
+    most = min(most, len(ranked))
+    return [ranked[round(i * (len(ranked) - 1) / max(most - 1, 1))] for i in range(most)]
+
+
+def tune_briefly(most, bench):
+    """Lets Triton tune each kernel, fla's own tuner included, over at most so many candidates (0: all) by bench(call, quantiles), which
+    returns seconds. Results of earlier processes do not count. To be called before fla is imported; returns a function that makes all
+    kernels tune again."""
+    from triton.runtime.autotuner import Autotuner
+
+    tuners, make = [], Autotuner.__init__
+
+    def initialize(self, function, names, candidates, *arguments, **options):
+        options.update(do_bench=bench, cache_results=False)
+        make(self, function, names, choose(candidates, most) if most and candidates else candidates, *arguments, **options)
+        tuners.append(self)
+
+    Autotuner.__init__ = initialize
+
+    def forget():
+        for tuner in tuners:
+            tuner.cache.clear()
+
+    return forget

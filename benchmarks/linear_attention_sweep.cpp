@@ -143,13 +143,13 @@ Call draw(Random& random, const Options& o) {
 // ---- timing ----------------------------------------------------------------------------------------------------------
 
 /// The boundaries of packed sequences of any length.
-Tensor boundaries(const Call& c) {
+std::vector<std::int64_t> boundaries(const Call& c) {
   Random random(c.seed);
   std::vector<double> ends;
   for (std::int64_t i = 0; i < c.sequences; ++i) ends.push_back((ends.empty() ? 0 : ends.back()) + 0.1 + random.uniform());
   std::vector<std::int64_t> starts{0};
   for (const double end : ends) starts.push_back(std::llround(end / ends.back() * static_cast<double>(c.tokens())));
-  return Tensor::from_vector(starts);
+  return starts;
 }
 
 /// The tensors of a call, with random elements.
@@ -171,7 +171,7 @@ struct Inputs {
     if (c.has("gk")) options.gk = gate({B, T, c.heads, c.K});
     if (c.has("gv")) options.gv = gate({B, T, c.heads, c.V});
     if (c.has("g_gamma")) options.g_gamma = lightning_g_gamma(c.heads, 1, 8, device);
-    if (c.packed) options.cu_seqlens = boundaries(c);
+    if (c.packed) options.cu_seqlens = Tensor::from_vector(boundaries(c));
     for (Tensor* x : {&query, &key, &value, &options.g, &options.gk, &options.gv})
       if (x->defined()) leaves.push_back(x->set_requires_grad());
   }
@@ -377,6 +377,7 @@ int run(const Options& o) {
     rows.push_back(row_of(i, call, Measurement(call, device), rate));
     cliffs += rows.back()["forward_cliff"] == true || rows.back()["forward_backward_cliff"] == true;
     csv.write(rows.back());
+    if (call.packed) rows.back()["cu_seqlens"] = boundaries(call);
   }
   const auto done = static_cast<std::int64_t>(rows.size());
   if (json_file.is_open())
@@ -410,7 +411,7 @@ int main(int argc, char** argv) try {
   app.add_option("--memory", o.memory, "GiB that a call may take")->check(CLI::Range(0.25, 1024.0))->capture_default_str();
   app.add_option("--seconds", o.seconds, "No shape starts after this time")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--csv", o.csv, "File for the rows, which are also printed");
-  app.add_option("--json", o.json, "File for the rows, the seed and the rate of a copy");
+  app.add_option("--json", o.json, "File for the rows, the boundaries of packed sequences, the seed and the rate of a copy");
   CLI11_PARSE(app, argc, argv);
   return run(o);
 } catch (const std::exception& error) {

@@ -1,4 +1,5 @@
 // The program linear_attention_sweep, as a person runs it.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -40,7 +41,7 @@ TEST_F(LinearAttentionSweep, TimesShapes) {
     const Json& row = json["rows"][i];
     const std::vector<std::string> fields = split(lines[i + 1], ',');
     ASSERT_EQ(fields.size(), names.size());
-    ASSERT_EQ(row.size(), names.size());
+    ASSERT_EQ(row.size(), names.size() + (row["packed"] == true ? 1 : 0));
     EXPECT_EQ(fields[0], std::to_string(i));
     EXPECT_LE(row["length"], 40);
     EXPECT_LE(row["sequences"].get<int>() * row["heads"].get<int>(), 4);
@@ -58,6 +59,24 @@ TEST_F(LinearAttentionSweep, TimesShapes) {
       EXPECT_EQ(row[pass + "_cliff"].get<bool>(), row[pass + "_of_prediction"].get<double>() > 1.5);
     }
   }
+}
+
+TEST_F(LinearAttentionSweep, SaysWherePackedSequencesEnd) {
+  const ProcessResult result = run("--shapes 12 --json rows.json");
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const Json json = Json::parse(read_file("rows.json"));
+  int packed = 0;
+  for (const Json& row : json["rows"]) {
+    EXPECT_EQ(row.contains("cu_seqlens"), row["packed"] == true) << row;
+    if (row["packed"] == false) continue;
+    ++packed;
+    const auto ends = row["cu_seqlens"].get<std::vector<std::int64_t>>();
+    ASSERT_EQ(ends.size(), row["sequences"].get<std::size_t>() + 1) << row;
+    EXPECT_EQ(ends.front(), 0);
+    EXPECT_EQ(ends.back(), row["sequences"].get<std::int64_t>() * row["length"].get<std::int64_t>());
+    EXPECT_TRUE(std::ranges::is_sorted(ends)) << row;
+  }
+  EXPECT_GT(packed, 0);
 }
 
 // The bytes by hand: elements of query, key, value, gates, output and final state, and of the gradients.

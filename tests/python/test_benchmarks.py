@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-SHARED = {"plotting.py", "fla_tuning.py"}
+SHARED = {"plotting.py", "fla_tuning.py", "worker_pool.py"}
 COMMANDS = [*BENCHMARKS.glob("*.py"), *(ROOT / "bindings" / "glade").glob("*.py"), *(ROOT / "scripts").glob("*.py")]
 
 
