@@ -58,6 +58,25 @@ void launch_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, 
         __FILE__, __LINE__);
 }
 
+/// The same for a kernel that may start before the one ahead of it has ended, on GPUs that can: until its griddepcontrol.wait it
+/// must not read what others write, nor write.
+template <class... Parameters>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, Device device,
+                  std::type_identity_t<Parameters>... arguments) {
+  cudaFuncAttributes code{};  // code compiled for older GPUs has no griddepcontrol.wait, so it must not start early
+  check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes", __FILE__, __LINE__);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream(device);
+  config.attrs = &early;
+  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), "kernel launch", __FILE__, __LINE__);
+}
+
 /// Scratch device memory on the current stream, freed at the end of the scope (in stream order).
 class Scratch {
  public:

@@ -34,6 +34,8 @@ void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
 }  // namespace cpu
 namespace cuda {
 void gemm(const Gemm& problem);
+/// A product with one row or one column, if a kernel of glade's takes it; false where it has to go to the library.
+bool multiply_rows(const Gemm& problem);
 void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
 }  // namespace cuda
 

@@ -123,6 +123,39 @@ TEST_P(Matmul, Vectors) {
   EXPECT_TRUE(all_close(matmul(a, strided), reshape(loops(a, reshape(strided, {5, 1})), {4})));
 }
 
+// One row or one column, for which a GPU has a kernel of its own, at sizes on both sides of its choices.
+TEST_P(Matmul, RowsAndColumns) {
+  struct Case {
+    DType dtype;
+    double rounding;
+  };
+  const auto values = [](const Tensor& x) { return to(x, DType::float64); };
+  for (const Case& c : {Case{DType::float32, 0x1p-24}, Case{DType::bfloat16, 0x1p-8}, Case{DType::float16, 0x1p-11}})
+    for (const std::int64_t k : {4, 8, 24, 1000, 1024, 2056, 4096, 8200})
+      for (const std::int64_t rows : {1, 7, 130}) {
+        const Tensor wide = random_tensor({rows, k + 8}, device(), c.dtype), x = random_tensor({1, k}, device(), c.dtype);
+        const Tensor bias = random_tensor({rows}, device(), c.dtype), addend = random_tensor({1, rows}, device(), c.dtype);
+        for (const Tensor& weight : {slice(wide, 1, 8, k + 8), slice(wide, 1, 1, k + 1), contiguous(slice(wide, 1, 0, k))}) {
+          const Tensor product = loops(values(x), transpose(values(weight), 0, 1)).to(device());
+          // Sums of numbers of about 1: what their order changes grows with their root. On a GPU a matrix that is not aligned
+          // goes to cuBLASLt, which may round a long product before it adds the bias.
+          const bool twice = device().is_cuda() && weight.offset() == 1;
+          const double largest = amax(abs(product)).item<double>(),
+                       absolute = 0x1p-23 * static_cast<double>(k) + (twice ? c.rounding * largest : 0);
+          const auto expect = [&](const char* what, const Tensor& out, const Tensor& expected) {
+            EXPECT_EQ(out.dtype(), c.dtype);
+            EXPECT_TRUE(all_close(values(out), reshape(expected, out.shape()), 1.01 * c.rounding, absolute))
+                << what << ", " << dtype_name(c.dtype) << " " << rows << " x " << k << " from " << weight.offset();
+          };
+          expect("row times matrix", matmul(x, transpose(weight, 0, 1)), product);
+          expect("matrix times vector", matmul(weight, reshape(x, {k})), product);
+          expect("matrix times column", matmul(weight, transpose(x, 0, 1)), product);
+          expect("with bias", linear(x, weight, bias), product + values(bias));
+          expect("with addend", linears(x, {weight}, {bias}, {addend})[0], product + values(bias) + values(addend));
+        }
+      }
+}
+
 TEST_P(Matmul, Empty) {
   const auto e = [&](const Shape& shape) { return random_tensor(shape, device()); };
   EXPECT_EQ(matmul(e({0, 3}), e({3, 4})).shape(), (Shape{0, 4}));

@@ -136,20 +136,12 @@ void run_step(const Pass<F>& pass, Device device) {
   const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data);
   const bool float_gates = has_type<F>(pass.rows[kInnerGate]) || has_type<F>(pass.rows[kOuterGate]);
   auto kernel = !vector ? step_kernel<F, T, F, false> : float_gates ? step_kernel<F, T, F, true> : step_kernel<F, T, T, true>;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.blockDim = dim3(static_cast<unsigned>(std::clamp((pass.inner() + 3) / 4 * kLanes, 32, kMostThreads) + 31) / 32 * 32);
-  config.stream = stream(device);
-  config.attrs = &early;
-  cudaFuncAttributes code{};  // code compiled for older GPUs has no griddepcontrol.wait, so it must not start early
-  GLADE_CUDA(cudaFuncGetAttributes(&code, kernel));
-  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  const int threads =
+      static_cast<int>((std::clamp<std::int64_t>((pass.inner() + 3) / 4 * kLanes, 32, kMostThreads) + 31) / 32 * 32);
   for (std::int64_t first = 0; first < pass.sequences.count; first += kMostSequences) {
-    config.gridDim = dim3(blocks_for(pass.outer(), kColumns), static_cast<unsigned>(pass.heads),
-                          static_cast<unsigned>(std::min(pass.sequences.count - first, kMostSequences)));
-    GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, pass, first));
+    const dim3 grid(blocks_for(pass.outer(), kColumns), static_cast<unsigned>(pass.heads),
+                    static_cast<unsigned>(std::min(pass.sequences.count - first, kMostSequences)));
+    launch_early(kernel, grid, threads, device, pass, first);
   }
 }
 
