@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/core/format.h>
@@ -14,6 +13,7 @@
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
+#include <glade/ops/sort/sort.h>
 
 namespace glade::nn::models {
 namespace {
@@ -31,38 +31,32 @@ void check_options(const GenerateOptions& options) {
     fail<ValueError>("generate: repetition_penalty is {}, expected a positive finite number", options.repetition_penalty);
 }
 
-[[noreturn]] void refuse_logits() { fail<ValueError>("sample: the logits hold NaN, infinity, or nothing but -infinity"); }
-
-/// The likeliest token of each row. Whether there is one is read with the token itself, which is -1 then: one wait for the GPU.
-Tokens greedy(const Tensor& logits) {
-  const Tensor largest = amax(logits, {-1});
-  const Tensor none = full({}, -1, {DType::int64, logits.device()});
-  Tokens tokens = where(eq(largest - largest, 0), argmax(logits, -1), none).to_vector<std::int64_t>();
-  if (std::ranges::count(tokens, -1) > 0) refuse_logits();
-  return tokens;
+/// Tokens [rows, 1], where the largest logit of the row is finite. Whether it is comes with them: one wait for the GPU.
+Tokens read_tokens(const Tensor& tokens, const Tensor& largest) {
+  const Tensor none = full({}, -1, {DType::int64, tokens.device()});
+  Tokens result = where(eq(largest - largest, 0), tokens, none).to_vector<std::int64_t>();
+  if (std::ranges::count(result, -1) > 0) fail<ValueError>("sample: the logits hold NaN, infinity, or nothing but -infinity");
+  return result;
 }
 
-/// The token at which the summed probabilities of the candidates, likeliest first, pass `fraction` of their total.
-std::int64_t draw(std::span<const double> logits, const GenerateOptions& options, double fraction) {
-  Tokens order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
-  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < order.size()) order.resize(options.top_k);
+/// The likeliest token of each row.
+Tokens greedy(const Tensor& logits) { return read_tokens(argmax(logits, -1, true), amax(logits, {-1}, true)); }
 
-  std::vector<double> weights;
-  double total = 0;
-  for (const std::int64_t token : order)
-    total += weights.emplace_back(std::exp((logits[token] - logits[order[0]]) / options.temperature));
-  if (!std::isfinite(total)) refuse_logits();
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < order.size() && kept < options.top_p * total) kept += weights[count++];
-
-  const double wanted = fraction * kept;
-  double sum = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    if ((sum += weights[i]) > wanted) return order[i];
-  return order[count - 1];
+/// The token of each row at which the summed probabilities of the candidates pass its fraction of their total. Candidates are in
+/// the order of the vocabulary, and where some are left out, likeliest first.
+Tokens draw(const Tensor& logits, const GenerateOptions& options, const std::vector<double>& fractions) {
+  ValuesAndIndices candidates{to_data(logits, DType::float64), {}};
+  if (options.top_k > 0 && options.top_k < logits.size(1)) candidates = topk(candidates.values, options.top_k);
+  else if (options.top_p < 1) candidates = sort(candidates.values, -1, true);
+  const auto& [values, order] = candidates;
+  const Tensor largest = amax(values, {-1}, true), bounds = cumsum(exp((values - largest) / options.temperature), -1);
+  Tensor total = slice(bounds, 1, bounds.size(1) - 1, bounds.size(1));
+  // The first bound that reaches the share is the new total.
+  if (options.top_p < 1) total = amin(where(lt(bounds, total * options.top_p), total, bounds), {-1}, true);
+  const Tensor wanted = Tensor::from_vector(fractions, {values.size(0), 1}, values.device()) * total;
+  // Rounding cannot lead beyond the last candidate.
+  const Tensor position = minimum(sum(le(bounds, wanted), {-1}, true), sum(lt(bounds, total), {-1}, true));
+  return read_tokens(order.defined() ? gather(order, 1, position) : position, largest);
 }
 
 std::vector<double> draw_fractions(std::int64_t rows, Generator& generator) {
@@ -90,8 +84,12 @@ constexpr int kEagerSteps = 2;
 /// Conversations that are continued together: rows of one batch, until they end.
 class Batch {
  public:
-  Batch(const CausalLM& model, std::vector<Conversation>& all)
-      : model_(model), all_(all), graphed_step_(device(), [this](const Tensors& ids) { return step_in_place(ids[0]); }) {}
+  /// wants_states: whether somebody goes on with the conversations.
+  Batch(const CausalLM& model, std::vector<Conversation>& all, bool wants_states)
+      : model_(model),
+        all_(all),
+        wants_states_(wants_states),
+        graphed_step_(device(), [this](const Tensors& ids) { return step_in_place(ids[0]); }) {}
   Batch(const Batch&) = delete;  // graphed_step_ refers to it
 
   /// Reads the prompts, those of fresh conversations and of others apart, and makes a batch of all.
@@ -103,7 +101,7 @@ class Batch {
     }
     if (!fresh.empty()) read(prompts, fresh);
     if (!begun.empty()) read(prompts, begun);
-    gather(all);
+    if (wants_states_) gather(all);
   }
 
   /// The conversations that have not ended.
@@ -111,18 +109,11 @@ class Batch {
 
   /// A token for each of rows(). `fractions` are for all conversations, so that no draw depends on who has ended.
   Tokens draw_tokens(const GenerateOptions& options, const std::vector<double>& fractions) const {
-    if (options.temperature == 0 && options.repetition_penalty == 1) return greedy(batch_.logits);
-    std::vector<double> values = batch_.logits.to_vector<double>();
-    const std::size_t classes = values.size() / rows_.size();
-    Tokens tokens;
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const std::span logits = std::span(values).subspan(i * classes, classes);
-      const bool* seen = all_[rows_[i]].seen.data<bool>();
-      for (std::size_t j = 0; j < classes; ++j)
-        if (seen[j]) logits[j] *= logits[j] > 0 ? 1 / options.repetition_penalty : options.repetition_penalty;
-      if (options.temperature > 0) tokens.push_back(draw(logits, options, fractions[rows_[i]]));
-    }
-    return options.temperature > 0 ? tokens : greedy(Tensor::from_vector(values, batch_.logits.shape()));
+    const Tensor logits = options.repetition_penalty == 1 ? batch_.logits : penalized_logits(options.repetition_penalty);
+    if (options.temperature == 0) return greedy(logits);
+    std::vector<double> own;
+    for (const std::size_t row : rows_) own.push_back(fractions[row]);
+    return draw(logits, options, own);
   }
 
   /// Reads a token for each of rows().
@@ -168,6 +159,13 @@ class Batch {
     return {};
   }
 
+  Tensor penalized_logits(double penalty) const {
+    Tensors seen;
+    for (const std::size_t row : rows_) seen.push_back(all_[row].seen);
+    const Tensor logits = to_data(batch_.logits, DType::float64);
+    return where(to_data(stack(seen), device()), where(gt(logits, 0), logits / penalty, logits * penalty), logits);
+  }
+
   static void note(Conversation& conversation, std::int64_t token) {
     ++conversation.length;
     conversation.seen.data<bool>()[token] = true;
@@ -205,6 +203,7 @@ class Batch {
 
   /// Puts row i of the batch into its conversation.
   void scatter(std::size_t i) {
+    if (!wants_states_) return;
     Conversation& conversation = all_[rows_[i]];
     conversation.states.resize(batch_.states.size());
     const auto joined = parts(batch_), own = parts(conversation);
@@ -215,6 +214,7 @@ class Batch {
 
   const CausalLM& model_;
   std::vector<Conversation>& all_;
+  const bool wants_states_;
   std::vector<std::size_t> rows_;
   Conversation batch_;  ///< of all rows_
   int steps_ = 0;       ///< of these rows
@@ -250,12 +250,8 @@ std::vector<std::int64_t> sample(const Tensor& logits, const GenerateOptions& op
   if (logits.ndim() != 2 || logits.numel() == 0)
     fail<ShapeError>("sample: logits is {}, expected [batch, vocabulary]", logits.shape());
   if (options.temperature == 0) return greedy(logits);
-  const auto classes = static_cast<std::size_t>(logits.size(1));
-  const std::vector<double> values = logits.to_vector<double>(), fractions = draw_fractions(logits.size(0), generator);
-  Tokens tokens;
-  for (std::size_t i = 0; i < fractions.size(); ++i)
-    tokens.push_back(draw(std::span(values).subspan(i * classes, classes), options, fractions[i]));
-  return tokens;
+  NoGradGuard no_grad;
+  return draw(logits, options, draw_fractions(logits.size(0), generator));
 }
 
 std::vector<Tokens> CausalLM::generate(const std::vector<Tokens>& prompts, const GenerateOptions& options,
@@ -270,7 +266,7 @@ std::vector<Tokens> CausalLM::generate(const std::vector<Tokens>& prompts, const
 
   NoGradGuard no_grad;
   Generator generator(options.seed);
-  Batch batch(*this, all);
+  Batch batch(*this, all, conversations != nullptr);  // new ones are read at once
   batch.read(prompts);
   for (std::int64_t t = 0; t < options.max_new_tokens && !batch.rows().empty(); ++t) {
     const Tokens tokens = batch.draw_tokens(options, draw_fractions(static_cast<std::int64_t>(prompts.size()), generator));

@@ -3,6 +3,7 @@
 #include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
@@ -273,6 +274,40 @@ TEST_P(Generation, RefusesBadInput) {
   conversations.resize(1);
   conversations[0].length = 4;
   EXPECT_TRUE(throws_with<ValueError>([&] { model->generate({{1}}, {}, &conversations); }, "has 0 layers, expected 2"));
+}
+
+// Beside plain loops over probabilities, in the order of the vocabulary, or likeliest first where some are left out.
+TEST_P(Generation, DrawsTheTokenAtWhichTheSumPasses) {
+  constexpr std::int64_t kRows = 300, kTokens = 50;
+  const Tensor logits = to(round(random_tensor({kRows, kTokens}, device()) * 4), DType::bfloat16);  // with equal ones
+  const std::vector<double> values = logits.to_vector<double>();
+  const auto expected = [&](const GenerateOptions& options, std::int64_t row, double fraction) {
+    std::vector<std::pair<double, std::int64_t>> candidates;
+    for (std::int64_t i = 0; i < kTokens; ++i) candidates.emplace_back(values[row * kTokens + i], i);
+    const auto likelier = [](const auto& a, const auto& b) { return a.first > b.first; };
+    if (options.top_k > 0 || options.top_p < 1) std::ranges::stable_sort(candidates, likelier);
+    if (options.top_k > 0) candidates.resize(static_cast<std::size_t>(options.top_k));
+    double all = 0, kept = 0, sum = 0;
+    for (auto& [x, token] : candidates) all += x = std::exp(x / options.temperature);
+    std::size_t count = 0;
+    while (count < candidates.size() && kept < options.top_p * all) kept += candidates[count++].first;
+    for (const auto& [x, token] : candidates)
+      if ((sum += x) > fraction * kept) return token;
+    return std::int64_t{-1};
+  };
+  for (const GenerateOptions& options : {GenerateOptions{},
+                                         {.temperature = 0.3},
+                                         {.top_k = 7},
+                                         {.top_p = 0.8},
+                                         {.temperature = 2, .top_k = 20, .top_p = 0.5},
+                                         {.top_k = 1},
+                                         {.top_p = 1e-9}}) {
+    Generator generator(3), same(3);
+    const Tokens tokens = sample(logits, options, generator);
+    const std::vector<double> fractions = uniform({kRows}, 0, 1, {DType::float64, kCPU}, same).to_vector<double>();
+    for (std::int64_t row = 0; row < kRows; ++row)
+      EXPECT_EQ(tokens[row], expected(options, row, fractions[row])) << options.top_k << " " << options.top_p << " " << row;
+  }
 }
 
 TEST_P(Generation, DrawsOnlyFromLogitsThatGiveProbabilities) {
