@@ -162,6 +162,53 @@ void multiply_through_float32(const Gemm& p) {
   }
 }
 
+/// The sum of a 16-bit row's products with x, in float32.
+template <class T>
+float dot(const T* row, const float* x, std::int64_t n) {
+  constexpr std::int64_t kBlock = 512, kLanes = 32;  // elements that are converted, and sums that run, at a time
+  float wide[kBlock], sums[kLanes] = {};
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - first), whole = count / kLanes * kLanes;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < count; ++j) wide[j] = float(row[first + j]);
+    for (std::int64_t j = 0; j < whole; j += kLanes)
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += wide[j + lane] * x[first + j + lane];
+    for (std::int64_t j = whole; j < count; ++j) sums[j - whole] += wide[j] * x[first + j];
+  }
+  float sum = 0;
+  for (const float x_sum : sums) sum += x_sum;
+  return sum;
+}
+
+/// A 16-bit product with one row or one column, if the other operand's rows (columns, with one row) are contiguous: it is read
+/// once, where a copy in float32 would take longer than the product.
+template <class T, class Out>
+bool multiply_by_vector(const Gemm& p) {
+  const bool one_row = p.m == 1;
+  const GemmMatrix &matrix = one_row ? p.b : p.a, &vector = one_row ? p.a : p.b;
+  if (p.batch != 1 || !(one_row || p.n == 1) || matrix.transposed != one_row) return false;
+  check_interrupt();
+  const std::int64_t step = vector.transposed == one_row ? vector.leading : 1;
+  const Tensor wide = empty({p.k});
+  float* const x = wide.data<float>();
+  for (std::int64_t i = 0; i < p.k; ++i) x[i] = float(static_cast<const T*>(vector.data)[i * step]);
+  parallel_for(one_row ? p.n : p.m, kGrain / p.k + 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      float sum = dot(static_cast<const T*>(matrix.data) + i * matrix.leading, x, p.k);
+      if (p.bias != nullptr) sum += float(static_cast<const T*>(p.bias)[one_row ? i : 0]);
+      if (p.addend != nullptr) sum += float(static_cast<const Out*>(p.addend)[i]);
+      static_cast<Out*>(p.out)[i] = Out(sum);
+    }
+  });
+  return true;
+}
+
+/// Out: T or float.
+template <class T, class Out>
+void multiply_16_bits(const Gemm& p) {
+  if (!multiply_by_vector<T, Out>(p)) multiply_through_float32<T, Out>(p);
+}
+
 }  // namespace
 
 void gemm(const Gemm& p) {
@@ -170,8 +217,7 @@ void gemm(const Gemm& p) {
     fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k,
                      p.k, p.n, p.a.leading, p.b.leading, limit);
   visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
-    if constexpr (sizeof(T) == 2)
-      p.out_dtype == p.dtype ? multiply_through_float32<T, T>(p) : multiply_through_float32<T, float>(p);
+    if constexpr (sizeof(T) == 2) p.out_dtype == p.dtype ? multiply_16_bits<T, T>(p) : multiply_16_bits<T, float>(p);
     else multiply_batch<T>(p);
   });
 }
