@@ -111,8 +111,8 @@ class Batch {
   Tokens draw_tokens(const GenerateOptions& options, const std::vector<double>& fractions) const {
     const Tensor logits = options.repetition_penalty == 1 ? batch_.logits : penalized_logits(options.repetition_penalty);
     if (options.temperature == 0) return greedy(logits);
-    std::vector<double> own;
-    for (const std::size_t row : rows_) own.push_back(fractions[row]);
+    std::vector<double> own(rows_.size());
+    std::ranges::transform(rows_, own.begin(), [&](std::size_t row) { return fractions[row]; });
     return draw(logits, options, own);
   }
 
@@ -160,8 +160,8 @@ class Batch {
   }
 
   Tensor penalized_logits(double penalty) const {
-    Tensors seen;
-    for (const std::size_t row : rows_) seen.push_back(all_[row].seen);
+    Tensors seen(rows_.size());
+    std::ranges::transform(rows_, seen.begin(), [&](std::size_t row) { return all_[row].seen; });
     const Tensor logits = to_data(batch_.logits, DType::float64);
     return where(to_data(stack(seen), device()), where(gt(logits, 0), logits / penalty, logits * penalty), logits);
   }
