@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include <glade/core/format.h>
 #include <glade/core/interrupt.h>
@@ -165,19 +166,14 @@ void multiply_through_float32(const Gemm& p) {
 /// The sum of a 16-bit row's products with x, in float32.
 template <class T>
 float dot(const T* row, const float* x, std::int64_t n) {
-  constexpr std::int64_t kBlock = 512, kLanes = 32;  // elements that are converted, and sums that run, at a time
-  float wide[kBlock], sums[kLanes] = {};
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first), whole = count / kLanes * kLanes;
+  constexpr std::int64_t kLanes = 32;  // sums that run at a time
+  float sums[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
 #pragma GCC ivdep
-    for (std::int64_t j = 0; j < count; ++j) wide[j] = float(row[first + j]);
-    for (std::int64_t j = 0; j < whole; j += kLanes)
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += wide[j + lane] * x[first + j + lane];
-    for (std::int64_t j = whole; j < count; ++j) sums[j - whole] += wide[j] * x[first + j];
-  }
-  float sum = 0;
-  for (const float x_sum : sums) sum += x_sum;
-  return sum;
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
+  for (std::int64_t lane = 0; i + lane < n; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
+  return std::accumulate(sums, sums + kLanes, 0.f);
 }
 
 /// A 16-bit product with one row or one column, if the other operand's rows (columns, with one row) are contiguous: it is read
