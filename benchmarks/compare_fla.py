@@ -184,17 +184,8 @@ class Fla:
 
     def seconds(self, call):
         """The median of five measurements of as many calls in a row as SECONDS allow."""
-        def measure(calls):
-            start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(calls):
-                call()
-            stop.record()
-            stop.synchronize()
-            return start.elapsed_time(stop) * 1e-3 / calls
-
-        calls = max(round(SECONDS / measure(3)), 1)
-        return statistics.median(measure(calls) for _ in range(5))
+        calls = max(round(SECONDS / fla_tuning.seconds_of(self.torch, call, 3)), 1)
+        return statistics.median(fla_tuning.seconds_of(self.torch, call, calls) for _ in range(5))
 
     def attempt(self, name, function, *arguments):
         """function(*arguments), or None where a kernel is refused."""

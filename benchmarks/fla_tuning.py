@@ -2,6 +2,17 @@
 import math
 
 
+def seconds_of(torch, call, calls=1):
+    """Seconds of one of so many calls in a row, between two events."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        call()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) * 1e-3 / calls
+
+
 def limit_configurations(most):
     """Lets Triton tune each kernel over at most so many of its candidates, spread over the list. To be called before fla is imported.
 

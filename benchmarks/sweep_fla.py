@@ -137,27 +137,17 @@ class Fla:
             ("recurrent", False): simple_gla.fused_recurrent_simple_gla,
         }
 
-    def sample(self, call, calls=1):
-        """Seconds of a call."""
-        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(calls):
-            call()
-        stop.record()
-        stop.synchronize()
-        return start.elapsed_time(stop) * 1e-3 / calls
-
     def bench(self, call, quantiles):
         """What tuning takes for the time of a kernel."""
         call()
-        seconds = 0 if self.compiles else min(self.sample(call) for _ in range(3))
+        seconds = 0 if self.compiles else min(fla_tuning.seconds_of(self.torch, call) for _ in range(3))
         return [seconds] * len(quantiles)
 
     def seconds(self, call):
         call()
-        first = self.sample(call)
+        first = fla_tuning.seconds_of(self.torch, call)
         calls = min(max(int(SAMPLE / first), 1), 100)
-        return statistics.median(self.sample(call, calls) for _ in range(3 if first > LONG else 5))
+        return statistics.median(fla_tuning.seconds_of(self.torch, call, calls) for _ in range(3 if first > LONG else 5))
 
     def inputs(self, shape):
         """The arguments of fla's functions, and the gradient of the output."""

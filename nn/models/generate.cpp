@@ -31,7 +31,8 @@ void check_options(const GenerateOptions& options) {
     fail<ValueError>("generate: repetition_penalty is {}, expected a positive finite number", options.repetition_penalty);
 }
 
-/// Tokens [rows, 1], where the largest logit of the row is finite. Whether it is comes with them: one wait for the GPU.
+/// Returns the tokens [rows, 1]. Throws ValueError if the largest logit of a row is not finite; one copy from the GPU brings
+/// both.
 Tokens read_tokens(const Tensor& tokens, const Tensor& largest) {
   const Tensor none = full({}, -1, {DType::int64, tokens.device()});
   Tokens result = where(eq(largest - largest, 0), tokens, none).to_vector<std::int64_t>();
@@ -42,8 +43,8 @@ Tokens read_tokens(const Tensor& tokens, const Tensor& largest) {
 /// The likeliest token of each row.
 Tokens greedy(const Tensor& logits) { return read_tokens(argmax(logits, -1, true), amax(logits, {-1}, true)); }
 
-/// The token of each row at which the summed probabilities of the candidates pass its fraction of their total. Candidates are in
-/// the order of the vocabulary, and where some are left out, likeliest first.
+/// Draws a token for each row: the first at which the cumulative probability of the candidates exceeds the row's fraction of
+/// their total. The candidates are in the order of the vocabulary; with top-k or top-p, the likeliest comes first.
 Tokens draw(const Tensor& logits, const GenerateOptions& options, const std::vector<double>& fractions) {
   ValuesAndIndices candidates{to_data(logits, DType::float64), {}};
   if (options.top_k > 0 && options.top_k < logits.size(1)) candidates = topk(candidates.values, options.top_k);
@@ -84,7 +85,7 @@ constexpr int kEagerSteps = 2;
 /// Conversations that are continued together: rows of one batch, until they end.
 class Batch {
  public:
-  /// wants_states: whether somebody goes on with the conversations.
+  /// Without wants_states the conversations do not get their states back: the caller discards them.
   Batch(const CausalLM& model, std::vector<Conversation>& all, bool wants_states)
       : model_(model),
         all_(all),
@@ -101,7 +102,7 @@ class Batch {
     }
     if (!fresh.empty()) read(prompts, fresh);
     if (!begun.empty()) read(prompts, begun);
-    if (wants_states_) gather(all);
+    if (rows_ != all) gather(all);
   }
 
   /// The conversations that have not ended.
@@ -266,7 +267,7 @@ std::vector<Tokens> CausalLM::generate(const std::vector<Tokens>& prompts, const
 
   NoGradGuard no_grad;
   Generator generator(options.seed);
-  Batch batch(*this, all, conversations != nullptr);  // new ones are read at once
+  Batch batch(*this, all, conversations != nullptr);
   batch.read(prompts);
   for (std::int64_t t = 0; t < options.max_new_tokens && !batch.rows().empty(); ++t) {
     const Tokens tokens = batch.draw_tokens(options, draw_fractions(static_cast<std::int64_t>(prompts.size()), generator));

@@ -129,9 +129,46 @@ GemmMatrix widen(const GemmMatrix& x, std::int64_t first, std::int64_t batch, st
   return {buffer.raw_data(), columns, x.batch_stride == 0 ? 0 : rows * columns, x.transposed};
 }
 
-/// 16-bit products: blocks of the operands are converted to float32, multiplied there, and the result is rounded once.
+/// Returns the dot product of a 16-bit row and x, summed in float32.
+template <class T>
+float dot(const T* row, const float* x, std::int64_t n) {
+  constexpr std::int64_t kLanes = 32;  // sums that run at a time
+  float sums[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+#pragma GCC ivdep
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
+  for (std::int64_t lane = 0; i + lane < n; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
+  return std::accumulate(sums, sums + kLanes, 0.f);
+}
+
+/// Computes a 16-bit product with one row or one column, reading the other operand once: converting it to float32 first would
+/// take longer than the product. Returns false, and does nothing, if the numbers that it sums up are not contiguous.
+template <class T, class Out>
+bool multiply_by_vector(const Gemm& p) {
+  const bool one_row = p.m == 1;
+  const GemmMatrix &matrix = one_row ? p.b : p.a, &vector = one_row ? p.a : p.b;
+  if (p.batch != 1 || !(one_row || p.n == 1) || matrix.transposed != one_row) return false;
+  check_interrupt();
+  const Tensor wide = empty({p.k});
+  widen<T>(vector, 0, 1, 0, 0, one_row ? 1 : p.k, one_row ? p.k : 1, wide);
+  const float* const x = wide.data<float>();
+  parallel_for(one_row ? p.n : p.m, kGrain / p.k + 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      float sum = dot(static_cast<const T*>(matrix.data) + i * matrix.leading, x, p.k);
+      if (p.bias != nullptr) sum += float(static_cast<const T*>(p.bias)[one_row ? i : 0]);
+      if (p.addend != nullptr) sum += float(static_cast<const Out*>(p.addend)[i]);
+      static_cast<Out*>(p.out)[i] = Out(sum);
+    }
+  });
+  return true;
+}
+
+/// 16-bit products: blocks of the operands are converted to float32, multiplied there, and the result is rounded once. Out: T or
+/// float.
 template <class T, class Out>
 void multiply_through_float32(const Gemm& p) {
+  if (multiply_by_vector<T, Out>(p)) return;
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;  // floats of an operand's block
   const std::int64_t columns = std::min(p.n, std::max<std::int64_t>(kBlock / p.k, 64));
   const std::int64_t rows = std::min(p.m, std::max<std::int64_t>(kBlock / std::max(p.k, columns), 64));
@@ -163,48 +200,6 @@ void multiply_through_float32(const Gemm& p) {
   }
 }
 
-/// The sum of a 16-bit row's products with x, in float32.
-template <class T>
-float dot(const T* row, const float* x, std::int64_t n) {
-  constexpr std::int64_t kLanes = 32;  // sums that run at a time
-  float sums[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-#pragma GCC ivdep
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
-  for (std::int64_t lane = 0; i + lane < n; ++lane) sums[lane] += float(row[i + lane]) * x[i + lane];
-  return std::accumulate(sums, sums + kLanes, 0.f);
-}
-
-/// A 16-bit product with one row or one column, if the other operand's rows (columns, with one row) are contiguous: it is read
-/// once, where a copy in float32 would take longer than the product.
-template <class T, class Out>
-bool multiply_by_vector(const Gemm& p) {
-  const bool one_row = p.m == 1;
-  const GemmMatrix &matrix = one_row ? p.b : p.a, &vector = one_row ? p.a : p.b;
-  if (p.batch != 1 || !(one_row || p.n == 1) || matrix.transposed != one_row) return false;
-  check_interrupt();
-  const std::int64_t step = vector.transposed == one_row ? vector.leading : 1;
-  const Tensor wide = empty({p.k});
-  float* const x = wide.data<float>();
-  for (std::int64_t i = 0; i < p.k; ++i) x[i] = float(static_cast<const T*>(vector.data)[i * step]);
-  parallel_for(one_row ? p.n : p.m, kGrain / p.k + 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      float sum = dot(static_cast<const T*>(matrix.data) + i * matrix.leading, x, p.k);
-      if (p.bias != nullptr) sum += float(static_cast<const T*>(p.bias)[one_row ? i : 0]);
-      if (p.addend != nullptr) sum += float(static_cast<const Out*>(p.addend)[i]);
-      static_cast<Out*>(p.out)[i] = Out(sum);
-    }
-  });
-  return true;
-}
-
-/// Out: T or float.
-template <class T, class Out>
-void multiply_16_bits(const Gemm& p) {
-  if (!multiply_by_vector<T, Out>(p)) multiply_through_float32<T, Out>(p);
-}
-
 }  // namespace
 
 void gemm(const Gemm& p) {
@@ -213,7 +208,8 @@ void gemm(const Gemm& p) {
     fail<ShapeError>("matmul: [{}, {}] times [{}, {}] with row steps {} and {}: BLAS takes sizes and steps up to {}", p.m, p.k,
                      p.k, p.n, p.a.leading, p.b.leading, limit);
   visit_floating(p.dtype, [&]<class T>(TypeTag<T>) {
-    if constexpr (sizeof(T) == 2) p.out_dtype == p.dtype ? multiply_16_bits<T, T>(p) : multiply_16_bits<T, float>(p);
+    if constexpr (sizeof(T) == 2)
+      p.out_dtype == p.dtype ? multiply_through_float32<T, T>(p) : multiply_through_float32<T, float>(p);
     else multiply_batch<T>(p);
   });
 }

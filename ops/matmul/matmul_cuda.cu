@@ -219,7 +219,7 @@ Algorithm cached_algorithm(const Gemm& p, Call& call) {
 }
 
 void run(const Gemm& p) {
-  if (multiply_rows(p)) return;
+  if (multiply_by_vector(p)) return;
   Call call(p);
   const Algorithm algorithm = cached_algorithm(p, call);
   const Scratch workspace(algorithm.workspace, p.device);

@@ -34,8 +34,8 @@ void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
 }  // namespace cpu
 namespace cuda {
 void gemm(const Gemm& problem);
-/// A product with one row or one column, if a kernel of glade's takes it; false where it has to go to the library.
-bool multiply_rows(const Gemm& problem);
+/// Computes a product with one row or one column by a kernel of glade's. Returns false, and does nothing, if the library has to.
+bool multiply_by_vector(const Gemm& problem);
 void multiply_integers(const Tensor& out, const Tensor& a, const Tensor& b);
 }  // namespace cuda
 

@@ -10,10 +10,10 @@ namespace glade::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
-// A multiprocessor, at least. Without a bound nvcc keeps to 32 registers and waits for each load before it makes the next.
+// Blocks that share a multiprocessor. Without this bound nvcc uses only 32 registers, and waits for each load before the next.
 constexpr int kBlocks = 8;
-// Bytes of a matrix that is fetched to the L2 cache before the kernel ahead has ended. Measured on an H200: small ones gain a
-// tenth, one of 64 MB loses as much.
+// The largest matrix, in bytes, that is prefetched to the L2 cache while the kernel ahead still runs. On an H200 generation with
+// small matrices gains a tenth from it; a matrix of 64 MB loses as much.
 constexpr std::int64_t kMostEarly = std::int64_t{1} << 24;
 
 template <class T, class Out>
@@ -97,7 +97,7 @@ void run_rows(const Gemm& p, const GemmMatrix& matrix, const GemmMatrix& vector,
 
 }  // namespace
 
-bool multiply_rows(const Gemm& p) {
+bool multiply_by_vector(const Gemm& p) {
   const bool one_row = p.m == 1;
   if (p.batch != 1 || p.dtype == DType::float64 || !(one_row || p.n == 1)) return false;
   const GemmMatrix &matrix = one_row ? p.b : p.a, &vector = one_row ? p.a : p.b;
@@ -107,7 +107,7 @@ bool multiply_rows(const Gemm& p) {
   if (!in_rows || p.k % width != 0 || matrix.leading % width != 0 || !aligned(matrix.data) || !aligned(vector.data)) return false;
   constexpr std::int64_t kMost = std::int64_t{1} << 30, kLong = 4 * kLoads * kThreads;
   if (rows > kMost || p.k / width > kMost) return false;
-  // While one block has a long row, others should have as much to do.
+  // A long row keeps its block busy, so there must be enough rows to fill the GPU.
   if (p.k / width > kLong && rows < 8 * multiprocessor_count(p.device)) return false;
   if (p.dtype == DType::float32) run_rows<float, float>(p, matrix, vector, rows);
   else if (p.dtype == DType::bfloat16 && p.out_dtype == DType::bfloat16) run_rows<bfloat16, bfloat16>(p, matrix, vector, rows);
