@@ -29,6 +29,28 @@ CpuChunkPlan plan_cpu_chunk(const AttentionProblem& p) {
 
 // ---- recurrent, on CUDA --------------------------------------------------------------------------------------------
 
+constexpr std::int64_t kInterval =
+    32;  // checkpoint intervals are multiples of it, so that a checkpoint ends a tile of the kernel
+
+/// Whether a pass is left to the kernel for few tokens. It keeps one checkpoint for each sequence.
+bool takes_few_tokens(const AttentionProblem& p, const AttentionConfig& config) {
+  constexpr std::int64_t kMostChannels = 512;
+  return std::max(p.K, p.V) <= kMostChannels && p.length <= kInterval && p.dtype != DType::float64 && !p.states_only &&
+         config.warps == 0 && config.sequence_split <= 1;
+}
+
+/// A pass by the kernel for few tokens. The geometry is that of recurrent_cuda/few_tokens.cu.
+RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
+  constexpr int kColumns = 32, kMostSmall = 128, kSmallWarpRows = 32, kLargeWarpRows = 64;  // rows of a warp
+  RecurrentPassPlan plan;
+  plan.inner = inner <= 32 ? 32 : inner <= 64 ? 64 : inner <= 128 ? 128 : inner <= 256 ? 256 : inner <= 320 ? 320 : 512;
+  plan.warps = plan.inner / (plan.inner <= kMostSmall ? kSmallWarpRows : kLargeWarpRows);
+  plan.columns = kColumns;
+  plan.blocks = static_cast<int>(ceil_div(outer, kColumns));
+  plan.segment_tokens = p.length;
+  return plan;
+}
+
 /// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
 RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
                                       std::int64_t outer) {
@@ -356,6 +378,9 @@ void plan_recurrent_forward(AttentionPlan& plan, const AttentionConfig& config) 
     f.kernels = AttentionKernels::cpu_recurrent;
   } else if (p.length == 1 && !p.packed && !p.states_only && p.heads <= kMostBlocks) {
     f.kernels = AttentionKernels::decode_step;
+  } else if (takes_few_tokens(p, config)) {
+    f.kernels = AttentionKernels::few_tokens;
+    f.recurrent = plan_few_tokens_pass(p, p.K, p.V);
   } else {
     f.kernels = AttentionKernels::recurrent;
     f.recurrent = plan_recurrent_pass(p, config, p.K, p.V);
@@ -387,12 +412,13 @@ void plan_recurrent_backward(AttentionPlan& plan, const AttentionConfig& config)
   AttentionPlan::Backward& b = plan.backward;
   constexpr std::int64_t kDefaultInterval = 128;
   b.checkpoint_interval = config.checkpoint_interval != 0 ? config.checkpoint_interval : kDefaultInterval;
-  b.kernels = p.device.is_cpu() ? AttentionKernels::cpu_recurrent : AttentionKernels::recurrent;
+  b.kernels = AttentionKernels::cpu_recurrent;
   if (p.device.is_cpu()) return;
-  constexpr std::int64_t kTile = 32;  // a checkpoint is the last position of a kernel's tile, which has that many at most
-  b.checkpoint_interval = ceil_div(std::min(b.checkpoint_interval, std::max<std::int64_t>(p.length, 1)), kTile) * kTile;
-  b.keys_inner = plan_recurrent_pass(p, config, p.K, p.V);
-  b.values_inner = plan_recurrent_pass(p, config, p.V, p.K);
+  const bool few = takes_few_tokens(p, config);
+  b.kernels = few ? AttentionKernels::few_tokens : AttentionKernels::recurrent;
+  b.checkpoint_interval = ceil_div(std::min(b.checkpoint_interval, std::max<std::int64_t>(p.length, 1)), kInterval) * kInterval;
+  b.keys_inner = few ? plan_few_tokens_pass(p, p.K, p.V) : plan_recurrent_pass(p, config, p.K, p.V);
+  b.values_inner = few ? plan_few_tokens_pass(p, p.V, p.K) : plan_recurrent_pass(p, config, p.V, p.K);
 }
 
 void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
@@ -447,10 +473,14 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   bool pays = p.length >= 64;
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
-  } else if (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p)) {
+  } else if (!backward && supports_chunk_sm90(p)) {
+    // Up to here the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
+    constexpr std::int64_t kMostFewTokens = 12;
+    pays = p.length > (p.states_only ? 1 : kMostFewTokens);
+  } else if (backward && supports_sm90_backward(p)) {
     // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
     // of a state scan and an intra-chunk kernel, if heads are small.
-    pays = p.length >= (!backward || heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);
+    pays = p.length >= (heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);
   } else if (size < 65536 && p.gk) {
     // Per-channel gates are expensive in the mma kernels, above all forward; the recurrent form spreads them over more of the
     // GPU.

@@ -15,7 +15,7 @@ namespace glade {
 struct AttentionConfig {
   Algorithm algorithm = Algorithm::automatic;  ///< recurrent or chunk
   std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens between the states that the backward pass keeps
-  std::int64_t warps = 0;                      ///< recurrent on CUDA: compute warps of a block, 2 or 4
+  std::int64_t warps = 0;                      ///< recurrent on CUDA: compute warps of a block of the recurrent kernel, 2 or 4
   std::int64_t sequence_split = 0;             ///< on CUDA: segments of a sequence computed at the same time, at most
 
   void visit(tuning::Fields& f);  ///< For the caches of tuning: see ops/tuning/config.h.
@@ -65,6 +65,7 @@ enum class AttentionKernels {
   cpu_chunk,            ///< cpu/chunk.cpp: chunks as matrix products
   recurrent,            ///< recurrent_cuda/kernel.cuh: step by step, the state in registers
   decode_step,          ///< recurrent_cuda/decode_step.cu: sequences of one token
+  few_tokens,           ///< recurrent_cuda/few_tokens.cu: step by step, as fast as states are read and written
   chunk_mma,            ///< chunk_mma/: boundary states, then outputs or gradients of all chunks at the same time
   sm90_pass,            ///< chunk_sm90/pass_kernel.cuh: one fused pass for each result
   sm90_constant_decay,  ///< chunk_sm90/constant_decay.cuh: fused passes for data-independent decay
@@ -77,7 +78,7 @@ struct CpuChunkPlan {
   std::int64_t checkpoint_interval = 0;  ///< tokens between the states that the backward pass needs
 };
 
-/// A pass of the recurrent kernel over a state with so many inner channels.
+/// A pass of the recurrent kernel, or of that for few tokens, over a state with so many inner channels.
 struct RecurrentPassPlan {
   int inner = 0;                    ///< channels that the kernel is compiled for: 32, 64, 128, 256 or 512
   int warps = 0;                    ///< of a block that compute
@@ -123,7 +124,7 @@ struct AttentionPlan {
     /// The family that computes it; the field below of that family holds, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
     CpuChunkPlan cpu_chunk;            ///< For cpu_chunk.
-    RecurrentPassPlan recurrent;       ///< For recurrent.
+    RecurrentPassPlan recurrent;       ///< For recurrent and few_tokens.
     ChunkSegments mma;                 ///< For chunk_mma.
     Sm90PassPlan pass;                 ///< For sm90_pass.
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
@@ -135,9 +136,9 @@ struct AttentionPlan {
   struct Backward {
     /// The family that computes it; the fields below of that family hold, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    std::int64_t checkpoint_interval = 0;        ///< recurrent: tokens
+    std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens: tokens
     CpuChunkPlan cpu_chunk;                      ///< For cpu_chunk.
-    RecurrentPassPlan keys_inner, values_inner;  ///< recurrent: for dv and gv's gradient; for dq, dk and the other gates'
+    RecurrentPassPlan keys_inner, values_inner;  ///< the same: for dv and gv's gradient; for dq, dk and the other gates'
     ChunkSegments mma;                           ///< For chunk_mma.
     Sm90PassPlan values, keys;                   ///< sm90_pass: for dv; for dq and dk
     bool values_last = false;                    ///< sm90_pass: dv is computed when the memory of all else is free again

@@ -56,8 +56,15 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv")), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(32, 1, 16, 128, 128, "gk"), {.algorithm = Algorithm::recurrent}), Names("decode_step", "recurrent"));
+  EXPECT_EQ(kernels(problem(32, 1, 16, 128, 128, "gk"), {.algorithm = Algorithm::recurrent}), Names("decode_step", "few_tokens"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::bfloat16, kA100)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(64, 12, 16, 128, 128, "gk")), Names("few_tokens", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(64, 13, 16, 128, 128, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(13, 10, 49, 272, 272, "gk gv")), Names("few_tokens", "few_tokens"));
+  EXPECT_EQ(kernels(problem(13, 33, 49, 272, 272, "gk gv")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(64, 32, 16, 128, 128, "gk", DType::float32, kA100)), Names("few_tokens", "few_tokens"));
+  EXPECT_EQ(kernels(problem(64, 8, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(64, 8, 16, 128, 128, "gv"), {.warps = 2}), Names("recurrent", "recurrent"));
   AttentionProblem cpu = problem(1, 64, 2, 64, 64, "gk");
   cpu.device = kCPU;
   cpu.gpu = {};
@@ -178,7 +185,7 @@ TEST(Plan, RefusesWhatNoKernelOffers) {
   EXPECT_EQ(kernels(zero), Names("sm90_pass", "recurrent"));
 }
 
-// ---- the launches recorded at fd9b3ef, before there was a plan ------------------------------------------------------
+// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens are newer -----------------------
 
 AttentionProblem read_problem(const Json& row) {
   const auto has = [&](const char* list, const char* name) {
@@ -213,9 +220,9 @@ AttentionConfig read_config(const Json& row, std::size_t pass) {
 }
 
 /// Of the last launch of a pass's kernels: the grid's dimension that segments change, and threads where they were a choice.
-std::vector<std::int64_t> launch_of(const RecurrentPassPlan& pass, const AttentionProblem& p) {
-  constexpr int kProducerWarps = 8;
-  return {p.sequences * p.heads * pass.segments * pass.blocks, 1, 1, (pass.warps + kProducerWarps) * 32};
+std::vector<std::int64_t> launch_of(AttentionKernels kernels, const RecurrentPassPlan& pass, const AttentionProblem& p) {
+  const int producer_warps = kernels == AttentionKernels::recurrent ? 8 : 0;
+  return {p.sequences * p.heads * pass.segments * pass.blocks, 1, 1, (pass.warps + producer_warps) * 32};
 }
 
 TEST(Plan, ChoosesAsRecorded) {
@@ -234,8 +241,11 @@ TEST(Plan, ChoosesAsRecorded) {
       EXPECT_EQ(launched(pass)[static_cast<std::size_t>(at)], value) << pass << ' ' << line << '\n' << made.to_string();
     };
     const std::int64_t N = p.sequences;
-    if (made.forward.kernels == AttentionKernels::recurrent) {
-      EXPECT_EQ(launched("forward"), launch_of(made.forward.recurrent, p)) << line;
+    const auto is_recurrent = [](AttentionKernels kernels) {
+      return kernels == AttentionKernels::recurrent || kernels == AttentionKernels::few_tokens;
+    };
+    if (is_recurrent(made.forward.kernels)) {
+      EXPECT_EQ(launched("forward"), launch_of(made.forward.kernels, made.forward.recurrent, p)) << line;
     }
     if (made.forward.kernels == AttentionKernels::chunk_mma) expect("forward", 2, N * made.forward.mma.segments);
     if (made.forward.kernels == AttentionKernels::sm90_pass) expect("forward", 2, N * made.forward.pass.segments);
@@ -248,8 +258,8 @@ TEST(Plan, ChoosesAsRecorded) {
       continue;
     }
     const bool values = p.gradients.v || p.gradients.gv, others = p.gradients.q || p.gradients.k || p.gradients.of_key_gates();
-    if (b.kernels == AttentionKernels::recurrent) {
-      EXPECT_EQ(launched("backward"), launch_of(values ? b.keys_inner : b.values_inner, p)) << line;
+    if (is_recurrent(b.kernels)) {
+      EXPECT_EQ(launched("backward"), launch_of(b.kernels, values ? b.keys_inner : b.values_inner, p)) << line;
     }
     if (b.kernels == AttentionKernels::chunk_mma) expect("backward", 2, N * b.mma.segments);
     if (b.kernels == AttentionKernels::sm90_pass && !b.values_last)

@@ -11,8 +11,12 @@ using namespace glade::testing_support;
 
 namespace {
 
-constexpr std::int64_t kHeadSizes[] = {1, 16, 32, 60, 64, 100, 128, 256, 512};
-constexpr std::int64_t kLengths[] = {1, 2, 63, 64, 65, 1000};
+struct Sizes {
+  std::array<std::int64_t, 9> heads;
+  std::array<std::int64_t, 6> lengths;
+};
+constexpr Sizes kSizes{{1, 16, 32, 60, 64, 100, 128, 256, 512}, {1, 2, 63, 64, 65, 1000}};
+constexpr Sizes kFewTokens{{1, 16, 32, 60, 100, 128, 200, 272, 512}, {1, 3, 8, 9, 20, 32}};  // a kernel of their own on CUDA
 constexpr DType kDTypes[] = {DType::float64, DType::float32, DType::bfloat16, DType::float16};
 constexpr double kGates[] = {-0.03, -0.5, -4};
 
@@ -21,15 +25,15 @@ enum Factor { head_gate, gamma_gate, key_gate, value_gate, strength, direction, 
 constexpr std::array<int, factors> kWays = {3, 3, 2, 2, 3, 2, 3, 3, 3, 9, 9, 6, 4};
 using Point = std::array<int, factors>;
 
-Spec spec(const Point& p) {
+Spec spec(const Point& p, const Sizes& sizes = kSizes) {
   Spec s;
-  const std::int64_t sharing = std::int64_t{1} << p[group], length = kLengths[p[T]];
+  const std::int64_t sharing = std::int64_t{1} << p[group], length = sizes.lengths[static_cast<std::size_t>(p[T])];
   s.B = p[layout] == 0 ? 2 : 1;
   s.T = length;
   s.H = std::max<std::int64_t>(sharing, 2);
   s.Hkv = s.H / sharing;
-  s.K = kHeadSizes[p[K]];
-  s.V = kHeadSizes[p[V]];
+  s.K = sizes.heads[static_cast<std::size_t>(p[K])];
+  s.V = sizes.heads[static_cast<std::size_t>(p[V])];
   s.gates = std::string(std::array{"", "g", "c"}[static_cast<std::size_t>(p[head_gate])]) +
             std::array{"", "m", "n"}[static_cast<std::size_t>(p[gamma_gate])] + (p[key_gate] == 1 ? "k" : "") +
             (p[value_gate] == 1 ? "v" : "");
@@ -95,6 +99,17 @@ TEST_P(RecurrenceGrid, EveryPairInChunks) {
   for (const Point& p : covering_points(ways)) {
     RecurrenceArguments x = make(spec(p), device(), kDTypes[kWays[dtype] - 1 - p[dtype]]);
     expect_matches(x, spec(p).str(), true, true, {Algorithm::chunk});
+  }
+}
+
+TEST_P(RecurrenceGrid, EveryPairOfFewTokens) {
+  int number = 0;
+  for (const Point& p : covering_points(kWays)) {
+    RecurrenceArguments x = make(spec(p, kFewTokens), device(), kDTypes[p[dtype]]);
+    x.options.checkpoint_interval = 1;
+    const bool vanishes = kGates[p[strength]] < -1;     // what the final state passes on to the initial one
+    const int gradients = vanishes ? 2 : number++ % 3;  // of the output, the final state, or both
+    expect_matches(x, spec(p, kFewTokens).str(), gradients != 1, gradients != 0, {Algorithm::recurrent});
   }
 }
 

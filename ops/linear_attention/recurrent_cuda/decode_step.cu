@@ -5,7 +5,6 @@
 // kernel writes those states, because both go through L2. Every block then prefetches the state of a later block.
 #include <algorithm>
 
-#include <glade/ops/linear_attention/common/safe_exponents.h>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 
 namespace glade::cuda::recurrent {
@@ -16,31 +15,6 @@ constexpr int kLanes = 16, kColumns = 4 * kLanes;  // threads of a row, and colu
 constexpr int kMostThreads = 512;                  // threads of a block; small states use fewer
 constexpr std::int64_t kMostSequences = 65535;     // sequences of a launch, which are the grid's third dimension
 constexpr unsigned kAhead = 4;                     // a block prefetches the state of the sequence this far ahead
-
-/// Loads the bits of a quad of channels of a row; absent channels are zeros. See Producer (recurrent_cuda/producer.cuh) for T, G
-/// and kVector.
-template <bool kVector, class G, class T = G>
-__device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t row, int channel) {
-  Raw<G> raw;
-  const bool present = rows.data != nullptr && channel < rows.size;
-  const std::int64_t at = row * rows.size + channel;
-  if constexpr (!kVector && !std::is_same_v<G, T>) {
-    if (rows.dtype == dtype_of<T>()) {
-      load_quad<kVector>(static_cast<const T*>(rows.data) + at, rows.size - channel, present, raw);
-      return raw;
-    }
-  }
-  load_quad<kVector>(static_cast<const G*>(rows.data) + at, rows.size - channel, present, raw);
-  return raw;
-}
-
-/// The decays of a quad of channels, whose log decays are log + shared.
-template <class F>
-__device__ __forceinline__ Quad<F> decays(Quad<F> log, F shared) {
-#pragma unroll
-  for (F& x : log.x) x = power_of_2<F>((x + shared) * static_cast<F>(linear_attention::kLog2e));
-  return log;
-}
 
 /// The grid is [strips of columns, heads, sequences from number `first` on]. This is one long function because the order of its
 /// loads makes its speed: all of them are issued before the first use, and share their addresses.

@@ -73,4 +73,8 @@ void run(Pass<F> pass, const RecurrentPassPlan& plan, Device device);
 template <class F, class T>
 void run_step(const Pass<F>& pass, Device device);
 
+/// The same for sequences of a few tokens, with one checkpoint each.
+template <class T>
+void run_few_tokens(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device);
+
 }  // namespace glade::cuda::recurrent

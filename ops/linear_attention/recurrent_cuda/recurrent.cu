@@ -60,6 +60,13 @@ void visit_types(const Recurrence& r, Function f) {
 }
 
 template <class F, class T>
+void run(const Pass<F>& pass, AttentionKernels kernels, const RecurrentPassPlan& plan, Device device) {
+  if constexpr (std::is_same_v<F, float>)
+    if (kernels == AttentionKernels::few_tokens) return run_few_tokens<T>(pass, plan, device);
+  run<F, T>(pass, plan, device);
+}
+
+template <class F, class T>
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state) {
   const Rows q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()), v = rows(r, r.v, r.V, 1, r.group());
   constexpr std::int64_t kNoCheckpoints = 1;
@@ -68,7 +75,7 @@ void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, co
   pass.out = o.raw_data();
   pass.out_dtype = o.dtype();
   if (plan.forward.kernels == AttentionKernels::decode_step) run_step<F, T>(pass, r.q.device());
-  else run<F, T>(pass, plan.forward.recurrent, r.q.device());
+  else run<F, T>(pass, plan.forward.kernels, plan.forward.recurrent, r.q.device());
 }
 
 template <class F, class T>
@@ -90,6 +97,7 @@ SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
 /// scan for that of the key (or the value); and the gradients of the gates that follow from both. Undefined tensors are not
 /// wanted.
 struct ScanPair {
+  AttentionKernels kernels;
   const RecurrentPassPlan& plan;
   bool keys_inside;
   Rows forward_scan[3], reverse_scan[3];  // c, d and e
@@ -106,14 +114,16 @@ template <class F>
 struct GateBuffers {
   Tensor past_x, past_y, states, products;
 
-  GateBuffers(const Recurrence& r, const ScanPair& pair, const Sequences& sequences) {
+  GateBuffers(const Recurrence& r, const ScanPair& pair, const Sequences& sequences, bool has_final_gradient) {
     if (!pair.wants_gates()) return;
     const auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), r.q.device()}); };
     const std::int64_t rows = r.tokens * r.heads, checkpoints = sequences.checkpoints(r.tokens) * r.heads;
     past_x = buffer(rows * pair.x.size);
     past_y = buffer(rows * pair.x.size);
-    states = buffer(checkpoints * pair.plan.checkpoint_size());
     products = buffer(checkpoints * pair.x.size);
+    const bool last_alone = sequences.length <= sequences.interval;  // all checkpoints are sequences' last positions
+    if (last_alone && !has_final_gradient) fill_data(products, 0);
+    else states = buffer(checkpoints * pair.plan.checkpoint_size());
   }
 };
 
@@ -124,7 +134,7 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
     return make_pass<F>(r, checkpoint_interval, pair.keys_inside, reverse, rows[0], rows[1], rows[2]);
   };
   Pass<F> forward = scan(false, pair.forward_scan), reverse = scan(true, pair.reverse_scan);
-  const GateBuffers<F> buffers(r, pair, forward.sequences);
+  const GateBuffers<F> buffers(r, pair, forward.sequences, grad_final_state.defined());
   forward.past = pointer<F>(buffers.past_x);
   reverse.past = pointer<F>(buffers.past_y);
   forward.states = reverse.states = pointer<F>(buffers.states);
@@ -133,7 +143,7 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
     forward.out = pair.forward_out.raw_data();
     forward.out_dtype = pair.forward_out.dtype();
   }
-  if (forward.out != nullptr || forward.past != nullptr) run<F, T>(forward, pair.plan, device);
+  if (forward.out != nullptr || forward.past != nullptr) run<F, T>(forward, pair.kernels, pair.plan, device);
 
   Tensor of_heads = pair.reverse_out;  // before the sum over the heads that share a key or value
   if (pair.reverse_out.defined()) {
@@ -143,7 +153,8 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
   }
   reverse.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
   reverse.final = {pointer<F>(pair.initial_state), r.heads * r.K * r.V, 0};
-  if (reverse.out != nullptr || reverse.past != nullptr || reverse.final.data != nullptr) run<F, T>(reverse, pair.plan, device);
+  if (reverse.out != nullptr || reverse.past != nullptr || reverse.final.data != nullptr)
+    run<F, T>(reverse, pair.kernels, pair.plan, device);
   if (pair.reverse_out.defined() && r.group() > 1)
     copy_data(pair.reverse_out, reshape(sum(of_heads, {2}), pair.reverse_out.shape()));
 
@@ -165,9 +176,10 @@ void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Te
               const RecurrenceGradients& grads) {
   const Rows q = rows(r, r.q, r.K), scaled_q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()),
              v = rows(r, r.v, r.V, 1, r.group()), out = rows(r, grad_o, r.V), scaled_out = rows(r, grad_o, r.V, r.scale);
-  ScanPair keys{plan.values_inner, false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk, grads.g,
-                grads.g_gamma,     {}};
-  ScanPair values{plan.keys_inner, true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
+  ScanPair keys{plan.kernels, plan.values_inner, false, {scaled_out, v, k}, {v, out, scaled_q}, q, k, grads.q, grads.k, grads.gk,
+                grads.g,      grads.g_gamma,     {}};
+  ScanPair values{
+      plan.kernels, plan.keys_inner, true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
   const bool values_run = values.reverse_out.defined() || values.wants_gates();
   (values_run ? values : keys).initial_state = grads.initial_state;
   run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state);

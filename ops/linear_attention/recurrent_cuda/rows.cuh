@@ -5,6 +5,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/dtype.h>
+#include <glade/ops/linear_attention/common/safe_exponents.h>
 #include <glade/ops/linear_attention/common/sequence.cuh>
 
 namespace glade::cuda::recurrent {
@@ -199,6 +200,31 @@ __device__ __forceinline__ void load_quad(const U* from, int count, bool present
 __host__ __device__ inline bool is_aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 /// Whether every quad of the rows is whole and aligned.
 __host__ __device__ inline bool is_vector(const Rows& rows) { return rows.size % 4 == 0 && is_aligned(rows.data); }
+
+/// Loads the bits of a quad of channels of a row; absent channels are zeros. See Producer (recurrent_cuda/producer.cuh) for T, G
+/// and kVector.
+template <bool kVector, class G, class T = G>
+__device__ __forceinline__ Raw<G> load_row(const Rows& rows, std::int64_t row, int channel) {
+  Raw<G> raw;
+  const bool present = rows.data != nullptr && channel < rows.size;
+  const std::int64_t at = row * rows.size + channel;
+  if constexpr (!kVector && !std::is_same_v<G, T>) {
+    if (rows.dtype == dtype_of<T>()) {
+      load_quad<kVector>(static_cast<const T*>(rows.data) + at, rows.size - channel, present, raw);
+      return raw;
+    }
+  }
+  load_quad<kVector>(static_cast<const G*>(rows.data) + at, rows.size - channel, present, raw);
+  return raw;
+}
+
+/// The decays of a quad of channels, whose log decays are log + shared.
+template <class F>
+__device__ __forceinline__ Quad<F> decays(Quad<F> log, F shared) {
+#pragma unroll
+  for (F& x : log.x) x = power_of_2<F>((x + shared) * static_cast<F>(linear_attention::kLog2e));
+  return log;
+}
 
 /// Stores a quad from column `at` of a row of `size` elements on, up to the end of the row. kVector requires that the quad is
 /// aligned and ends within the row.
