@@ -483,22 +483,40 @@ TEST_F(Chunk, GatesThatForgetEverything) {
 }
 
 TEST_F(Chunk, IsDeterministic) {
-  const Shape shape{2, 300, 4, 128};
-  const Tensor q = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
-               gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
-  RecurrentOptions options;
-  options.gk = gk;
-  options.algorithm = Algorithm::chunk;
-  std::vector<std::vector<float>> results;
-  for (int i = 0; i < 2; ++i) {
-    q.set_grad({});
-    gk.set_grad({});
-    sum(to(recurrent(q, q.detach(), q.detach(), options).first, DType::float32)).backward();
-    results.push_back(q.grad().to_vector<float>());
-    results.push_back(gk.grad().to_vector<float>());
+  for (const std::int64_t size : {128, 256}) {  // with 256 key channels, two halves of them add to the gradient of the values
+    const Shape shape{2, 1300, 4, size};
+    const Tensor x = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), key = x.detach(),
+                 value = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
+                 gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
+    RecurrentOptions options;
+    options.gk = gk;
+    options.algorithm = Algorithm::chunk;
+    const Tensor grad = random_tensor(shape, kCUDA, DType::bfloat16);
+    std::vector<std::vector<float>> results;
+    for (int i = 0; i < 2; ++i)
+      for (const Tensor& gradient : autograd::grad({recurrent(x, key, value, options).first}, {x, value, gk}, {grad}))
+        results.push_back(gradient.to_vector<float>());
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i], results[3 + i]) << size << ' ' << i;
   }
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_EQ(results[1], results[3]);
+}
+
+/// With per-channel gates and more than 128 key channels, the halves of the keys need no values' gradient of their own.
+TEST_F(Chunk, HalvesOfKeysAddToOneGradient) {
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
+  constexpr std::int64_t B = 2, T = 512, H = 4, K = 256, V = 512;
+  const auto random = [](std::int64_t size) {
+    return random_tensor({B, T, H, size}, kCUDA, DType::bfloat16).set_requires_grad();
+  };
+  const Tensor q = random(K), k = random(K), v = random(V), grad = random(V).detach();
+  RecurrentOptions options;
+  options.gk = to_data(abs(random_tensor({B, T, H, K}, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
+  options.algorithm = Algorithm::chunk;
+  const Tensor o = recurrent(q, k, v, options).first;
+  cuda::reset_peak_memory_stats();
+  const std::size_t before = cuda::memory_stats().allocated;
+  autograd::backward({o}, {grad});
+  constexpr std::size_t kRows = 2 * B * T * H, kStates = 2 * (T / 64 * B + B) * H * K * V;
+  EXPECT_LT(cuda::memory_stats().peak_allocated - before, kRows * (3 * K + V) + 2 * kStates + kRows * V / 2);
 }
 
 TEST_F(Chunk, LargeValues) {

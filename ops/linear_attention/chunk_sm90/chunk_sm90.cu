@@ -9,7 +9,6 @@
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/common/segments.h>
-#include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::chunk_sm90 {
@@ -30,9 +29,9 @@ Rows rows(const Recurrence& r, const Tensor& x) {
   return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
 }
 
-/// Elements from a token of x, for all heads, to the next.
-std::int64_t token_step(const Recurrence& r, const Tensor& x, std::int64_t size) {
-  return reshape(x, {r.tokens, r.heads, size}).strides()[0];
+/// Elements from a token of x, [tokens, heads, size], to the next.
+std::int64_t token_step(const Recurrence& r, const Tensor& x, std::int64_t heads, std::int64_t size) {
+  return reshape(x, {r.tokens, heads, size}).strides()[0];
 }
 
 /// The states [.., K, V] from which a scan starts, and where it leaves those after it (or null).
@@ -74,7 +73,7 @@ void set_out(auto& a, const Recurrence& r, const Tensor& out) {
   if (!out.defined()) return;
   a.out = out.raw_data();
   a.float_out = out.dtype() == DType::float32;
-  a.out_step = token_step(r, out, a.outer);
+  a.out_step = token_step(r, out, r.heads, a.outer);
 }
 
 void set_segments(ScanArguments& a, const ChunkSegments& plan, const State& state) {
@@ -293,9 +292,9 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   };
   launcher.run_scans(scan(r.k, r.v, first, false, before), scan(r.q, grad_o, last, true, after), segments.boundary_key_tiles);
 
-  const auto result = [&](const Tensor& out, std::int64_t size) {
+  const auto result = [&](const Tensor& out, std::int64_t heads, std::int64_t size) {
     if (!out.defined()) return IntraChunk::Result{};
-    return IntraChunk::Result{out.raw_data(), out.dtype() == DType::float32, token_step(r, out, size)};
+    return IntraChunk::Result{out.raw_data(), out.dtype() == DType::float32, token_step(r, out, heads, size)};
   };
   IntraChunk a{};
   static_cast<RecurrenceArguments&>(a) = linear_attention::recurrence_arguments(r);
@@ -305,9 +304,10 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.grad_o = rows(r, grad_o);
   a.tokens = r.tokens;
   a.boundary_states = {before.raw_data(), after.raw_data()};
-  a.dq = result(grads.q, r.K);
-  a.dk = result(grads.k, r.K);
-  a.dv = result(grads.v, r.V);
+  a.dq = result(grads.q, r.heads, r.K);
+  a.dk = result(grads.k, r.heads, r.K);
+  a.dv_group = segments.key_parts;
+  a.dv = result(grads.v, r.heads / a.dv_group, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
   launcher.run_intra_chunk(a);
@@ -336,16 +336,6 @@ Recurrence parts_as_heads(Recurrence r, int parts) {
   return r;
 }
 
-void sum_parts(const Recurrence& r, const Tensor& parts, const Tensor& out) {
-  const std::int64_t step = token_step(r, out, r.V);
-  constexpr std::int64_t kVector = 16;  // bytes
-  if (step * static_cast<std::int64_t>(dtype_size(out.dtype())) % kVector != 0 ||
-      reinterpret_cast<std::uintptr_t>(out.raw_data()) % kVector != 0)  // among columns of a gradient of other widths
-    return copy_data(reshape(out, {r.tokens, r.heads, r.V}), sum(reshape(parts, {r.tokens, r.heads, 2, r.V}), {2}));
-  const PartSums sums{parts.raw_data(), out.raw_data(), r.tokens, static_cast<int>(r.heads), static_cast<int>(r.V), step};
-  (is_bfloat16(r) ? run_part_sums<__nv_bfloat16> : run_part_sums<__half>)(sums, stream(r.q.device()));
-}
-
 /// By the kernels for two tiles of keys. The gradient of the values is a sum over the parts of the keys.
 void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const ChunkGradients& grads) {
@@ -355,10 +345,8 @@ void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Te
   ChunkGradients of_parts = grads;
   of_parts.q = split_heads(grads.q, split.tokens, split.heads, split.K);
   of_parts.k = split_heads(grads.k, split.tokens, split.heads, split.K);
-  if (grads.v.defined()) of_parts.v = empty({r.tokens, split.heads, r.V}, r.q.options());
+  if (grads.v.defined()) fill_data(grads.v, 0);  // two parts add to it: in either order the sum is the same
   backward_of_heads(plan, split, reshape(grad_o, {r.tokens, r.heads, r.V}), grad_final_state, of_parts);
-  if (!grads.v.defined() || r.tokens == 0) return;
-  sum_parts(r, of_parts.v, grads.v);
 }
 
 /// Where decay is constant and has no gradient.

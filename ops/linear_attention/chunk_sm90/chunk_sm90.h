@@ -96,17 +96,6 @@ struct StateScanArguments : ScanArguments {
 template <class E>
 void run_state_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles, cudaStream_t stream);
 
-/// Sums results of two parts of each head, [tokens, heads, 2, size], into `out`.
-struct PartSums {
-  const void* parts;
-  void* out;
-  std::int64_t tokens;
-  int heads, size;        ///< size: a multiple of 8
-  std::int64_t out_step;  ///< elements from a token of out to the next
-};
-template <class E>
-void run_part_sums(const PartSums& s, cudaStream_t stream);
-
 // The algorithm (chunk_sm90.cu).
 
 /// o and final_state; keeps the states before the segments in r.states where the plan says so.

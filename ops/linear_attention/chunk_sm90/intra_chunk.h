@@ -29,8 +29,9 @@ struct IntraChunk : RecurrenceArguments {
     std::int64_t step;  ///< elements from a token to the next
   };
   Result dq, dk, dv;
-  void* dgk;  ///< [tokens, heads, K] as the gates, or null
-  float* dg;  ///< [key tiles, tokens, heads], summed over the tile's channels, or null
+  int dv_group;  ///< heads that share a gradient of the values, to which they add what they have (gk, 16 bits); 1: none do
+  void* dgk;     ///< [tokens, heads, K] as the gates, or null
+  float* dg;     ///< [key tiles, tokens, heads], summed over the tile's channels, or null
 };
 
 /// For elements of type E: __nv_bfloat16 or __half. gk is not null.

@@ -333,7 +333,7 @@ struct IntraChunkBlock {
         float x[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
-        store(x);
+        store(x, a.dv_group > 1);
       }
     }
   }
@@ -402,7 +402,8 @@ struct IntraChunkBlock {
       tokens_ = (channels_ > 0 ? block.count() : 0) - t;
       at_ = place.first + (std::int64_t{t} * step_ + channel) * (is_float_ ? sizeof(float) : sizeof(E));
     }
-    __device__ void operator()(const float (&x)[8]) {
+    /// `adds`: to what is there, in 16 bits.
+    __device__ void operator()(const float (&x)[8], bool adds = false) {
       if (is_float_) {
         float* const at = reinterpret_cast<float*>(at_);
 #pragma unroll
@@ -422,13 +423,22 @@ struct IntraChunkBlock {
         const std::uint32_t low = transposed(pack<E>(x[4 * i], x[4 * i + 1])),
                             high = transposed(pack<E>(x[4 * i + 2], x[4 * i + 3])),
                             other = __shfl_xor_sync(~0u, odd ? low : high, 1);
-        if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = odd ? make_uint2(other, high) : make_uint2(low, other);
+        const uint2 quad = odd ? make_uint2(other, high) : make_uint2(low, other);
+        if (tokens_ > 0 && adds) add_pairs(at_, quad);
+        else if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = quad;
         at_ += std::int64_t{step_} * (2 * sizeof(E));
         tokens_ -= 2;
       }
     }
 
    private:
+    /// Adds four values to those in memory, each in one step.
+    __device__ static void add_pairs(char* to, uint2 pairs) {
+      if constexpr (kIsBfloat16<E>)
+        asm volatile("red.global.add.noftz.v2.bf16x2 [%0], {%1, %2};" ::"l"(to), "r"(pairs.x), "r"(pairs.y) : "memory");
+      else asm volatile("red.global.add.noftz.v2.f16x2 [%0], {%1, %2};" ::"l"(to), "r"(pairs.x), "r"(pairs.y) : "memory");
+    }
+
     const bool is_float_;
     char* at_;
     int step_, tokens_, channels_;

@@ -42,7 +42,7 @@ struct IntraChunkArguments : IntraChunk {
     set(kGateRows, gk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
     set(kGradQ, dq.data, dq.step, 1, q.size, dq.is_float);
     set(kGradK, dk.data, dk.step, 1, q.size, dk.is_float);
-    set(kGradV, dv.data, dv.step, 1, v.size, dv.is_float);
+    set(kGradV, dv.data, dv.step, dv_group, v.size, dv.is_float);
     set(kGradGates, dgk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
   }
 };
