@@ -29,10 +29,10 @@ CpuChunkPlan plan_cpu_chunk(const AttentionProblem& p) {
 
 // ---- recurrent, on CUDA --------------------------------------------------------------------------------------------
 
-constexpr std::int64_t kInterval =
-    32;  // checkpoint intervals are multiples of it, so that a checkpoint ends a tile of the kernel
+/// Tokens: checkpoint intervals are multiples of it, so that a checkpoint is the last position of a tile of the recurrent kernel.
+constexpr std::int64_t kInterval = 32;
 
-/// Whether a pass is left to the kernel for few tokens. It keeps one checkpoint for each sequence.
+/// Whether the kernel for few tokens takes a pass. It keeps one checkpoint for each sequence, so that an interval must hold them.
 bool takes_few_tokens(const AttentionProblem& p, const AttentionConfig& config) {
   constexpr std::int64_t kMostChannels = 512;
   return std::max(p.K, p.V) <= kMostChannels && p.length <= kInterval && p.dtype != DType::float64 && !p.states_only &&
@@ -474,7 +474,7 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
   } else if (!backward && supports_chunk_sm90(p)) {
-    // Up to here the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
+    // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
     constexpr std::int64_t kMostFewTokens = 12;
     pays = p.length > (p.states_only ? 1 : kMostFewTokens);
   } else if (backward && supports_sm90_backward(p)) {
