@@ -8,7 +8,11 @@
 // `forward` at the rate of a copy.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <cstdio>
+#include <string_view>
 #include <vector>
 
 #include "stopwatch.h"
@@ -102,9 +106,8 @@ double floor_bytes(const Case& c, std::int64_t T) {
   return static_cast<double>(c.B * c.H * (T * rows * static_cast<std::int64_t>(dtype_size(c.dtype)) + 8 * c.K * c.V));
 }
 
-}  // namespace
-
-int main() {
+void run(std::int64_t most_tokens) {
+  if (!cuda::is_available()) throw DeviceError("there is no GPU");
   const double rate = copy_rate();
   const AttentionConfig chunk{.algorithm = Algorithm::chunk}, recurrent{.algorithm = Algorithm::recurrent, .warps = 4},
       few{.algorithm = Algorithm::recurrent};
@@ -116,6 +119,7 @@ int main() {
                         {13, 49, 272, 272, "gk+gv", DType::float16},
                         {64, 16, 128, 128, "gk", DType::float32}})
     for (const std::int64_t T : {1, 2, 4, 8, 10, 16, 24, 32}) {
+      if (T > most_tokens) break;
       fmt::print("B{}_H{}_K{}_V{},{},{},{},{:.1f}", c.B, c.H, c.K, c.V, T, c.gates, dtype_name(c.dtype),
                  floor_bytes(c, T) / rate);
       for (const bool training : {false, true})
@@ -126,4 +130,21 @@ int main() {
       fmt::print("\n");
       std::fflush(stdout);
     }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("Times linear attention over sequences of a few tokens, by each kernel that can compute them, on a GPU.",
+               "few_tokens");
+  std::int64_t most_tokens = 32;
+  app.add_option("--most-tokens", most_tokens, "Largest number of tokens of a sequence")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  run(most_tokens);
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "few_tokens: {}\n", error.what());
+  return 1;
 }

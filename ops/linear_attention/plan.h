@@ -80,7 +80,7 @@ struct CpuChunkPlan {
 
 /// A pass of the recurrent kernel, or of that for few tokens, over a state with so many inner channels.
 struct RecurrentPassPlan {
-  int inner = 0;                    ///< channels that the kernel is compiled for: 32, 64, 128, 256 or 512
+  int inner = 0;                    ///< channels that the kernel is compiled for: 32, 64, 128, 256, 512, or for few tokens 320
   int warps = 0;                    ///< of a block that compute
   int blocks = 0;                   ///< of a head
   int columns = 0;                  ///< outer channels of a block
