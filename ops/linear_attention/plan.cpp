@@ -287,7 +287,41 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
   plan.exchanges = p.exchanges;
 }
 
-/// Segments of the state scans to the chunk boundaries.
+/// Whether the gradients can come from a reverse scan over the chunks, which keeps the state's gradient in registers.
+bool supports_reverse_scan(const AttentionProblem& p) {
+  return !p.gk && p.K <= 2 * kChunkTokens && p.V <= (p.K <= kChunkTokens ? 1 : 2) * kChunkTokens;
+}
+
+/// Takes a reverse scan, in the segments that cost least, where that costs less than the gradients of the states before all
+/// chunks at the same time. The unit is a chunk in a block of the scan. Fitted to 50 shapes, each with up to 11 plans
+/// (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.014 times as long as the fastest, on average.
+void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
+                       const AttentionPlan::Forward& forward) {
+  if (!supports_reverse_scan(p)) return;
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kAllAtOnce = 3;
+  const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
+                     at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
+  const double chunk_of_all = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
+  const std::int64_t slots = p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks;
+  double least = chunk_of_all * static_cast<double>(p.heads * slots) / static_cast<double>(at_once) + kAllAtOnce;
+  const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / kShortestSegment), 1);
+  for (std::int64_t n = 1; n <= most; ++n) {
+    Sm90PassPlan scan;
+    set_segments(scan, p, config, n);
+    const std::int64_t waves = ceil_div(heads * scan.segments, at_once);
+    const double cost = static_cast<double>(waves) * (static_cast<double>(scan.segment_chunks) + kStart) +
+                        (scan.segments > 1 ? kJoin + kSegment * static_cast<double>(scan.segments) : 0);
+    if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
+  }
+  if (!plan.reverse_scan) return;
+  if (forward.keeps_states) set_segments(plan, p, config, forward.pass.segments);
+  plan.boundary_key_tiles = plan_scan_key_tiles(p, plan.segments + plan.gradients.segments - 1);
+  plan.gradients.scan_for_states = true;
+  plan.gradients.scan_key_tiles = plan.boundary_key_tiles;
+}
+
+/// Segments of the state scans to the chunk boundaries, and of a reverse scan.
 Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionConfig& config,
                                     const AttentionPlan::Forward& forward) {
   const std::int64_t chunks = chunks_of(p), blocks = scan_blocks(p), fill = p.gpu.multiprocessors;
@@ -302,6 +336,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   set_segments(plan, p, config, segments);
   set_state_scan(plan, p);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, 2 * plan.segments);
+  plan_reverse_scan(plan, p, config, forward);
   return plan;
 }
 

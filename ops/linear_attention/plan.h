@@ -103,10 +103,12 @@ struct Sm90PassPlan : ChunkSegments {
   int scan_key_tiles = 1;        ///< of a block of that scan
 };
 
-/// The backward pass by state scan and intra-chunk kernel.
+/// The backward pass by state scan and intra-chunk kernel. The segments are those of the scans to the chunk boundaries.
 struct Sm90IntraChunkPlan : Sm90PassPlan {
   int boundary_key_tiles = 1;  ///< of a block of the scan to the chunk boundaries
   int key_parts = 1;           ///< of each head's key channels; the kernels compute them as heads of their own
+  bool reverse_scan = false;   ///< the chunks one after the other, the state's gradient in registers (head_gate_scan.cuh),
+  Sm90PassPlan gradients;      ///< in these segments
 };
 
 /// A launch of the constant-decay passes: of `passes` passes that it computes at the same time.

@@ -34,6 +34,7 @@ struct Case {
   std::vector<float> decays{};                 // g_gamma of the heads; empty: random numbers
   bool shared_state = false;                   // initial_state [H, K, V], of all sequences
   bool own_decays = false;                     // g_gamma [B, H], of each sequence
+  bool reverse_scan = false;                   // what the plan must say
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -79,6 +80,7 @@ void check(const Case& c, double tolerance = 5e-3) {
   on_gpu.backward_sizes.sequence_split = c.backward_parts;
 
   if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = to_data(on_gpu.cu_seqlens, kCUDA);
+  if (c.reverse_scan) EXPECT_TRUE(plan(q.gpu, k.gpu, v.gpu, on_gpu).backward.intra_chunk.reverse_scan);
   const auto [o, final_state] = recurrent(q.gpu, k.gpu, v.gpu, on_gpu);
   const auto [expected, expected_state] = recurrent(q.cpu, k.cpu, v.cpu, on_cpu);
   EXPECT_LE(relative_error(o, expected), tolerance) << "output";
@@ -140,6 +142,36 @@ TEST_F(Chunk, ManySequences) {
 TEST_F(Chunk, WideBlocks) {
   // So many heads that blocks take 128 channels of values on Hopper GPUs.
   for (const bool gk : {false, true}) check({.B = 50, .T = 130, .K = 128, .V = 128, .g = !gk, .gk = gk});
+}
+
+TEST_F(Chunk, ReverseScans) {
+  if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
+  // So many heads that the backward pass computes one chunk of a sequence after the other.
+  const Case many{.B = 3, .T = 200, .H = 44, .g = true, .gk = false, .reverse_scan = true};
+  for (const auto& [K, V] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{64, 64}, {24, 40}, {128, 64}, {72, 8}, {128, 128}, {96, 104}}) {
+    Case c = many;
+    c.K = K, c.V = V;
+    check(c);
+    c.dtype = DType::float16, c.reverse = true, c.wide_gates = true;
+    check(c);
+  }
+  for (const double strength : {1e-4, 1.0, 20.0}) {
+    Case c = many;
+    c.strength = strength;
+    check(c);
+  }
+  Case c = many;
+  c.g = false, c.g_gamma = true, c.own_decays = true, c.initial_state = false;
+  check(c);
+  c = many;
+  c.B = 1, c.group = 2, c.K = 128, c.cu_seqlens = {0, 70, 70, 134, 200};
+  check(c);
+  for (const std::int64_t size : {64, 128}) {  // sequences in segments
+    c = many;
+    c.B = 1, c.T = 1000, c.H = 64, c.K = size, c.V = size, c.reverse = size == 64;
+    check(c);
+  }
 }
 
 TEST_F(Chunk, OddHeadSizes) {
@@ -483,20 +515,34 @@ TEST_F(Chunk, GatesThatForgetEverything) {
 }
 
 TEST_F(Chunk, IsDeterministic) {
-  for (const std::int64_t size : {128, 256}) {  // with 256 key channels, two halves of them add to the gradient of the values
-    const Shape shape{2, 1300, 4, size};
-    const Tensor x = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(), key = x.detach(),
-                 value = random_tensor(shape, kCUDA, DType::bfloat16).set_requires_grad(),
-                 gk = to_data(abs(random_tensor(shape, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
+  struct Shapes {
+    Shape rows;
+    bool gk;
+    int runs;
+  };
+  // With 256 key channels and gk, two halves of them add to the gradient of the values. With many heads and g, a scan computes
+  // one chunk after the other.
+  for (const auto& [rows, with_gk, runs] : {Shapes{{2, 1300, 4, 128}, true, 2},
+                                            {{2, 1300, 4, 256}, true, 2},
+                                            {{3, 200, 44, 64}, false, 20},
+                                            {{3, 200, 44, 128}, false, 20}}) {
+    const Tensor x = random_tensor(rows, kCUDA, DType::bfloat16).set_requires_grad(), key = x.detach(),
+                 value = random_tensor(rows, kCUDA, DType::bfloat16).set_requires_grad();
+    Shape gates = rows;
+    if (!with_gk) gates.erase(gates.ndim() - 1);
+    const Tensor gate = to_data(abs(random_tensor(gates, kCUDA)) * -0.05, DType::bfloat16).set_requires_grad();
     RecurrentOptions options;
-    options.gk = gk;
+    (with_gk ? options.gk : options.g) = gate;
     options.algorithm = Algorithm::chunk;
-    const Tensor grad = random_tensor(shape, kCUDA, DType::bfloat16);
-    std::vector<std::vector<float>> results;
-    for (int i = 0; i < 2; ++i)
-      for (const Tensor& gradient : autograd::grad({recurrent(x, key, value, options).first}, {x, value, gk}, {grad}))
-        results.push_back(gradient.to_vector<float>());
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i], results[3 + i]) << size << ' ' << i;
+    const Tensor grad = random_tensor(rows, kCUDA, DType::bfloat16);
+    std::vector<std::vector<float>> first;
+    for (int i = 0; i < runs; ++i) {
+      const Tensors gradients = autograd::grad({recurrent(x, key, value, options).first}, {x, value, gate}, {grad});
+      for (std::size_t j = 0; j < gradients.size(); ++j) {
+        if (i == 0) first.push_back(gradients[j].to_vector<float>());
+        else EXPECT_EQ(gradients[j].to_vector<float>(), first[j]) << rows.str() << " gradient " << j << " run " << i;
+      }
+    }
   }
 }
 

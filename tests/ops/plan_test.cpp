@@ -51,6 +51,10 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 128, 128, "g")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(plan(problem(4, 4096, 8, 128, 128, "g")).backward.intra_chunk.gradients.segments, 4);
+  EXPECT_TRUE(plan(problem(8, 2048, 32, 64, 64, "g")).backward.intra_chunk.reverse_scan);
+  EXPECT_FALSE(plan(problem(4, 2048, 16, 128, 128, "gk")).backward.intra_chunk.reverse_scan);
+  EXPECT_FALSE(plan(problem(4, 4096, 8, 256, 256, "g")).backward.intra_chunk.reverse_scan);
   EXPECT_EQ(kernels(problem(1, 8192, 64, 128, 128, "g_gamma")), Names("sm90_constant_decay", "sm90_constant_decay"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "g_gamma")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv")), Names("recurrent", "recurrent"));
@@ -185,7 +189,8 @@ TEST(Plan, RefusesWhatNoKernelOffers) {
   EXPECT_EQ(kernels(zero), Names("sm90_pass", "recurrent"));
 }
 
-// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens are newer -----------------------
+// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens and of reverse scans are newer
+// -----------------------
 
 AttentionProblem read_problem(const Json& row) {
   const auto has = [&](const char* list, const char* name) {
@@ -264,7 +269,9 @@ TEST(Plan, ChoosesAsRecorded) {
     if (b.kernels == AttentionKernels::chunk_mma) expect("backward", 2, N * b.mma.segments);
     if (b.kernels == AttentionKernels::sm90_pass && !b.values_last)
       expect("backward", 2, N * (others ? b.keys : b.values).segments);
-    if (b.kernels == AttentionKernels::sm90_intra_chunk) {
+    if (b.kernels == AttentionKernels::sm90_intra_chunk && b.intra_chunk.reverse_scan) {
+      expect("backward", 1, b.intra_chunk.gradients.segments);
+    } else if (b.kernels == AttentionKernels::sm90_intra_chunk) {
       const std::int64_t keys = 64 * b.intra_chunk.boundary_key_tiles * b.intra_chunk.key_parts;
       const std::int64_t key_blocks = (p.K + keys - 1) / keys;
       const std::int64_t value_blocks = p.V > 64 ? (p.V + 127) / 128 : 1;

@@ -42,7 +42,12 @@ template <int Threads>
 __device__ void sync_group(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
 }
-/// The same; returns whether x holds for any of them.
+/// The same where warps meet from different places of the code, in which a warp's threads may be apart.
+template <int Threads>
+__device__ void sync_from_anywhere(int barrier) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
+}
+/// As sync_group; returns whether x holds for any of them.
 template <int Threads>
 __device__ bool sync_group_or(int barrier, bool x) {
   int result;

@@ -90,11 +90,12 @@ class Launcher {
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
   /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined.
+  /// `beside`: a scan in the other direction, for the same launch where a state scan makes them.
   State find_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
-                            const Tensor& room = {}) {
+                            const Tensor& room = {}, const StateScanArguments* beside = nullptr) {
     if (plan.segments == 1) return state;
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
-    run_segments_from_zeros(plan, y, w, state, backward, nullptr);
+    run_segments_from_zeros(plan, y, w, state, backward, nullptr, beside);
     return state;
   }
   /// The same where the state before the first segment comes from the exchange, which leaves it in `first`.
@@ -175,16 +176,19 @@ class Launcher {
     if (a.gk) (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
     else (is_bfloat16(r_) ? run_head_gate_chunk<__nv_bfloat16> : run_head_gate_chunk<__half>)(a, stream_);
   }
+  void run_reverse_scan(const IntraChunk& a, const ScanArguments& scan) const {
+    (is_bfloat16(r_) ? run_head_gate_scan<__nv_bfloat16> : run_head_gate_scan<__half>)(a, scan, stream_);
+  }
 
  private:
   /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
   void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
-                               float* total_decay) {
+                               float* total_decay, const StateScanArguments* beside = nullptr) {
     Tensor decay;
     if (plan.segments > 2 || total_decay) decay = segment_decays(plan);
     state.last = nullptr;
     linear_attention::Segments segments =
-        segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay)));
+        segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay), beside));
     segments.total_decay = total_decay;
     if (segments.decay) linear_attention::join_segments(segments, stream_);
   }
@@ -198,7 +202,7 @@ class Launcher {
   }
   /// A scan of the first `count` segments in its order: the first one from state.first, the others from zeros.
   ScanArguments scan_segments(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
-                              int count, float* decay) const {
+                              int count, float* decay, const StateScanArguments* beside = nullptr) const {
     const auto arguments = [&]<class Arguments>(Arguments) {
       Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
       set_segments(a, plan, state);
@@ -209,9 +213,9 @@ class Launcher {
       return a;
     };
     if (plan.scan_for_states) {
-      StateScanArguments scan = arguments(StateScanArguments{}), none = scan;
-      none.run_segments = 0;
-      run_scans(backward ? none : scan, backward ? scan : none, plan.scan_key_tiles);
+      StateScanArguments scan = arguments(StateScanArguments{}), other = beside ? *beside : scan;
+      if (!beside) other.run_segments = 0;
+      run_scans(backward ? other : scan, backward ? scan : other, plan.scan_key_tiles);
       return scan;
     }
     Pass pass = arguments(Pass{});
@@ -272,25 +276,35 @@ State final_gradient(const Tensor& grad_final_state, const ChunkGradients& grads
   return {pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
 }
 
-/// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time.
+/// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time; or a scan to the states
+/// alone, then the chunks one after the other.
 void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                        const ChunkGradients& grads) {
   const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
+  const Sm90PassPlan& of_gradients = segments.reverse_scan ? segments.gradients : segments;
   Launcher launcher(r);
-  const State first = forward_states(launcher, plan, segments, r);
-  const State gradient = final_gradient(grad_final_state, grads);
-  Tensor exchanged;
-  const State last = r.exchange ? launcher.exchange_segment_states(segments, r.q, grad_o, gradient, true, exchanged)
-                                : launcher.find_segment_states(segments, r.q, grad_o, gradient, true);
   const Shape shape{slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens};
-  const Tensor before = empty(shape, r.q.options()), after = empty(shape, r.q.options());
-  const auto scan = [&](const Tensor& y, const Tensor& w, const State& state, bool backward, const Tensor& boundary_states) {
+  const Tensor before = empty(shape, r.q.options()), after = segments.reverse_scan ? Tensor() : empty(shape, r.q.options());
+  const auto scan = [&](const ChunkSegments& in, const Tensor& y, const Tensor& w, const State& state, bool backward,
+                        const Tensor& boundary_states) {
     auto a = state_arguments<StateScanArguments>(r, Outer::values, y, w, backward, state);
-    set_segments(a, segments, state);
-    a.boundary_states = boundary_states.raw_data();
+    set_segments(a, in, state);
+    a.boundary_states = pointer(boundary_states);
     return a;
   };
-  launcher.run_scans(scan(r.k, r.v, first, false, before), scan(r.q, grad_o, last, true, after), segments.boundary_key_tiles);
+  const StateScanArguments forward = scan(segments, r.k, r.v, forward_states(launcher, plan, segments, r), false, before);
+  const bool beside = segments.reverse_scan && !r.exchange && of_gradients.segments > 1;
+  const State gradient = final_gradient(grad_final_state, grads);
+  Tensor exchanged;
+  const State last =
+      r.exchange ? launcher.exchange_segment_states(of_gradients, r.q, grad_o, gradient, true, exchanged)
+                 : launcher.find_segment_states(of_gradients, r.q, grad_o, gradient, true, {}, beside ? &forward : nullptr);
+  const StateScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
+  if (!beside) {
+    StateScanArguments other = reverse;
+    if (segments.reverse_scan) other.run_segments = 0;
+    launcher.run_scans(forward, other, segments.boundary_key_tiles);
+  }
 
   const auto result = [&](const Tensor& out, std::int64_t heads, std::int64_t size) {
     if (!out.defined()) return IntraChunk::Result{};
@@ -303,14 +317,14 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.v = rows(r, r.v);
   a.grad_o = rows(r, grad_o);
   a.tokens = r.tokens;
-  a.boundary_states = {before.raw_data(), after.raw_data()};
+  a.boundary_states = {before.raw_data(), pointer(after)};
   a.dq = result(grads.q, r.heads, r.K);
   a.dk = result(grads.k, r.heads, r.K);
   a.dv_group = segments.key_parts;
   a.dv = result(grads.v, r.heads / a.dv_group, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
-  launcher.run_intra_chunk(a);
+  segments.reverse_scan ? launcher.run_reverse_scan(a, reverse) : launcher.run_intra_chunk(a);
 }
 
 Tensor split_heads(const Tensor& x, std::int64_t tokens, std::int64_t heads, std::int64_t size) {

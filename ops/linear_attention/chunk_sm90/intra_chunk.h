@@ -1,6 +1,7 @@
 #pragma once
-// The gradients of all chunks at the same time, from the states at the chunk boundaries: for per-channel gates (intra_chunk.cuh),
-// and for those that all channels of a head share (head_gate_chunk.cuh).
+// The gradients of chunks from the states at the chunk boundaries: of all chunks at the same time, for per-channel gates
+// (intra_chunk.cuh) and for those that all channels of a head share (head_gate_chunk.cuh), or by a reverse scan
+// (head_gate_scan.cuh).
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -40,5 +41,9 @@ void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same without gk.
 template <class E>
 void run_head_gate_chunk(const IntraChunk& a, cudaStream_t stream);
+/// The same by a scan, without the states after the chunks. Values have up to 128 channels, and up to 64 where keys have; so do
+/// keys.
+template <class E>
+void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, cudaStream_t stream);
 
 }  // namespace glade::cuda::chunk_sm90

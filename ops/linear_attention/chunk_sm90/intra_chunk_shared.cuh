@@ -1,6 +1,6 @@
 #pragma once
-// The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh, and what chunk_sm90/head_gate_chunk.cuh shares
-// with it.
+// The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh, and what chunk_sm90/head_gate_chunk.cuh and
+// chunk_sm90/head_gate_scan.cuh share with it.
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 
@@ -18,6 +18,24 @@ struct Place {
     return reinterpret_cast<T*>(first) + std::int64_t{t} * step;
   }
 };
+
+/// Starts to copy the rows of `count` tokens to adjacent tiles, beginning with column first_column, by kThreads threads, of which
+/// this is the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t).
+template <int kThreads, bool kInOrder, class E, int N>
+__device__ void copy_rows(SwizzledTile<E> (&tiles)[N], const Place& place, int count, int first_column, int index) {
+  constexpr int kRows = kThreads / 8, kTokens = kInOrder ? kRows : kRows / 4;
+  const int column = first_column + index % 8 * 8, token = kInOrder ? index / 8 : token_of_row(index / 8), tokens = count - token;
+  const E* at = place.template row<const E>(token) + column;
+#pragma unroll
+  for (int row = 0; row < kTile; row += kRows) {
+#pragma unroll
+    for (int tile = 0; tile < N; ++tile)
+      copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
+                 column + tile * kTile < place.size && row / kRows * kTokens < tokens);
+    at += kTokens * place.step;
+  }
+}
+
 /// IntraChunk, with the layout of all tensors.
 struct IntraChunkArguments : IntraChunk {
   struct Tensor {
@@ -75,23 +93,10 @@ struct Chunk {
   __device__ static int key_tiles(const IntraChunkArguments& a) { return (a.q.size + kTile - 1) / kTile; }
   __device__ static int value_tiles(const IntraChunkArguments& a) { return (a.v.size + kTile - 1) / kTile; }
 
-  /// Starts to copy a tensor's rows to adjacent tiles, beginning with column first_column, by kThreads threads, of which this is
-  /// the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t).
+  /// Starts to copy a tensor's rows, as copy_rows() does.
   template <int kThreads, bool kInOrder, int N>
   __device__ void copy(Tile (&tiles)[N], Tensors tensor, int first_column, int index) const {
-    constexpr int kRows = kThreads / 8, kTokens = kInOrder ? kRows : kRows / 4;
-    const Place place = places[tensor];
-    const int column = first_column + index % 8 * 8, token = kInOrder ? index / 8 : token_of_row(index / 8),
-              tokens = count - token;
-    const E* at = place.template row<const E>(token) + column;
-#pragma unroll
-    for (int row = 0; row < kTile; row += kRows) {
-#pragma unroll
-      for (int tile = 0; tile < N; ++tile)
-        copy_async(tiles[tile].at(row + index / 8, index % 8), at + tile * kTile,
-                   column + tile * kTile < place.size && row / kRows * kTokens < tokens);
-      at += kTokens * place.step;
-    }
+    copy_rows<kThreads, kInOrder>(tiles, places[tensor], count, first_column, index);
   }
 };
 
