@@ -168,6 +168,9 @@ TEST_P(ExchangeTest, RecurrenceBetweenOthersMatchesTheReference) {
       {.B = 1, .T = 700, .H = 2, .Hkv = 1, .K = 64, .V = 72, .gates = "g", .state = 4, .gate = -0.01},
       {.B = 1, .T = 260, .H = 1, .Hkv = 1, .K = 256, .V = 256, .gates = "g", .state = 4, .reverse = true, .gate = -0.01},
       {.B = 2, .T = 520, .H = 1, .Hkv = 1, .K = 72, .V = 128, .gates = "m", .state = 4, .gate = -0.01},
+      // Reverse scans, in one segment and in several (chunk_sm90/head_gate_scan.cuh).
+      {.B = 3, .T = 130, .H = 44, .Hkv = 44, .K = 16, .V = 24, .gates = "g", .state = 4, .gate = -0.03},
+      {.B = 1, .T = 1000, .H = 64, .Hkv = 64, .K = 16, .V = 24, .gates = "gm", .state = 4, .reverse = true, .gate = -0.01},
       {.B = 2, .T = 130, .H = 2, .K = 24, .V = 40, .gates = "gmk", .state = 4, .reverse = true, .gate = -0.03},
       {.B = 2, .T = 130, .H = 4, .Hkv = 2, .K = 20, .V = 36, .gates = "gkv", .state = 4, .gate = -0.03},
       {.B = 1, .T = 500, .H = 2, .K = 64, .V = 64, .gates = "k", .state = 4, .starts = {0, 5, 5, 430, 500}, .gate = -0.01},

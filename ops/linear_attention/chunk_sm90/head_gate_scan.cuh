@@ -24,9 +24,10 @@ struct HeadGateScanBlock : Chunk<E> {
   using Element = E;
   using Tile = SwizzledTile<E>;
   static constexpr int kKeyTiles = kKeyTiles_, kValueTiles = kValueTiles_;
-  static constexpr int kThreads = 2 * kKeyTiles * kGroup;    ///< first those of the values, then those of the keys
-  static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;     ///< on a multiprocessor
-  static constexpr bool kMovesRegisters = kValueTiles == 2;  ///< D has 64 registers of a thread then
+  static constexpr int kThreads = 2 * kKeyTiles * kGroup;  ///< first those of the values, then those of the keys
+  static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;   ///< on a multiprocessor
+  /// Where D has 64 registers of a thread, its warp groups get some of the others'.
+  static constexpr bool kMovesRegisters = kValueTiles == 2;
   static constexpr int kValuesRegisters = 152, kKeysRegisters = 104;
 
   struct Stage {
@@ -83,7 +84,8 @@ struct HeadGateScan {
     copy_bulk(shared.before, tiles, sizeof(shared.before), &shared.states_full);
   }
 
-  /// All threads meet, each kind of warp group in its own code.
+  /// All threads meet, each kind of warp group in its own code. (racecheck does not follow such a barrier: see
+  /// docs/notes/2026-11-25-reverse-scan.md.)
   __device__ static void sync() { sync_from_anywhere<B::kThreads>(1 + B::kThreads / kGroup); }
 
   /// Describes the segment, and starts the copies of the first chunk.
@@ -195,6 +197,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
     pin(gradient);
   }
   __device__ bool is_first_warp() const { return group == 0 && thread < 32; }
+  __device__ bool is_last_warp_of_group() const { return thread >= kGroup - 32; }
   /// The gates of two tokens of the i-th chunk, as they lie in memory.
   struct GateBits {
     std::uint32_t bits[2];
@@ -261,7 +264,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
       pin(grad_v[j]);
       if (a.dv.data) this->store_values(grad_v[j], scan.place(kGradV, i), a.dv.is_float, stage.v[j], j * kTile, scan.count(i));
     }
-    if (a.dg && i > 0 && thread >= 96) store_gate_gradients(i - 1);
+    if (a.dg && i > 0 && is_last_warp_of_group()) store_gate_gradients(i - 1);
     if (sums_next_gates) sum_gates(next, i + 1);
   }
 
@@ -279,7 +282,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) run_chunk(i);
     scan.sync();  // the keys' warp groups are done
-    if (a.dg && chunks > 0 && thread >= 96) store_gate_gradients(chunks - 1);
+    if (a.dg && chunks > 0 && is_last_warp_of_group()) store_gate_gradients(chunks - 1);
     if (float* last = scan.segment.state_after(p, scan.n)) {
       last += head * size;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * p.scale; });
