@@ -102,13 +102,16 @@ bool supports_constant_decay(const AttentionProblem& p) {
   return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.reverse;
 }
 
+/// Chunks of all sequences, at most.
+std::int64_t chunk_slots(const AttentionProblem& p) { return p.all_tokens() / kChunkTokens + p.sequences; }
+
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p) {
   // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
   constexpr std::int64_t kBlocksForOne = 4;
-  const std::int64_t chunks = chunks_of(p), slots = p.all_tokens() / kChunkTokens + p.sequences;
+  const std::int64_t chunks = chunks_of(p);
   return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostBlocks &&
-         p.sequences * chunks <= kBlocksForOne * slots;
+         p.sequences * chunks <= kBlocksForOne * chunk_slots(p);
 }
 
 /// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
@@ -292,19 +295,20 @@ bool supports_reverse_scan(const AttentionProblem& p) {
   return !p.gk && p.K <= 2 * kChunkTokens && p.V <= (p.K <= kChunkTokens ? 1 : 2) * kChunkTokens;
 }
 
-/// Takes a reverse scan, in the segments that cost least, where that costs less than the gradients of the states before all
-/// chunks at the same time. The unit is a chunk in a block of the scan. Fitted to 50 shapes, each with up to 11 plans
-/// (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.014 times as long as the fastest, on average.
+/// Takes a reverse scan, in the number of segments that costs least, where it costs less than the chunk-parallel kernel and the
+/// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
+/// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
+/// on average.
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
-  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kAllAtOnce = 3;
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3;
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
-  const double chunk_of_all = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
-  const std::int64_t slots = p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks;
-  double least = chunk_of_all * static_cast<double>(p.heads * slots) / static_cast<double>(at_once) + kAllAtOnce;
+  const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
+  const std::int64_t all_chunks = p.packed ? chunk_slots(p) : p.sequences * chunks;
+  double least = parallel_chunk * static_cast<double>(p.heads * all_chunks) / static_cast<double>(at_once) + kParallel;
   const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / kShortestSegment), 1);
   for (std::int64_t n = 1; n <= most; ++n) {
     Sm90PassPlan scan;

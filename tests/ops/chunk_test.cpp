@@ -413,8 +413,8 @@ TEST_F(Chunk, HeadsOfOneDecayInAGraph) {
 }
 
 TEST_F(Chunk, StrongGates) {
-  // From where every chunk is safe for the factored form to where none is. The few weak gates of a head have most of all
-  // gradients of g: of few heads these may happen to be small sums of large terms.
+  // From where every chunk is safe for the factored form to where none is. Where most gates are strong,
+  // the few weak ones have almost all of the gradient of g. With few heads these may happen to be small sums of large terms.
   for (const double strength : {0.5, 1.0, 1.5, 3.0, 10.0})
     for (const bool gk : {false, true}) check({.T = 130, .H = gk ? 2 : 16, .K = 128, .g = !gk, .gk = gk, .strength = strength});
 }

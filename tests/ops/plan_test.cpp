@@ -189,8 +189,7 @@ TEST(Plan, RefusesWhatNoKernelOffers) {
   EXPECT_EQ(kernels(zero), Names("sm90_pass", "recurrent"));
 }
 
-// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens and of reverse scans are newer
-// -----------------------
+// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens and reverse scans are newer --------
 
 AttentionProblem read_problem(const Json& row) {
   const auto has = [&](const char* list, const char* name) {

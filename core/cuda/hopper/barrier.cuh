@@ -42,7 +42,7 @@ template <int Threads>
 __device__ void sync_group(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");
 }
-/// The same where warps meet from different places of the code, in which a warp's threads may be apart.
+/// The same for warps that arrive from different places in the code. The threads of a warp need not have converged.
 template <int Threads>
 __device__ void sync_from_anywhere(int barrier) {
   asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "n"(Threads) : "memory");

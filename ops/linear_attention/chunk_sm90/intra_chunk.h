@@ -41,8 +41,8 @@ void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same without gk.
 template <class E>
 void run_head_gate_chunk(const IntraChunk& a, cudaStream_t stream);
-/// The same by a scan, without the states after the chunks. Values have up to 128 channels, and up to 64 where keys have; so do
-/// keys.
+/// The same by a reverse scan over the chunks; boundary_states.after is null. Keys have up to 128 channels, and values up to 128,
+/// or up to 64 where keys have at most 64.
 template <class E>
 void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, cudaStream_t stream);
 
