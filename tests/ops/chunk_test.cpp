@@ -80,7 +80,9 @@ void check(const Case& c, double tolerance = 5e-3) {
   on_gpu.backward_sizes.sequence_split = c.backward_parts;
 
   if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = to_data(on_gpu.cu_seqlens, kCUDA);
-  if (c.reverse_scan) EXPECT_TRUE(plan(q.gpu, k.gpu, v.gpu, on_gpu).backward.intra_chunk.reverse_scan);
+  if (c.reverse_scan) {
+    EXPECT_TRUE(plan(q.gpu, k.gpu, v.gpu, on_gpu).backward.intra_chunk.reverse_scan);
+  }
   const auto [o, final_state] = recurrent(q.gpu, k.gpu, v.gpu, on_gpu);
   const auto [expected, expected_state] = recurrent(q.cpu, k.cpu, v.cpu, on_cpu);
   EXPECT_LE(relative_error(o, expected), tolerance) << "output";
