@@ -1,0 +1,24 @@
+#pragma once
+// What the rules of choice share (plan.cpp), and the rules for the kernels of chunk_sm90 (plan_sm90.cpp).
+#include <glade/ops/linear_attention/plan.h>
+
+namespace glade {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// Tiles that hold so many channels.
+constexpr std::int64_t tiles(std::int64_t channels) { return ceil_div(channels, kChunkTokens); }
+/// Chunks of the longest sequence.
+inline std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.length, kChunkTokens); }
+/// Heads of all sequences together.
+inline std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
+
+/// Whether the kernels of chunk_sm90 can compute the gradients that are wanted. supports_chunk_sm90(): the outputs.
+bool supports_sm90_backward(const AttentionProblem& problem);
+
+/// Plans the forward pass on chunk_sm90. `may_keep`: a backward pass by chunks may follow, which could reuse the states before
+/// the segments.
+void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool may_keep);
+/// Plans the backward pass on chunk_sm90, after the forward pass.
+void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config);
+
+}  // namespace glade

@@ -1,0 +1,331 @@
+#include <algorithm>
+#include <limits>
+
+#include <glade/ops/linear_attention/plan_rules.h>
+
+namespace glade {
+
+namespace {
+
+constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums over
+
+/// Whether the constant-decay kernels can compute the problem.
+bool supports_constant_decay(const AttentionProblem& p) {
+  constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
+  const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= 2 * kChunkTokens;
+  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.reverse;
+}
+
+/// Chunks of all sequences, at most.
+std::int64_t chunk_slots(const AttentionProblem& p) { return p.all_tokens() / kChunkTokens + p.sequences; }
+
+/// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
+bool supports_state_scan(const AttentionProblem& p) {
+  // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
+  constexpr std::int64_t kBlocksForOne = 4;
+  const std::int64_t chunks = chunks_of(p);
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostBlocks &&
+         p.sequences * chunks <= kBlocksForOne * chunk_slots(p);
+}
+
+/// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
+/// else is each part's own.
+AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
+  p.K /= parts;
+  p.heads *= parts;
+  p.kv_heads *= parts;
+  return p;
+}
+
+/// Parts of the key channels that the intra-chunk kernel computes as heads of their own, as it has room for two tiles of keys; 0
+/// where it cannot compute the gradients.
+int intra_chunk_key_parts(const AttentionProblem& p) {
+  if (supports_state_scan(p)) return 1;
+  constexpr int kParts = 2, kMultiple = 8;
+  if (!p.gk || p.g || p.g_gamma || p.kv_heads != p.heads || p.K % (kParts * kMultiple) != 0 || p.heads * kParts > kMostBlocks)
+    return 0;
+  return supports_state_scan(with_parts_as_heads(p, kParts)) ? kParts : 0;
+}
+
+/// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
+/// take 0.5 to 0.99 of the time of the passes.
+int plan_key_parts(const AttentionProblem& p) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  if (!p.gk && !p.g && !wanted.g_gamma) return 0;  // constant decay without a gradient
+  return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
+}
+
+/// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
+std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
+
+/// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
+/// faster, and two of them share a multiprocessor; more than fit at one time are not faster.
+int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
+  return 2 * scan_blocks(p) * segments > 3 * p.gpu.multiprocessors ? 2 : 1;
+}
+
+/// Sequences in `segments` segments, unless the caller wants another number.
+void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments) {
+  const std::int64_t chunks = chunks_of(p), most = kMostBlocks / std::max<std::int64_t>(p.sequences, 1);
+  if (config.sequence_split != 0) segments = std::min({config.sequence_split, chunks, most});
+  plan.segments = static_cast<int>(std::max<std::int64_t>(segments, 1));
+  plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
+}
+
+/// The segments whose effect on states is computed first: nothing here needs that of the last one, but others may.
+std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan) {
+  return plan.segments - (p.exchanges ? 0 : 1);
+}
+
+/// How a pass finds the states before its segments.
+void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
+  constexpr int kShortestScan = 12;  // chunks; measured: in shorter segments a pass without outputs is faster
+  plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
+  plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
+}
+
+enum class Sm90Role { values, keys };
+
+/// A fused backward pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
+Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig& config, Sm90Role role, bool gate_gradients,
+                                std::int64_t least_segments = 1) {
+  const std::int64_t outer = role == Sm90Role::keys ? p.K : p.V, inner = role == Sm90Role::keys ? p.V : p.K;
+  const bool narrow = role == Sm90Role::keys && gate_gradients;  // gradients of gates leave no registers for wide blocks
+  const std::int64_t chunks = chunks_of(p), blocks = tiles(outer) * all_heads(p), fill = p.gpu.multiprocessors;
+  // Measured: more launches and the pass over the states pay in sequences from these lengths on.
+  constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunkTokens;
+  std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
+  if (chunks >= kShortestOfFour) most_segments = std::max<std::int64_t>(most_segments, 4);
+  const std::int64_t shortest_of_two = inner > kTwoTiles && !narrow ? 64 : 16;
+  // A multiprocessor has one block at a time. Measured: a wide block takes 1.3 times as long with per-channel gates and 1.5
+  // times without, so it pays where it saves waves. Where the blocks fill no wave, but sequences are split in any case, wide
+  // blocks do less work in all.
+  const auto waves = [&](std::int64_t n) { return ceil_div(n, std::max<std::int64_t>(fill, 1)); };
+  const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * all_heads(p));
+  Sm90PassPlan plan;
+  const bool few = 2 * blocks <= fill;
+  plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
+                                                                : saves_waves || (few && blocks * most_segments >= 2 * fill));
+  std::int64_t segments =
+      std::min((plan.wide_blocks && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_segments);
+  if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
+  set_segments(plan, p, config, std::max(segments, least_segments));
+  set_state_scan(plan, p);
+  return plan;
+}
+
+/// Blocks of a forward pass in one segment.
+std::int64_t forward_blocks(const AttentionProblem& p, bool wide) {
+  return (wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
+}
+/// Those that run at the same time.
+std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
+  return std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens && !wide ? 2 : 1);
+}
+
+/// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
+/// with up to 40 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
+/// average.
+double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
+  constexpr double kScan = 0.36, kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
+  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1) * (plan.scan_key_tiles == 1 ? 2 : 1),
+                     at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
+  const std::int64_t blocks = forward_blocks(p, plan.wide_blocks);
+  const double chunk = (p.K <= kChunkTokens       ? 0.85
+                        : p.K <= 2 * kChunkTokens ? 1.1
+                                                  : 1.2) *
+                       (!plan.wide_blocks ? 1
+                        : p.gk            ? kWideWithGk
+                                          : kWide);
+  const double segment = static_cast<double>(plan.segment_chunks);
+  const double outputs = waves(blocks * n, at_once) * (segment * chunk + kWave);
+  const std::int64_t scanned = scanned_segments(p, plan);
+  if (scanned == 0) return outputs;
+  const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
+  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * kScan
+                                             : waves(blocks * scanned, at_once) * segment * chunk * kPassWithoutOutputs;
+  return outputs + states + kJoin + static_cast<double>(n) * kSegment;
+}
+
+/// The forward pass that costs least, in `least_segments` segments at least.
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments) {
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  Sm90PassPlan best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const bool wide : {false, true}) {
+    if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
+    const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
+    const std::int64_t most = std::max<std::int64_t>(
+        std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
+    for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
+      Sm90PassPlan plan;
+      plan.wide_blocks = wide;
+      set_segments(plan, p, config, std::max(n, least_segments));
+      set_state_scan(plan, p);
+      if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
+    }
+  }
+  return best;
+}
+
+/// The passes for dv, and for dq and dk.
+void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
+                          Sm90PassPlan& keys) {
+  // Measured: with gates segments pay in shorter sequences than forward, if four of them find room.
+  const bool few_heads = 4 * tiles(p.K) * all_heads(p) <= p.gpu.multiprocessors;
+  constexpr std::int64_t kShortest = 8;
+  const std::int64_t least = gate_gradients && few_heads && p.length >= kShortest * kChunkTokens ? 4 : 1;
+  values = plan_backward_pass(p, config, Sm90Role::values, gate_gradients, least);
+  keys = plan_backward_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
+}
+
+/// The forward pass of the fused kernels. Where the backward pass will take sequences in segments, outputs in as many cost
+/// little more than its states made again (measured): then the states before them are kept.
+void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
+                            AttentionPlan::Forward& plan) {
+  std::int64_t least = 1;
+  if (may_keep && plan_key_parts(p) == 0) {
+    Sm90PassPlan values, keys;
+    plan_backward_passes(p, config, p.g, values, keys);
+    least = keys.segments;
+  }
+  plan.pass = plan_forward_pass(p, config, least);
+  plan.keeps_states = may_keep && plan.pass.segments > 1;
+}
+
+/// Whether the gradients can come from a reverse scan over the chunks, which keeps the state's gradient in registers.
+bool supports_reverse_scan(const AttentionProblem& p) {
+  return !p.gk && p.K <= 2 * kChunkTokens && p.V <= (p.K <= kChunkTokens ? 1 : 2) * kChunkTokens;
+}
+
+/// Takes a reverse scan, in the number of segments that costs least, where it costs less than the chunk-parallel kernel and the
+/// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
+/// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
+/// on average.
+void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
+                       const AttentionPlan::Forward& forward) {
+  if (!supports_reverse_scan(p)) return;
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3;
+  const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
+                     at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
+  const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
+  const std::int64_t all_chunks = p.packed ? chunk_slots(p) : p.sequences * chunks;
+  double least = parallel_chunk * static_cast<double>(p.heads * all_chunks) / static_cast<double>(at_once) + kParallel;
+  const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / kShortestSegment), 1);
+  for (std::int64_t n = 1; n <= most; ++n) {
+    Sm90PassPlan scan;
+    set_segments(scan, p, config, n);
+    const std::int64_t waves = ceil_div(heads * scan.segments, at_once);
+    const double cost = static_cast<double>(waves) * (static_cast<double>(scan.segment_chunks) + kStart) +
+                        (scan.segments > 1 ? kJoin + kSegment * static_cast<double>(scan.segments) : 0);
+    if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
+  }
+  if (!plan.reverse_scan) return;
+  if (forward.keeps_states) set_segments(plan, p, config, forward.pass.segments);
+  plan.boundary_key_tiles = plan_scan_key_tiles(p, plan.segments + plan.gradients.segments - 1);
+  plan.gradients.scan_for_states = true;
+  plan.gradients.scan_key_tiles = plan.boundary_key_tiles;
+}
+
+/// Segments of the state scans to the chunk boundaries, and of a reverse scan.
+Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionConfig& config,
+                                    const AttentionPlan::Forward& forward) {
+  const std::int64_t chunks = chunks_of(p), blocks = scan_blocks(p), fill = p.gpu.multiprocessors;
+  // Measured: both directions together take all memory bandwidth with fewer blocks than multiprocessors, and in shorter
+  // sequences the extra scan over the segments takes longer than they save.
+  constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
+  std::int64_t segments = 1;
+  if (p.exchanges && forward.keeps_states) segments = forward.pass.segments;  // that scan is needed in any case
+  else if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
+    segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
+  Sm90IntraChunkPlan plan;
+  set_segments(plan, p, config, segments);
+  set_state_scan(plan, p);
+  plan.boundary_key_tiles = plan_scan_key_tiles(p, 2 * plan.segments);
+  plan_reverse_scan(plan, p, config, forward);
+  return plan;
+}
+
+/// Passes over sequences of constant decay, `count` of them at the same time (see chunk_sm90/constant_decay_segments.cuh).
+ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const AttentionConfig& config, std::int64_t count) {
+  const std::int64_t chunks = chunks_of(p), pairs = all_heads(p), fill = std::max(p.gpu.multiprocessors, 1);
+  std::int64_t segments = config.sequence_split;
+  if (segments == 0) {
+    // A multiprocessor has one block at a time. A block, and the first launch, cost about as much as some chunks.
+    constexpr std::int64_t kBlock = 4, kFirst = 5, kShortest = 4;
+    std::int64_t least = 0;
+    for (std::int64_t n = 1; n <= std::max<std::int64_t>(chunks / kShortest, 1); ++n) {
+      const std::int64_t cost = ceil_div(pairs * count * n, fill) * (ceil_div(chunks, n) + kBlock) + (n > 1 ? kFirst : 0);
+      if (n == 1 || cost < least) segments = n, least = cost;
+    }
+  }
+  segments = pairs > kMostSegmentedPairs ? 1 : std::max<std::int64_t>(std::min(segments, chunks), 1);
+  const std::int64_t waves = ceil_div(count * pairs * segments, fill);
+  ConstantDecayPlan plan;
+  plan.segments = static_cast<int>(segments);
+  plan.blocks = static_cast<int>(segments > 1 ? waves * fill / std::max<std::int64_t>(count, 1) : pairs);
+  // Where all heads have a long memory; others have less to do. Nothing here needs their last segments.
+  plan.scan_blocks = plan.blocks - (p.exchanges ? 0 : static_cast<int>(pairs));
+  return plan;
+}
+
+}  // namespace
+
+bool supports_chunk_sm90(const AttentionProblem& p) {
+  constexpr std::int64_t kMostValues = 512, kMultiple = 8;
+  const bool is_16_bit = p.dtype == DType::bfloat16 || p.dtype == DType::float16;
+  return is_16_bit && p.gpu.sm90 && p.K <= kMostPassKeys && p.V <= kMostValues && p.K % kMultiple == 0 && p.V % kMultiple == 0;
+}
+
+bool supports_sm90_backward(const AttentionProblem& p) {
+  // A fused pass for dq or dk sums over the values.
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  return supports_chunk_sm90(p) &&
+         (p.V <= kMostPassKeys || plan_key_parts(p) > 0 || !(wanted.q || wanted.k || wanted.of_key_gates()));
+}
+
+void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool may_keep) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Forward& f = plan.forward;
+  f.exchanges = p.exchanges;
+  if (supports_constant_decay(p) && !p.states_only) {
+    f.kernels = AttentionKernels::sm90_constant_decay;
+    f.constant_decay = plan_constant_decay(p, config, 1);
+  } else {
+    f.kernels = AttentionKernels::sm90_pass;
+    plan_sm90_forward_pass(p, config, may_keep && supports_sm90_backward(p), f);
+  }
+}
+
+void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
+  const AttentionProblem& p = plan.problem;
+  AttentionPlan::Backward& b = plan.backward;
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  const bool gates = wanted.of_key_gates(), gate_gradients = gates || p.gk;
+  if (const int parts = plan_key_parts(p)) {
+    b.kernels = AttentionKernels::sm90_intra_chunk;
+    b.intra_chunk = plan_intra_chunk(with_parts_as_heads(p, parts), config, plan.forward);
+    b.intra_chunk.key_parts = parts;
+    b.exchanges = p.exchanges;
+    b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments;
+    return;
+  }
+  if (supports_constant_decay(p) && !gate_gradients) {
+    b.kernels = AttentionKernels::sm90_constant_decay;
+    b.constant_decay = plan_constant_decay(p, config, wanted.q + (wanted.v || wanted.initial_state) + wanted.k);
+    b.exchanges = p.exchanges && (wanted.v || wanted.initial_state || wanted.k);  // by a pass in the direction of gradients
+    return;
+  }
+  b.kernels = AttentionKernels::sm90_pass;
+  b.exchanges = p.exchanges;
+  plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
+  b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.keys.segments;
+  // With one segment the pass for dv shares nothing with the others, so that it can be the last.
+  b.values_last = !p.exchanges && !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) && b.values.segments == 1 &&
+                  b.keys.segments == 1;
+}
+
+}  // namespace glade
