@@ -58,12 +58,12 @@ void launch_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, 
         __FILE__, __LINE__);
 }
 
-/// The same for a kernel that may start before the one ahead of it has ended, on GPUs that can: until its griddepcontrol.wait it
-/// must not read what others write, nor write.
+/// The same for a kernel that may start before the one ahead of it has ended, on GPUs that can: until its
+/// cudaGridDependencySynchronize it must not read what others write, nor write.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, Device device,
                   std::type_identity_t<Parameters>... arguments) {
-  cudaFuncAttributes code{};  // code compiled for older GPUs has no griddepcontrol.wait, so it must not start early
+  cudaFuncAttributes code{};  // code compiled for older GPUs does not wait, so it must not start early
   check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes", __FILE__, __LINE__);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_product_kernel(const Pr
 #if __CUDA_ARCH__ >= 900
   if (p.early) {
     if (writes) prefetch_bulk(matrix, p.row_vectors * 16);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
   }
 #endif
   float sums[kLoads] = {};

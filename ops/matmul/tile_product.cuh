@@ -247,13 +247,13 @@ __global__ void __launch_bounds__(Plan<Use>::kThreads, 1)
   }
   sync_cluster();
   if (group < kGroups) {
-    if constexpr (P::kManyUsers) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+    if constexpr (P::kManyUsers) acquire_registers<160>();
     multiply_tiles<E>(p, shared, group, thread % kGroupThreads);
   } else if (user < P::kUsers) {
-    if constexpr (P::kManyUsers) asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    if constexpr (P::kManyUsers) release_registers<64>();
     use_results<E>(p, shared, use, user, lane);
   } else {
-    if constexpr (P::kManyUsers) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if constexpr (P::kManyUsers) release_registers<24>();
     if (user == P::kUsers && lane == 0) fetch<E>(p, shared);
   }
   __syncwarp();

@@ -5,6 +5,17 @@
 
 namespace glade::cuda {
 
+/// A kernel starts with as many registers for every warp group. All threads of one group call this to have kCount a thread from
+/// here on: those that copy release theirs, and those with large accumulators wait until so many are free.
+template <int kCount>
+__device__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>

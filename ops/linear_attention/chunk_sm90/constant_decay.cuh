@@ -163,7 +163,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
       for_each_head_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
     if (range.at_sequence_start) return;
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    cudaGridDependencySynchronize();
     for (int number = p.backward ? segment.number + 1 : 0; number < (p.backward ? segment.segments : segment.number); ++number) {
       const float by = decay_from(min((p.backward ? number : number + 1) * segment.segment_chunks * kTile, range.length));
       const float4* from = added_states_of(number);
@@ -440,16 +440,16 @@ __device__ void run_constant_decay(const ConstantDecay& u, bool is_scan) {
   float4* const added_states = reinterpret_cast<float4*>(u.added_states + std::int64_t{number} * u.blocks * kStateFloats);
   const Block base{p, shared, segment, range, decays, sequence, head, added_states, is_scan};
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    release_registers<24>();
     const TmaCopies<E> copies{base, u.maps[number]};
     if (thread == 0) copies.load();
     if (thread == 32) copies.store();
     __syncwarp();
   } else if (group == 1) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+    release_registers<104>();
     Scorer<E>{base, thread}.run();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 192;");
+    acquire_registers<192>();
     ConstantDecayConsumer<E>{base, {thread}, group - 2}.run();
   }
 }
@@ -459,7 +459,7 @@ inline constexpr int kConstantDecayThreads = 4 * kGroup;
 template <class E>
 __global__ void __launch_bounds__(kConstantDecayThreads, 1) constant_decay_scan_kernel(const __grid_constant__ ConstantDecay u) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("griddepcontrol.launch_dependents;");
+  cudaTriggerProgrammaticLaunchCompletion();
   run_constant_decay<E>(u, true);
 #else
   __trap();
@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(kConstantDecayThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   run_constant_decay<E>(u, false);
   // What follows this launch on the stream must wait for the first launch too.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  cudaGridDependencySynchronize();
 #else
   __trap();
 #endif

@@ -167,10 +167,9 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
       const float by[2] = {exp2_approx(c.x - gates.decay[0]), exp2_approx(c.y - gates.decay[0])};
 #pragma unroll
       for (int i = j; i < j + 2; ++i) {
-        const float2 q = unpack<E>(to.rounded[i]);
-        const float x[2] = {q.x * by[0], q.y * by[1]};
-        to.rounded[i] = pack<E>(x[0], x[1]);
-        if constexpr (kLowParts) to.low_part[i] = pack_low<E>(x[0], x[1], to.rounded[i]);
+        const ScaledPair<E, kLowParts> q(to.rounded[i], by[0], by[1]);
+        to.rounded[i] = q.rounded;
+        if constexpr (kLowParts) to.low_part[i] = q.low_part;
       }
     }
   }
@@ -368,10 +367,10 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
   scan.prepare();
   constexpr int kOfValues = B::kThreads / 2;
   if (thread < kOfValues) {
-    if constexpr (B::kMovesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(B::kValuesRegisters));
+    if constexpr (B::kMovesRegisters) acquire_registers<B::kValuesRegisters>();
     HeadGateScanValues<B>(scan, thread).run();
   } else {
-    if constexpr (B::kMovesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(B::kKeysRegisters));
+    if constexpr (B::kMovesRegisters) release_registers<B::kKeysRegisters>();
     HeadGateScanKeys<B>(scan, thread - kOfValues).run();
   }
 #else

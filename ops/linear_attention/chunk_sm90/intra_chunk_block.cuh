@@ -196,16 +196,7 @@ struct IntraChunkBlock {
     return x + __shfl_xor_sync(~0u, x, 2);
   }
 
-  /// Two neighbouring values times their factors, as rounded values and low parts.
-  struct Scaled {
-    std::uint32_t rounded, low_part;
-    __device__ Scaled(std::uint32_t pair, float first, float second) {
-      const float2 values = unpack<E>(pair);
-      const float x = values.x * first, y = values.y * second;
-      rounded = pack<E>(x, y);
-      low_part = kLowParts ? pack_low<E>(x, y, rounded) : 0;
-    }
-  };
+  using Scaled = ScaledPair<E, kLowParts>;
   __device__ static float2 sum_of(std::uint32_t rounded, std::uint32_t low_part) {
     float2 x = unpack<E>(rounded);
     if constexpr (kLowParts) {

@@ -7,6 +7,7 @@ namespace glade::cuda::chunk_sm90 {
 template <class C>
 struct Factors {
   using E = typename C::Element;
+  using Scaled = ScaledPair<E, C::kLowParts>;
   const Pass& p;
   const Segment& segment;
   const int head, first_gate;  ///< first_gate: the first channel of the gated tiles
@@ -60,16 +61,16 @@ struct Factors {
         const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
         const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
         if constexpr (C::kGates == Gates::inner) {
-          const auto y = scaled(ys[j], inverse);
+          const Scaled y(ys[j], inverse.x, inverse.y);
           *tiles.y[tile].pair(t + j, pair) = y.rounded;
           if constexpr (kResults) {
-            const auto x = scaled(xs[j], factor);
+            const Scaled x(xs[j], factor.x, factor.y);
             *tiles.x[tile].pair(t + j, pair) = x.rounded;
             if constexpr (C::kInnerLowParts) *stage.x_low(tile).pair(t + j, pair) = x.low_part;
           }
           if constexpr (kLowPartOfY) *stage.y_low(tile).pair(t + j, pair) = y.low_part;
         } else {
-          const auto w = scaled(ws[j], inverse);
+          const Scaled w(ws[j], inverse.x, inverse.y);
           *tiles.w[tile].pair(t + j, pair) = w.rounded;
           if constexpr (C::kLowParts) *stage.w_low().pair(t + j, pair) = w.low_part;
           *reinterpret_cast<float2*>(vectors.factor(t, j, 2 * pair)) = factor;
@@ -87,16 +88,6 @@ struct Factors {
   /// to (C::kConsumerTokens). It reuses rows of gates that the producers have already read.
   __device__ static float& exponent(Tiles<C>& tiles, int tile, int pair, int consumer, int half) {
     return *reinterpret_cast<float*>(tiles.gates[tile].pair(C::kConsumerTokens + 2 * consumer + half, pair));
-  }
-
- private:
-  struct Scaled {
-    std::uint32_t rounded, low_part;
-  };
-  __device__ static Scaled scaled(std::uint32_t pair, float2 by) {
-    const float2 values = unpack<E>(pair), products = make_float2(values.x * by.x, values.y * by.y);
-    const std::uint32_t rounded = pack<E>(products.x, products.y);
-    return {rounded, C::kLowParts ? pack_low<E>(products.x, products.y, rounded) : 0};
   }
 };
 

@@ -72,14 +72,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   }
   __syncthreads();
   if (thread < C::kConsumers * kGroup) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::kConsumerRegisters));
+    acquire_registers<C::kConsumerRegisters>();
     const int index = thread / kGroup;
     Item& item = shared.items[index];
     for_each_item<C>(
         p, item, thread % kGroup == 0, [&] { sync_group<kGroup>(1 + index); },
         [&](int step) { return Consumer<C>{{thread % kGroup}, p, shared, item, index}.run(step); });
   } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(C::kProducerRegisters));
+    release_registers<C::kProducerRegisters>();
     Item& item = shared.items[C::kConsumers];
     const int own = thread - C::kConsumers * kGroup;
     for_each_item<C>(

@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
   }
   __syncthreads();
   if (thread >= B::kKeys * kGroup) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(B::kProducerRegisters));
+    release_registers<B::kProducerRegisters>();
     produce_state_scan(shared, scan, thread - B::kKeys * kGroup);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(B::kConsumerRegisters));
+    acquire_registers<B::kConsumerRegisters>();
     StateScanConsumer<B> consumer{shared, scan, thread / kGroup, thread % kGroup};
     backward ? consumer.template run<true>() : consumer.template run<false>();
   }

@@ -13,6 +13,18 @@ __device__ std::uint32_t pack_low(float first, float second, std::uint32_t packe
   return pack<E>(first - rounded.x, second - rounded.y);
 }
 
+/// Two neighbouring values times their factors, as rounded values and, where kLowPart, low parts; else these are 0.
+template <class E, bool kLowPart>
+struct ScaledPair {
+  std::uint32_t rounded, low_part;
+  __device__ ScaledPair(std::uint32_t pair, float first, float second) {
+    const float2 values = unpack<E>(pair);
+    const float x = values.x * first, y = values.y * second;
+    rounded = pack<E>(x, y);
+    low_part = kLowPart ? pack_low<E>(x, y, rounded) : 0;
+  }
+};
+
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

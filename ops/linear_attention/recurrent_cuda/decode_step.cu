@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
   };
   if (blockIdx.z < kAhead) prefetch(0);
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 #endif
 
   Raw<F> state[4];
