@@ -10,7 +10,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -18,7 +17,8 @@
 #include "stopwatch.h"
 
 using namespace glade;
-using benchmarks::Stopwatch;
+using benchmarks::copy_rate;
+using benchmarks::time_calls;
 
 namespace {
 
@@ -59,22 +59,7 @@ struct Inputs {
   }
 };
 
-/// The median of five times of some calls, in microseconds.
-template <class F>
-double time(const F& f) {
-  constexpr int kCalls = 20;
-  for (int i = 0; i < kCalls; ++i) f();
-  std::array<double, 5> times;
-  for (double& t : times) {
-    Stopwatch stopwatch(kCUDA);
-    stopwatch.start();
-    for (int i = 0; i < kCalls; ++i) f();
-    t = stopwatch.stop() / kCalls * 1e6;
-  }
-  std::sort(times.begin(), times.end());
-  return times[2];
-}
-
+/// The seconds of a call, forward with states, or forward and backward without.
 double time(const Case& c, std::int64_t T, const AttentionConfig& cfg, bool training) {
   constexpr std::int64_t kBeyondCaches = 128 << 20;
   const std::int64_t bytes = c.B * c.H * (T * (c.K + c.V) * 4 + (training ? 0 : c.K * c.V * 4));
@@ -84,7 +69,7 @@ double time(const Case& c, std::int64_t T, const AttentionConfig& cfg, bool trai
     for (std::int64_t i = 0; i < std::min<std::int64_t>(kBeyondCaches / bytes + 2, 16); ++i) inputs.emplace_back(c, T, training);
   }
   std::size_t turn = 0;
-  return time([&] {
+  return time_calls(kCUDA, [&] {
     const Inputs& x = inputs[turn++ % inputs.size()];
     AttentionOptions options;
     options.return_state = !training;
@@ -92,12 +77,6 @@ double time(const Case& c, std::int64_t T, const AttentionConfig& cfg, bool trai
     const Tensor o = recurrent_attention(x.query, x.key, x.value, x.g, {}, x.gk, x.gv, x.state, {}, options).first;
     if (training) autograd::grad({o}, x.leaves(), {x.grad});
   });
-}
-
-double copy_rate() {
-  const std::int64_t bytes = 512 << 20;
-  const Tensor from = zeros({bytes / 4}, {DType::float32, kCUDA}), to = empty_like(from);
-  return 2 * static_cast<double>(bytes) / time([&] { copy_data(to, from); });
 }
 
 double floor_bytes(const Case& c, std::int64_t T) {
@@ -108,7 +87,7 @@ double floor_bytes(const Case& c, std::int64_t T) {
 
 void run(std::int64_t most_tokens) {
   if (!cuda::is_available()) throw DeviceError("there is no GPU");
-  const double rate = copy_rate();
+  const double rate = copy_rate(kCUDA);
   const AttentionConfig chunk{.algorithm = Algorithm::chunk}, recurrent{.algorithm = Algorithm::recurrent, .warps = 4},
       few{.algorithm = Algorithm::recurrent};
   fmt::print("shape,T,gates,dtype,floor,forward_chunk,forward_recurrent,forward_few,both_chunk,both_recurrent,both_few\n");
@@ -121,11 +100,11 @@ void run(std::int64_t most_tokens) {
     for (const std::int64_t T : {1, 2, 4, 8, 10, 16, 24, 32}) {
       if (T > most_tokens) break;
       fmt::print("B{}_H{}_K{}_V{},{},{},{},{:.1f}", c.B, c.H, c.K, c.V, T, c.gates, dtype_name(c.dtype),
-                 floor_bytes(c, T) / rate);
+                 floor_bytes(c, T) / rate * 1e6);
       for (const bool training : {false, true})
         for (const AttentionConfig& cfg : {chunk, recurrent, few}) {
           const bool runs = cfg.algorithm == Algorithm::chunk ? std::string_view(c.gates) != "gk+gv" : T > 1 || cfg.warps == 0;
-          fmt::print(",{}", runs ? fmt::format("{:.1f}", time(c, T, cfg, training)) : "");
+          fmt::print(",{}", runs ? fmt::format("{:.1f}", time(c, T, cfg, training) * 1e6) : "");
         }
       fmt::print("\n");
       std::fflush(stdout);

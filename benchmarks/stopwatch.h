@@ -1,7 +1,9 @@
 #pragma once
 // The seconds that work takes on a device.
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <vector>
 
 #include <glade/glade.h>
 #if defined(GLADE_WITH_CUDA)
@@ -67,5 +69,32 @@ class Stopwatch {
   cudaEvent_t start_{}, stop_{};
 #endif
 };
+
+/// The seconds of a call: the median of some samples, after a first call that loads kernels and reserves memory.
+template <class F>
+double time_calls(Device device, const F& call) {
+  constexpr double kSample = 2e-3, kLong = 2e-2;  // seconds
+  constexpr int kMostCalls = 20;
+  Stopwatch stopwatch(device);
+  const auto sample = [&](int calls) {
+    stopwatch.start();
+    for (int i = 0; i < calls; ++i) call();
+    return stopwatch.stop() / calls;
+  };
+  call();
+  const double first = sample(1);
+  const int calls = std::clamp(static_cast<int>(kSample / first), 1, kMostCalls);
+  std::vector<double> samples(first > kLong ? 3 : 5);
+  for (double& x : samples) x = sample(calls);
+  std::ranges::sort(samples);
+  return samples[samples.size() / 2];
+}
+
+/// Bytes read and written in a second by a copy.
+inline double copy_rate(Device device) {
+  const std::int64_t bytes = device.is_cuda() ? 512 << 20 : 64 << 20;
+  const Tensor from = zeros({bytes / 4}, {DType::float32, device}), to = empty_like(from);
+  return 2 * static_cast<double>(bytes) / time_calls(device, [&] { copy_data(to, from); });
+}
 
 }  // namespace glade::benchmarks
