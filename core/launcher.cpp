@@ -13,6 +13,7 @@
 
 #include <glade/core/format.h>
 #include <glade/core/peers.h>
+#include <glade/core/processors.h>
 
 namespace glade::launcher {
 namespace {
@@ -74,7 +75,7 @@ void divide_cores(const mpi::Communicator& host) {
   std::vector<cpu_set_t> all(static_cast<std::size_t>(host.size()));
   peers::wait_for(*host.all_gather(&mine, all.data(), sizeof mine), "ProcessGroup::world");
   const auto sharing = std::ranges::count_if(all, [&](const cpu_set_t& other) { return CPU_EQUAL(&other, &mine); });
-  omp_set_num_threads(std::max(CPU_COUNT(&mine) / static_cast<int>(sharing), 1));
+  omp_set_num_threads(std::max(processors::usable() / static_cast<int>(sharing), 1));
 }
 
 }  // namespace glade::launcher
