@@ -54,6 +54,8 @@ AttentionPlan linear_attention::plan_call(AttentionProblem problem, const Recurr
     problem.pass = pass;
     const auto choice = module.choose(problem);
     if (choice.source == tuning::Source::heuristic) return;  // which is the plan's own choice
+    // Problems with one key may differ in what kernels can compute.
+    if (config_obstacle(problem, choice.cfg, pass == Pass::backward)) return;
     const std::int64_t interval =
         choice.cfg.checkpoint_interval != 0 ? choice.cfg.checkpoint_interval : config.checkpoint_interval;
     config = choice.cfg;
@@ -65,12 +67,14 @@ AttentionPlan linear_attention::plan_call(AttentionProblem problem, const Recurr
   return plan(problem, forward, backward, "recurrent");
 }
 
-void AttentionModule::describe(const AttentionProblem& p, tuning::Key& key) const {
+void AttentionModule::describe(const AttentionProblem& problem, tuning::Key& key) const {
+  const AttentionProblem p = with_gpu(problem);
   key.add("length", tuning::bucket(mean_length(p)))
       .add("sequences", tuning::bucket(p.sequences))
       .add("heads", tuning::bucket(p.heads));
   key.add("K", tuning::bucket(p.K)).add("V", tuning::bucket(p.V)).add("gates", gate_names(p));
-  key.add("shared_heads", p.kv_heads < p.heads).add("packed", p.packed).add("chunk", chunk_obstacle(p) == nullptr);
+  key.add("shared_heads", p.kv_heads < p.heads).add("packed", p.packed);
+  key.add("chunk", chunk_obstacle(p, p.pass == Pass::backward) == nullptr).add("sm90", supports_chunk_sm90(p));
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
@@ -83,9 +87,9 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
   const AttentionProblem problem = with_gpu(given);
   std::vector<AttentionConfig> candidates{{.algorithm = Algorithm::recurrent}};
   const bool cuda = problem.device.is_cuda(), backward = problem.pass == Pass::backward;
-  const bool chunk = chunk_obstacle(problem) == nullptr;
+  const bool chunk = chunk_obstacle(problem, backward) == nullptr;
   const auto add = [&](const AttentionConfig& cfg) {
-    if (!sizes_obstacle(problem, cfg.algorithm == Algorithm::chunk, cfg)) candidates.push_back(cfg);
+    if (!config_obstacle(problem, cfg, backward)) candidates.push_back(cfg);
   };
   const bool fast = chunk && (!cuda || supports_chunk_sm90(problem));
   if (!fast || problem.length < kLong) {  // else chunk wins by far
@@ -106,11 +110,10 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
 void AttentionModule::check_cfg(const AttentionProblem& given, const AttentionConfig& cfg) const {
   const AttentionProblem problem = with_gpu(given);
   const bool backward = problem.pass == Pass::backward;
-  const Algorithm algorithm = cfg.algorithm == Algorithm::automatic ? pick_algorithm(problem, backward) : cfg.algorithm;
+  const Algorithm algorithm = algorithm_of(problem, cfg, backward);
   const bool chunk = algorithm == Algorithm::chunk;
-  const char* obstacle = chunk ? chunk_obstacle(problem) : nullptr;
-  if (!obstacle) obstacle = sizes_obstacle(problem, chunk, cfg);
-  if (obstacle) fail<ValueError>("{}: cfg: algorithm {} does not take {}", name(), algorithm_name(algorithm), obstacle);
+  if (const char* obstacle = config_obstacle(problem, cfg, backward))
+    fail<ValueError>("{}: cfg: algorithm {} does not take {}", name(), algorithm_name(algorithm), obstacle);
   if (cfg.checkpoint_interval < 0)
     fail<ValueError>("{}: cfg: checkpoint_interval is {}: expected at least 0", name(), cfg.checkpoint_interval);
   if (chunk && cfg.checkpoint_interval != 0)
@@ -176,7 +179,7 @@ std::pair<Tensor, Tensor> AttentionModule::apply(const Tensor& query, const Tens
       const auto algorithm = [&](Pass pass) {
         problem.pass = pass;
         check_cfg(problem, *cfg);
-        return cfg->algorithm != Algorithm::automatic ? cfg->algorithm : pick_algorithm(problem, pass == Pass::backward);
+        return algorithm_of(problem, *cfg, pass == Pass::backward);
       };
       const Algorithm forward = algorithm(Pass::forward);
       const bool differentiable = autograd::any_requires_grad(

@@ -83,16 +83,24 @@ ChunkSegments plan_mma(const AttentionProblem& p) {
 
 // ---- which algorithm -----------------------------------------------------------------------------------------------
 
+/// Why kernels cannot follow a config's sizes; null if they can.
+const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const AttentionConfig& config) {
+  if (config.warps == 0 && config.sequence_split == 0) return nullptr;
+  if (p.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
+  if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
+  if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
+  if (config.sequence_split < 0) return "a negative sequence_split";
+  const bool sm90 = p.gradients.any() ? supports_sm90_backward(p) : supports_chunk_sm90(p);
+  return !chunk || config.sequence_split <= 1 || sm90
+             ? nullptr
+             : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
+}
+
 /// The algorithm of a pass, once what the caller wants was checked.
 Algorithm choose(const AttentionProblem& p, const AttentionConfig& config, bool backward, const char* operation) {
-  // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
-  const bool vanishes = backward && p.zero_scale && supports_sm90_backward(p);
-  Algorithm algorithm = config.algorithm;
-  if (algorithm == Algorithm::automatic) algorithm = vanishes ? Algorithm::recurrent : pick_algorithm(p, backward);
-  const bool chunk = algorithm == Algorithm::chunk;
-  const char* obstacle = !chunk ? nullptr : vanishes ? "a softmax_scale of 0 on this GPU" : chunk_obstacle(p);
-  if (!obstacle) obstacle = sizes_obstacle(p, chunk, config);
-  if (obstacle) fail<ValueError>("{}: algorithm {} does not take {}", operation, algorithm_name(algorithm), obstacle);
+  const Algorithm algorithm = algorithm_of(p, config, backward);
+  if (const char* obstacle = config_obstacle(p, config, backward))
+    fail<ValueError>("{}: algorithm {} does not take {}", operation, algorithm_name(algorithm), obstacle);
   return algorithm;
 }
 
@@ -161,28 +169,29 @@ const char* algorithm_name(Algorithm algorithm) {
   return algorithm == Algorithm::automatic ? "auto" : algorithm == Algorithm::chunk ? "chunk" : "recurrent";
 }
 
-const char* chunk_obstacle(const AttentionProblem& p) {
+const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
   if (p.gv) return "gv";
   if (p.device.is_cpu()) return nullptr;
   if (p.dtype == DType::float64) return "float64 on CUDA";
   if (p.heads > kMostBlocks) return "more than 65535 heads";
-  return p.sequences > kMostBlocks ? "more than 65535 sequences" : nullptr;
+  if (p.sequences > kMostBlocks) return "more than 65535 sequences";
+  // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
+  const bool vanishes = backward && p.gradients.any() && p.zero_scale && supports_sm90_backward(p);
+  return vanishes ? "a softmax_scale of 0 on this GPU" : nullptr;
 }
 
-const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const AttentionConfig& config) {
-  if (config.warps == 0 && config.sequence_split == 0) return nullptr;
-  if (p.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
-  if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
-  if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
-  if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool sm90 = p.gradients.any() ? supports_sm90_backward(p) : supports_chunk_sm90(p);
-  return !chunk || config.sequence_split <= 1 || sm90
-             ? nullptr
-             : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
+const char* config_obstacle(const AttentionProblem& p, const AttentionConfig& config, bool backward) {
+  const bool chunk = algorithm_of(p, config, backward) == Algorithm::chunk;
+  if (const char* obstacle = chunk ? chunk_obstacle(p, backward) : nullptr) return obstacle;
+  return sizes_obstacle(p, chunk, config);
+}
+
+Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config, bool backward) {
+  return config.algorithm == Algorithm::automatic ? pick_algorithm(p, backward) : config.algorithm;
 }
 
 Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
-  if (chunk_obstacle(p)) return Algorithm::recurrent;
+  if (chunk_obstacle(p, backward)) return Algorithm::recurrent;
   // Measured: on the CPU single steps are as fast while a head's state is small.
   const std::int64_t size = p.K * p.V, heads = all_heads(p);
   bool pays = p.length >= 64;

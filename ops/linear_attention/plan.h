@@ -178,11 +178,12 @@ AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forwa
 /// computed. Errors as recurrent().
 AttentionPlan plan(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options = {});
 
-/// Why the chunk algorithm cannot compute a problem; null if it can.
-const char* chunk_obstacle(const AttentionProblem& problem);
-/// Why kernels cannot follow a config's sizes; null if they can.
-const char* sizes_obstacle(const AttentionProblem& problem, bool chunk, const AttentionConfig& config);
-/// What Algorithm::automatic means for a pass of the problem.
+/// Why the chunk algorithm cannot compute a pass of a problem; null if it can.
+const char* chunk_obstacle(const AttentionProblem& problem, bool backward);
+/// Why no kernels can compute a pass as a config says; null if some can.
+const char* config_obstacle(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
+/// The algorithm of a config; what Algorithm::automatic means for a pass of the problem is pick_algorithm().
+Algorithm algorithm_of(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
 Algorithm pick_algorithm(const AttentionProblem& problem, bool backward);
 /// Whether the kernels of chunk_sm90 can compute the outputs.
 bool supports_chunk_sm90(const AttentionProblem& problem);

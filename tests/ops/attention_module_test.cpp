@@ -7,6 +7,7 @@
 
 #include <glade/autograd/grad_mode.h>
 #include <glade/nn/attention.h>
+#include <glade/ops/linear_attention/arguments.h>
 
 #include "support/process.h"
 #include "support/testing.h"
@@ -177,6 +178,39 @@ TEST_P(AttentionModules, EachPassHasItsOwnChoice) {
   tuning::set_autotune_policy(AutotunePolicy::autotune);
   recurrent_attention(q, q, q);
   EXPECT_EQ(RecurrentAttention().choose(backward).source, Source::process_cache);
+}
+
+// A tuning is kept for many problems: all whose sizes are in the same buckets. No call may fail because of what was found for
+// another one.
+TEST_P(AttentionModules, TuningsOfOtherProblemsHinderNoCall) {
+  if (device().is_cuda()) GTEST_SKIP() << "depends on no GPU";
+  AttentionProblem tuned;
+  tuned.device = kCUDA;
+  tuned.gpu = {132, 90, true};
+  tuned.dtype = DType::bfloat16;
+  tuned.sequences = 4, tuned.length = 1024, tuned.heads = tuned.kv_heads = 16, tuned.K = tuned.V = 120;
+  tuned.gk = true;
+  tuned.gradients = {.q = true, .k = true, .v = true, .gk = true};
+  AttentionProblem odd = tuned, zero = tuned, wide = tuned, constant = tuned, inference = tuned;
+  odd.K = 119;
+  zero.zero_scale = true;
+  wide.V = constant.V = inference.V = 512;
+  constant.gk = inference.gk = false, constant.g_gamma = inference.g_gamma = true;
+  constant.gradients = {.q = true, .k = true, .v = true};
+  inference.gradients = {};
+  const RecurrentAttention module;
+  for (const AttentionProblem& from : {tuned, odd, zero, wide, constant, inference})
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      AttentionProblem problem = from;
+      problem.pass = pass;
+      for (const AttentionConfig& cfg : module.candidate_cfgs(problem)) {
+        EXPECT_NO_THROW(module.check_cfg(problem, cfg));
+        tuning::clear_process_cache();
+        tuning::remember(module.key_of(problem), {cfg});
+        for (const AttentionProblem& other : {tuned, odd, zero, wide, constant, inference})
+          EXPECT_NO_THROW(linear_attention::plan_call(other, {})) << "K " << other.K << " V " << other.V;
+      }
+    }
 }
 
 TEST_P(AttentionModules, DecideForTheLayersOfModels) {
