@@ -182,9 +182,10 @@ AttentionPlan plan(const Tensor& query, const Tensor& key, const Tensor& value, 
 const char* chunk_obstacle(const AttentionProblem& problem, bool backward);
 /// Why no kernels can compute a pass as a config says; null if some can.
 const char* config_obstacle(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
-/// The algorithm of a config; what Algorithm::automatic means for a pass of the problem is pick_algorithm().
-Algorithm algorithm_of(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
+/// What Algorithm::automatic means for a pass of the problem.
 Algorithm pick_algorithm(const AttentionProblem& problem, bool backward);
+/// The algorithm of a config, picked where it is automatic.
+Algorithm algorithm_of(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
 /// Whether the kernels of chunk_sm90 can compute the outputs.
 bool supports_chunk_sm90(const AttentionProblem& problem);
 
