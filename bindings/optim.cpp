@@ -57,14 +57,27 @@ std::vector<ParameterGroup> groups_from(const py::sequence& groups, double lr, d
 
 template <class Optimizer, class Options>
 std::unique_ptr<Optimizer> make_optimizer(const py::iterable& parameters, const Options& options) {
+  if (is_tensor(parameters.ptr()))
+    throw py::type_error("optimizer: params is a Tensor, expected a list of tensors, of pairs with names, or of groups");
   const py::list list(parameters);
   if (are_groups(list)) return std::make_unique<Optimizer>(groups_from(list, options.lr, options.weight_decay), options);
   return std::make_unique<Optimizer>(named_tensors(list), options);
 }
 
+Tensor clip_grad_norm(const py::iterable& parameters, double max_norm) {
+  Tensors tensors;
+  if (is_tensor(parameters.ptr())) tensors.push_back(tensor_of(parameters.ptr()));
+  else
+    for (const py::handle item : parameters) tensors.push_back(item.cast<Tensor>());
+  const py::gil_scoped_release unlocked;
+  return clip_grad_norm_(tensors, max_norm);
+}
+
 /// A group also as a dict, as PyTorch's programs read and write it.
+const std::vector<std::string> kGroupKeys{"params", "param_names", "lr", "weight_decay"};
+
 py::object group_item(const py::object& self, const std::string& key) {
-  if (key == "params" || key == "param_names" || key == "lr" || key == "weight_decay") return self.attr(key.c_str());
+  if (std::ranges::count(kGroupKeys, key) > 0) return self.attr(key.c_str());
   throw py::key_error(key);
 }
 
@@ -97,8 +110,27 @@ void bind_groups(py::module_& module) {
       .def("__getitem__", group_item, arg("key"))
       .def("__setitem__", set_group_item, arg("key"), arg("value"))
       .def(
-          "keys", [](const ParameterGroup&) { return std::vector<std::string>{"params", "param_names", "lr", "weight_decay"}; },
-          "The names of what group[...] reads.")
+          "keys", [](const ParameterGroup&) { return kGroupKeys; }, "The names of what group[...] reads.")
+      .def("__iter__", [](const ParameterGroup&) -> py::object { return py::iter(py::cast(kGroupKeys)); })
+      .def("__len__", [](const ParameterGroup&) { return kGroupKeys.size(); })
+      .def("__contains__",
+           [](const ParameterGroup&, const py::object& key) {
+             return py::isinstance<py::str>(key) && std::ranges::count(kGroupKeys, key.cast<std::string>()) > 0;
+           })
+      .def(
+          "items",
+          [](const py::object& self) {
+            py::list items;
+            for (const std::string& key : kGroupKeys) items.append(py::make_tuple(key, group_item(self, key)));
+            return items;
+          },
+          "(name, value) pairs of what group[...] reads.")
+      .def(
+          "get",
+          [](const py::object& self, const std::string& key, const py::object& otherwise) {
+            return std::ranges::count(kGroupKeys, key) > 0 ? group_item(self, key) : otherwise;
+          },
+          arg("key"), arg("default") = py::none(), "group[key], or `default` for another key.")
       .def("__repr__", [](const ParameterGroup& self) {
         std::int64_t count = 0;
         for (const auto& [name, x] : self.parameters) count += x.numel();
@@ -248,8 +280,9 @@ void bind_optim(py::module_& module) {
       .def("state_dict", &LRScheduler::state_dict, "The number of steps taken, as \"step\".")
       .def("load_state_dict", &LRScheduler::load_state_dict, arg("state"),
            "Goes to the step of a state_dict. ValueError where it does not fit.");
-  optimizers.def("clip_grad_norm_", clip_grad_norm_, arg("parameters"), arg("max_norm"), Unlocked(),
-                 "Scales the gradients of the parameters together so that their norm is at most max_norm, and returns the norm "
+  optimizers.def("clip_grad_norm_", clip_grad_norm, arg("parameters"), arg("max_norm"),
+                 "Scales the gradients of the parameters (tensors, or one) together so that their norm is at most max_norm, and "
+                 "returns the norm "
                  "before, a float64 scalar on "
                  "their device. ValueError for a max_norm that is not positive.");
 }

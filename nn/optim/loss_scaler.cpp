@@ -26,7 +26,9 @@ void LossScaler::update(const Tensor& norm) {
   const Tensor zero = zeros_like(scale_), good = good_steps_ + 1;
   const Tensor finite = lt(norm, std::numeric_limits<double>::infinity()),
                grows = ge(good, static_cast<double>(options_.growth_interval));
-  copy_data(scale_, where(finite, where(grows, scale_ * options_.growth, scale_), scale_ * options_.backoff));
+  const Tensor larger = scale_ * options_.growth,
+               grown = where(lt(larger, std::numeric_limits<double>::infinity()), larger, scale_);
+  copy_data(scale_, where(finite, where(grows, grown, scale_), scale_ * options_.backoff));
   copy_data(good_steps_, where(finite, where(grows, zero, good), zero));
 }
 

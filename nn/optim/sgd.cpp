@@ -31,7 +31,8 @@ Tensor SGD::step(const StepOptions& options) {
       const Tensor gradient = x.grad();
       if (!gradient.defined()) continue;
       const Tensor scaled = factor.defined() ? to(gradient * factor, gradient.dtype()) : gradient;
-      multiply_(buffer, momentum_);
+      if (momentum_ == 0) fill_data(buffer, 0);  // 0 times what a gradient of infinity has left there is no number
+      else multiply_(buffer, momentum_);
       add_(buffer, scaled);
       if (group.weight_decay != 0) add_(buffer, x, group.weight_decay);
       if (nesterov_) {

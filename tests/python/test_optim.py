@@ -194,3 +194,42 @@ def test_schedule_errors():
     again = lr_scheduler.StepLR(optim.SGD([{"params": [nn.Parameter(glade.ones(1))], "lr": lr} for lr in (0.1, 0.2)]), 1, gamma=0.5)
     again.load_state_dict(state)
     assert again.get_last_lr() == [0.05, 0.1]
+
+
+def test_one_tensor_is_clipped_but_no_list_of_parameters():
+    p = nn.Parameter(glade.ones(3))
+    p.grad = glade.full((3,), 10.0)
+    assert optim.clip_grad_norm_(p, 1.0).item() == pytest.approx(300**0.5)
+    assert p.grad.norm().item() == pytest.approx(1)
+    p.grad = glade.full((3,), 10.0)
+    optim.clip_grad_norm_((x for x in [p]), 1.0)
+    assert p.grad.norm().item() == pytest.approx(1)
+    with pytest.raises(TypeError, match="params is a Tensor"):
+        optim.SGD(p)
+
+
+def test_loss_scale_stays_finite():
+    p = nn.Parameter(glade.ones(1))
+    scaler, optimizer = optim.LossScaler("cpu", growth_interval=1, initial=2.0**120), optim.AdamW([p])
+    for _ in range(20):
+        p.grad = glade.ones(1)
+        optimizer.step(scaler=scaler)
+    assert scaler.value.item() == 2.0**127
+
+
+def test_sgd_without_momentum_forgets_gradients():
+    p = nn.Parameter(glade.ones(1))
+    optimizer = optim.SGD([p], lr=0.1)
+    p.grad = glade.full((1,), float("inf"))
+    optimizer.step()
+    with glade.no_grad():
+        p.copy_(glade.ones(1))
+    p.grad = glade.ones(1)
+    optimizer.step()
+    assert p.item() == pytest.approx(0.9)
+
+
+def test_groups_read_like_dicts():
+    group = optim.SGD([nn.Parameter(glade.ones(1))], lr=0.1).param_groups[0]
+    assert "lr" in group and 0 not in group and list(group) == list(group.keys()) and len(group) == 4
+    assert group.get("momentum", 3) == 3 and group.get("lr") == dict(group.items())["lr"] == 0.1
