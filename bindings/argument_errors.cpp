@@ -1,4 +1,5 @@
-// One line instead of pybind11's list of signatures and printed arguments, for every function and class at once.
+// For every function and class at once: one line instead of pybind11's list of signatures and printed arguments, and an error
+// instead of a crash for an object that no constructor has made.
 #include <unordered_set>
 
 #include "python.h"
@@ -84,6 +85,11 @@ void wrap_function(PyObject* function) {
   }
 }
 
+/// What pybind11 calls for memory where an object is used that has no C++ part yet: it would use that memory as it comes.
+void* refuse_unmade_object(std::size_t) {
+  throw py::attribute_error("an object was used before its __init__ called super().__init__()");
+}
+
 /// Visits what can be called in a module or class, and in those that it holds.
 void visit(py::handle object, std::unordered_set<PyObject*>& seen) {
   if (!object || !seen.insert(object.ptr()).second) return;
@@ -99,6 +105,9 @@ void visit(py::handle object, std::unordered_set<PyObject*>& seen) {
     visit(object.attr("fset"), seen);
   } else if (PyModule_Check(object.ptr()) ||
              (PyType_Check(object.ptr()) && py::str(object.attr("__module__")).cast<std::string>().starts_with("glade"))) {
+    if (PyType_Check(object.ptr()))
+      if (const auto info = py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(object.ptr())))
+        info->operator_new = refuse_unmade_object;
     for (const auto& [name, value] : py::dict(object.attr("__dict__"))) visit(value, seen);
   }
 }

@@ -16,15 +16,19 @@ using py::arg;
 
 /// Module's protected members, which a class in Python calls by setting attributes.
 struct Registry : Module {
-  using Module::register_buffer;
-  using Module::register_module;
-  using Module::register_parameter;
+  using Module::part;
+  using Module::Part;
+  using Module::set_buffer;
+  using Module::set_module;
+  using Module::set_parameter;
   using Module::unregister;
 };
-constexpr auto add_parameter = &Registry::register_parameter;
-constexpr auto add_buffer = &Registry::register_buffer;
-constexpr auto add_module = &Registry::register_module;
+using Part = Registry::Part;
+constexpr auto set_parameter = &Registry::set_parameter;
+constexpr auto set_buffer = &Registry::set_buffer;
+constexpr auto set_module = &Registry::set_module;
 constexpr auto remove = &Registry::unregister;
+constexpr auto part_of = &Registry::part;
 
 std::string type_name(const py::object& object) { return py::str(py::type::of(object).attr("__name__")); }
 
@@ -49,24 +53,40 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
   return std::ranges::any_of(tensors, [&](const auto& entry) { return entry.first == name; });
 }
 
+void set_plainly(const py::object& self, const py::str& name, const py::object& value) {
+  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), value.ptr()) != 0) throw py::error_already_set();
+}
+
+/// AttributeError for what a layer written in C++ would not see, and for what would be lost: the Python object of a layer inside
+/// a model in C++ lives only as long as it is used.
+void check_can_keep(const py::object& self, const py::str& name) {
+  if ((module_of(self).*part_of)(name) == Part::module && !self.attr("__dict__").contains(name))
+    throw py::attribute_error("'" + std::string(name) + "' is a part of a " + type_name(self) +
+                              ", which is written in C++ and keeps its parts: set their parameters, or write a module that "
+                              "calls others");
+  if (!reinterpret_cast<py::detail::instance*>(self.ptr())->owned)
+    throw py::attribute_error("a " + type_name(self) + " inside a model written in C++ keeps no attributes, such as '" +
+                              std::string(name) + "': keep it in a module of your own");
+}
+
 // Children are found by address, so an attribute that holds one keeps it alive as long as the parent refers to it.
 void set_attribute(const py::object& self, const py::str& name, const py::object& value) {
   Module& module = module_of(self);
+  if (is_property(self, name)) return set_plainly(self, name, value);
+  check_can_keep(self, name);
   const Tensor x = is_tensor(value.ptr()) ? tensor_of(value.ptr()) : Tensor();
+  const Part before = (module.*part_of)(name);
   const bool is_parameter = x.defined() && x.requires_grad() && x.is_leaf();
-  bool is_buffer = false, is_saved = true;
-  if (x.defined() && !is_parameter && self.attr("__dict__").contains(name)) {  // what it was before
-    if (has_name(module.named_parameters(), name))
-      throw py::type_error(std::string(name) + ": expected a parameter, such as nn.Parameter(tensor), or None");
-    is_buffer = has_name(module.named_buffers(), name);
-    is_saved = has_name(module.named_state(), name);
+  if (x.defined() && !is_parameter && before == Part::parameter) {
+    if (const py::dict attributes = self.attr("__dict__"); attributes[name].cast<Tensor>().is_same(x)) return;  // a frozen one
+    throw py::type_error(std::string(name) + ": expected a parameter, such as nn.Parameter(tensor), or None");
   }
-  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), value.ptr()) != 0) throw py::error_already_set();
-  if (is_property(self, name)) return;
-  (module.*remove)(name);
-  if (is_parameter) (module.*add_parameter)(name, x, nullptr);
-  else if (is_buffer) (module.*add_buffer)(name, x, is_saved);
-  else if (py::isinstance<Module>(value)) (module.*add_module)(name, value.cast<Module&>());
+  if (is_parameter) (module.*set_parameter)(name, x);
+  else if (x.defined() && (before == Part::buffer || before == Part::unsaved_buffer))
+    (module.*set_buffer)(name, x, before == Part::buffer);
+  else if (py::isinstance<Module>(value)) (module.*set_module)(name, value.cast<Module&>());
+  else (module.*remove)(name);
+  set_plainly(self, name, value);
 }
 
 void delete_attribute(const py::object& self, const py::str& name) {
@@ -78,21 +98,21 @@ void delete_attribute(const py::object& self, const py::str& name) {
 void register_buffer(const py::object& self, const py::str& name, const py::object& tensor, bool persistent) {
   if (!is_tensor(tensor.ptr())) throw py::type_error("register_buffer: expected a tensor");
   Module& module = module_of(self);
-  if (PyObject_GenericSetAttr(self.ptr(), name.ptr(), tensor.ptr()) != 0) throw py::error_already_set();
-  (module.*remove)(name);
-  (module.*add_buffer)(name, tensor_of(tensor.ptr()), persistent);
+  check_can_keep(self, name);
+  (module.*set_buffer)(name, tensor_of(tensor.ptr()), persistent);
+  set_plainly(self, name, tensor);
 }
 
 /// PyTorch's ways to say self.name = value.
 void register_parameter(const py::object& self, const py::str& name, const py::object& x) {
   if (!x.is_none() && !(is_tensor(x.ptr()) && tensor_of(x.ptr()).requires_grad() && tensor_of(x.ptr()).is_leaf()))
     throw py::type_error("register_parameter: expected a parameter, such as nn.Parameter(tensor), or None");
-  set_attribute(self, name, x);
+  py::setattr(self, name, x);  // a class may have its own __setattr__
 }
 
 void register_module(const py::object& self, const py::str& name, const py::object& module) {
   if (!module.is_none()) module_of(module);
-  set_attribute(self, name, module);
+  py::setattr(self, name, module);
 }
 
 /// What stands at a dotted name; the module itself for "".
@@ -191,11 +211,11 @@ std::string extra_repr(const py::object& self) {
 
 /// As PyTorch prints a module, equal ones in a row once.
 std::string describe(const py::object& self) {
-  struct Part {
+  struct Line {
     std::string first, last, text;
     int count;
   };
-  std::vector<Part> parts;
+  std::vector<Line> parts;
   const auto is_number = [](const std::string& name) { return name.find_first_not_of("0123456789") == name.npos; };
   const py::list shown = py::hasattr(self, "_parts_to_show") ? py::list(self.attr("_parts_to_show")()) : named_children(self);
   for (const py::handle pair : shown) {
@@ -211,7 +231,7 @@ std::string describe(const py::object& self) {
   std::string text = type_name(self) + "(";
   if (parts.empty()) return text + extra + ")";
   if (!extra.empty()) text += "\n  " + indented(extra);
-  for (const Part& part : parts) {
+  for (const Line& part : parts) {
     text += "\n  (" + part.first + (part.count > 1 ? "-" + part.last : "") + "): ";
     if (part.count > 1) text += std::to_string(part.count) + " x ";
     text += indented(part.text);
@@ -247,6 +267,16 @@ std::vector<Names> tied_names(const Module& module) {
   return result;
 }
 
+/// What training mode the modules below are in, and which compute values again in backward, by dotted name, parents first.
+py::list modes_below(const py::object& self) {
+  py::list modes;
+  for (const py::handle item : named_modules(self)) {
+    const auto [path, module] = item.cast<std::pair<std::string, py::object>>();
+    modes.append(py::make_tuple(path, module_of(module).training(), py::getattr(module, "recompute", py::bool_(false))));
+  }
+  return modes;
+}
+
 /// What pickle and copy.deepcopy make the module of again: its class, the arguments of a layer written in C++, and a state.
 py::tuple reduce(const py::object& self) {
   const Module& module = module_of(self);
@@ -254,6 +284,10 @@ py::tuple reduce(const py::object& self) {
   const py::dict attributes = self.attr("__dict__");
   if (arguments.is_none() && *py::detail::get_type_info(Py_TYPE(self.ptr()))->cpptype != typeid(Module))
     throw py::type_error("a " + type_name(self) + " cannot be pickled or copied alone: copy the model that it is a part of");
+  for (const char* name : {"__getstate__", "__setstate__"})
+    if (PyFunction_Check(py::getattr(py::type::of(self), name, py::none()).ptr()))
+      throw py::type_error("a " + type_name(self) + " cannot be pickled or copied: its own " + name +
+                           " would lose the parts, leave it out");
   py::dict buffers;  // of Python attributes, and whether they are saved
   const NamedTensors saved = module.named_state();
   for (const std::string& name : own_names(module.named_buffers(), attributes)) buffers[py::str(name)] = has_name(saved, name);
@@ -263,7 +297,8 @@ py::tuple reduce(const py::object& self) {
       tensors[py::str(name)] = to_python(x);  // its buffers are among the arguments
   const py::dict state(arg("attributes") = attributes.attr("copy")(),
                        arg("parameters") = own_names(module.named_parameters(), attributes), arg("buffers") = buffers,
-                       arg("tensors") = tensors, arg("tied") = tied_names(module), arg("training") = module.training());
+                       arg("tensors") = tensors, arg("tied") = tied_names(module), arg("training") = module.training(),
+                       arg("modes") = modes_below(self));
   return py::make_tuple(py::module_::import("glade._pickle").attr("make_module"), py::make_tuple(py::type::of(self), arguments),
                         state);
 }
@@ -294,8 +329,7 @@ void set_state(const py::object& self, const py::dict& state) {
     const auto name = py::reinterpret_borrow<py::str>(item);
     Tensor x = attributes[name].cast<Tensor>();
     const bool requires_grad = x.requires_grad();
-    (module.*remove)(name);
-    (module.*add_parameter)(name, x, nullptr);
+    (module.*set_parameter)(name, x);
     x.set_requires_grad(requires_grad);
   }
   for (const auto& [name, persistent] : state["buffers"].cast<py::dict>())
@@ -304,6 +338,13 @@ void set_state(const py::object& self, const py::dict& state) {
   for (const Names& names : state["tied"].cast<std::vector<Names>>()) {
     const Tensor first = owner_of(self, names[0]).attr(names[0].substr(names[0].rfind('.') + 1).c_str()).cast<Tensor>();
     for (const std::string& name : names) assign(self, name, first);
+  }
+  if (!state.contains("modes")) return;  // pickled by an older version
+  for (const py::handle item : state["modes"]) {
+    const auto [path, training, recompute] = item.cast<std::tuple<std::string, bool, bool>>();
+    const py::object below = at_path(self, path);
+    module_of(below).train(training);
+    if (recompute) below.attr("recompute") = recompute;
   }
 }
 

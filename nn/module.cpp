@@ -132,6 +132,42 @@ void Module::register_module(const std::string& name, Module& module) {
   modules_.emplace_back(name, &module);
 }
 
+void Module::set_parameter(const std::string& name, Tensor value) {
+  if (part(name) != Part::parameter) {
+    unregister(name);
+    register_parameter(name, std::move(value));
+    return;
+  }
+  value.set_requires_grad();
+  *std::ranges::find(parameters_, name, &Entry::name) = {name, std::move(value), nullptr};
+}
+
+void Module::set_buffer(const std::string& name, Tensor value, bool persistent) {
+  if (const auto found = std::ranges::find(buffers_, name, &Entry::name); found != buffers_.end()) {
+    *found = {name, std::move(value), nullptr, persistent};
+    return;
+  }
+  unregister(name);
+  register_buffer(name, std::move(value), persistent);
+}
+
+void Module::set_module(const std::string& name, Module& module) {
+  if (module.contains(*this)) fail<ValueError>("Module: '{}' would be a part of itself", name);
+  if (const auto found = std::ranges::find(modules_, name, &std::pair<std::string, Module*>::first); found != modules_.end()) {
+    found->second = &module;
+    return;
+  }
+  unregister(name);
+  register_module(name, module);
+}
+
+Module::Part Module::part(const std::string& name) const {
+  if (std::ranges::find(parameters_, name, &Entry::name) != parameters_.end()) return Part::parameter;
+  if (std::ranges::find(modules_, name, &std::pair<std::string, Module*>::first) != modules_.end()) return Part::module;
+  const auto buffer = std::ranges::find(buffers_, name, &Entry::name);
+  return buffer == buffers_.end() ? Part::none : buffer->is_saved ? Part::buffer : Part::unsaved_buffer;
+}
+
 void Module::unregister(const std::string& name) {
   const auto has_name = [&](const Entry& entry) { return entry.name == name; };
   std::erase_if(parameters_, has_name);
@@ -142,10 +178,7 @@ void Module::unregister(const std::string& name) {
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find_first_of("./") != std::string::npos)
     fail<ValueError>("Module: name '{}' is empty or contains '.' or '/'", name);
-  const bool is_taken = std::ranges::count(parameters_, name, &Entry::name) + std::ranges::count(buffers_, name, &Entry::name) +
-                            std::ranges::count(modules_, name, &std::pair<std::string, Module*>::first) >
-                        0;
-  if (is_taken) fail<ValueError>("Module: name '{}' is taken", name);
+  if (part(name) != Part::none) fail<ValueError>("Module: name '{}' is taken", name);
 }
 
 bool Module::contains(const Module& other) const {

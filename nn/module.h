@@ -76,8 +76,16 @@ class Module {
   /// Registers a submodule, which must live as long as this module: a member, or what a member owns. ValueError for a name as
   /// above, and for a module that contains this one.
   void register_module(const std::string& name, Module& module);
+  /// The same for names that may be taken: what has the name is replaced in its place, or forgotten if it is of another kind.
+  void set_parameter(const std::string& name, Tensor value);
+  void set_buffer(const std::string& name, Tensor value, bool persistent = true);  ///< As set_parameter.
+  void set_module(const std::string& name, Module& module);                        ///< As set_parameter.
   /// Forgets what is registered under a name, if anything.
   void unregister(const std::string& name);
+
+  /// The kinds of what is registered.
+  enum class Part { none, parameter, buffer, unsaved_buffer, module };
+  Part part(const std::string& name) const;  ///< What is registered under a name in this module itself.
 
  private:
   void check_name(const std::string& name) const;

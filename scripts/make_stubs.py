@@ -164,7 +164,8 @@ def class_stub(name, cls):
             if value.fset is not None:
                 lines += [f"    @{member}.setter", f"    def {member}(self, value: {kind}) -> None: ..."]
         else:
-            lines += function(member, getattr(value, "__doc__", None), name, isinstance(value, staticmethod))
+            is_static = isinstance(value, staticmethod)  # whose own __doc__ is that of its type
+            lines += function(member, getattr(value.__func__ if is_static else value, "__doc__", None), name, is_static)
     lines += aliases(vars(cls), "    ")
     return lines if len(lines) > 1 else [lines[0] + " ..."]
 

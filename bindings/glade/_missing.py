@@ -38,7 +38,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 _LAYERS = {
     "LogSoftmax": "glade.log_softmax", "LogSigmoid": "glade.logsigmoid", "Unflatten": "x.view(...)", "LeakyReLU": "glade.maximum(x, slope * x)", "leaky_relu": "glade.maximum(x, slope * x)",
-    "ELU": "glade.where(x > 0, x, x.expm1())", "elu": "glade.where(x > 0, x, x.expm1())", "relu6": "x.clamp(0, 6)", "hardtanh": "x.clamp(-1, 1)", "glu": "a, b = x.chunk(2, -1); a * b.sigmoid()",
+    "ELU": "glade.where(x > 0, x, x.clamp(max=0).expm1())", "elu": "glade.where(x > 0, x, x.clamp(max=0).expm1())", "relu6": "x.clamp(0, 6)", "hardtanh": "x.clamp(-1, 1)", "glu": "a, b = x.chunk(2, -1); a * b.sigmoid()",
     "softsign": "x / (1 + x.abs())", "mish": "x * glade.softplus(x).tanh()", "cosine_similarity": "(F.normalize(x, dim=dim) * F.normalize(y, dim=dim)).sum(dim)", "ParameterDict": "nn.Module with parameters as attributes",
     "huber_loss": "d = (x - y).abs(); glade.where(d < 1, 0.5 * d * d, d - 0.5).mean()", "smooth_l1_loss": "d = (x - y).abs(); glade.where(d < 1, 0.5 * d * d, d - 0.5).mean()",
     "conv1d": "nn.ShortConvolution, which is causal and depthwise", "Conv1d": "nn.ShortConvolution, which is causal and depthwise", "MultiheadAttention": "F.scaled_dot_product_attention, or nn.GatedLinearAttention",

@@ -175,7 +175,9 @@ class Batch {
   void read(const std::vector<Tokens>& prompts, const std::vector<std::size_t>& rows) {
     Tokens ids, boundaries{0}, last;
     for (const std::size_t row : rows) {
-      if (!all_[row].seen.defined()) all_[row].seen = zeros({model_.model.embeddings.weight.size(0)}, {DType::boolean, kCPU});
+      // A copy: the caller's conversation stays as it was if this call fails.
+      Tensor& seen = all_[row].seen;
+      seen = seen.defined() ? clone(seen) : zeros({model_.model.embeddings.weight.size(0)}, {DType::boolean, kCPU});
       for (const std::int64_t token : prompts[row]) note(all_[row], token);
       ids.insert(ids.end(), prompts[row].begin(), prompts[row].end());
       boundaries.push_back(static_cast<std::int64_t>(ids.size()));
@@ -231,6 +233,8 @@ void check_prompts(const std::vector<Tokens>& prompts, const std::vector<Convers
     if (prompts[i].empty() && conversations[i].length == 0) fail<ValueError>("generate: prompt {} is empty", i);
     if (conversations[i].length > 0 && conversations[i].states.size() != layers)
       fail<ValueError>("generate: conversation {} has {} layers, expected {}", i, conversations[i].states.size(), layers);
+    if (const Tensor& seen = conversations[i].seen; seen.defined() && seen.numel() != classes)
+      fail<ValueError>("generate: conversation {} is of a model with {} tokens, expected {}", i, seen.numel(), classes);
     for (const std::int64_t token : prompts[i])
       if (token < 0 || token >= classes) fail<IndexError>("generate: token {} in prompt {}, expected [0, {})", token, i, classes);
   }

@@ -84,8 +84,11 @@ else:
         """A tensor over `data` (anything glade.as_tensor takes) that a module it is set on takes for a parameter.
 
         What it makes is a Tensor; isinstance(x, nn.Parameter) asks whether x requires a gradient and is no result of operations.
-        DTypeError for data that are not floating-point.
+        DTypeError for data that are not floating-point. ValueError for requires_grad=False: a module would take that for any tensor;
+        set requires_grad_(False) once the parameter is an attribute.
         """
 
         def __new__(cls, data, requires_grad=True):
-            return _as_tensor(data).detach().requires_grad_(requires_grad)
+            if not requires_grad:
+                raise ValueError("Parameter: requires_grad is False: set the parameter on a module first, then call requires_grad_(False)")
+            return _as_tensor(data).detach().requires_grad_()

@@ -12,7 +12,6 @@ class ModuleList(Module):
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
-        self._items: list[Module] = []
         self.extend(modules)
 
     def append(self, module: Module) -> "ModuleList":
@@ -21,11 +20,11 @@ class ModuleList(Module):
 
     def extend(self, modules: Iterable[Module]) -> "ModuleList":
         """Adds modules at the end and returns the list. TypeError for anything else."""
-        return self._set([*self._items, *modules])
+        return self._set([*self.children(), *modules])
 
     def insert(self, index: int, module: Module) -> None:
         """Puts a module before that of the index; those behind it are renamed."""
-        items = list(self._items)
+        items = self.children()
         items.insert(index, module)
         self._set(items)
 
@@ -33,25 +32,25 @@ class ModuleList(Module):
         for module in items:
             if not isinstance(module, Module):
                 raise TypeError(f"ModuleList: expected a module, got {type(module).__name__}")
+        before = self.children()
         for i, module in enumerate(items):
-            if i >= len(self._items) or self._items[i] is not module:
+            if i >= len(before) or before[i] is not module:
                 setattr(self, str(i), module)
-        self._items = items
         return self
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.children())
 
     def __getitem__(self, index: int | slice) -> Any:
-        return ModuleList(self._items[index]) if isinstance(index, slice) else self._items[index]
+        return ModuleList(self.children()[index]) if isinstance(index, slice) else self.children()[index]
 
     def __setitem__(self, index: int, module: Module) -> None:
-        items = list(self._items)
+        items = self.children()
         items[index] = module
         self._set(items)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
+        return iter(self.children())
 
 
 class ModuleDict(Module):
@@ -65,8 +64,10 @@ class ModuleDict(Module):
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
-        self._items: dict[str, Module] = {}
         self.update(modules or {})
+
+    def _children(self) -> dict[str, Module]:
+        return dict(self.named_children())
 
     def update(self, modules: Mapping[str, Module]) -> None:
         """Sets several modules."""
@@ -76,16 +77,16 @@ class ModuleDict(Module):
     def __setitem__(self, name: str, module: Module) -> None:
         if not isinstance(module, Module):
             raise TypeError(f"ModuleDict: expected a module, got {type(module).__name__}")
-        if name not in self._items and hasattr(type(self), name):
+        if name not in self._children() and hasattr(type(self), name):
             raise ValueError(f"ModuleDict: '{name}' is the name of a method")
         setattr(self, name, module)
-        self._items[name] = module
 
     def __getitem__(self, name: str) -> Any:
-        return self._items[name]
+        return self._children()[name]
 
     def __delitem__(self, name: str) -> None:
-        del self._items[name]
+        if name not in self._children():
+            raise KeyError(name)
         delattr(self, name)
 
     def pop(self, name: str) -> Any:
@@ -95,25 +96,25 @@ class ModuleDict(Module):
         return module
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._children())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
+        return iter(self._children())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._items
+        return name in self._children()
 
     def keys(self) -> Iterable[str]:
         """The names."""
-        return self._items.keys()
+        return self._children().keys()
 
     def values(self) -> Iterable[Any]:
         """The modules."""
-        return self._items.values()
+        return self._children().values()
 
     def items(self) -> Iterable[tuple[str, Any]]:
         """(name, module) pairs."""
-        return self._items.items()
+        return self._children().items()
 
 
 class ParameterList(Module):
@@ -190,9 +191,10 @@ class Sequential(Module):
             if hasattr(type(self), name):
                 raise ValueError(f"Sequential: '{name}' is the name of a method")
             setattr(self, name, part)
-        elif not callable(part):
+        elif callable(part):
+            self._names, self._parts = (*self._names, name), (*self._parts, part)
+        else:
             raise TypeError(f"Sequential: expected modules and functions, got {type(part).__name__}")
-        self._names, self._parts = (*self._names, name), (*self._parts, part)
 
     def append(self, part: Callable[[Tensor], Tensor]) -> "Sequential":
         """Adds a module or a function at the end, named by its number or the next free one, and returns the module. TypeError for
@@ -202,6 +204,22 @@ class Sequential(Module):
             number += 1
         self._add(str(number), part)
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if not isinstance(value, Module):
+            return
+        if name in self._names:
+            at = self._names.index(name)
+            self._parts = (*self._parts[:at], value, *self._parts[at + 1 :])
+        else:
+            self._names, self._parts = (*self._names, name), (*self._parts, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        if name in self._names:
+            at = self._names.index(name)
+            self._names, self._parts = self._names[:at] + self._names[at + 1 :], self._parts[:at] + self._parts[at + 1 :]
 
     def forward(self, x: Tensor) -> Tensor:
         """The last part's result."""
