@@ -74,7 +74,7 @@ def _random(seed: int | None) -> np.random.Generator:
 
 
 def random_split(dataset: Any, lengths: Sequence[float], seed: int | None = None) -> list[Subset]:
-    """Subsets of these lengths, or shares of 1, with items at random. ValueError unless they add up to the data set's length."""
+    """Subsets of these lengths, or shares of 1, with items at random. ValueError unless none is negative and they add up to the data set's length."""
     count = len(dataset)
     if abs(sum(lengths) - 1) < 1e-9 and any(isinstance(length, float) for length in lengths):
         sizes = [int(length * count) for length in lengths]
@@ -82,7 +82,7 @@ def random_split(dataset: Any, lengths: Sequence[float], seed: int | None = None
             sizes[i % len(sizes)] += 1
     else:
         sizes = [int(length) for length in lengths]
-    if sum(sizes) != count:
+    if sum(sizes) != count or min(sizes, default=0) < 0:
         raise _ValueError(f"random_split: lengths are {list(lengths)}, expected a sum of {count} or shares of 1")
     order = _random(seed).permutation(count).tolist()
     ends = itertools.accumulate(sizes)

@@ -102,6 +102,10 @@ Tensor Decoder::forward(const Tensor& ids, AttentionStates* states, const Tensor
     if (states->size() != layers.size())
       fail<ValueError>("CausalLM: {} states, expected one for each of {} layers", states->size(), layers.size());
   }
+  const DType weights = embeddings.weight.dtype(), expected = dtype_ == DType::float64 ? DType::float64 : DType::float32;
+  if (weights != expected)
+    fail<DTypeError>("CausalLM: the weights are {}, expected {}: the config's dtype, {}, is that of what is computed from them",
+                     weights, expected, dtype_);
   // Read from a GPU once, not by every layer.
   const Tensor borders = cu_seqlens.defined() ? to_data(cu_seqlens, kCPU) : cu_seqlens;
   Tensor x = after(0, glade::to(embeddings(before(0, ids)), dtype_));

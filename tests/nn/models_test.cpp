@@ -120,6 +120,13 @@ TEST_P(Models, GreedyGenerationEqualsTheArgmaxOfWholeForwards) {
   }
 }
 
+TEST_P(Models, SayWhichDTypeTheirWeightsNeed) {
+  GLAForCausalLM model(small_gla());
+  model.to(DType::bfloat16);
+  EXPECT_TRUE(throws_with<DTypeError>([&] { model.forward(Tensor::from_vector<std::int64_t>({1}, {1, 1})); },
+                                      "the weights are bfloat16, expected float32"));
+}
+
 TEST_P(Models, Bfloat16ActivationsTrainFloat32Weights) {
   for (GLAConfig config : {small_gla(), convolving_gla()}) {
     manual_seed(1);

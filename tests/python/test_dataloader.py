@@ -126,6 +126,8 @@ def test_parts_of_data():
     assert [len(part) for part in random_split(data, [0.75, 0.25])] == [8, 2]
     with pytest.raises(glade.ValueError, match="expected a sum of 10"):
         random_split(data, [5, 3])
+    with pytest.raises(ValueError, match="lengths are"):
+        random_split(data, [12, -2])
 
 
 def test_arguments():

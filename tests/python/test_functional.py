@@ -156,6 +156,8 @@ def test_orders_of_arguments(rng):
     assert F.embedding(ids, weight).tolist() == [to_numpy(weight)[[0, 2]].tolist()]
     rows = nn.Parameter(weight)
     F.embedding(ids, rows, padding_idx=-1).sum().backward()
+    with pytest.raises(IndexError, match="padding_idx is -9"):
+        F.embedding(ids, rows, padding_idx=-9)
     assert rows.grad.sum(1).tolist() == [4, 0, 0]
     assert F.one_hot(ids).tolist() == [[[1, 0, 0], [0, 0, 1]]] and F.one_hot(ids, 4).shape == (1, 2, 4)
     values = to_numpy(x)

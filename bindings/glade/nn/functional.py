@@ -41,6 +41,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of weight [n, d] for int64 or int32 indices of any shape; no gradient flows to row padding_idx."""
+    if padding_idx is not None and padding_idx < -len(weight):
+        raise glade.IndexError(f"embedding: padding_idx is {padding_idx}, expected one of {len(weight)} rows")
     row = -1 if padding_idx is None else padding_idx + len(weight) if padding_idx < 0 else padding_idx
     return glade.embedding(weight=weight, indices=input, padding_idx=row)
 
