@@ -17,17 +17,27 @@ Tensor with_grad(Tensor x, bool requires_grad) {
   return x;
 }
 
+/// ValueError for numbers that a type of integers cannot hold, among them infinities and NaN.
+void check_integers(const Tensor& values, DType dtype) {
+  if (is_integral(values.dtype())) {
+    for (const std::int64_t number : to_data(values, DType::int64).to_vector<std::int64_t>()) check_fits("tensor", number, dtype);
+  } else {
+    for (const double number : to_data(values, DType::float64).to_vector<double>()) check_fits("tensor", number, dtype);
+  }
+}
+
 /// What nested lists and other data mean: NumPy reads them, and Python's floats become float32.
 Tensor read_data(const py::object& data, const std::optional<DType>& dtype) {
-  if (const auto number = scalar_from(data.ptr()))
+  const auto number = scalar_from(data.ptr());
+  if (number && !dtype && py::hasattr(data, "dtype"))  // NumPy's, which may be Python floats too
+    return tensor_from_array(py::module_::import("numpy").attr("asarray")(data));
+  if (number)
     return full({}, *number,
                 {dtype.value_or(PyFloat_Check(data.ptr()) ? DType::float32 : number->promoted(DType::boolean)), kCPU});
   const Tensor array = tensor_from_array(data);
   if (array.defined()) return dtype ? to_data(array, *dtype) : array;
   const Tensor values = tensor_from_array(py::module_::import("numpy").attr("asarray")(data));
-  if (dtype && is_integral(values.dtype()))
-    for (const std::int64_t number : to_data(values, DType::int64).to_vector<std::int64_t>())
-      check_fits("tensor", number, *dtype);
+  if (dtype && is_integral(*dtype) && *dtype != DType::boolean) check_integers(values, *dtype);
   return to_data(values, dtype.value_or(values.dtype() == DType::float64 ? DType::float32 : values.dtype()));
 }
 

@@ -354,6 +354,7 @@ int set_item(PyObject* self, PyObject* key, PyObject* value) {
           throw DTypeError("index: " + std::string(dtype_name(source.dtype())) + " values would be truncated in a tensor of " +
                            std::string(dtype_name(x.dtype())));
         py::gil_scoped_release unlocked;
+        while (source.ndim() > 0 && source.size(0) == 1) source = select(source, 0, 0);  // changes nothing in broadcasting
         assign(x, items, source);
         return 0;
       },

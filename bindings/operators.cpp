@@ -63,69 +63,86 @@ const Tensor& replace(const char* operation, const Tensor& x, const Tensor& resu
 }
 
 struct Add {
+  static constexpr const char* kInPlace = "+=";
   static Tensor apply(const auto& a, const auto& b) { return a + b; }
   static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return add_(x, y); }
 };
 struct Subtract {
+  static constexpr const char* kInPlace = "-=";
   static Tensor apply(const auto& a, const auto& b) { return a - b; }
   static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return add_(x, y, -1); }
 };
 struct Multiply {
+  static constexpr const char* kInPlace = "*=";
   static Tensor apply(const auto& a, const auto& b) { return a * b; }
   static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return multiply_(x, y); }
 };
 struct Divide {
+  static constexpr const char* kInPlace = "/=";
   static Tensor apply(const auto& a, const auto& b) { return a / b; }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("/=", x, divide(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, divide(x, y)); }
 };
 struct Power {
+  static constexpr const char* kInPlace = "**=";
   static Tensor apply(const auto& a, const auto& b) { return power(a, b); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("**=", x, power(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, power(x, y)); }
 };
 struct FloorDivide {
+  static constexpr const char* kInPlace = "//=";
   static Tensor apply(const auto& a, const auto& b) { return floor_divide(a, b); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("//=", x, floor_divide(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, floor_divide(x, y)); }
 };
 struct Remainder {
+  static constexpr const char* kInPlace = "%=";
   static Tensor apply(const auto& a, const auto& b) { return remainder(a, b); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("%=", x, remainder(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, remainder(x, y)); }
 };
 struct And {
+  static constexpr const char* kInPlace = "&=";
   static Tensor apply(const Tensor& a, const auto& b) { return bitwise_and(a, b); }
   static Tensor apply(Scalar a, const Tensor& b) { return bitwise_and(b, a); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("&=", x, bitwise_and(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, bitwise_and(x, y)); }
 };
 struct Or {
+  static constexpr const char* kInPlace = "|=";
   static Tensor apply(const Tensor& a, const auto& b) { return bitwise_or(a, b); }
   static Tensor apply(Scalar a, const Tensor& b) { return bitwise_or(b, a); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("|=", x, bitwise_or(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, bitwise_or(x, y)); }
 };
 struct Xor {
+  static constexpr const char* kInPlace = "^=";
   static Tensor apply(const Tensor& a, const auto& b) { return bitwise_xor(a, b); }
   static Tensor apply(Scalar a, const Tensor& b) { return bitwise_xor(b, a); }
-  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace("^=", x, bitwise_xor(x, y)); }
+  static const Tensor& apply_in_place(const Tensor& x, const Tensor& y) { return replace(kInPlace, x, bitwise_xor(x, y)); }
 };
 
 PyObject* raise_to(PyObject* base, PyObject* exponent, PyObject* modulus) {
   return modulus == Py_None ? binary<Power>(base, exponent) : not_implemented();
 }
 
-/// x op= y. Where the tape is to record it, x = x op y makes a new tensor; a leaf that requires a gradient is refused by
-/// the in-place operation.
+/// Whether a tensor of this type holds a number beside it as kernels compute with it. Others would round or change it first.
+bool is_wide(DType dtype) { return dtype == DType::float32 || dtype == DType::float64; }
+
+/// x op= y, rounded once. Where the tape is to record it, x = x op y makes a new tensor; a leaf that requires a gradient is
+/// refused by the in-place operation.
 template <class Op>
 PyObject* in_place(PyObject* self, PyObject* other) {
   return guarded([&]() -> PyObject* {
     const Tensor& x = tensor_of(self);
     Tensor y;
+    const auto number = is_tensor(other) ? std::nullopt : scalar_from(other);
     if (is_tensor(other)) y = tensor_of(other);
-    else if (const auto number = scalar_from(other)) y = full({}, *number, {number->promoted(x.dtype()), x.device()});
+    else if (number) y = full({}, *number, {number->promoted(x.dtype()), x.device()});
     else y = tensor_from_array(other);
     if (!y.defined()) return not_implemented();
     if (GradMode::enabled() && ((x.requires_grad() && !x.is_leaf()) || (!x.requires_grad() && y.requires_grad())))
       return binary<Op>(self, other);
     {
       py::gil_scoped_release unlocked;
-      Op::apply_in_place(x, y);
+      if (number && !is_wide(x.dtype())) replace(Op::kInPlace, x, Op::apply(x.detach(), *number));
+      else if (is_floating(x.dtype()) && promote(x.dtype(), y.dtype()) != x.dtype())
+        replace(Op::kInPlace, x, Op::apply(x.detach(), y));
+      else Op::apply_in_place(x, y);
     }
     Py_INCREF(self);
     return self;

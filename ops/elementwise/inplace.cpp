@@ -88,6 +88,8 @@ const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
 
 const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha) {
   const Tensor source = checked_source("add_", x, y);
+  if (alpha.promoted(x.dtype()) != x.dtype())
+    fail<DTypeError>("add_: {} times {} does not stay {}", x.dtype(), alpha.real(), x.dtype());
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), add_scaled, x, x, source, alpha);
   return x;

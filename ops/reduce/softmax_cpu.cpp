@@ -32,9 +32,9 @@ void softmax_rows(SoftmaxForm form, const Tensor& input, T* result) {
     for (std::int64_t i = 0; i < n; ++i) buffer[i] = math::exp(Acc(x[i]) - shift);
     const double sum = sum_run<Acc>(n, [&](std::int64_t i) { return buffer[i]; });
     if (form == SoftmaxForm::log) {
-      const Acc total = shift + static_cast<Acc>(std::log(sum));
+      const auto log_sum = static_cast<Acc>(std::log(sum));  // apart from the shift, beside which it may be small
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) y[i] = T(Acc(x[i]) - total);
+      for (std::int64_t i = 0; i < n; ++i) y[i] = T(Acc(x[i]) - shift - log_sum);
     } else {
       const auto scale = static_cast<Acc>(1 / sum);
 #pragma GCC ivdep

@@ -208,3 +208,15 @@ def test_nothing_is_written_to_no_elements(device):
     x[:, 4:] = 1
     with pytest.raises(ValueError, match="is expanded"):
         x[:, 3:] = 1
+
+
+def test_values_may_have_leading_dimensions_of_size_one():
+    x, y = glade.zeros(3), glade.zeros(2, 3)
+    x[0] = glade.tensor([5.0])
+    y[0] = glade.ones(1, 3)
+    y[[1]] = glade.ones(1, 1, 3) * 2
+    assert x.tolist() == [5, 0, 0] and y.tolist() == [[1, 1, 1], [2, 2, 2]]
+    z, value = glade.zeros(2, 3, requires_grad=True) * 1, glade.ones(1, 3, requires_grad=True)
+    z[0] = value
+    z.sum().backward()
+    assert value.grad.tolist() == [[1, 1, 1]]

@@ -191,3 +191,46 @@ def test_random_operations_beside_pytorch():
         assert " cases, 0 differ" in done.stdout
     else:
         assert (done.returncode, done.stderr) == (1, "operations.py: needs PyTorch, whose results it expects\n")
+
+
+def test_operators_in_place_round_once():
+    numbers = np.random.default_rng(0).normal(size=1000).astype("f4")
+    x, y = glade.tensor(numbers).bfloat16(), glade.tensor(numbers[::-1].copy())
+    for operation in ("mul", "truediv", "add", "sub", "pow"):
+        for other in (0.99, 3, y):
+            a, b = x.abs(), x.abs()
+            expected = getattr(a, f"__{operation}__")(other).bfloat16()
+            b = getattr(b, f"__i{operation}__")(other)
+            assert b.dtype == glade.bfloat16 and glade.allclose(b, expected, rtol=0, atol=0, equal_nan=True), (operation, other)
+    n = glade.tensor([5, 2])
+    for change in (lambda: n.__ipow__(-1), lambda: n.__ifloordiv__(0), lambda: n.__imod__(0)):
+        with pytest.raises(ValueError):
+            change()
+    with pytest.raises(glade.DTypeError, match="add_: int64 times 0.5 does not stay int64"):
+        n.add_(n.clone(), alpha=0.5)
+    assert n.tolist() == [5, 2]
+
+
+def test_log_softmax_of_large_logits():
+    x = glade.tensor([1e6, 1e6, 1e6], requires_grad=True)
+    y = glade.log_softmax(x, 0)
+    np.testing.assert_allclose(y.tolist(), [-np.log(3)] * 3, rtol=1e-6)
+    y[0].backward()
+    np.testing.assert_allclose(x.grad.tolist(), [2 / 3, -1 / 3, -1 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 1.5, 3])
+def test_norms_of_zeros_have_gradients(p):
+    zeros, mixed = glade.tensor([0.0, 0.0], requires_grad=True), glade.tensor([0.0, 2.0], requires_grad=True)
+    zeros.norm(p).backward()
+    mixed.norm(p).backward()
+    assert zeros.norm(p).item() == 0 and zeros.grad.tolist() == [0, 0]
+    np.testing.assert_allclose(mixed.grad.tolist(), [0, 1], rtol=1e-5)
+
+
+def test_numbers_keep_their_meaning():
+    for values in ([1e10], [float("nan")], [float("inf")], [-3e9]):
+        with pytest.raises(ValueError, match="does not fit in int32"):
+            glade.tensor(values, dtype=glade.int32)
+    assert glade.tensor([2.7, -2.7], dtype=glade.int32).tolist() == [2, -2]
+    assert glade.tensor(np.float64(1.5)).dtype == glade.float64 and glade.tensor(1.5).dtype == glade.float32
