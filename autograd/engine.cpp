@@ -136,7 +136,8 @@ class Pass {
   Matrices::iterator find_matrix(const Node* node) { return std::ranges::find(matrices_, node, &Matrices::value_type::first); }
 
   [[gnu::noinline]] void call_hooks(Node* node, Tensors& gradients) {
-    for (const Node::OutputHook& hook : node->hooks()) {
+    const auto hooks = node->hooks();  // one may remove itself or add others
+    for (const Node::OutputHook& hook : hooks) {
       Tensor& gradient = gradients[hook.output];
       if (!gradient.defined()) continue;
       RunScope scope(running, create_graph_);

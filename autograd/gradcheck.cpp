@@ -110,11 +110,9 @@ bool gradgradcheck(const std::function<Tensors(const Tensors&)>& function, const
   };
   // The differences are taken of first gradients, which need the tape: recording stays on inside.
   auto recorded = [&gradients](const Tensors& at) {
-    const bool enabled = GradMode::enabled();
+    const NoGradGuard as_before;  // puts back what was, also where the function throws
     GradMode::set_enabled(true);
-    Tensors result = gradients(at);
-    GradMode::set_enabled(enabled);
-    return result;
+    return gradients(at);
   };
   return gradcheck(recorded, inputs, options);
 }

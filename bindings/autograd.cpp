@@ -50,7 +50,10 @@ std::uint64_t register_hook(const Tensor& x, const py::object& function) {
   return x.register_hook([callback = Callback(function)](const Tensor& gradient) {
     const py::gil_scoped_acquire locked;
     const py::object result = callback.get()(to_python(gradient));
-    return result.is_none() ? Tensor{} : tensors_from(result, "hook")[0];
+    if (!result.is_none() && !is_tensor(result.ptr()))
+      throw py::type_error("hook: it returned a " + py::str(py::type::of(result).attr("__name__")).cast<std::string>() +
+                           ", expected a tensor or None");
+    return result.is_none() ? Tensor{} : tensor_of(result.ptr());
   });
 }
 
@@ -72,17 +75,22 @@ Tensors record_function(const Tensors& inputs, Tensors outputs, const Tensors& s
   }
   for (Tensor& y : outputs)
     if (std::ranges::any_of(inputs, [&](const Tensor& x) { return y.is_same(x); })) y = y.detach();
-  autograd::record("Function", outputs, inputs,
-                   [callback = Callback(backward), kept = std::move(kept), check = autograd::GradientCheck(inputs)](
-                       const autograd::Node& node, const Tensors& gradients) {
-                     constexpr const char* kWho = "Function.backward";
-                     Tensors values;
-                     for (const autograd::SavedTensor& x : kept) values.push_back(x.get());
-                     const py::gil_scoped_acquire locked;
-                     Tensors results = tensors_from(callback.get()(tuple_of(values), tuple_of(gradients)), kWho);
-                     check(kWho, node, results);
-                     return results;
-                   });
+  struct State {
+    Callback callback;
+    std::vector<autograd::SavedTensor> kept;
+    autograd::GradientCheck check;
+  };
+  auto state = std::make_shared<State>(State{Callback(backward), std::move(kept), autograd::GradientCheck(inputs)});
+  autograd::record("Function", outputs, inputs, [state](const autograd::Node& node, const Tensors& gradients) {
+    constexpr const char* kWho = "Function.backward";
+    const auto own = state;  // the function may run a backward pass that ends this node
+    Tensors values;
+    for (const autograd::SavedTensor& x : own->kept) values.push_back(x.get());
+    const py::gil_scoped_acquire locked;
+    Tensors results = tensors_from(own->callback.get()(tuple_of(values), tuple_of(gradients)), kWho);
+    own->check(kWho, node, results);
+    return results;
+  });
   return outputs;
 }
 

@@ -11,6 +11,29 @@ namespace glade {
 
 namespace {
 
+/// The bytes from x's first element in memory to behind its last.
+std::pair<const std::byte*, const std::byte*> extent(const Tensor& x) {
+  std::int64_t first = 0, last = 0;
+  for (int d = 0; d < x.ndim(); ++d) {
+    const std::int64_t distance = x.strides()[d] * (x.shape()[d] - 1);
+    (distance < 0 ? first : last) += distance;
+  }
+  const auto* data = static_cast<const std::byte*>(x.raw_data());
+  const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
+  return {data + first * size, data + (last + 1) * size};
+}
+
+}  // namespace
+
+bool share_memory(const Tensor& a, const Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0 || a.device() != b.device()) return false;
+  const auto [a_begin, a_end] = extent(a);
+  const auto [b_begin, b_end] = extent(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
+namespace {
+
 void check_source(const char* operation, const Tensor& source) {
   if (!source.defined()) fail<ValueError>("{}: the source is undefined", operation);
   if (GradMode::enabled() && source.requires_grad())
@@ -28,28 +51,13 @@ void check_target(const char* operation, const Tensor& x) {
                         operation);
 }
 
-/// The bytes from x's first element in memory to behind its last.
-std::pair<const std::byte*, const std::byte*> extent(const Tensor& x) {
-  std::int64_t first = 0, last = 0;
-  for (int d = 0; d < x.ndim(); ++d) {
-    const std::int64_t distance = x.strides()[d] * (x.shape()[d] - 1);
-    (distance < 0 ? first : last) += distance;
-  }
-  const auto* data = static_cast<const std::byte*>(x.raw_data());
-  const auto size = static_cast<std::int64_t>(dtype_size(x.dtype()));
-  return {data + first * size, data + (last + 1) * size};
-}
-
 /// A source that can be read while the target is written, element by element in any order: itself, or a copy where both share
 /// memory otherwise than element on element.
 Tensor apart_from(const Tensor& x, const Tensor& source) {
-  if (source.storage() != x.storage() || x.numel() == 0) return source;
   if (source.raw_data() == x.raw_data() && source.dtype() == x.dtype() && source.shape() == x.shape() &&
       source.strides() == x.strides())
     return source;
-  const auto [x_begin, x_end] = extent(x);
-  const auto [begin, end] = extent(source);
-  return end <= x_begin || x_end <= begin ? source : clone(source);
+  return share_memory(x, source) ? clone(source) : source;
 }
 
 /// Checks both operands and brings the source to the target's dtype, apart from it.

@@ -9,6 +9,9 @@
 
 namespace glade {
 
+/// Whether the ranges of memory that two tensors lie in overlap, be it memory of one or of several owners.
+bool share_memory(const Tensor& a, const Tensor& b);
+
 /// What every in-place operation asks of its target and sources, for those that compute apart and copy_().
 void check_in_place(const char* operation, const Tensor& x, std::initializer_list<const Tensor*> sources = {});
 

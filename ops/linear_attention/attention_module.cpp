@@ -130,7 +130,9 @@ Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator)
   const auto gate = [&](const Shape& shape) {  // as in trained models
     return to_data(logsigmoid(normal(shape, 0, 1, wide, generator)) / 16, p.dtype);
   };
-  const std::int64_t B = p.packed ? 1 : p.sequences, T = p.packed ? p.sequences * p.length : p.length;
+  // Packed sequences all have the mean length, by which tunings are kept.
+  const std::int64_t length = p.packed ? std::max<std::int64_t>(mean_length(p), 1) : p.length;
+  const std::int64_t B = p.packed ? 1 : p.sequences, T = p.packed ? p.sequences * length : length;
   Tensors inputs{random({B, T, p.heads, p.K}), random({B, T, p.kv_heads, p.K}), random({B, T, p.kv_heads, p.V})};
   inputs.push_back(p.g ? gate({B, T, p.heads}) : Tensor());
   inputs.push_back(p.gk ? gate({B, T, p.heads, p.K}) : Tensor());
@@ -140,7 +142,7 @@ Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator)
       if (x.defined()) x.set_requires_grad();
   inputs.push_back(p.g_gamma ? lightning_g_gamma(p.heads, 1, 8, p.device, p.dtype == DType::float64 ? p.dtype : DType::float32)
                              : Tensor());
-  inputs.push_back(p.packed ? arange(0, T + 1, p.length) : Tensor());
+  inputs.push_back(p.packed ? arange(0, T + 1, length) : Tensor());
   return inputs;
 }
 

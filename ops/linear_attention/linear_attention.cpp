@@ -8,6 +8,7 @@
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/linear_attention/arguments.h>
 #include <glade/ops/linear_attention/attention_module.h>
 #include <glade/ops/linear_attention/exchange.h>
@@ -235,6 +236,9 @@ Tensor recurrent_step_(const Tensor& state, const Tensor& query, const Tensor& k
     if (!(out.shape() == output_shape(query, value)) || !out.is_contiguous())
       fail<ShapeError>("recurrent_step_: out is {}: expected a row-major {}", out.shape(), output_shape(query, value));
     if (out.dtype() != query.dtype()) fail<DTypeError>("recurrent_step_: out is {}, query is {}", out.dtype(), query.dtype());
+    for (const Tensor* x : {&state, &query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv})
+      if (x->defined() && share_memory(out, *x))
+        fail<ValueError>("recurrent_step_: out shares memory with another argument, which is read while it is written");
     out.storage()->bump_version();
   } else {
     o = empty(output_shape(query, value), query.options());

@@ -59,10 +59,11 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
   // segments do not pay, unless the caller asks for them.
   constexpr std::int64_t kShortest = 256;  // tokens: a multiple of every tile of the kernel
   const std::int64_t idle = p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks, 1);
-  const std::int64_t most = p.length / kShortest, own = std::min(idle, most) < 3 ? 1 : std::min(idle, most);
+  const std::int64_t most = std::min<std::int64_t>(p.length / kShortest, kMostBlocks),
+                     own = std::min(idle, most) < 3 ? 1 : std::min(idle, most);
   const std::int64_t asked = std::min(config.sequence_split, p.length);
   plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
-  plan.segment_tokens = ceil_div(p.length / plan.segments, kShortest) * kShortest;
+  plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), kShortest) * kShortest;
   if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
   return plan;
 }
@@ -84,13 +85,13 @@ ChunkSegments plan_mma(const AttentionProblem& p) {
 // ---- which algorithm -----------------------------------------------------------------------------------------------
 
 /// Why kernels cannot follow a config's sizes; null if they can.
-const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const AttentionConfig& config) {
+const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const AttentionConfig& config, bool backward) {
   if (config.warps == 0 && config.sequence_split == 0) return nullptr;
   if (p.device.is_cpu()) return "sizes of kernels, which only those on CUDA have";
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool sm90 = p.gradients.any() ? supports_sm90_backward(p) : supports_chunk_sm90(p);
+  const bool sm90 = backward ? supports_sm90_backward(p) : supports_chunk_sm90(p);
   return !chunk || config.sequence_split <= 1 || sm90
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
@@ -183,7 +184,7 @@ const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
 const char* config_obstacle(const AttentionProblem& p, const AttentionConfig& config, bool backward) {
   const bool chunk = algorithm_of(p, config, backward) == Algorithm::chunk;
   if (const char* obstacle = chunk ? chunk_obstacle(p, backward) : nullptr) return obstacle;
-  return sizes_obstacle(p, chunk, config);
+  return sizes_obstacle(p, chunk, config, backward);
 }
 
 Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config, bool backward) {

@@ -182,7 +182,7 @@ std::size_t export_cache(const std::string& path) {
 
 std::size_t import_cache(const std::string& path) {
   const Content content = read(path);
-  if (!fs::exists(path)) fail<ValueError>("{}: there is no such file", path);
+  if (std::error_code ignored; !fs::exists(path, ignored)) fail<ValueError>("{}: there is no such file", path);
   if (!content.damage.empty()) fail<ValueError>("{}: {}", path, content.damage);
   std::map<std::string, Json> by_operation;
   for (const Json& entry : content.entries) by_operation[entry["key"]["operation"].get<std::string>()].push_back(entry);

@@ -4,7 +4,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
+
+#include <glade/core/interrupt.h>
 
 namespace glade::tuning {
 
@@ -12,7 +15,7 @@ namespace glade::tuning {
 class FileLock {
  public:
   explicit FileLock(const std::string& path) : descriptor_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (descriptor_ >= 0 && flock(descriptor_, LOCK_EX) != 0) {
+    if (descriptor_ >= 0 && !wait()) {
       close(descriptor_);
       descriptor_ = -1;
     }
@@ -25,6 +28,20 @@ class FileLock {
   bool held() const { return descriptor_ >= 0; }
 
  private:
+  /// Goes on after signals, but those that end long operations.
+  bool wait() {
+    while (flock(descriptor_, LOCK_EX) != 0) {
+      if (errno != EINTR) return false;
+      try {
+        check_interrupt();
+      } catch (...) {
+        close(descriptor_);  // as the destructor of an object that was not made will not
+        throw;
+      }
+    }
+    return true;
+  }
+
   int descriptor_;
 };
 

@@ -183,10 +183,25 @@ TEST(Plan, RefusesWhatNoKernelOffers) {
   EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g"), {.algorithm = Algorithm::recurrent, .warps = 3}, "other than 2 and 4"));
   EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g", DType::float32), {.algorithm = Algorithm::chunk, .sequence_split = 2},
                       "a sequence_split in the chunk form"));
+  // Only the backward pass lacks kernels for such segments.
+  EXPECT_EQ(plan(problem(4, 2048, 4, 128, 512, "g_gamma"), {.algorithm = Algorithm::chunk, .sequence_split = 4}).forward.kernels,
+            AttentionKernels::sm90_pass);
   AttentionProblem zero = problem(1, 64, 1, 64, 64, "g");
   zero.zero_scale = true;
   EXPECT_TRUE(refuses(zero, chunk, "a softmax_scale of 0"));
   EXPECT_EQ(kernels(zero), Names("sm90_pass", "recurrent"));
+}
+
+TEST(Plan, SplitsIntoNoMoreSegmentsThanAsked) {
+  for (const auto& [length, split] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{513, 2}, {769, 3}, {1025, 4}, {32777, 16}}) {
+    const AttentionConfig config{.algorithm = Algorithm::recurrent, .sequence_split = split};
+    const RecurrentPassPlan pass = plan(problem(1, length, 1, 64, 64, "gv"), config, config).forward.recurrent;
+    EXPECT_LE(pass.segments, split) << length;
+    EXPECT_GE(pass.segments * pass.segment_tokens, length);
+  }
+  AttentionProblem empty = problem(0, std::int64_t{1} << 40, 1, 64, 64, "gv");
+  EXPECT_NO_THROW(plan(empty, {.algorithm = Algorithm::recurrent, .sequence_split = std::int64_t{1} << 32}));
 }
 
 // ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens and reverse scans are newer --------

@@ -220,3 +220,9 @@ def test_values_may_have_leading_dimensions_of_size_one():
     z[0] = value
     z.sum().backward()
     assert value.grad.tolist() == [[1, 1, 1]]
+
+
+def test_memory_is_shared_by_address():
+    x = glade.arange(6.0)
+    x[1:] = glade.as_tensor(x.numpy()[:-1])
+    assert x.tolist() == [0, 0, 1, 2, 3, 4]

@@ -298,3 +298,59 @@ def test_threads_share_parameters():
         thread.join()
     assert not errors
     assert weight.grad.shape == (64, 64)
+
+
+def test_hooks_may_remove_themselves_and_add_others():
+    for leaf in (True, False):
+        x = glade.ones(3, requires_grad=True)
+        y = x if leaf else x * 2
+        calls = []
+
+        def first(gradient):
+            y.remove_hook(key)
+            for _ in range(20):
+                y.register_hook(lambda g: calls.append("new"))
+
+        key = y.register_hook(first)
+        y.register_hook(lambda g: calls.append("old"))
+        (y * 3).sum().backward()
+        assert calls == ["old"] and x.grad.tolist() == [3 if leaf else 6] * 3
+    y = glade.ones(3, requires_grad=True) * 2
+    for result in ((), [], [y, y], 3):
+        key = y.register_hook(lambda g: result)
+        with pytest.raises(TypeError, match="expected a tensor or None"):
+            y.sum().backward(retain_graph=True)
+        y.remove_hook(key)
+
+
+def test_functions_may_end_their_own_node():
+    class Square(glade.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x_saved,) = ctx.saved_tensors
+            if not seen:
+                seen.append(1)
+                glade.autograd.grad(other, x)
+            return gradient * 2 * x_saved
+
+    seen = []
+    x = glade.ones(3, requires_grad=True)
+    y = Square.apply(x)
+    other = y.sum()
+    y.sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_gradgradcheck_leaves_recording_as_it_was():
+    def fail(x):
+        raise ZeroDivisionError
+
+    with glade.no_grad():
+        with pytest.raises(ZeroDivisionError):
+            glade.autograd.gradgradcheck(fail, glade.ones(3, dtype="float64", requires_grad=True))
+        assert not glade.is_grad_enabled()

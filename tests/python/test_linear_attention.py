@@ -201,3 +201,14 @@ def test_packed_errors(rng):
             glade.recurrent(**{**arrays, "initial_state": None}, cu_seqlens=np.array(cu))
     with pytest.raises(TypeError):
         glade.recurrent(arrays["query"], arrays["key"], "value")
+
+
+def test_a_step_writes_over_none_of_its_arguments():
+    rows = [glade.randn(1, 3, 1, 8) for _ in range(3)]
+    state = glade.zeros(1, 1, 8, 8)
+    for out in (*rows, rows[0][:, ::1]):
+        with pytest.raises(ValueError, match="out shares memory"):
+            glade.recurrent_step_(state, *rows, out=out)
+    both = glade.randn(2, 1, 3, 1, 8)
+    expected = glade.recurrent_step_(state.clone(), both[0], *rows[1:])
+    assert glade.recurrent_step_(state, both[0], *rows[1:], out=both[1]).tolist() == expected.tolist()
