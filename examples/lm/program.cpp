@@ -66,6 +66,7 @@ void catch_interrupts() {
     const bool is_nohup = signal == SIGHUP && before.sa_handler == SIG_IGN;  // the program is to outlive its terminal
     if (!is_nohup) sigaction(signal, &action, nullptr);
   }
+  std::signal(SIGPIPE, SIG_IGN);  // Ctrl-C also ends the program that reads a pipe, and must not end this one before it saves
 }
 
 int interrupted() { return received_signal; }

@@ -30,7 +30,7 @@ void check_no_input(const std::string& option, const std::string& path, const st
 void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs);
 
 /// From here on SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is closed; not under nohup) only set what interrupted()
-/// returns. A second one ends the program at once.
+/// returns. A second one ends the program at once. A pipe that nobody reads is an error of writing, and no signal.
 void catch_interrupts();
 /// The signal that came, 0 for none.
 int interrupted();

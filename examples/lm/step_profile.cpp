@@ -8,6 +8,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "lm/program.h"
+
 namespace lm {
 
 void StepProfile::next_step() {
@@ -19,8 +21,8 @@ void StepProfile::next_step() {
 
 void StepProfile::finish() {
   if (recording_ && ++recorded_ > 0) stop();
-  if (table_) fmt::print("where the time of {} steps went\n{}the trace is in {}\n", recorded_, *table_, path_);
-  else fmt::print("the run was too short for a profile: {} is not written\n", path_);
+  write_text(stdout, table_ ? fmt::format("where the time of {} steps went\n{}the trace is in {}\n", recorded_, *table_, path_)
+                            : fmt::format("the run was too short for a profile: {} is not written\n", path_));
 }
 
 void StepProfile::stop() {

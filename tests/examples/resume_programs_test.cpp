@@ -117,6 +117,16 @@ TEST_F(ResumePrograms, ClosedTerminalsSave) {
   EXPECT_EQ(run_shell(kInspect + "model.h5 --verify").exit_code, 0);
 }
 
+TEST_F(ResumePrograms, ClosedPipesSave) {
+  const ProcessResult result =
+      run_shell("(sh -c 'echo $$ >pid; exec " + kSmall +
+                "--steps 100000 --eval-every 5 --log log.csv --save model.h5'; echo $? >code) | head -n 1 & "
+                "while [ $(cat log.csv | wc -l) -lt 3 ]; do sleep 0.05; done; sleep 1; "
+                "kill -INT $(cat pid); wait");
+  EXPECT_EQ(read_file("code"), "130\n") << result.output;
+  EXPECT_EQ(run_shell(kInspect + "model.h5 --verify").exit_code, 0);
+}
+
 TEST_F(ResumePrograms, FullDisksDoNotEndTheTraining) {
   // No file may grow over 20 KiB, as on a full disk, until the limit is lifted.
   const ProcessResult result =
