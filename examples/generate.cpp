@@ -83,6 +83,21 @@ void continue_one(const nn::models::CausalLM& model, const lm::Tokenizer& tokeni
   show(text.finish() + '\n');
 }
 
+/// Throws std::runtime_error where the model's logits are not finite.
+void continue_all(const nn::models::CausalLM& model, const lm::Tokenizer& tokenizer, const std::vector<lm::Tokens>& prompts,
+                  Options& o, bool goes_on) {
+  std::vector<Conversation> conversations(1);
+  if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, model);
+  try {
+    if (prompts.size() == 1) continue_one(model, tokenizer, prompts[0], o, o.conversation.empty() ? nullptr : &conversations);
+    else
+      for (const lm::Tokens& tokens : model.generate(prompts, o.sampling)) show(tokenizer.decode(tokens) + '\n');
+  } catch (const ValueError& error) {  // of no option: they were checked
+    throw std::runtime_error(o.model.checkpoint + ": " + error.what());
+  }
+  if (!o.conversation.empty()) nn::models::save_conversation(o.conversation, conversations[0], model);
+}
+
 int generate(Options& o) {
   const bool goes_on = !o.conversation.empty() && std::filesystem::exists(o.conversation);
   check(o, goes_on);
@@ -94,15 +109,7 @@ int generate(Options& o) {
   for (const std::string& text : o.prompts) prompts.push_back(tokenizer->encode(text));
   for (const lm::Tokens& tokens : {tokenizer->stop_tokens(), lm::stop_tokens(*model)})
     o.sampling.stop_tokens.insert(o.sampling.stop_tokens.end(), tokens.begin(), tokens.end());
-
-  if (prompts.size() > 1) {
-    for (const lm::Tokens& tokens : model->generate(prompts, o.sampling)) show(tokenizer->decode(tokens) + '\n');
-    return 0;
-  }
-  std::vector<Conversation> conversations(1);
-  if (goes_on) conversations[0] = nn::models::load_conversation(o.conversation, *model);
-  continue_one(*model, *tokenizer, prompts[0], o, o.conversation.empty() ? nullptr : &conversations);
-  if (!o.conversation.empty()) nn::models::save_conversation(o.conversation, conversations[0], *model);
+  continue_all(*model, *tokenizer, prompts, o, goes_on);
   return 0;
 }
 

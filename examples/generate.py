@@ -6,11 +6,12 @@
 
 import sys
 
+import glade
 from glade.nn import models
 
 from lm import program
 from lm.model import add_model_options, load_model, stop_tokens
-from lm.program import Parser, UsageError, check_folder, count, file_name, non_negative, positive, probability
+from lm.program import Parser, ProgramError, UsageError, check_folder, count, file_name, non_negative, positive, probability
 from lm.tokenizer import TextStream, add_tokenizer_option, open_tokenizer
 
 ALGORITHMS = ["auto", "recurrent", "chunk"]
@@ -74,11 +75,14 @@ def main():
     prompts = [tokenizer.encode(text) for text in options.prompt]
     sampling = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty", "seed")}
     sampling["stop_tokens"] = [*options.stop, *tokenizer.stop_tokens, *stop_tokens(model)]
-    if len(prompts) == 1:
-        continue_one(model, tokenizer, prompts[0], options, sampling)
-    else:
-        for tokens in model.generate(prompts, options.tokens, **sampling):
-            show(tokenizer.decode(tokens) + b"\n")
+    try:
+        if len(prompts) == 1:
+            continue_one(model, tokenizer, prompts[0], options, sampling)
+        else:
+            for tokens in model.generate(prompts, options.tokens, **sampling):
+                show(tokenizer.decode(tokens) + b"\n")
+    except glade.ValueError as error:  # of logits that are not finite: the options were checked
+        raise ProgramError(f"{options.checkpoint}: {error}") from None
     return 0
 
 

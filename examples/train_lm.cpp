@@ -134,6 +134,8 @@ class Training {
   Tensors train(const Tensors& batches);
   void validate();
   void save();
+  /// Fails, at the next agree(), where a weight is no finite number.
+  void check_weights();
   /// Calls `check`, which throws where a save has failed: training goes on.
   void check_save(const std::function<void()>& check);
   /// These two go on from a checkpoint: the weights, before they are divided, and the rest.
@@ -409,8 +411,21 @@ void Training::validate() {
   on_rank_0([&](lm::Progress& progress) { progress.add_validation(step_, of_all[0] / of_all[1]); });
 }
 
+void Training::check_weights() {
+  const NoGradGuard no_grad;
+  Tensor total = zeros({}, {DType::float32, device_});  // of differences that are 0, or nan for a weight that is not finite
+  for (const optim::ParameterGroup& group : optimizer_->groups())
+    for (const auto& [name, x] : group.parameters) total = total + sum(x - x);
+  world_.all_reduce({total}).wait();
+  on_rank_0([&](lm::Progress&) {
+    if (total.item<float>() != 0)
+      throw std::runtime_error(fmt::format("the weights after step {} are not finite: try a smaller --lr", step_));
+  });
+}
+
 void Training::save() {
-  flush();  // stops at a loss that is not finite, before the last good checkpoint is replaced
+  if (saver_) check_weights();  // the last loss is of those before the last step
+  flush();                      // stops at what is not finite, before the last good checkpoint is replaced
   if (!saver_) return;
   nn::Checkpoint checkpoint;
   checkpoint.step = step_;

@@ -307,8 +307,20 @@ class Training:
         loss, counted = distributed.all_reduce(totals).tolist()
         self.on_rank_0(lambda log: log.add_validation(self.step, loss / counted))
 
+    @glade.no_grad()
+    def check_weights(self):
+        """Fails, at the next agree(), where a weight is no finite number."""
+        total = glade.zeros((), device=self.device)  # of differences that are 0, or nan for a weight that is not finite
+        for group in self.optimizer.param_groups:
+            for x in group.params:
+                total = total + (x - x).sum()
+        if distributed.all_reduce(total).item() != 0 and self.log:
+            self.failure = ProgramError(f"the weights after step {self.step} are not finite: try a smaller --lr")
+
     def save(self):
-        self.flush()  # stops at a loss that is not finite, before the last good checkpoint is replaced
+        if self.saver:
+            self.check_weights()  # the last loss is of those before the last step
+        self.flush()  # stops at what is not finite, before the last good checkpoint is replaced
         if not self.saver:
             return
         scale = {LOSS_SCALE + name: x for name, x in self.scaler.state_dict().items()} if self.scaler else {}

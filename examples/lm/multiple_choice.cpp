@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -121,6 +122,8 @@ Metrics multiple_choice(const CausalLM& model, const Tokenizer& tokenizer, const
   auto score = scores.begin();
   for (const Question& question : questions) {
     const std::vector<double> plain(score, score + static_cast<std::ptrdiff_t>(question.choices.size()));
+    if (!std::ranges::all_of(plain, [](double x) { return std::isfinite(x); }))
+      throw std::runtime_error(question.file_and_line + ": the log-likelihood of a choice is not finite");
     std::vector<double> by_byte = plain;
     for (std::size_t i = 0; i < by_byte.size(); ++i) by_byte[i] /= static_cast<double>(question.choices[i].size());
     const auto best = [](const std::vector<double>& x) {

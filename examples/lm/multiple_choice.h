@@ -23,7 +23,7 @@ std::vector<Question> read_questions(const std::string& file);
 
 /// acc, the share of questions whose right choice has the highest log-likelihood as a continuation of the query; acc_norm, the
 /// same by log-likelihood per byte of the choice; and the number of questions. A choice follows its query after a space unless
-/// it begins with one. The model reads `batch` choices at a time.
+/// it begins with one. The model reads `batch` choices at a time. std::runtime_error for a log-likelihood that is not finite.
 Metrics multiple_choice(const glade::nn::models::CausalLM& model, const Tokenizer& tokenizer,
                         const std::vector<Question>& questions, std::int64_t batch);
 

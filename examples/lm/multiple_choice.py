@@ -1,6 +1,7 @@
 """Questions with several answers, of which a model should prefer the right one."""
 
 import json
+import math
 from typing import NamedTuple
 
 import glade
@@ -90,7 +91,7 @@ def share_right(questions, scores):
 def multiple_choice(model, tokenizer, questions, batch):
     """acc, the share of questions whose right choice has the highest log-likelihood as a continuation of the query; acc_norm, the same by
     log-likelihood per byte of the choice; and the number of questions. A choice follows its query after a space unless it begins with one.
-    The model reads `batch` choices at a time."""
+    The model reads `batch` choices at a time. ProgramError for a log-likelihood that is not finite."""
     requests = [encode(tokenizer, question, choice) for question in questions for choice in question.choices]
     found = []
     with Progress() as progress:
@@ -99,5 +100,8 @@ def multiple_choice(model, tokenizer, questions, batch):
             progress.show(len(found) / len(requests), f"{len(found)} of {len(requests)} answers")
     rest = iter(found)
     scores = [[next(rest) for _ in question.choices] for question in questions]
+    for row, question in zip(scores, questions):
+        if not all(map(math.isfinite, row)):
+            raise ProgramError(f"{question.place}: the log-likelihood of a choice is not finite")
     by_byte = [[x / len(choice.encode()) for x, choice in zip(row, question.choices)] for row, question in zip(scores, questions)]
     return {"acc": share_right(questions, scores), "acc_norm": share_right(questions, by_byte), "questions": len(questions)}

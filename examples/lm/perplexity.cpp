@@ -156,7 +156,10 @@ Metrics perplexity(const CausalLM& model, const TokenSource& source, std::int64_
   else scorer.add({0, source.size()});
   if (scorer.predicted() == 0) throw ValueError(fmt::format("{}: has one token, and none to predict from it", source.file()));
   const auto predicted = static_cast<double>(scorer.predicted());
-  Metrics metrics{{"perplexity", std::exp(scorer.nats() / predicted)}};
+  const double perplexity = std::exp(scorer.nats() / predicted);
+  if (!std::isfinite(perplexity))
+    throw std::runtime_error(fmt::format("{}: the perplexity is {}", source.file(), std::isnan(perplexity) ? "nan" : "infinite"));
+  Metrics metrics{{"perplexity", perplexity}};
   if (const auto bytes = source.bytes(scorer.predicted()))
     metrics.emplace_back("bits_per_byte", scorer.nats() / std::log(2.0) / *bytes);
   metrics.emplace_back("bits_per_token", scorer.nats() / std::log(2.0) / predicted);

@@ -37,7 +37,7 @@ class TokenSource {
 /// perplexity, bits_per_token, bits_per_byte (where bytes are known) and the number of predicted tokens: all but the first,
 /// each from all tokens before it, as the state is carried on over windows of seq_len tokens. `packed`: all but the first of
 /// every document, from those before it in that document. ValueError where no token is predicted, or for packed tokens without
-/// a separator.
+/// a separator; std::runtime_error where the perplexity is no finite number.
 Metrics perplexity(const glade::nn::models::CausalLM& model, const TokenSource& source, std::int64_t seq_len, bool packed);
 
 }  // namespace lm

@@ -127,11 +127,16 @@ def add_packed(scorer, documents, seq_len):
     scorer.add_row(row)
 
 
+def exponential(x):
+    """Infinite where math.exp overflows."""
+    return math.exp(x) if not x > 709 else math.inf
+
+
 @glade.no_grad()
 def perplexity(model, source, seq_len, packed):
     """perplexity, bits_per_byte (where bytes are known), bits_per_token and the number of predicted tokens: all but the first, each from
     all tokens before it, as the state is carried on over windows of seq_len tokens. `packed`: all but the first of every document, from
-    those before it in that document."""
+    those before it in that document. ProgramError where the perplexity is no finite number."""
     scorer = Scorer(model, source, seq_len)
     if packed:
         add_packed(scorer, find_documents(source), seq_len)
@@ -141,7 +146,9 @@ def perplexity(model, source, seq_len, packed):
     if not scorer.predicted:
         raise UsageError(f"{source.file}: has one token, and none to predict from it")
     bits = scorer.nats / math.log(2)
-    metrics = {"perplexity": math.exp(scorer.nats / scorer.predicted)}
+    metrics = {"perplexity": exponential(scorer.nats / scorer.predicted)}
+    if not math.isfinite(metrics["perplexity"]):
+        raise ProgramError(f"{source.file}: the perplexity is {'nan' if math.isnan(bits) else 'infinite'}")
     count = source.bytes(scorer.predicted)
     if count is not None:
         metrics["bits_per_byte"] = bits / count

@@ -11,6 +11,16 @@ namespace lm {
 
 using std::chrono::duration;
 
+namespace {
+
+/// std::runtime_error for a loss that is not finite; `what` names it.
+void check_finite(double loss, const std::string& what) {
+  if (std::isfinite(loss)) return;
+  throw std::runtime_error(fmt::format("the {} is {}: try a smaller --lr", what, std::isnan(loss) ? "nan" : "infinite"));
+}
+
+}  // namespace
+
 double in_bits(double loss) { return loss / std::log(2.0); }
 
 Progress::Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit)
@@ -43,9 +53,7 @@ void Progress::flush() {
   std::string rows;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const Step& step = pending_[i];
-    if (!std::isfinite(losses[i]))
-      throw std::runtime_error(
-          fmt::format("the loss of step {} is {}: try a smaller --lr", step.step, std::isnan(losses[i]) ? "nan" : "infinite"));
+    check_finite(losses[i], fmt::format("loss of step {}", step.step));
     rows += fmt::format("{},{:.9g},{:.6f},,{:.6g},{:.0f},{:.3f}\n", step.step, losses[i], in_bits(losses[i]), step.learning_rate,
                         tokens_a_second_, seconds());
   }
@@ -57,6 +65,7 @@ void Progress::flush() {
 
 void Progress::add_validation(std::int64_t step, double loss) {
   flush();
+  check_finite(loss, fmt::format("validation loss after step {}", step));
   line_.print(fmt::format("step {}: validation {:.3f} bits per {}", step, in_bits(loss), unit_));
   write_log(fmt::format("{},,,{:.6f},,,{:.3f}\n", step, in_bits(loss), seconds()));
   flushed_ = Clock::now();

@@ -26,7 +26,7 @@ class Progress {
   void add(std::int64_t step, double done, double learning_rate, const glade::Tensor& loss);
   /// Shows and logs the steps so far. std::runtime_error for a loss that is not finite.
   void flush();
-  /// The same, then shows and logs the validation loss after the last step.
+  /// The same, then shows and logs the validation loss after the last step, which must be finite, too.
   void add_validation(std::int64_t step, double loss);
   /// Removes the status line, for output that does not go through print().
   void erase() { line_.erase(); }

@@ -14,6 +14,12 @@ def in_bits(loss):
     return loss / math.log(2)
 
 
+def check_finite(loss, what):
+    """ProgramError for a loss that is not finite; `what` names it."""
+    if not math.isfinite(loss):
+        raise ProgramError(f"the {what} is {'nan' if math.isnan(loss) else 'infinite'}: try a smaller --lr")
+
+
 def columns(unit):
     """How the values of a log are written."""
     return {
@@ -67,8 +73,7 @@ class TrainingLog:
         self._tokens_per_second = 0.9 * self._tokens_per_second + 0.1 * speed if self._tokens_per_second else speed
         self._flushed = now
         for (step, share, learning_rate, _), loss in zip(self._pending, losses):
-            if not math.isfinite(loss):
-                raise ProgramError(f"the loss of step {step} is {'nan' if math.isnan(loss) else 'infinite'}: try a smaller --lr")
+            check_finite(loss, f"loss of step {step}")
             row = {"step": step, "loss": loss, f"bits_per_{self._unit}": in_bits(loss), "learning_rate": learning_rate}
             self._write(row | {"tokens_per_second": self._tokens_per_second, "seconds": self.seconds()})
         self._pending.clear()
@@ -84,8 +89,9 @@ class TrainingLog:
         )
 
     def add_validation(self, step, loss):
-        """The same, then shows and logs the validation loss after the last step."""
+        """The same, then shows and logs the validation loss after the last step, which must be finite, too."""
         self.flush()
+        check_finite(loss, f"validation loss after step {step}")
         self.print(f"step {step}: validation {in_bits(loss):.3f} bits per {self._unit}")
         self._write({"step": step, f"validation_bits_per_{self._unit}": in_bits(loss), "seconds": self.seconds()})
         self._flush_logs()

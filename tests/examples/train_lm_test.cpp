@@ -1,4 +1,6 @@
 // The example programs train_lm, generate and inspect_checkpoint, run as a person would run them.
+#include <glade/nn/checkpoint.h>
+
 #include <map>
 #include <random>
 
@@ -363,6 +365,27 @@ TEST_F(LanguageModel, ALossThatIsNoNumberLeavesTheOldCheckpoint) {
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_NE(result.output.find(" is nan: try a smaller --lr"), std::string::npos) << result.output;
   EXPECT_EQ(read_file("model.h5"), before);
+
+  // The last step itself can spoil the weights, which the losses before do not show.
+  for (const char* end : {"--steps 3", "--steps 9 --save-every 3"}) {
+    const ProcessResult spoiled = run_shell(run + "--resume model.h5 --lr 1e38 --weight-decay 100 " + end);
+    EXPECT_EQ(spoiled.exit_code, 1) << spoiled.output;
+    EXPECT_NE(spoiled.output.find("try a smaller --lr"), std::string::npos) << spoiled.output;
+    EXPECT_EQ(read_file("model.h5"), before);
+  }
+}
+
+TEST_F(LanguageModel, WeightsThatAreNoNumbersAreAnError) {
+  ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 1 --save model.h5").exit_code, 0);
+  nn::Checkpoint checkpoint = nn::load("model.h5");
+  for (auto& [name, x] : checkpoint.model) x = full(x.shape(), NAN, {x.dtype(), kCPU});
+  nn::save(checkpoint, "nan.h5");
+  std::ofstream("task.jsonl") << R"({"query": "a", "choices": ["b", "c"], "gold": 1})";
+  const std::string evaluate = GLADE_EXAMPLES "/evaluate --device cpu --checkpoint nan.h5 ";
+  expect_refused({evaluate + "--data task.jsonl", 1, "task.jsonl: the perplexity is nan"});
+  expect_refused({evaluate + "--task task.jsonl", 1, "task.jsonl line 1: the log-likelihood of a choice is not finite"});
+  for (const char* prompts : {"--prompt a 2>&1 >text", "--prompt a b"})
+    expect_refused({kGenerate + "--checkpoint nan.h5 " + prompts, 1, "nan.h5: sample: the logits hold NaN"});
 }
 
 TEST_F(LanguageModel, FullDiskLeavesTheOldCheckpoint) {

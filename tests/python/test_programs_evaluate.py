@@ -115,6 +115,23 @@ def test_a_published_folder_with_its_tokenizer(tmp_path):
     assert found == pytest.approx(evaluate(tmp_path, "--data", "text.txt", checkpoint="model", program=cpp("evaluate")), rel=1e-6)
 
 
+@glade.no_grad()
+def test_weights_that_are_no_numbers(model, tmp_path):
+    for parameter in model.parameters():
+        parameter.fill_(math.nan)
+    glade.save(model, tmp_path / "nan.h5")
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "task.jsonl").write_text('{"query": "a", "choices": ["b", "c"], "gold": 1}\n')
+    for name, options, message in [
+        ("evaluate", ["--data", "text.txt"], "text.txt: the perplexity is nan"),
+        ("evaluate", ["--task", "task.jsonl"], "task.jsonl line 1: the log-likelihood of a choice is not finite"),
+        ("generate", ["--prompt", "a"], "nan.h5: sample: the logits hold NaN, infinity, or nothing but -infinity"),
+    ]:
+        command = ["--device", "cpu", "--checkpoint", "nan.h5", *options]
+        assert refused([*python(name), *command], tmp_path) == (1, f"{name}.py: {message}")
+        assert refused([*cpp(name), *command], tmp_path) == (1, f"{name}: {message}")
+
+
 def test_the_same_as_in_cpp(model, tmp_path):
     program = cpp("evaluate")
     (tmp_path / "text.txt").write_text(TEXT)

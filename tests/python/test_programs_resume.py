@@ -155,6 +155,17 @@ def test_checkpoints_of_earlier_versions(folder):
     assert "after step 4\n" in result and "goes on with" not in result and "finished after step 6" in result
 
 
+def test_weights_that_are_no_numbers_are_not_saved(folder):
+    """The last step itself can spoil them, which the losses before do not show."""
+    before = (folder / "model.h5").read_bytes()
+    for program in (python, cpp):
+        for end in ("--steps 5", "--steps 9 --save-every 5"):
+            command = [*program("train_lm"), *RESUME, "model.h5", "--save", "model.h5", "--lr", "1e38", "--weight-decay", "100", *end.split()]
+            result = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+            assert result.returncode == 1 and result.stderr.endswith("try a smaller --lr\n")
+            assert (folder / "model.h5").read_bytes() == before
+
+
 def train_for_long(folder, *options, **streams):
     command = [*python("train_lm"), *SMALL, "--steps", "100000", "--log", "log.csv", "--save", "run.h5", *options]
     process = start(command, folder, **streams)
