@@ -265,7 +265,18 @@ TEST_F(LanguageModel, ProfileIsAChromeTrace) {
   expect_refused({kTrain + "--device cpu --data text.txt --profile nowhere/trace.json", 2, "there is no folder"});
   ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 3 --save model.h5").exit_code, 0);
   const ProcessResult rest = run_shell(kTrain + "--device cpu --data text.txt --steps 8 --resume model.h5 --profile rest.json");
-  EXPECT_NE(rest.output.find("too short for a profile: rest.json is not written"), std::string::npos) << rest.output;
+  EXPECT_NE(rest.output.find("too short for a profile: rest.json is empty"), std::string::npos) << rest.output;
+}
+
+TEST_F(LanguageModel, AProfileThatCannotBeWrittenEndsNoTraining) {
+  const std::string run = kTrain + "--device cpu --data text.txt --steps 20 --profile trace.json ";
+  const ProcessResult result = run_shell("trap '' XFSZ; ulimit -S -f 8; " + run);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("\ncannot write trace.json: File too large\n"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("finished after step 20"), std::string::npos) << result.output;
+  std::filesystem::remove("trace.json");
+  std::filesystem::create_directory("trace.json");
+  expect_refused({run, 1, "train_lm: cannot write trace.json: Is a directory"});
 }
 
 TEST_F(LanguageModel, InterruptSavesAndResumes) {

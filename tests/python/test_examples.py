@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 
@@ -183,6 +184,16 @@ def test_profile(text, tmp_path):
         names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
         assert [names.count(name) for name in ("data", "forward", "backward", "optimizer")] == [recorded] * 4
         assert names.count("layers.0") == recorded
+
+
+def test_a_profile_that_cannot_be_written(text, tmp_path):
+    options = ["--data", text, "--device", "cpu", "--steps", "20", "--profile", "trace.json"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # noqa: E731
+    output = call([*python(), *options], tmp_path, preexec_fn=limit)
+    assert "\ncannot write trace.json: File too large\n" in output and "finished after step 20" in output
+    (tmp_path / "trace.json").unlink()
+    (tmp_path / "trace.json").mkdir()
+    assert refused([*python(), *options], tmp_path) == (1, "train_lm.py: trace.json: Is a directory")
 
 
 def test_plot(text, tmp_path):
