@@ -118,6 +118,9 @@ CLI::Validator seed() {
 
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
   app.formatter(std::make_shared<HelpFormatter>());
+  // Of an option for any number of values CLI11 would split a value "[x,y]"; not of one for many.
+  for (CLI::Option* option : app.get_options({}))
+    if (option->nonpositional() && option->get_allow_extra_args()) option->expected(1, 1 << 20)->allow_extra_args(false);
   try {
     int exit_code = 0;
     try {

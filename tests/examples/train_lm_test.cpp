@@ -56,6 +56,15 @@ TEST_F(LanguageModel, LearnsSavesAndGenerates) {
   EXPECT_NE(first.output, greedy.output);
 }
 
+TEST_F(LanguageModel, BracketsAreText) {
+  std::filesystem::copy("text.txt", "[a,b]");
+  const ProcessResult trained = run_shell(kTrain + "--device cpu --data '[a,b]' text.txt --steps 1 --save model.h5");
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const std::string generate = kGenerate + "--checkpoint model.h5 --tokens 0 --prompt ";
+  EXPECT_EQ(run_shell(generate + "'[INST] Hello, who? [/INST]'").output, "[INST] Hello, who? [/INST]\n");
+  EXPECT_EQ(run_shell(generate + "'[]' '[a,b]' --prompt='[c,d]'").output, "[]\n[a,b]\n[c,d]\n");
+}
+
 TEST_F(LanguageModel, SameSeedGivesTheSameLosses) {
   for (const char* log : {"a.csv", "b.csv"}) {
     const ProcessResult result = run_shell(kTrain + "--device cpu --data text.txt --steps 50 --seed 5 --log " + log);
