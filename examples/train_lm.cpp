@@ -185,7 +185,13 @@ class Training {
 };
 
 std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& options, const ProcessGroup& world) {
-  if (options.resume.empty()) return std::nullopt;
+  if (options.resume.empty()) {
+    const auto others = options.save.empty() ? std::vector<std::string>() : nn::numbered_checkpoints(options.save);
+    if (!others.empty() && world.rank() == 0)  // of higher steps, perhaps, which would pass for the newest of this run
+      throw lm::UsageError(fmt::format("--save {}: there is {} of another run: give --resume auto or another name, or remove it",
+                                       options.save, others.back()));
+    return std::nullopt;
+  }
   if (options.resume != "auto") return nn::CheckpointFile(options.resume);
   std::optional<nn::CheckpointFile> newest;
   if (world.rank() == 0)

@@ -112,11 +112,16 @@ void CheckpointSaver::finish() {
   if (pending_.valid()) pending_.get();
 }
 
+std::vector<std::string> numbered_checkpoints(const std::string& path) {
+  std::vector<std::string> paths;
+  for (const NumberedFile& file : numbered_files(path)) paths.push_back(file.path);
+  return paths;
+}
+
 std::optional<CheckpointFile> open_newest_checkpoint(const std::string& path,
                                                      const std::function<void(const std::string&)>& warn) {
   const watchdog::During during(watchdog::Activity::busy, "reading checkpoints");
-  std::vector<std::string> candidates;
-  for (const NumberedFile& file : numbered_files(path)) candidates.push_back(file.path);
+  std::vector<std::string> candidates = numbered_checkpoints(path);
   if (std::error_code error; fs::exists(path, error)) candidates.push_back(path);
 
   std::vector<CheckpointFile> files;

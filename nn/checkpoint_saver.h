@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <glade/nn/checkpoint.h>
 
@@ -46,6 +47,9 @@ class CheckpointSaver {
 
 /// Copies in host memory, in which tensors that share their memory still do.
 StateDict host_copy(const StateDict& state);
+
+/// The numbered files of a CheckpointSaver of this name, by step.
+std::vector<std::string> numbered_checkpoints(const std::string& path);
 
 /// Opens the checkpoint of the highest step among `path` and the numbered files of a CheckpointSaver, having read all of
 /// it. Damaged ones are passed over after `warn` was called with a message that names them. Nothing where there are no such

@@ -67,7 +67,7 @@ std::vector<std::int64_t> stop_tokens(const CausalLM& model) {
 }
 
 nn::CheckpointFile open_checkpoint(const std::string& path) {
-  if (!std::filesystem::exists(path)) {
+  if (!nn::numbered_checkpoints(path).empty()) {
     const auto warn = [](const std::string& error) { fmt::print(stderr, "passing over a damaged checkpoint: {}\n", error); };
     if (auto newest = nn::open_newest_checkpoint(path, warn)) return std::move(*newest);
   }

@@ -40,8 +40,8 @@ std::string config_text(const std::string& config, const char* name);
 /// The tokens that end a text by the model's configuration: eos_token_id, where it has one.
 std::vector<std::int64_t> stop_tokens(const glade::nn::models::CausalLM& model);
 
-/// A checkpoint of this name, or the newest good one of those that train_lm numbers (--keep), with a line on the standard error
-/// for each damaged one. CheckpointError where there is none.
+/// The newest good checkpoint of this name and of those that train_lm numbers (--keep), with a line on the standard error for
+/// each damaged one. CheckpointError where there is none.
 glade::nn::CheckpointFile open_checkpoint(const std::string& path);
 
 }  // namespace lm

@@ -1,5 +1,6 @@
 """Language models from files: checkpoints of train_lm and published folders."""
 
+import re
 from pathlib import Path
 
 import glade
@@ -20,15 +21,20 @@ def add_model_options(parser):
     parser.option("--dtype", "Type of activations: float32, bfloat16 or float16", shown="the model's", choices=DTYPES, metavar="|".join(DTYPES))
 
 
+def numbered_checkpoints(path):
+    """The files that train_lm --keep has numbered, by step."""
+    pattern = re.escape(path.stem) + r"-(\d+)" + re.escape(path.suffix)
+    found = [(int(match[1]), file) for file in path.parent.glob("*") if (match := re.fullmatch(pattern, file.name, re.ASCII))]
+    return [file for _, file in sorted(found)]
+
+
 def find_model(path):
-    """An open checkpoint, or the folder of a published model. Of checkpoints that train_lm numbers (--keep), the newest good one is
+    """An open checkpoint, or the folder of a published model. Where train_lm has numbered checkpoints (--keep), the newest good one is
     meant."""
-    if not path.exists():
-        newest = glade.open_newest_checkpoint(path)
-        if newest:
-            return newest
-        if path.suffix != ".h5":
-            path = Path(models.find_pretrained(path))
+    if not path.is_dir() and numbered_checkpoints(path):
+        return glade.open_newest_checkpoint(path)
+    if not path.exists() and path.suffix != ".h5":
+        path = Path(models.find_pretrained(path))
     return path if path.is_dir() else glade.CheckpointFile(path)
 
 

@@ -216,6 +216,18 @@ TEST_F(LanguageModel, ResumesFromTheNewestGoodCheckpoint) {
   EXPECT_TRUE(std::filesystem::exists("model-00000008.h5"));
 }
 
+TEST_F(LanguageModel, NumberedCheckpointsOfAnotherRunHideNothing) {
+  const std::string run = kTrain + "--device cpu --data text.txt --save model.h5 ",
+                    generate = kGenerate + "--tokens 20 --checkpoint ";
+  ASSERT_EQ(run_shell(run + "--steps 2").exit_code, 0);
+  ASSERT_EQ(run_shell(run + "--steps 6 --keep 2 --resume auto").exit_code, 0);
+  EXPECT_EQ(run_shell(generate + "model.h5").output, run_shell(generate + "model-00000006.h5").output);
+  for (const char* keep : {"", "--keep 2"})
+    expect_refused({run + "--steps 3 " + keep, 2,
+                    "train_lm: --save model.h5: there is model-00000006.h5 of another run: give --resume auto or another name, "
+                    "or remove it"});
+}
+
 TEST_F(LanguageModel, CheckpointsAreShownAndCompared) {
   ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 2 --save a.h5").exit_code, 0);
   ASSERT_EQ(run_shell(kTrain + "--device cpu --data text.txt --steps 3 --save b.h5").exit_code, 0);

@@ -166,6 +166,17 @@ def test_weights_that_are_no_numbers_are_not_saved(folder):
             assert (folder / "model.h5").read_bytes() == before
 
 
+def test_numbered_checkpoints_of_another_run_hide_nothing(folder):
+    run = ["--data", "text.txt", "--device", "cpu", "--save", "model.h5"]
+    call([*python("train_lm"), *run, "--steps", "6", "--keep", "2", "--resume", "auto"], folder)
+    generate = ["--device", "cpu", "--tokens", "20", "--checkpoint"]
+    texts = {call([*program("generate"), *generate, name], folder) for program in (python, cpp) for name in ("model.h5", "model-00000006.h5")}
+    assert len(texts) == 1
+    message = "--save model.h5: there is model-00000006.h5 of another run: give --resume auto or another name, or remove it"
+    for program, name in ((python, "train_lm.py"), (cpp, "train_lm")):
+        assert refused([*program("train_lm"), *run, "--steps", "3"], folder) == (2, f"{name}: {message}")
+
+
 def train_for_long(folder, *options, **streams):
     command = [*python("train_lm"), *SMALL, "--steps", "100000", "--log", "log.csv", "--save", "run.h5", *options]
     process = start(command, folder, **streams)
