@@ -236,7 +236,8 @@ Training::Training(const lm::Options& options)
                      optim::AdamWOptions{.beta2 = 0.95});
   if (lm::config_text(model_->config_json(), "dtype") == "float16") scaler_.emplace(device_);
 
-  if (is_first) progress_.emplace(options.log, resumed_.has_value(), run_.seq_len * run_.batch * run_.accumulate, data_.unit());
+  const auto resumed_step = resumed_ ? std::optional(resumed_->header().step) : std::nullopt;
+  if (is_first) progress_.emplace(options.log, resumed_step, run_.seq_len * run_.batch * run_.accumulate, data_.unit());
   scheduler_.emplace(*optimizer_, schedule());
   if (resumed_) restore(*resumed_);
   resumed_.reset();

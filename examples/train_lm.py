@@ -132,7 +132,7 @@ class Training:
             if log.is_folder:
                 logs.append(TensorBoardLog(log.path, resumed.step + 1 if resumed else 0))
             else:
-                logs.append(CSVLog(log.path, columns(self.data.unit), bool(resumed)))
+                logs.append(CSVLog(log.path, columns(self.data.unit), resumed.step if resumed else None))
         run = self.chosen
         return stack.enter_context(TrainingLog(logs, run.seq_len * run.batch * run.accumulate, self.data.unit))
 

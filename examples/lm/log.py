@@ -5,12 +5,31 @@ import os
 from lm.program import ProgramError
 
 
+def cut_log(path, step):
+    """Takes from a CSV file, whose first column is the step, the rows of later steps than `step` and a last row that was cut: what a run
+    wrote after the checkpoint that it goes on from."""
+    if not path.is_file():
+        return
+    text = path.read_bytes()
+    *rows, _ = text.split(b"\n")  # what follows the last line feed was cut
+    steps = (row.partition(b",")[0] for row in rows)
+    kept = b"".join(row + b"\n" for row, first in zip(rows, steps) if not (first.isdigit() and int(first) > step))
+    if kept != text:
+        target = path.resolve()
+        temporary = target.with_name(target.name + ".tmp")
+        temporary.write_bytes(kept)
+        temporary.replace(target)
+
+
 class CSVLog:
     """A row for every step or validation; a value that is missing stays empty. Rows that cannot be written, as when the disk is full, are
     kept and written later."""
 
-    def __init__(self, path, formats, append):
-        """`formats` says how the value of each column is written."""
+    def __init__(self, path, formats, resumed_step):
+        """`formats` says how the value of each column is written; rows stay up to the step that the run goes on from, or None."""
+        append = resumed_step is not None
+        if append:
+            cut_log(path, resumed_step)
         self._path, self._formats = path, formats
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC), 0o666)
         is_empty = os.fstat(self._descriptor).st_size == 0

@@ -6,10 +6,32 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 namespace lm {
+
+namespace fs = std::filesystem;
+
+void cut_log(const std::string& path, std::int64_t step) {
+  if (!fs::is_regular_file(path)) return;
+  std::string kept;
+  std::ifstream in(path, std::ios::binary);
+  for (std::string row; std::getline(in, row) && !in.eof();) {  // at the end of the file a row has no line feed
+    std::int64_t row_step = 0;
+    std::from_chars(row.data(), row.data() + row.size(), row_step);
+    if (row_step <= step) kept += row + '\n';
+  }
+  if (kept.size() == fs::file_size(path)) return;
+  const fs::path target = fs::canonical(path), temporary = target.string() + ".tmp";
+  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  out << kept << std::flush;
+  if (!out) throw std::runtime_error(fmt::format("cannot write {}: {}", temporary.string(), std::strerror(errno)));
+  fs::rename(temporary, target);
+}
 
 LogFile::LogFile(const std::string& path, bool append)
     : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666)) {

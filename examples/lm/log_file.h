@@ -1,8 +1,13 @@
 #pragma once
 // A file to which a long run appends.
+#include <cstdint>
 #include <string>
 
 namespace lm {
+
+/// Takes from a CSV file, whose first column is the step, the rows of later steps than `step` and a last row that was cut: what a
+/// run wrote after the checkpoint that it goes on from. std::runtime_error where the file cannot be replaced.
+void cut_log(const std::string& path, std::int64_t step);
 
 /// Text that cannot be written, as when the disk is full, is kept and written later.
 class LogFile {

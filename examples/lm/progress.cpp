@@ -23,10 +23,12 @@ void check_finite(double loss, const std::string& what) {
 
 double in_bits(double loss) { return loss / std::log(2.0); }
 
-Progress::Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit)
+Progress::Progress(const std::string& log, std::optional<std::int64_t> resumed_step, std::int64_t tokens_a_step,
+                   const std::string& unit)
     : tokens_a_step_(tokens_a_step), unit_(unit) {
   if (log.empty()) return;
-  log_.emplace(log, append);
+  if (resumed_step) cut_log(log, *resumed_step);
+  log_.emplace(log, resumed_step.has_value());
   const std::string header =
       fmt::format("step,loss,bits_per_{0},validation_bits_per_{0},learning_rate,tokens_per_second,seconds\n", unit);
   if (log_->is_empty() && !log_->write(header)) throw std::runtime_error(log_->error());

@@ -18,9 +18,10 @@ double in_bits(double loss);
 /// batches, some steps late, so that a GPU is not kept waiting for the host.
 class Progress {
  public:
-  /// `log` is a file, or empty for none; `append` keeps what is in it. `unit` is what a token is: "byte" or "token".
-  /// std::runtime_error where the log cannot be written. On a disk that is full later, the run goes on, and rows wait.
-  Progress(const std::string& log, bool append, std::int64_t tokens_a_step, const std::string& unit);
+  /// `log` is a file, or empty for none; its rows stay up to the step that the run goes on from, if any. `unit` is what a token
+  /// is: "byte" or "token". std::runtime_error where the log cannot be written. On a disk that is full later, the run goes on,
+  /// and rows wait.
+  Progress(const std::string& log, std::optional<std::int64_t> resumed_step, std::int64_t tokens_a_step, const std::string& unit);
 
   /// To be called after every step. `done` in [0, 1] is the share of the run that is behind.
   void add(std::int64_t step, double done, double learning_rate, const glade::Tensor& loss);

@@ -75,6 +75,24 @@ TEST_F(ResumePrograms, WarnsOfAnotherSchedule) {
   EXPECT_EQ(warning("--steps 4"), "");
 }
 
+TEST_F(ResumePrograms, ALogGoesOnFromItsCheckpoint) {
+  const std::string run = kSmall + "--steps 12 --eval-every 0 ";
+  ASSERT_EQ(run_shell(run + "--save half.h5 --stop-at 6 --log log.csv").exit_code, 0);
+  const std::string before = read_file("log.csv");
+  std::ofstream("log.csv", std::ios::app) << "7,5.5,7.9,,0.004,9,1\n8,5.4,7.8,,0.0";  // as of a run that was killed
+  ASSERT_EQ(run_shell(run + "--resume half.h5 --log log.csv").exit_code, 0);
+  const std::string log = read_file("log.csv");
+  EXPECT_EQ(log.substr(0, before.size()), before);
+  std::istringstream rest(log.substr(before.size()));
+  std::string row;
+  for (const char* begin : {"7,", "8,", "9,", "10,", "11,", "12,", "12,,,"}) {
+    std::getline(rest, row);
+    EXPECT_TRUE(row.starts_with(begin) && std::ranges::count(row, ',') == 6 && row.find("5.5,7.9") == std::string::npos) << row;
+  }
+  EXPECT_FALSE(std::getline(rest, row)) << row;
+  EXPECT_FALSE(std::filesystem::exists("log.csv.tmp"));
+}
+
 TEST_F(ResumePrograms, CheckpointsWithoutSettingsGoOn) {
   const std::string run = kSmall + "--steps 12 ";
   ASSERT_EQ(run_shell(run + "--save whole.h5").exit_code, 0);

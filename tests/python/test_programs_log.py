@@ -21,6 +21,20 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+def test_a_log_goes_on_from_its_checkpoint(folder):
+    run = ["train_lm", *OPTIONS, "--steps", "6"]
+    for program in (python, cpp):
+        command = [*program(run[0]), *run[1:]]
+        call([*command, "--stop-at", "3", "--save", "half.h5", "--log", "log.csv"], folder)
+        before = (folder / "log.csv").read_text()
+        (folder / "log.csv").write_text(before + "4,5.5,7.9,,0.004,9,1\n5,5.4,7.8,,0.0")  # as of a run that was killed
+        call([*command, "--resume", "half.h5", "--log", "log.csv"], folder)
+        assert (folder / "log.csv").read_text().startswith(before)
+        assert [int(row["step"]) for row in rows(folder / "log.csv")] == [1, 2, 3, 3, 4, 4, 5, 6, 6]
+        assert all(row["seconds"] for row in rows(folder / "log.csv"))
+        assert rows(folder / "log.csv")[4]["loss"] != "5.5"
+
+
 def scalars(folder):
     """{(name, step): value} of all event files. A record: length, its checksum, that many bytes, their checksum."""
     from tensorboardX.proto.event_pb2 import Event
