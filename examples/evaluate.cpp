@@ -2,6 +2,8 @@
 //
 //   evaluate --checkpoint model.h5 --data text.txt
 //   evaluate --checkpoint gla-1.3B --task questions.jsonl --log results.csv
+#include <deque>
+
 #include "lm/command_line.h"
 #include "lm/model.h"
 #include "lm/multiple_choice.h"
@@ -46,13 +48,24 @@ void check(const Options& o) {
 
 int evaluate(const Options& o) {
   check(o);
+  // All inputs come first: what is wrong with the last shows before minutes went into the others.
+  std::vector<std::vector<lm::Question>> tasks;
+  tasks.reserve(o.tasks.size());
+  for (const std::string& file : o.tasks) tasks.push_back(lm::read_questions(file));
   const auto model = lm::open_model(o.model);
-  const auto tokenizer = lm::open_tokenizer(o.tokenizer, o.model.checkpoint, lm::vocab_size(*model));
+  std::unique_ptr<lm::Tokenizer> opened;
+  const lm::GetTokenizer tokenizer = [&]() -> const lm::Tokenizer& {
+    if (!opened) opened = lm::open_tokenizer(o.tokenizer, o.model.checkpoint, lm::vocab_size(*model));
+    return *opened;
+  };
+  if (!tasks.empty()) tokenizer();
+  std::deque<lm::TokenSource> sources;
+  for (const std::string& file : o.data) sources.emplace_back(file, tokenizer, lm::vocab_size(*model), o.packed);
+
   lm::Results results(o.log);
-  for (const std::string& file : o.data)
-    results.add(file, lm::perplexity(*model, lm::TokenSource(file, *tokenizer, lm::vocab_size(*model)), o.seq_len, o.packed));
-  for (const std::string& file : o.tasks)
-    results.add(file, lm::multiple_choice(*model, *tokenizer, lm::read_questions(file), o.batch));
+  for (const lm::TokenSource& source : sources) results.add(source.file(), lm::perplexity(*model, source, o.seq_len));
+  for (std::size_t i = 0; i < tasks.size(); ++i)
+    results.add(o.tasks[i], lm::multiple_choice(*model, tokenizer(), tasks[i], o.batch));
   return 0;
 }
 

@@ -4,6 +4,8 @@
     python examples/evaluate.py --checkpoint gla-1.3B --task questions.jsonl --log results.csv
 """
 
+import functools
+
 from lm import program
 from lm.model import add_model_options, load_model
 from lm.multiple_choice import multiple_choice, read_questions
@@ -40,14 +42,19 @@ def parse_options():
 
 def main():
     options = parse_options()
+    # All inputs come first: what is wrong with the last shows before minutes went into the others.
+    tasks = [(file, read_questions(file)) for file in options.task]
     model, folder = load_model(options)
     vocab_size = model.config["vocab_size"]
-    tokenizer = open_tokenizer(options, folder, vocab_size)
+    tokenizer = functools.cache(lambda: open_tokenizer(options, folder, vocab_size))
+    if tasks:
+        tokenizer()
+    sources = [TokenSource(file, tokenizer, vocab_size, options.packed) for file in options.data]
     with Results(options.log) as results:
-        for file in options.data:
-            results.add(file, perplexity(model, TokenSource(file, tokenizer, vocab_size), options.seq_len, options.packed))
-        for file in options.task:
-            results.add(file, multiple_choice(model, tokenizer, read_questions(file), options.batch))
+        for source in sources:
+            results.add(source.file, perplexity(model, source, options.seq_len))
+        for file, questions in tasks:
+            results.add(file, multiple_choice(model, tokenizer(), questions, options.batch))
     return 0
 
 

@@ -86,8 +86,6 @@ class Scorer {
 
 /// Each with the separator that ends it.
 std::vector<Range> find_documents(const TokenSource& source) {
-  if (!source.separator())
-    throw ValueError(fmt::format("{}: --packed needs text as bytes or a token file with a separator", source.file()));
   std::vector<Range> documents;
   constexpr std::int64_t kBlock = 1 << 20;
   std::int64_t document_begin = 0;
@@ -119,20 +117,23 @@ void add_packed(Scorer& scorer, const std::vector<Range>& documents, std::int64_
 
 }  // namespace
 
-TokenSource::TokenSource(const std::string& file, const Tokenizer& tokenizer, std::int64_t vocab_size) : file_(file) {
+TokenSource::TokenSource(const std::string& file, const GetTokenizer& tokenizer, std::int64_t vocab_size, bool packed)
+    : file_(file), packed_(packed) {
   data_.emplace(std::vector<std::string>{file});
   if (!data_->is_text() && data_->vocab_size() != vocab_size)
     throw CheckpointError(
         fmt::format("{}: has a vocabulary of {}, but the model one of {}", file, data_->vocab_size(), vocab_size));
-  if (data_->is_text() && !tokenizer.is_bytes()) {
+  if (data_->is_text() && !tokenizer().is_bytes()) {
     data_.reset();
     std::ostringstream text;
     text << std::ifstream(file, std::ios::binary).rdbuf();
-    tokens_ = tokenizer.encode(text.str());
+    tokens_ = tokenizer().encode(text.str());
     bytes_ = static_cast<double>(text.str().size());
-    if (!tokens_.empty()) bytes_ -= static_cast<double>(tokenizer.decode(std::span(tokens_).first(1)).size());
+    if (!tokens_.empty()) bytes_ -= static_cast<double>(tokenizer().decode(std::span(tokens_).first(1)).size());
   }
   size_ = data_ ? data_->size() : static_cast<std::int64_t>(tokens_.size());
+  if (packed && !separator())
+    throw ValueError(fmt::format("{}: --packed needs text as bytes or a token file with a separator", file));
 }
 
 std::optional<std::int64_t> TokenSource::separator() const { return data_ ? data_->separator() : std::nullopt; }
@@ -149,10 +150,10 @@ std::optional<double> TokenSource::bytes(std::int64_t predicted) const {
   return data_->vocab_size() == 256 ? std::optional(static_cast<double>(predicted)) : std::nullopt;
 }
 
-Metrics perplexity(const CausalLM& model, const TokenSource& source, std::int64_t seq_len, bool packed) {
+Metrics perplexity(const CausalLM& model, const TokenSource& source, std::int64_t seq_len) {
   const NoGradGuard no_grad;
   Scorer scorer(model, source, seq_len);
-  if (packed) add_packed(scorer, find_documents(source), seq_len);
+  if (source.packed()) add_packed(scorer, find_documents(source), seq_len);
   else scorer.add({0, source.size()});
   if (scorer.predicted() == 0) throw ValueError(fmt::format("{}: has one token, and none to predict from it", source.file()));
   const auto predicted = static_cast<double>(scorer.predicted());

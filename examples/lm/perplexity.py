@@ -15,18 +15,22 @@ BLOCK = 1 << 20
 
 class TokenSource:
     """The tokens of a file, and how many bytes of text they stand for. A token file is taken as it is, text goes through the
-    tokenizer. ProgramError for a token file of another vocabulary than the model's."""
+    tokenizer. ProgramError for a token file of another vocabulary than the model's; UsageError for `packed` tokens, of documents that are
+    apart, without a separator."""
 
-    def __init__(self, file, tokenizer, vocab_size):
-        self.file = file
+    def __init__(self, file, tokenizer, vocab_size, packed):
+        """`tokenizer` is a function for it, as only text needs one."""
+        self.file, self.packed = file, packed
         self._data = TokenData(file)
         if not self._data.is_text and self._data.vocab_size != vocab_size:
             raise ProgramError(f"{file}: has a vocabulary of {self._data.vocab_size}, but the model one of {vocab_size}")
         self.separator = self._data.separator
         self._tokens = None
-        if self._data.is_text and not tokenizer.is_bytes:
-            self._tokens, self._bytes = encode_file(file, tokenizer)
+        if self._data.is_text and not tokenizer().is_bytes:
+            self._tokens, self._bytes = encode_file(file, tokenizer())
             self.separator = None
+        if packed and self.separator is None:
+            raise UsageError(f"{file}: --packed needs text as bytes or a token file with a separator")
 
     def __len__(self):
         return len(self._data if self._tokens is None else self._tokens)
@@ -100,8 +104,6 @@ class Scorer:
 
 def find_documents(source):
     """Where each begins and ends, with the separator that ends it."""
-    if source.separator is None:
-        raise UsageError(f"{source.file}: --packed needs text as bytes or a token file with a separator")
     begin = 0
     for block in range(0, len(source), BLOCK):
         tokens = source.read(block, min(block + BLOCK, len(source))).numpy()
@@ -133,12 +135,12 @@ def exponential(x):
 
 
 @glade.no_grad()
-def perplexity(model, source, seq_len, packed):
+def perplexity(model, source, seq_len):
     """perplexity, bits_per_byte (where bytes are known), bits_per_token and the number of predicted tokens: all but the first, each from
-    all tokens before it, as the state is carried on over windows of seq_len tokens. `packed`: all but the first of every document, from
+    all tokens before it, as the state is carried on over windows of seq_len tokens. Of a packed source: all but the first of every document, from
     those before it in that document. ProgramError where the perplexity is no finite number."""
     scorer = Scorer(model, source, seq_len)
-    if packed:
+    if source.packed:
         add_packed(scorer, find_documents(source), seq_len)
     else:
         scorer.add_document(0, len(source))

@@ -166,6 +166,24 @@ TEST_F(Evaluate, ReadsPublishedFoldersWithTheirTokenizers) {
       << "25 bytes but for those of the first token";
 }
 
+TEST_F(Evaluate, TokensOfAModelWithoutATokenizerNeedNone) {
+  GLAConfig config = GLAConfig::from_json(model_->config_json());
+  config.vocab_size = 300;
+  const GLAForCausalLM model(config);
+  nn::Checkpoint checkpoint;
+  checkpoint.config = model.config_json();
+  checkpoint.model = model.state_dict();
+  nn::save(checkpoint, "model.h5");
+  nn::data::TokenWriter writer("other.bin", 300);
+  writer.write(Tokens{1, 2, 3});
+  writer.close();
+  const ProcessResult result = run_shell(kEvaluate + "--data other.bin --log results.csv");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NEAR(logged("other.bin", "bits_per_token"), -sum(log_likelihoods(model, {1, 2, 3})) / 2 / std::log(2.0), 1e-5);
+  std::ofstream("text.txt") << text_;
+  expect_refused(kEvaluate + "--data other.bin text.txt", 2, "model.h5 has no tokenizer");
+}
+
 TEST_F(Evaluate, RefusesBadInput) {
   std::ofstream("text.txt") << text_;
   std::ofstream("one.txt") << "x";
@@ -174,6 +192,13 @@ TEST_F(Evaluate, RefusesBadInput) {
   writer.close();
   expect_refused(kEvaluate, 2, "give --data, --task or both");
   expect_refused(kEvaluate + "--data one.txt", 2, "one.txt: has one token, and none to predict from it");
+  nn::data::TokenWriter bytes("bytes.bin", 256);
+  bytes.write(Tokens{1, 2, 3});
+  bytes.close();
+  // One line: nothing is evaluated before all inputs are read.
+  for (const char* bad : {"text.txt missing.txt", "text.txt --task missing.txt", "text.txt bytes.bin --packed"})
+    expect_refused(kEvaluate + "--data " + bad, strstr(bad, "packed") ? 2 : 1,
+                   strstr(bad, "packed") ? "needs text" : "missing.txt");
   expect_refused(kEvaluate + "--data missing.txt", 1, "missing.txt: cannot be opened: No such file");
   expect_refused(kEvaluate + "--data model.h5", 1, "model.h5: is an HDF5 file");
   expect_refused(kEvaluate + "--data other.bin", 1, "other.bin: has a vocabulary of 300, but the model one of 256");

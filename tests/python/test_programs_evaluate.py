@@ -132,6 +132,26 @@ def test_weights_that_are_no_numbers(model, tmp_path):
         assert refused([*cpp(name), *command], tmp_path) == (1, f"{name}: {message}")
 
 
+def test_all_inputs_are_read_first(model, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    with glade.data.TokenWriter(tmp_path / "bytes.bin", 256) as writer:
+        writer.write([1, 2, 3])
+    command = [*python("evaluate"), "--device", "cpu", "--checkpoint", "model.h5", "--log", "results.csv", "--data", "text.txt"]
+    for bad, code in ((["missing.txt"], 1), (["--task", "missing.txt"], 1), (["bytes.bin", "--packed"], 2)):
+        assert refused([*command, *bad], tmp_path)[0] == code
+        assert not (tmp_path / "results.csv").exists()
+
+
+def test_tokens_of_a_model_without_a_tokenizer_need_none(tmp_path):
+    model = models.GLAForCausalLM(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_heads=2).eval()
+    glade.save(model, tmp_path / "model.h5")
+    with glade.data.TokenWriter(tmp_path / "other.bin", 300) as writer:
+        writer.write([1, 2, 3])
+    found = evaluate(tmp_path, "--data", "other.bin")
+    assert found["other.bin", "bits_per_token"] == pytest.approx(-log_likelihoods(model, [1, 2, 3]).mean() / math.log(2), abs=1e-5)
+    assert found == pytest.approx(evaluate(tmp_path, "--data", "other.bin", program=cpp("evaluate")), rel=1e-6)
+
+
 def test_the_same_as_in_cpp(model, tmp_path):
     program = cpp("evaluate")
     (tmp_path / "text.txt").write_text(TEXT)
