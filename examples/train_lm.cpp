@@ -164,6 +164,7 @@ class Training {
   const lm::DeviceDefaults& defaults_;
   std::optional<nn::CheckpointFile> resumed_;  // while the training is prepared
   lm::RunSettings settings_;
+  const double seconds_before_;  // of training, before the checkpoint
   const lm::Run run_;
   const lm::Data data_;
   const Division division_;
@@ -179,7 +180,7 @@ class Training {
   std::optional<lm::StepProfile> profile_;
   std::int64_t step_ = 0, validated_step_ = -1;
   int signal_ = 0;       // that came to any rank
-  double seconds_ = 0;   // of training, by rank 0's clock
+  double seconds_ = 0;   // of this process, by rank 0's clock
   std::string failure_;  // of rank 0
   GraphedFunction graphed_{device_, [this](const Tensors& batches) { return train(batches); }};
 };
@@ -209,6 +210,7 @@ Training::Training(const lm::Options& options)
       defaults_(device_.is_cuda() ? lm::kCudaDefaults : lm::kCpuDefaults),
       resumed_(open_resumed(options, world_)),
       settings_(resumed_ ? &resumed_->header() : nullptr),
+      seconds_before_(settings_.seconds_before()),
       run_(options, defaults_, settings_),
       data_(options.data, run_.seq_len, run_.packed),
       division_(run_, options, world_),
@@ -440,6 +442,7 @@ void Training::save() {
   checkpoint.scheduler = scheduler_->state_dict();
   checkpoint.random["default"] = default_generator().state();
   checkpoint.data = loader_.state_dict();
+  if (run_.minutes > 0) settings_.set_seconds(seconds_before_ + seconds_);
   checkpoint.data.insert(settings_.state_dict().begin(), settings_.state_dict().end());
   if (scaler_)
     for (const auto& [name, x] : scaler_->state_dict()) checkpoint.data.emplace(kLossScale + name, x);
@@ -456,8 +459,8 @@ void Training::check_save(const std::function<void()>& check) {
 }
 
 double Training::done() const {
-  const double share =
-      run_.minutes > 0 ? seconds_ / (60 * run_.minutes) : static_cast<double>(step_) / static_cast<double>(run_.steps);
+  const double share = run_.minutes > 0 ? (seconds_before_ + seconds_) / (60 * run_.minutes)
+                                        : static_cast<double>(step_) / static_cast<double>(run_.steps);
   return std::min(share, 1.0);
 }
 

@@ -92,6 +92,7 @@ class Training:
         defaults = CUDA_DEFAULTS if self.device.type == "cuda" else CPU_DEFAULTS
         resumed = open_resumed(options, self.world)
         self.settings = RunSettings(resumed)
+        self.seconds_before = self.settings.seconds_before()  # of training, before the checkpoint
         run = self.chosen = choose_run(options, defaults, self.settings)
         self.data = Data(options.data, run.seq_len, run.packed)
         if options.save or resumed:
@@ -181,7 +182,7 @@ class Training:
     def done(self):
         """The share of the run that is behind: of its steps, or of its time."""
         minutes = self.chosen.minutes
-        return min(self.seconds / (60 * minutes) if minutes else self.step / self.chosen.steps, 1.0)
+        return min((self.seconds_before + self.seconds) / (60 * minutes) if minutes else self.step / self.chosen.steps, 1.0)
 
     def is_finished(self):
         return self.done() >= 1 or 0 < self.options.stop_at <= self.step
@@ -329,6 +330,8 @@ class Training:
         if not self.saver:
             return
         scale = {LOSS_SCALE + name: x for name, x in self.scaler.state_dict().items()} if self.scaler else {}
+        if self.chosen.minutes:
+            self.settings.set_seconds(self.seconds_before + self.seconds)
         data = self.loader.state_dict() | self.settings.state_dict | scale
         self.check_save(self.saver.wait)
         self.saver.save(self.model, optimizer=self.optimizer, scheduler=self.scheduler, step=self.step, data=data)

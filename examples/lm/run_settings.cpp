@@ -94,6 +94,10 @@ std::string RunSettings::schedule(const std::string& option, const std::optional
   return name;
 }
 
+double RunSettings::seconds_before() const { return saved<double>(kSeconds).value_or(0); }
+
+void RunSettings::set_seconds(double seconds) { state_.insert_or_assign(kSeconds, scalar(seconds)); }
+
 void RunSettings::note_change(const std::string& before, const std::string& now) {
   before_ += (before_.empty() ? "" : ", ") + before;
   now_ += (now_.empty() ? "" : ", ") + now;

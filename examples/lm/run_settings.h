@@ -29,12 +29,19 @@ class RunSettings {
   /// none.
   std::string schedule(const std::string& option, const std::optional<std::string>& given, const std::vector<std::string>& names);
 
+  /// For how long a run of --minutes trained before the checkpoint.
+  double seconds_before() const;
+  /// Keeps how long it has trained now.
+  void set_seconds(double seconds);
+
   /// A sentence about the schedule that differs from the checkpoint's, or "".
   std::string changes() const;
   /// For Checkpoint::data.
   const glade::nn::StateDict& state_dict() const { return state_; }
 
  private:
+  static constexpr const char* kSeconds = "run.seconds";
+
   template <class T>
   std::optional<T> saved(const std::string& name) const;
   template <class T>

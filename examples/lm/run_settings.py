@@ -7,6 +7,7 @@ import glade
 from lm.program import ProgramError
 
 PREFIX = "run."  # of the names in a checkpoint's data
+SECONDS = "--seconds"  # is no option: what a run of --minutes has trained for
 
 
 class RunSettings:
@@ -56,6 +57,14 @@ class RunSettings:
         if before is not None and before != place:
             self._note_change(f"{option} {names[before]}", f"{option} {names[place]}")
         return names[place]
+
+    def seconds_before(self):
+        """For how long a run of --minutes trained before the checkpoint."""
+        return self._saved(SECONDS, glade.float64) or 0.0
+
+    def set_seconds(self, seconds):
+        """Keeps how long it has trained now."""
+        self._choose(SECONDS, seconds, None)
 
     def changes(self):
         """A sentence about the schedule that differs from the checkpoint's, or ""."""

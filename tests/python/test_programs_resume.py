@@ -3,6 +3,7 @@
 import csv
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -94,6 +95,29 @@ def test_schedules(folder):
         assert max(rates) == 0.004 and rates[len(rates) // 2] == 0.004 and rates[-1] < 0.004
     code, line = refused([*python("train_lm"), *SMALL, "--schedule", "linear"], folder)
     assert code == 2 and line.startswith("train_lm.py: --schedule: invalid choice: 'linear'")
+
+
+def test_minutes_count_what_was_before(folder):
+    """The learning rate and the end follow the time of all processes; checkpoints of earlier versions have none."""
+    for program in (python, cpp):
+        call([*program("train_lm"), *SMALL, "--minutes", "0.2", "--stop-at", "3", "--save", "half.h5"], folder)
+        half = glade.CheckpointFile(folder / "half.h5")
+        assert half.data["run.seconds"].dtype == glade.float64 and 0 < half.data["run.seconds"].item() < 12
+        model = glade.nn.models.from_checkpoint(half.load())
+        optimizer = glade.optim.AdamW(glade.optim.decay_matrices(model.named_parameters(), 0.1), lr=0.004, betas=(0.9, 0.95))
+        scheduler = glade.optim.LRScheduler(optimizer, glade.optim.warmup_cosine_lr(4, 4))
+        half.restore(model, optimizer, scheduler)
+        data = half.data | {"run.seconds": glade.tensor(11.9, dtype=glade.float64)}
+        glade.save(model, folder / "late.h5", optimizer=optimizer, scheduler=scheduler, step=half.step, data=data)
+        output = call([*program("train_lm"), *RESUME, "late.h5", "--warmup", "0", "--log", "late.csv", "--save", "end.h5"], folder)
+        assert float(re.search(r"finished after step \d+, ([\d.]+) s", output)[1]) < 6
+        with open(folder / "late.csv") as file:
+            assert all(float(row["learning_rate"]) < 0.001 for row in csv.DictReader(file) if row["loss"])
+        assert glade.CheckpointFile(folder / "end.h5").data["run.seconds"].item() >= 12
+        data.pop("run.seconds")
+        glade.save(model, folder / "old.h5", optimizer=optimizer, scheduler=scheduler, step=half.step, data=data)
+        output = call([*program("train_lm"), *RESUME, "old.h5", "--stop-at", "5"], folder)
+        assert "finished after step 5" in output
 
 
 REFUSED = [
