@@ -17,12 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glade import Error
+import numpy as np
+
+from glade import Error, as_tensor
 from glade.data import TokenWriter
 from glade.progress import Progress
 
 END_TOKENS = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"]
-Encode = Callable[[list[str]], list[list[int]]]
+Encode = Callable[[list[str]], list[np.ndarray]]
+AT_ONCE = 1 << 20  # tokens
 
 
 def documents(path: Path, separator: str | None, field: str | None, advance: Callable[[int], Any]) -> Iterator[str]:
@@ -46,23 +49,30 @@ def _documents(path: Path, separator: str | None, field: str | None, advance: Ca
                     raise SystemExit(f"{path}: line {number}: {field!r} is no text")
                 yield document
             return
-        rest = ""
+        parts: list[str] = []  # of the document that goes on
+        rest = ""  # its end, in which a separator may begin
         while block := file.read(1 << 20):
             advance(len(block.encode()))
             rest += block
             if separator:
                 *whole, rest = rest.split(separator)
-                yield from whole
-        yield rest
+                for document in whole:
+                    yield "".join([*parts, document])
+                    parts.clear()
+            end = len(rest) - len(separator or "-") + 1
+            if end > 0:
+                parts.append(rest[:end])
+                rest = rest[end:]
+        yield "".join([*parts, rest])
 
 
 def byte_encoder() -> tuple[Encode, int, int]:
     """How texts become tokens, the number of tokens there are, and the one that ends a document."""
 
-    def encode(texts: list[str]) -> list[list[int]]:
+    def encode(texts: list[str]) -> list[np.ndarray]:
         if any("\0" in text for text in texts):
             raise SystemExit("the text has a zero byte, which stands for the end of a document")
-        return [list(text.encode()) for text in texts]
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     return encode, 256, 0
 
@@ -80,8 +90,8 @@ def tokenizer_encoder(path: Path, end_token: str | None) -> tuple[Encode, int, i
     if end is None:
         raise SystemExit(f"{path}: has none of the tokens {', '.join(candidates)}: name the one that ends a document, --end-token")
 
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    def encode(texts: list[str]) -> list[np.ndarray]:
+        return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     return encode, max(tokenizer.get_vocab().values()) + 1, end
 
@@ -114,7 +124,8 @@ def tokenize(files: list[Path], output: Path, encoder: tuple[Encode, int, int], 
         def write() -> None:
             nonlocal count, tokens
             for ids in encode(waiting):
-                writer.write(ids)
+                for begin in range(0, len(ids), AT_ONCE):
+                    writer.write(as_tensor(ids[begin : begin + AT_ONCE]))
                 writer.end_document()
                 count += 1
                 tokens += len(ids) + 1

@@ -109,6 +109,23 @@ def test_bytes_as_in_cpp(tmp_path, capsys):
     assert (tmp_path / "cpp.bin").read_bytes() == (tmp_path / "py.bin").read_bytes()
 
 
+def test_separators_that_reads_cut_and_long_documents(tmp_path):
+    text = "<e><e>" + "x" * ((1 << 20) - 8) + "<e>abc<" + "e" * (3 << 20) + "><e"
+    (tmp_path / "a.txt").write_text(text)
+    assert run("--output", tmp_path / "a.bin", "--separator", "<e>", tmp_path / "a.txt") == 0
+    assert [bytes(document).decode() for document in documents_of(tmp_path / "a.bin")] == [part for part in text.split("<e>") if part]
+
+
+def test_a_long_document_takes_few_bytes(tmp_path):
+    (tmp_path / "a.txt").write_text("some text " * (2 * 10**6))
+    script = "import resource, sys; from glade import tokenize; len(sys.argv) > 1 and tokenize.main(sys.argv[1:])"
+    script += "; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    command = ["--separator", "<end>", "--output", tmp_path / "a.bin", tmp_path / "a.txt"]
+    outputs = [subprocess.run([sys.executable, "-c", script, *more], capture_output=True, text=True, check=True).stdout for more in ([], command)]
+    idle, used = (int(output.split()[-1]) for output in outputs)
+    assert used - idle < 5 * 20000
+
+
 @pytest.fixture
 def tokenizer(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
