@@ -44,6 +44,7 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1e-9, 9e9))
       ->capture_default_str();
   app.add_option("--compression", o.compression, "Level of gzip, 1 to 9, for the checkpoint that is made; 0: none")
+      ->transform(lm::count())
       ->check(CLI::Range(0, 9))
       ->capture_default_str();
 }

@@ -29,10 +29,10 @@ void add_options(CLI::App& app, Options& o) {
   lm::add_tokenizer_option(app, o.tokenizer);
   app.add_option("--seq-len", o.seq_len,
                  "Tokens that the model reads at a time; its state is carried on from one window to the next")
-      ->check(lm::positive_integer())
+      ->transform(lm::positive_integer())
       ->capture_default_str();
   app.add_option("--batch", o.batch, "Answers that the model reads at a time")
-      ->check(lm::positive_integer())
+      ->transform(lm::positive_integer())
       ->capture_default_str();
   app.add_flag("--packed", o.packed, "Keep documents apart: the state begins anew after every separator (in text: zero bytes)");
   app.add_option("--log", o.log, "CSV file for the results: file, metric, value")->type_name("FILE.csv");

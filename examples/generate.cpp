@@ -38,15 +38,16 @@ void add_options(CLI::App& app, Options& o) {
                  "File with a conversation: goes on where it ends, and adds to it; made where it is missing")
       ->type_name("FILE.h5");
   app.add_option("--tokens", o.sampling.max_new_tokens, "Largest number of tokens to add")
-      ->check(lm::non_negative_number())
+      ->transform(lm::count())
       ->capture_default_str();
   app.add_option("--stop", o.sampling.stop_tokens, "Ids of tokens to stop after, besides the model's and the tokenizer's own")
+      ->transform(lm::count())
       ->type_name("ID");
   app.add_option("--temperature", o.sampling.temperature, "Divides the logits before sampling; 0: always the likeliest token")
       ->check(lm::non_negative_number())
       ->capture_default_str();
   app.add_option("--top-k", o.sampling.top_k, "Sample among this many likeliest tokens; 0: all")
-      ->check(lm::non_negative_number())
+      ->transform(lm::count())
       ->capture_default_str();
   app.add_option("--top-p", o.sampling.top_p, "Sample among the likeliest tokens that together reach this probability")
       ->check(lm::positive_number())
@@ -55,7 +56,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--repetition-penalty", o.sampling.repetition_penalty, "Above 1: tokens that occurred become less likely")
       ->check(lm::positive_number())
       ->capture_default_str();
-  app.add_option("--seed", o.sampling.seed, "Seed for sampling")->check(lm::seed())->capture_default_str();
+  app.add_option("--seed", o.sampling.seed, "Seed for sampling")->transform(lm::seed())->capture_default_str();
   app.add_option("--algorithm", o.algorithm, "How the prompt is read")
       ->check(CLI::IsMember({"auto", "recurrent", "chunk"}))
       ->capture_default_str();

@@ -27,14 +27,15 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& o) {
-  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   app.add_option("--shape", o.shapes, "Shape to tune, such as B4_T2048_H16_K128_V128, with _G4 for heads of key and value")
       ->type_name("SHAPE");
   app.add_option("--shapes", o.shapes_file, "File of shapes, one a line: SHAPE [GATES] [DTYPE] [packed]")->type_name("FILE");
   app.add_option("--model", o.model, "JSON config of a model whose layers to tune, or the folder that has it")->type_name("FILE");
-  app.add_option("--batch", o.batches, "Sequences, for --model; several to tune each")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batches, "Sequences, for --model; several to tune each")
+      ->transform(lm::positive_integer())
+      ->capture_default_str();
   app.add_option("--seq-len", o.seq_lens, "Tokens of a sequence, for --model; several to tune each")
-      ->check(positive)
+      ->transform(lm::positive_integer())
       ->capture_default_str();
   app.add_option("--gates", o.gates, "none, or g, g_gamma, gk, gv with + between them; several to tune each [gk]")
       ->type_name("GATES");
@@ -45,9 +46,13 @@ void add_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"forward", "backward", "both"}))
       ->capture_default_str();
   app.add_option("--warmup", o.warmup, "Runs of each candidate before those that are timed")
+      ->transform(lm::count())
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--repeats", o.repeats, "Timed runs of each candidate")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--repeats", o.repeats, "Timed runs of each candidate")
+      ->transform(lm::count())
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_flag("--missing", o.missing, "Tune only what no cache has");
   app.add_option("--csv", o.csv, "File for all rows of the tables")->type_name("FILE.csv");
   app.add_option("--import", o.import_path, "First add the choices of this file to the caches")->type_name("FILE.json");

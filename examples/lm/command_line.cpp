@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "lm/model.h"
 #include "lm/tokenizer.h"
@@ -72,6 +73,20 @@ CLI::Validator number_check(bool (*is_right)(double), const char* expected, cons
   return {check, shown_in_help};
 }
 
+/// Rewrites numbers: CLI11 alone would read "010" as octal.
+template <class T>
+CLI::Validator whole_number(T lowest, T highest, const char* expected) {
+  const auto read = [=](std::string& text) {
+    T value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < lowest || value > highest)
+      return text + ", expected " + expected;
+    text = std::to_string(value);
+    return std::string();
+  };
+  return {read, ""};
+}
+
 /// UsageError where an option for a file, which its help says, is given an empty name.
 void check_file_names(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
@@ -97,23 +112,15 @@ CLI::Validator non_negative_number() {
 }
 
 CLI::Validator positive_integer() {
-  const auto check = [](const std::string& text) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool passes = error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40;
-    return passes ? std::string() : text + ", expected a whole number from 1 to 2^40";
-  };
-  return {check, ""};
+  return whole_number<std::int64_t>(1, std::int64_t{1} << 40, "a whole number from 1 to 2^40");
+}
+
+CLI::Validator count() {
+  return whole_number<std::int64_t>(0, std::numeric_limits<std::int64_t>::max(), "a whole number of at least 0");
 }
 
 CLI::Validator seed() {
-  const auto check = [](const std::string& text) {
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool passes = error == std::errc() && end == text.data() + text.size();
-    return passes ? std::string() : text + ", expected a whole number from 0 to 2^64 - 1";
-  };
-  return {check, ""};
+  return whole_number<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max(), "a whole number from 0 to 2^64 - 1");
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {

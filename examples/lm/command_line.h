@@ -11,9 +11,10 @@ namespace lm {
 /// Checks of options for finite numbers above 0, and of at least 0. Those of CLI11 name a limit of 300 digits.
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
-/// Of options for sizes: a whole number of at least 1.
+/// For transform(), as CLI11 alone reads octal numbers, and makes some other number of one that is too large: of options for
+/// sizes, a whole number of at least 1; for counts, of at least 0; for a std::uint64_t.
 CLI::Validator positive_integer();
-/// Of an option for a std::uint64_t: CLI11 makes some other number of those that are no such one.
+CLI::Validator count();
 CLI::Validator seed();
 
 /// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade

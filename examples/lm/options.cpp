@@ -29,11 +29,13 @@ class RunOptions {
   explicit RunOptions(CLI::App& app) : app_(app) {}
 
   CLI::Option* size(const char* name, std::optional<std::int64_t>& value, const char* text, const std::string& otherwise) {
-    return app_.add_option(name, value, text)->check(positive_integer())->default_str(otherwise);
+    return app_.add_option(name, value, text)->transform(positive_integer())->default_str(otherwise);
   }
   template <class T>
   void number(const char* name, std::optional<T>& value, const char* text, T otherwise) {
-    app_.add_option(name, value, text)->check(non_negative_number())->default_str(fmt::format("{}", otherwise));
+    CLI::Option* option = app_.add_option(name, value, text)->default_str(fmt::format("{}", otherwise));
+    if constexpr (std::is_integral_v<T>) option->transform(count());
+    else option->check(non_negative_number());
   }
 
  private:
@@ -49,7 +51,7 @@ void add_run_options(CLI::App& app, Options& o) {
   add.size("--hidden", o.hidden, "Size of the hidden vectors", by_device(&DeviceDefaults::hidden));
   add.size("--heads", o.heads, "Number of heads in a layer", by_device(&DeviceDefaults::heads));
   app.add_option("--short-conv", o.short_conv, "Tokens that short convolutions of queries, keys and values see, in gla; 0: none")
-      ->check(non_negative_number())
+      ->transform(count())
       ->default_str(by_device(&DeviceDefaults::short_conv));
   app.add_option("--dtype", o.dtype, "Type of activations; float16 trains with a loss scale")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
@@ -60,7 +62,7 @@ void add_run_options(CLI::App& app, Options& o) {
            fmt::format("{}", kDefaults.accumulate));
   app.add_flag("--packed", o.packed, "Keep documents apart: the state begins anew after every separator (in text: zero bytes)");
   app.add_option("--seed", o.seed, "Seed for the weights and the order of the data")
-      ->check(seed())
+      ->transform(seed())
       ->default_str(fmt::format("{}", kDefaults.seed));
   CLI::Option* steps =
       add.size("--steps", o.steps, "Steps of the whole run, those before --resume included", by_device(&DeviceDefaults::steps));
@@ -80,8 +82,8 @@ void add_run_options(CLI::App& app, Options& o) {
 
 /// All options.
 void add_options(CLI::App& app, Options& o) {
-  const auto number = [&](const char* name, auto& value, const char* text) {
-    app.add_option(name, value, text)->check(non_negative_number())->capture_default_str();
+  const auto add_count = [&](const char* name, auto& value, const char* text) {
+    app.add_option(name, value, text)->transform(count())->capture_default_str();
   };
   app.add_option("--data", o.data, "Text, or token files (see tokenize), to train on; the last twentieth is kept for validation")
       ->required()
@@ -91,24 +93,25 @@ void add_options(CLI::App& app, Options& o) {
   app.add_flag("--recompute", o.recompute, "Save memory: keep only the inputs of layers, and compute the rest again in backward");
   app.add_option("--data-parallel", o.data_parallel,
                  "Processes, or groups of --sequence-parallel, that share the batch's sequences")
-      ->check(positive_integer())
+      ->transform(positive_integer())
       ->default_str("all that there are");
   app.add_option("--shard", o.shard,
                  "What all processes divide among them: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
+      ->transform(count())
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
   app.add_option("--reduce-dtype", o.reduce_dtype, "Type in which processes exchange gradients; bfloat16 halves the bytes")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option("--sequence-parallel", o.sequence_parallel, "Processes that share the tokens of each sequence")
-      ->check(positive_integer())
+      ->transform(positive_integer())
       ->capture_default_str();
   app.add_flag("--eager", o.eager, "Do not capture steps on CUDA in graphs");
-  number("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none");
-  number("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
+  add_count("--stop-at", o.stop_at, "Step to stop after, as on Ctrl-C, with the learning rates of a run of --steps; 0: none");
+  add_count("--eval-every", o.eval_every, "Steps between validations; 0: only at the end");
   app.add_option("--save", o.save, "Checkpoint to write at the end and on Ctrl-C")->type_name("FILE.h5");
-  number("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
-  number("--keep", o.keep, "Number of checkpoints to keep, with their step in the name; 0: one, under its own name");
+  add_count("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end");
+  add_count("--keep", o.keep, "Number of checkpoints to keep, with their step in the name; 0: one, under its own name");
   app.add_option(
          "--resume", o.resume,
          "Checkpoint to go on from, which also gives the options of the run that are absent; auto: the newest good one of "

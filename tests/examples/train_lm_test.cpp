@@ -51,6 +51,9 @@ TEST_F(LanguageModel, LearnsSavesAndGenerates) {
   const ProcessResult first = run_shell(command), second = run_shell(command), greedy = run_shell(command + "--temperature 0");
   ASSERT_EQ(first.exit_code, 0) << first.output;
   EXPECT_EQ(first.output.substr(0, 6), "Line 7");
+  EXPECT_EQ(run_shell(kGenerate + "--checkpoint model.h5 --prompt 'Line 7' --tokens 010 --seed 03").output,
+            first.output.substr(0, 16) + "\n")
+      << "octal numbers";
   EXPECT_EQ(first.output.size(), 6 + 40 + 1u);
   EXPECT_EQ(first.output, second.output);
   EXPECT_NE(first.output, greedy.output);
@@ -336,6 +339,10 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {run + "--keep 2", 2, "--keep needs --save"},
            {run + "--seed -1", 2, "--seed: -1, expected a whole number from 0 to 2^64 - 1"},
            {run + "--seed 18446744073709551616", 2, "--seed: 18446744073709551616, expected a whole number"},
+           {run + "--warmup 0x10", 2, "--warmup: 0x10, expected a whole number of at least 0"},
+           {run + "--eval-every 18446744073709551616", 2, "--eval-every: 18446744073709551616, expected a whole number"},
+           {run + "--keep 1.5 --save m.h5", 2, "--keep: 1.5, expected a whole number of at least 0"},
+           {run + "--shard 010", 2, "--shard: Value 10 not in range 0 to 3"},
            {run + "--save ''", 2, "--save: an empty file name"},
            {run + "--save m.h5 --log ./m.h5", 2, "--log ./m.h5: that is the file of --save"},
            {run + "--log new --profile new --save m.h5", 2, "--profile new: that is the file of --log"},
