@@ -41,7 +41,7 @@ def parse_options():
     options = parser.parse_args()
     if options.plot:
         program.check_folder("--plot", options.plot)
-        program.check_package("--plot", "matplotlib")
+        program.check_plot(options.plot)
     most = most_pairs(options)
     if max(options.pairs) > most:
         raise UsageError(f"--pairs {max(options.pairs)}: a sequence of {options.seq_len} holds {most} pairs at most")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from lm import program
 from lm.model import DTYPES
-from lm.program import Parser, UsageError, add_option, check_distinct, check_folder, check_package, count, file_name, non_negative, positive, size
+from lm.program import Parser, UsageError, add_option, check_distinct, check_folder, check_package, check_plot, count, file_name, non_negative, positive, size
 from lm.step_profile import StepProfile
 
 AUTO = Path("auto")  # of --resume
@@ -104,7 +104,7 @@ def check_outputs(options):
         check_folder(option, path)
         check_distinct(option, path, inputs + outputs[:i] + (resumed if option != "--save" else []))
     if options.plot:
-        check_package("--plot", "matplotlib")
+        check_plot(options.plot)
     if any(log.is_folder for log in options.log):
         check_package("--log for TensorBoard", "tensorboardX")
     for option, is_given in (("--save-every", options.save_every), ("--keep", options.keep), ("--resume auto", options.resume == AUTO)):

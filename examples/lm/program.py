@@ -122,6 +122,15 @@ def check_package(option, package):
         raise UsageError(f"{option} needs the package {package}: pip install {package}")
 
 
+def check_plot(path):
+    """UsageError where --plot names a kind of image that matplotlib does not make, or that is not installed."""
+    check_package("--plot", "matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise UsageError(f"--plot {path}: expected a name that ends in .png, .svg, .pdf or the like")
+
+
 def is_same_file(a, b):
     """Whether both, which may be missing, mean one file."""
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))

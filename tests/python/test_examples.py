@@ -200,6 +200,10 @@ def test_plot(text, tmp_path):
     pytest.importorskip("matplotlib")
     run(python(), text, tmp_path / "log.csv", "--steps", "3", "--plot", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    message = "--plot curves.txt: expected a name that ends in .png, .svg, .pdf or the like"
+    assert refuse(text, tmp_path, "--plot", "curves.txt") == (2, f"train_lm.py: {message}")
+    recall = refused([*python_program("associative_recall"), "--plot", "curves.txt"], tmp_path)
+    assert recall == (2, f"associative_recall.py: {message}")
 
 
 @pytest.mark.parametrize("model", ["gla", "lightning", "softmax"])
