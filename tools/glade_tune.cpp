@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 #include <glade/glade.h>
 
+#include <chrono>
 #include <optional>
 
 #include "lm/command_line.h"
+#include "lm/status_line.h"
 #include "problems.h"
 #include "report.h"
 
@@ -117,14 +119,16 @@ std::string plan_text(AttentionProblem problem) {
   return plan(problem).to_string();
 }
 
+std::string name_of(const AttentionProblem& job) { return tune::describe(job) + ' ' + tuning::pass_name(job.pass); }
+
 tune::Tuned tune_one(const AttentionProblem& problem, const Options& o, const std::function<void(double)>& on_progress) {
   const RecurrentAttention module;
   const double candidates = static_cast<double>(module.candidate_cfgs(problem).size());
   double done = 0;
   const auto count = [&](const tuning::Trial&) { on_progress(std::min(1.0, ++done / candidates)); };
   const tuning::TuningOptions options{.warmup = o.warmup, .repeats = o.repeats, .on_trial = count};
-  return {module.name(), tune::describe(problem) + ' ' + tuning::pass_name(problem.pass), plan_text(problem),
-          tuning::to_json(module.heuristic_cfg(problem)), module.tune(problem, options)};
+  return {module.name(), name_of(problem), plan_text(problem), tuning::to_json(module.heuristic_cfg(problem)),
+          module.tune(problem, options)};
 }
 
 /// Before anything is tuned or written.
@@ -149,18 +153,26 @@ int run(const Options& o) {
 
   tuning::set_autotune_policy(tuning::AutotunePolicy::heuristic);
   const std::vector<AttentionProblem> jobs = jobs_of(o);
-  if (!o.csv.empty()) tune::write_csv(o.csv, {});  // what cannot be written shows before the tuning
+  std::optional<tune::CsvFile> csv;
+  if (!o.csv.empty()) csv.emplace(o.csv);
   std::vector<tune::Tuned> all;
-  tune::Progress progress(jobs.size());
+  lm::StatusLine line(stderr);
+  const auto start = std::chrono::steady_clock::now();
   for (const AttentionProblem& job : jobs) {
-    const std::string what = tune::describe(job) + ' ' + tuning::pass_name(job.pass);
-    progress.show(all.size(), 0, what);
-    all.push_back(tune_one(job, o, [&](double share) { progress.show(all.size(), share, what); }));
-    progress.clear();
+    const auto show = [&](double share) {
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      line.show((static_cast<double>(all.size()) + share) / static_cast<double>(jobs.size()),
+                {fmt::format("{} of {}", all.size(), jobs.size()), lm::clock_time(seconds), name_of(job)});
+    };
+    if (line.on_terminal()) show(0);
+    all.push_back(tune_one(job, o, [&](double share) {
+      if (line.is_due()) show(share);
+    }));
+    line.erase();
     tune::print_table(all.back());
+    if (csv) csv->add(all.back());
   }
   if (!all.empty()) tune::print_summary(all);
-  if (!o.csv.empty()) tune::write_csv(o.csv, all);
   if (!o.export_path.empty()) fmt::print("{} choices to {}\n", tuning::export_cache(o.export_path), o.export_path);
   return 0;
 }

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 #include <glade/core/error.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -74,36 +72,25 @@ void print_summary(const std::vector<Tuned>& all) {
   fmt::print("its algorithm, with the best sizes for it, is within 5% of the best in {} of {}\n", close_algorithms, all.size());
 }
 
-void write_csv(const std::string& path, const std::vector<Tuned>& all) {
-  std::ofstream out(path);
-  out << "operation,problem,cfg,milliseconds,fraction_of_floor,error,best,heuristic,refused\n";
+CsvFile::CsvFile(const std::string& path) : path_(path), out_(path) {
+  write("operation,problem,cfg,milliseconds,fraction_of_floor,error,best,heuristic,refused\n");
+}
+
+void CsvFile::add(const Tuned& tuned) {
   const auto quoted = [](std::string text) {
     for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
     return '"' + text + '"';
   };
-  for (const Tuned& tuned : all)
-    for (const Trial& trial : tuned.result.trials)
-      out << fmt::format("{},{},{},{:.6g},{:.4g},{:.3g},{:d},{:d},{}\n", tuned.operation, tuned.problem, quoted(trial.cfg),
-                         trial.milliseconds, trial.refused.empty() ? fraction_of_floor(tuned, trial) : 0.0, trial.error,
-                         is_best(tuned, trial), trial.cfg == tuned.heuristic, quoted(trial.refused));
-  if (!out.flush()) throw glade::ValueError(fmt::format("{}: cannot be written", path));
+  std::string rows;
+  for (const Trial& trial : tuned.result.trials)
+    rows += fmt::format("{},{},{},{:.6g},{:.4g},{:.3g},{:d},{:d},{}\n", tuned.operation, tuned.problem, quoted(trial.cfg),
+                        trial.milliseconds, trial.refused.empty() ? fraction_of_floor(tuned, trial) : 0.0, trial.error,
+                        is_best(tuned, trial), trial.cfg == tuned.heuristic, quoted(trial.refused));
+  write(rows);
 }
 
-Progress::Progress(std::size_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
-
-void Progress::show(std::size_t done, double share, const std::string& what) {
-  if (!terminal_) return;
-  constexpr int kWidth = 24;
-  const double all = (static_cast<double>(done) + share) / static_cast<double>(std::max<std::size_t>(total_, 1));
-  const auto filled = static_cast<int>(all * kWidth);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  fmt::print(stderr, "\r\x1b[K[{:#<{}}{:.<{}}] {} of {}  {:.0f} s  {}", "", filled, "", kWidth - filled, done, total_, seconds,
-             what);
-  std::fflush(stderr);
-}
-
-void Progress::clear() {
-  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+void CsvFile::write(const std::string& rows) {
+  if (!(out_ << rows << std::flush)) throw glade::ValueError(fmt::format("{}: cannot be written", path_));
 }
 
 }  // namespace tune

@@ -2,8 +2,7 @@
 // What glade-tune shows.
 #include <glade/ops/tuning/tuner.h>
 
-#include <chrono>
-#include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -27,24 +26,18 @@ struct Tuned {
 void print_table(const Tuned& tuned);
 /// How good the heuristic's choices are.
 void print_summary(const std::vector<Tuned>& all);
-/// The same rows as CSV. ValueError where the file cannot be written.
-void write_csv(const std::string& path, const std::vector<Tuned>& all);
-
-/// A progress bar on the standard error, where that is a terminal.
-class Progress {
+/// The same rows as CSV, each on the disk before the next are timed.
+class CsvFile {
  public:
-  explicit Progress(std::size_t total);
-  ~Progress() { clear(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  /// `done` things are done, and a share of the next, of which `what` is known.
-  void show(std::size_t done, double share, const std::string& what);
-  void clear();
+  /// Empties the file. ValueError, here and below, where it cannot be written.
+  explicit CsvFile(const std::string& path);
+  void add(const Tuned& tuned);
 
  private:
-  const std::size_t total_;
-  const bool terminal_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  void write(const std::string& rows);
+
+  std::string path_;
+  std::ofstream out_;
 };
 
 }  // namespace tune

@@ -64,8 +64,18 @@ TEST_F(GladeTune, ShowsItsProgressInATerminal) {
   const ProcessResult result =
       run_in_terminal("GLADE_CACHE_DIR=cache " GLADE_TUNE " --device cpu --warmup 1 --repeats 2 --shape B1_T4_H1_K8_V8");
   ASSERT_EQ(result.exit_code, 0) << result.output;
-  for (const char* part : {"[........................] 0 of 2", "[############............] 1 of 2", "gk float32 backward"})
+  for (const char* part : {"[........................]  0 of 2", "[############............]  1 of 2", "gk float32 backward"})
     EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
+  const ProcessResult narrow = run_in_terminal(
+      "GLADE_CACHE_DIR=cache " GLADE_TUNE " --device cpu --warmup 1 --repeats 2 --shape B1_T4_H1_K8_V8 >table", 40);
+  for (const std::string& line : screen(narrow.output, 40)) EXPECT_EQ(line, "") << "left of the progress";
+}
+
+TEST_F(GladeTune, KeepsTheRowsBeforeAFailure) {
+  const ProcessResult result = run("--shape B1_T4_H1_K8_V8 --shape B1000000000_T100_H100_K8_V8 --csv rows.csv");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_NE(result.output.find("cannot allocate"), std::string::npos) << result.output;
+  EXPECT_NE(read_file("rows.csv").find("B1_T4_H1_K8_V8 gk float32 backward"), std::string::npos) << result.output;
 }
 
 TEST_F(GladeTune, TunesOnlyWhatIsMissing) {
