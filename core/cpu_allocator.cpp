@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <vector>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -102,8 +103,12 @@ void cpu_free(void* data, std::size_t bytes) noexcept {
   Cache& kept = cache();
   std::lock_guard lock(kept.mutex);
   if (kept.bytes + rounded > kMaxCached) return give_back(data, rounded);
-  kept.blocks[size_class(rounded)].push_back(data);
-  kept.bytes += rounded;
+  try {
+    kept.blocks[size_class(rounded)].push_back(data);
+    kept.bytes += rounded;
+  } catch (const std::bad_alloc&) {  // the list could not grow
+    give_back(data, rounded);
+  }
 }
 
 }  // namespace glade::detail
