@@ -61,6 +61,9 @@ TEST_P(TerminalPrograms, StatusLinesFit) {
       run_in_terminal(GLADE_EXAMPLES "/evaluate --device cpu --checkpoint model.h5 --data text.txt --seq-len 500", columns),
       columns);
   expect_one_line(run_in_terminal(GLADE_EXAMPLES "/tokenize --output text.bin text.txt", columns), columns);
+  const ProcessResult converted = run_in_terminal(GLADE_EXAMPLES "/convert model.h5 folder", columns);
+  expect_one_line(converted, columns);
+  EXPECT_EQ(split(converted.output).lines.front().find("left"), std::string::npos) << "a time without a speed";
 }
 INSTANTIATE_TEST_SUITE_P(Columns, TerminalPrograms, ::testing::Values(40, 80, 200));
 
