@@ -131,6 +131,23 @@ def verify(path: str) -> int:
     return 1 if lines else 0
 
 
+def show(options: argparse.Namespace) -> int:
+    """Prints what the options ask for; the exit code."""
+    if options.verify:
+        return verify(options.file)
+    if options.diff:
+        lines = differences(*options.diff)
+        print(*lines, sep="\n", end="\n" if lines else "")
+        return 1 if lines else 0
+    found = describe(options.file)
+    is_damaged = any("problem" in tensor for tensor in found["tensors"])
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_table(found)
+    return 1 if is_damaged else 0
+
+
 def main() -> int:
     """The command `python -m glade.inspect`; returns its exit code."""
     description = __doc__.split("\n")[0] + " The exit code is 1 for a damaged file, and for files that differ."
@@ -145,22 +162,16 @@ def main() -> int:
     if options.diff and (options.json or options.verify):
         parser.error("--diff goes with neither --json nor --verify")
     try:
-        if options.verify:
-            return verify(options.file)
-        if options.diff:
-            lines = differences(*options.diff)
-            print(*lines, sep="\n", end="\n" if lines else "")
-            return 1 if lines else 0
-        found = describe(options.file)
-        is_damaged = any("problem" in tensor for tensor in found["tensors"])
-        if options.json:
-            print(json.dumps(found, indent=2))
-        else:
-            print_table(found)
-        return 1 if is_damaged else 0
+        code = show(options)
+        sys.stdout.flush()
+        return code
     except CheckpointError as error:
-        print(f"glade.inspect: {error}", file=sys.stderr)
-        return 1
+        message = str(error)
+    except OSError as error:
+        message = f"the output cannot be written: {error.strerror}"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python tries again at its end
+    print(f"glade.inspect: {message}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -151,6 +151,14 @@ def run_inspect(*arguments):
                           env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(glade.__file__))})
 
 
+def test_inspect_into_a_pipe_that_is_closed(tmp_path):
+    glade.save(nn.Linear(2, 2), tmp_path / "a.h5")
+    command = f"exec {sys.executable} -m glade.inspect {tmp_path / 'a.h5'}"
+    result = subprocess.run(["bash", "-c", f"({command}) | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=60,
+                            env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(glade.__file__))})
+    assert (result.returncode, result.stderr) == (1, "glade.inspect: the output cannot be written: Broken pipe\n")
+
+
 def test_inspect(tmp_path):
     a, b = tmp_path / "a.h5", tmp_path / "b.h5"
     shared = glade.ones(2, 3)
