@@ -61,10 +61,9 @@ def encode_file(file, tokenizer):
 class Scorer:
     """Sums what a model loses on tokens that it predicts, in nats, and shows how far it is."""
 
-    def __init__(self, model, source, seq_len):
-        self._model, self._source, self._seq_len = model, source, seq_len
+    def __init__(self, model, source, seq_len, progress):
+        self._model, self._source, self._seq_len, self._progress = model, source, seq_len, progress
         self._device = model.lm_head.weight.device
-        self._progress = Progress()
         self._begin = time.perf_counter()
         self.nats, self.predicted = 0.0, 0
 
@@ -85,9 +84,6 @@ class Scorer:
                 cu_seqlens.append(cu_seqlens[-1] + len(part) - 1)
             ids, targets = (glade.cat(tensors, 0) for tensors in ([part[:-1] for part in parts], [part[1:] for part in parts]))
             self._score(ids, targets, None, glade.tensor(cu_seqlens))
-
-    def finish(self):
-        self._progress.erase()
 
     def _score(self, ids, targets, states, cu_seqlens):
         x = self._model.model(ids.unsqueeze(0).to(self._device), states, cu_seqlens)
@@ -139,12 +135,12 @@ def perplexity(model, source, seq_len):
     """perplexity, bits_per_byte (where bytes are known), bits_per_token and the number of predicted tokens: all but the first, each from
     all tokens before it, as the state is carried on over windows of seq_len tokens. Of a packed source: all but the first of every document, from
     those before it in that document. ProgramError where the perplexity is no finite number."""
-    scorer = Scorer(model, source, seq_len)
-    if source.packed:
-        add_packed(scorer, find_documents(source), seq_len)
-    else:
-        scorer.add_document(0, len(source))
-    scorer.finish()
+    with Progress() as progress:
+        scorer = Scorer(model, source, seq_len, progress)
+        if source.packed:
+            add_packed(scorer, find_documents(source), seq_len)
+        else:
+            scorer.add_document(0, len(source))
     if not scorer.predicted:
         raise UsageError(f"{source.file}: has one token, and none to predict from it")
     bits = scorer.nats / math.log(2)

@@ -59,6 +59,7 @@ def print_error(error):
 def run(main):
     """Runs `main`, whose result is the exit code. Every error that can be foreseen is one line."""
     warnings.showwarning = lambda message, *_: print_error(message)
+    sys.stdout.reconfigure(errors="surrogateescape")  # for names of files that are no UTF-8
     code, message = 1, ""
     try:
         code = main()

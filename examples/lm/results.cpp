@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,6 +20,11 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
+/// Counts are whole numbers of any length.
+std::string number(double value, int digits) {
+  return fmt::format("{:.{}g}", value, value == std::trunc(value) && std::abs(value) < 1e15 ? 15 : digits);
+}
+
 }  // namespace
 
 Results::Results(const std::string& log) : path_(log) {
@@ -30,11 +36,12 @@ Results::Results(const std::string& log) : path_(log) {
 
 void Results::add(const std::string& file, const Metrics& metrics) {
   std::string line = file + ":";
-  for (const auto& [name, value] : metrics) line += fmt::format("{} {} {:.6g}", line.ends_with(':') ? "" : ",", name, value);
+  for (const auto& [name, value] : metrics)
+    line += fmt::format("{} {} {}", line.ends_with(':') ? "" : ",", name, number(value, 6));
   fmt::print("{}\n", line);
   flush_output();
   if (!log_.is_open()) return;
-  for (const auto& [name, value] : metrics) log_ << fmt::format("{},{},{:.9g}\n", csv_field(file), name, value);
+  for (const auto& [name, value] : metrics) log_ << fmt::format("{},{},{}\n", csv_field(file), name, number(value, 9));
   check_log();
 }
 

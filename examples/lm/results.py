@@ -4,10 +4,15 @@ import csv
 from contextlib import AbstractContextManager
 
 
+def number(value, digits):
+    """Counts are whole numbers of any length."""
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+
+
 class Results(AbstractContextManager):
     def __init__(self, log):
         """`log` is a file that is written anew, or None."""
-        self._file = open(log, "w", newline="") if log else None
+        self._file = open(log, "w", newline="", encoding="utf-8", errors="surrogateescape") if log else None
         self._write(["file", "metric", "value"])
 
     def __exit__(self, *_):
@@ -16,9 +21,9 @@ class Results(AbstractContextManager):
 
     def add(self, file, metrics):
         """`metrics` are values by name."""
-        print(f"{file}: " + ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()), flush=True)
+        print(f"{file}: " + ", ".join(f"{name} {number(value, 6)}" for name, value in metrics.items()), flush=True)
         for name, value in metrics.items():
-            self._write([file, name, f"{value:.9g}"])
+            self._write([file, name, number(value, 9)])
 
     def _write(self, row):
         if self._file:

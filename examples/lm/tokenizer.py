@@ -29,7 +29,7 @@ class Numbers:
     def encode(self, text):
         tokens = []
         for word in text.replace(",", " ").split():
-            if not word.isdecimal():
+            if not word.isdecimal() or len(word) > 19 or int(word) >= 2**63:
                 raise UsageError(f"'{word}' is not the number of a token")
             tokens.append(int(word))
         return tokens

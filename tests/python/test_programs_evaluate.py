@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import shutil
 import subprocess
 
@@ -11,7 +12,7 @@ import pytest
 
 import glade
 from glade.nn import models
-from programs import ROOT, call, cpp, environment, python, refused, run_in_terminal, screen, skip_without_libraries, without
+from programs import ROOT, call, cpp, environment, open_terminal, python, read_terminal, refused, run_in_terminal, screen, skip_without_libraries, start, without
 
 TEXT = "".join(f"Line {i * i}" + (".\n" if i % 5 == 0 else ": foxes and dogs. ") for i in range(40))
 
@@ -205,6 +206,49 @@ def test_output_that_cannot_be_written(model, tmp_path):
             command = [*python(name), "--checkpoint", "model.h5", "--device", "cpu", *options]
             result = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         assert (result.returncode, result.stderr) == (1, f"{name}.py: the output cannot be written: No space left on device\n")
+
+
+def test_counts_are_whole_numbers(tmp_path):
+    glade.save(models.GLAForCausalLM(hidden_size=8, num_hidden_layers=1, num_heads=1), tmp_path / "model.h5")
+    (tmp_path / "text.txt").write_text("x" * 1234568)
+    for program in (python, cpp):
+        command = [*program("evaluate"), "--checkpoint", "model.h5", "--device", "cpu", "--data", "text.txt", "--log", "results.csv"]
+        assert call(command, tmp_path).endswith(", tokens 1234567\n")
+        assert (tmp_path / "results.csv").read_text().endswith("text.txt,tokens,1234567\n")
+
+
+def test_errors_come_after_the_progress(model, tmp_path):
+    with glade.data.TokenWriter(tmp_path / "text.bin", 256) as writer:
+        writer.write([65] * 5000)
+    tokens = bytearray((tmp_path / "text.bin").read_bytes())
+    tokens[-1] = 1  # makes the last one 321, which shows when it is read
+    (tmp_path / "text.bin").write_bytes(tokens)
+    ours, theirs = open_terminal(80)
+    command = [*python("evaluate"), "--checkpoint", "model.h5", "--device", "cpu", "--seq-len", "100", "--data", "text.bin"]
+    process = start(command, tmp_path, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = read_terminal(ours).replace("\r\n", "\n")
+    assert process.wait(timeout=60) == 1 and "bits per token" in output
+    error, end = screen(output, 1000)
+    assert error.startswith("evaluate.py: text.bin") and end == ""
+
+
+def test_names_that_are_no_text(model, tmp_path):
+    name = os.fsdecode(b"\xff.txt")
+    (tmp_path / name).write_text(TEXT)
+    outputs = {}
+    for program in (python, cpp):
+        command = [*program("evaluate"), "--checkpoint", "model.h5", "--device", "cpu", "--data", name, "--log", "results.csv"]
+        result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
+        outputs[program] = [part.split(b",")[0] for part in (result.stdout, (tmp_path / "results.csv").read_bytes().splitlines()[1])]
+    assert outputs[python] == outputs[cpp] and outputs[python][1] == b"\xff.txt"
+
+
+def test_numbers_that_are_no_tokens(model, tmp_path):
+    for number in (str(2**63), "9" * 20, "9" * 5000):
+        for program, name in ((python, "generate.py"), (cpp, "generate")):
+            command = [*program("generate"), "--checkpoint", "model.h5", "--device", "cpu", "--tokenizer", "ids", "--prompt", number]
+            assert refused(command, tmp_path) == (2, f"{name}: '{number}' is not the number of a token")
 
 
 def test_bad_input_is_refused(model, tmp_path):
