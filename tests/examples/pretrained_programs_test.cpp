@@ -121,7 +121,7 @@ TEST_F(PretrainedPrograms, ConvertShowsABarInATerminal) {
   save_large_model();
   const ProcessResult shown = run_in_terminal(kConvert + " large large.h5");
   EXPECT_EQ(shown.exit_code, 0);
-  EXPECT_NE(shown.output.find("GB/s"), std::string::npos) << shown.output;
+  EXPECT_NE(shown.output.find(" of 0.15 GB"), std::string::npos) << shown.output;  // a rate only where it takes long enough
 }
 
 TEST_F(PretrainedPrograms, ConvertReportsWhatItWroteAndAsksBeforeItOverwrites) {
