@@ -25,7 +25,7 @@ struct NumberedFile {
   std::string path;
 };
 
-/// The files that numbered_path names, by step; or those with `suffix` behind it.
+/// The regular files that numbered_path names, by step; or those with `suffix` behind it. Other numbers are not the saver's.
 std::vector<NumberedFile> numbered_files(const std::string& path, const std::string& suffix = "") {
   const fs::path p(path), folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
   const std::string prefix = p.stem().string() + '-', extension = p.extension().string() + suffix;
@@ -37,7 +37,9 @@ std::vector<NumberedFile> numbered_files(const std::string& path, const std::str
     const char *begin = name.data() + prefix.size(), *end = name.data() + name.size() - extension.size();
     std::int64_t step = 0;
     const auto [rest, status] = std::from_chars(begin, end, step);
-    if (status == std::errc() && rest == end && *begin != '-') files.push_back({step, (p.parent_path() / name).string()});
+    if (status != std::errc() || rest != end || step < 0) continue;
+    std::string file = numbered_path(path, step) + suffix;
+    if (fs::path(file).filename() == name && entry.is_regular_file(error)) files.push_back({step, std::move(file)});
   }
   std::ranges::sort(files, {}, &NumberedFile::step);
   return files;

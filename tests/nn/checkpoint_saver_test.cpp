@@ -112,6 +112,21 @@ TEST_F(SaverTest, RemovesWhatAKilledRunLeft) {
   ::close(writer);
 }
 
+TEST_F(SaverTest, LeavesOtherNumberedFilesAlone) {
+  const std::vector<std::string> others{"m-000000007.h5", "m-000000007.h5.tmp", "m-1.h5", "m-1.h5.tmp", "m-20240607.h5x"};
+  for (const std::string& name : others) std::ofstream(name) << "of someone else";
+  fs::create_directory("m-00000009.h5");
+  EXPECT_EQ(newest_step(), -1);
+  CheckpointSaver saver("m.h5", 1);
+  for (const int step : {2, 123456789}) saver.save(checkpoint_of(step));
+  saver.wait();
+  EXPECT_EQ(newest_step(), 123456789);
+  std::vector<std::string> expected = others;
+  expected.insert(expected.end(), {"m-00000009.h5", "m-123456789.h5"});
+  std::ranges::sort(expected);
+  EXPECT_EQ(files(), expected);
+}
+
 TEST_F(SaverTest, FindsTheNewestGoodOne) {
   EXPECT_EQ(newest_step(), -1);
   CheckpointSaver saver("m.h5", 5);
