@@ -123,10 +123,6 @@ std::vector<std::string> numbered_checkpoints(const std::string& path) {
 std::optional<CheckpointFile> open_newest_checkpoint(const std::string& path,
                                                      const std::function<void(const std::string&)>& warn) {
   const watchdog::During during(watchdog::Activity::busy, "reading checkpoints");
-  std::vector<std::string> candidates = numbered_checkpoints(path);
-  if (std::error_code error; fs::exists(path, error)) candidates.push_back(path);
-
-  std::vector<CheckpointFile> files;
   std::string last_error;
   const auto try_or_warn = [&](const auto& f) {
     try {
@@ -138,11 +134,15 @@ std::optional<CheckpointFile> open_newest_checkpoint(const std::string& path,
       return false;
     }
   };
-  for (const std::string& candidate : candidates) try_or_warn([&] { files.emplace_back(candidate); });
-  std::ranges::stable_sort(files, std::ranges::greater(), [](const CheckpointFile& file) { return file.header().step; });
-  for (CheckpointFile& file : files)
-    if (try_or_warn([&] { file.verify(); })) return std::move(file);
-  if (!candidates.empty()) fail<CheckpointError>("{}: no checkpoint is whole; of the last one: {}", path, last_error);
+  std::vector<NumberedFile> candidates = numbered_files(path);
+  if (std::error_code error; fs::exists(path, error))
+    try_or_warn([&] { candidates.push_back({CheckpointFile(path).header().step, path}); });
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &NumberedFile::step);
+  for (const NumberedFile& candidate : candidates) {  // one is open at a time: there may be more than a process can open
+    std::optional<CheckpointFile> file;
+    if (try_or_warn([&] { file.emplace(candidate.path).verify(); })) return file;
+  }
+  if (!last_error.empty()) fail<CheckpointError>("{}: no checkpoint is whole; of the last one: {}", path, last_error);
   return std::nullopt;
 }
 

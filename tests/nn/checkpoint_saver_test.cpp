@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -143,6 +144,21 @@ TEST_F(SaverTest, FindsTheNewestGoodOne) {
   EXPECT_NE(warnings[0].find("m-00000003.h5: model/x: damaged"), std::string::npos) << warnings[0];
   for (const char* path : {"m-00000001.h5", "m-00000002.h5", "m.h5"}) std::ofstream(path) << "not HDF5";
   EXPECT_TRUE(throws_with<CheckpointError>([] { newest_step(); }, "m.h5: no checkpoint is whole; of the last one: "));
+}
+
+TEST_F(SaverTest, FindsTheNewestOfMoreFilesThanAProcessCanOpen) {
+  CheckpointSaver saver("m.h5", 100);
+  for (int step = 0; step < 40; ++step) saver.save(checkpoint_of(step));
+  saver.wait();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 30, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<std::string> warnings;
+  const std::int64_t step = newest_step(&warnings);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(step, 39);
+  EXPECT_EQ(warnings, std::vector<std::string>{});
 }
 
 TEST_F(SaverTest, KnowsAtOnceWhereItCannotWrite) {
