@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -158,6 +159,14 @@ TEST_F(Safetensors, RefuseBadHeaders) {
   EXPECT_TRUE(refuses("{\"a\": " + x + ", \"a\": " + x + "}", 4, "has \"a\" twice"));
   EXPECT_TRUE(refuses(R"({"a": {"dtype": "F32", "dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "\"dtype\" twice"));
   EXPECT_TRUE(refuses(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "x": 1}})", 4, "unknown field 'x'"));
+}
+
+TEST_F(Safetensors, RefuseLargeHeadersAtOnce) {
+  std::string zeros = "[0";
+  for (int i = 0; i < 500'000; ++i) zeros += ",0";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(refuses(zeros + "]", 0, "its header is no JSON object"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "minutes where it is quadratic";
 }
 
 TEST_F(Safetensors, RefuseBadTensors) {
