@@ -10,9 +10,6 @@ namespace glade {
 
 using nlohmann::json, nlohmann::ordered_json;
 
-json parse_json(std::string_view text) { return json::parse(text, nullptr, false); }
-ordered_json parse_ordered_json(std::string_view text) { return ordered_json::parse(text, nullptr, false); }
-
 std::string dump_json(const json& value, int indent) { return value.dump(indent); }
 std::string dump_json(const ordered_json& value, int indent) { return value.dump(indent); }
 std::string json_string(std::string_view text) { return json(text).dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -61,7 +58,16 @@ class Check : public nlohmann::json_sax<json> {
   std::string problem_;
 };
 
+template <class Json>
+Json parse(std::string_view text) {
+  Check check(kDeepestJson);
+  return json::sax_parse(text, &check) ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+}
+
 }  // namespace
+
+json parse_json(std::string_view text) { return parse<json>(text); }
+ordered_json parse_ordered_json(std::string_view text) { return parse<ordered_json>(text); }
 
 template <class Json>
 Json detail::parse_json_object(std::string_view text, int deepest) {

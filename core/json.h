@@ -11,7 +11,11 @@
 
 namespace glade {
 
-/// What `text` is; where it is no JSON, the value whose is_discarded() holds.
+/// Of text that need not be trusted, the outermost value counted in: to copy or to print JSON takes stack for every level.
+inline constexpr int kDeepestJson = 16;
+
+/// What `text` is; where it is no JSON, has a name twice or is nested deeper than kDeepestJson, the value whose is_discarded()
+/// holds.
 nlohmann::json parse_json(std::string_view text);
 /// The same, with the fields of objects in their order in the text.
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
@@ -35,9 +39,9 @@ Json parse_json_object(std::string_view text, int deepest);
 }  // namespace detail
 
 /// The object that `text`, which need not be trusted, is. Error, which names `what`, where it is none, has a name twice, or is
-/// nested deeper than `deepest`, the object counted in: to print and to destroy JSON takes stack for every level.
+/// nested deeper than `deepest`.
 template <class Error, class Json = nlohmann::json>
-Json parse_json_object(std::string_view what, std::string_view text, int deepest = 16) {
+Json parse_json_object(std::string_view what, std::string_view text, int deepest = kDeepestJson) {
   try {
     return detail::parse_json_object<Json>(text, deepest);
   } catch (const detail::WrongJson& wrong) {

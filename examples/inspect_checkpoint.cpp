@@ -2,6 +2,7 @@
 //
 //   inspect_checkpoint model.h5            inspect_checkpoint model.h5 --verify          inspect_checkpoint --diff a.h5 b.h5
 #include <fmt/format.h>
+#include <glade/core/json.h>
 #include <glade/glade.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ ordered_json attributes_of(const nn::HDF5File& file) {
   for (const char* name : kIntegers)
     if (const auto value = file.integer_attribute(name)) result[name] = *value;
   if (const auto config = file.string_attribute("config")) {
-    const ordered_json parsed = ordered_json::parse(*config, nullptr, false);
+    const ordered_json parsed = parse_ordered_json(*config);
     result["config"] = parsed.is_discarded() ? ordered_json(*config) : parsed;
   }
   return result;

@@ -29,7 +29,7 @@ def attributes(file: HDF5File) -> dict[str, Any]:
     config = file.string_attribute("config")
     try:
         found["config"] = json.loads(config) if config else config
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         found["config"] = config
     return {name: value for name, value in found.items() if value is not None}
 

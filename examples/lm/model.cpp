@@ -1,6 +1,7 @@
 #include "lm/model.h"
 
 #include <fmt/format.h>
+#include <glade/core/json.h>
 #include <glade/nn/checkpoint_saver.h>
 
 #include <filesystem>
@@ -16,9 +17,9 @@ namespace {
 std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const std::optional<std::string>& dtype) {
   std::string config = file.header().config;
   if (dtype) {
-    auto fields = nlohmann::json::parse(config, nullptr, false);
+    auto fields = parse_json(config);
     if (fields.is_object()) fields["dtype"] = *dtype;
-    config = fields.is_object() ? fields.dump() : config;
+    config = fields.is_object() ? dump_json(fields) : config;
   }
   auto model = nn::models::make_causal_lm(config);
   file.restore(*model);
@@ -54,13 +55,13 @@ std::unique_ptr<CausalLM> open_model(const ModelOptions& o) {
 std::int64_t vocab_size(const CausalLM& model) { return model.model.embeddings.weight.size(0); }
 
 std::string config_text(const std::string& config, const char* name) {
-  const auto fields = nlohmann::json::parse(config, nullptr, false);
+  const auto fields = parse_json(config);
   const auto text = fields.find(name);  // end() also where `fields` is no object
   return text != fields.end() && text->is_string() ? text->get<std::string>() : "";
 }
 
 std::vector<std::int64_t> stop_tokens(const CausalLM& model) {
-  const auto config = nlohmann::json::parse(model.config_json());
+  const auto config = parse_json(model.config_json());
   const auto tokens = config.find("eos_token_id");
   if (tokens == config.end() || tokens->is_null()) return {};
   return tokens->is_array() ? tokens->get<std::vector<std::int64_t>>() : std::vector{tokens->get<std::int64_t>()};

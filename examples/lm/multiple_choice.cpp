@@ -1,6 +1,7 @@
 #include "lm/multiple_choice.h"
 
 #include <fmt/format.h>
+#include <glade/core/json.h>
 #include <glade/glade.h>
 
 #include <algorithm>
@@ -64,7 +65,8 @@ std::vector<double> log_likelihoods(const CausalLM& model, std::span<const Reque
 }
 
 Question parse_question(const std::string& line) {
-  const auto fields = nlohmann::json::parse(line);
+  const auto fields = glade::parse_json(line);
+  if (fields.is_discarded()) throw std::runtime_error("is not JSON");
   Question question{fields.at("query").get<std::string>(), fields.at("choices").get<std::vector<std::string>>(),
                     fields.at("gold").get<std::size_t>(), ""};
   if (question.choices.empty()) throw std::runtime_error("there are no choices");
@@ -87,8 +89,6 @@ std::vector<Question> read_questions(const std::string& file) {
     const std::string where = fmt::format("{} line {}", file, number);
     try {
       questions.push_back(parse_question(line));
-    } catch (const nlohmann::json::parse_error&) {
-      throw std::runtime_error(where + ": is not JSON");
     } catch (const nlohmann::json::exception&) {
       throw std::runtime_error(where + R"(: expected {"query": text, "choices": [text, ...], "gold": index})");
     } catch (const std::runtime_error& error) {

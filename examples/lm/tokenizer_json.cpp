@@ -1,11 +1,13 @@
 #include "lm/tokenizer_json.h"
 
 #include <fmt/format.h>
+#include <glade/core/json.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lm/regex.h"
 #include "lm/utf8.h"
@@ -131,16 +133,17 @@ std::string join(const std::vector<std::string>& tokens) {
 
 json parse(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
-  const json parsed = json::parse(in, nullptr, false);
-  if (!parsed.is_object()) throw std::runtime_error("is no JSON object");
-  return parsed;
+  std::ostringstream text;
+  text << in.rdbuf();
+  return glade::parse_json_object<UsageError>(file + ":", text.str());
 }
 
 }  // namespace
 
 TokenizerJson::TokenizerJson(const std::string& file) {
+  const json parsed = parse(file);
   try {
-    load(parse(file));
+    load(parsed);
   } catch (const json::exception& error) {
     throw UsageError(fmt::format("{}: is no tokenizer: {}", file, error.what()));
   } catch (const std::runtime_error& error) {

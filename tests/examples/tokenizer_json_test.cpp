@@ -99,6 +99,9 @@ TEST_F(OtherTokenizerFiles, UnknownPartsAreRefusedByName) {
   expect_error("/added_tokens/0/id", "one", "is no tokenizer: ");
   std::ofstream("bad.json", std::ios::trunc) << "text";
   EXPECT_TRUE(throws_with<lm::UsageError>([] { lm::TokenizerJson("bad.json"); }, "bad.json: is no JSON object"));
+  std::ofstream("bad.json", std::ios::trunc)
+      << R"({"normalizer": )" << std::string(200'000, '[') << std::string(200'000, ']') << '}';
+  EXPECT_TRUE(throws_with<lm::UsageError>([] { lm::TokenizerJson("bad.json"); }, "bad.json: is nested too deeply"));
   const lm::TokenizerJson tokenizer(kTokenizers + "llama.json");
   EXPECT_TRUE(throws_with<lm::UsageError>([&] { tokenizer.encode("\xff"); }, "the text is not UTF-8"));
   EXPECT_EQ(tokenizer.decode(lm::Tokens{5000, -1}), "") << "a model's vocabulary may be padded";

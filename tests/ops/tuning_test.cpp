@@ -412,9 +412,12 @@ TEST_F(Tuning, OneProcessTunesForAll) {
 TEST_F(Tuning, DamagedFilesArePassedOver) {
   toy.tune(problem_of(8), {.repeats = 2});
   const std::string whole = read_file(file());
-  for (const std::string& text : {std::string(), std::string("{"), whole.substr(0, whole.size() / 2), std::string("[1, 2]"),
-                                  std::string(R"({"format": "glade tuning cache 2"})"),
-                                  std::string(R"({"format": "glade tuning cache 2", "entries": {"a": 1}})")}) {
+  for (const std::string& text :
+       {std::string(), std::string("{"), whole.substr(0, whole.size() / 2), std::string("[1, 2]"),
+        std::string(R"({"format": "glade tuning cache 2"})"),
+        R"({"format": "glade tuning cache 2", "entries": [{"key": {"operation": "toy"}, "cfg": {}, "losers": )" +
+            std::string(200'000, '[') + std::string(200'000, ']') + "}]}",
+        std::string(R"({"format": "glade tuning cache 2", "entries": {"a": 1}})")}) {
     write(file(), text);
     start_anew();
     EXPECT_EQ(toy.choose(problem_of(8)).source, Source::heuristic) << text;

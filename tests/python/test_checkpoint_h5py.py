@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from conftest import to_numpy
+from programs import call, cpp, refused
 
 import glade
-from glade import nn
+from glade import inspect, nn
 
 h5py = pytest.importorskip("h5py")
 
@@ -118,3 +119,14 @@ def test_bfloat16(tmp_path):
     assert model["new.scalar"].dtype == glade.bfloat16 and model["new.scalar"].item() == 2.5
     assert model["new.empty"].dtype == glade.bfloat16 and model["new.empty"].shape == (0, 5)
     assert model["new.f"].tolist() == [1, 2]
+
+
+def test_programs_survive_a_config_of_any_depth(tmp_path):
+    path = tmp_path / "m.h5"
+    glade.save({"x": glade.zeros(2)}, path, config="{}")
+    with h5py.File(path, "r+") as file:
+        file.attrs["config"] = '{"a": ' + "[" * 30000 + "]" * 30000 + "}"
+    assert inspect.describe(path)["config"].startswith('{"a": [[')
+    assert "config: " in call([*cpp("inspect_checkpoint"), path], tmp_path)
+    code, error = refused([*cpp("generate"), "--device", "cpu", "--dtype", "float32", "--checkpoint", path, "--prompt", "x"], tmp_path)
+    assert code == 1 and "m.h5: model config is nested too deeply" in error

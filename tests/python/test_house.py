@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = ["core", "autograd", "ops", "nn"]
 PUBLIC = {"glade.h", *re.findall(r"^#include <glade/(.*)>$", (ROOT / "glade.h").read_text(), re.MULTILINE)}
 # What the table names besides public headers.
-ALSO = {"bindings": {"core/message.h", "core/scalar_range.h"}, "examples": {"core/instruction_set.h"}}
+ALSO = {"bindings": {"core/message.h", "core/scalar_range.h"}, "examples": {"core/instruction_set.h", "core/json.h"}}
 
 
 def includes(folder):
