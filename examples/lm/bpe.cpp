@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <queue>
 #include <stdexcept>
@@ -81,7 +82,7 @@ std::vector<std::int64_t> BytePairEncoding::split(std::string_view piece) const 
   std::vector<std::int64_t> tokens, bytes;
   bool after_unknown = false;
   while (!piece.empty()) {
-    const std::string_view character = piece.substr(0, utf8_length(piece));
+    const std::string_view character = piece.substr(0, std::max<std::size_t>(utf8_length(piece), 1));
     piece.remove_prefix(character.size());
     if (const auto token = find(std::string(character))) {
       tokens.push_back(*token);

@@ -25,8 +25,9 @@ std::string message(int error) {
 Regex::Regex(const std::string& pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                                   &offset, nullptr);
+  constexpr std::uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;  // \C would match part of a character
+  pcre2_code* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &offset, nullptr);
   if (code == nullptr) throw std::runtime_error(fmt::format("the pattern '{}' is not supported: {}", pattern, message(error)));
   code_ = std::shared_ptr<void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // only speed depends on it
@@ -43,6 +44,8 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::find_all(std::string_vie
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0) throw std::runtime_error("the tokenizer's pattern: " + message(count));
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
+    if (ends[0] < at || ends[1] <= ends[0])
+      throw std::runtime_error("the tokenizer's pattern: its matches are in no order");  // by \K
     matches.emplace_back(ends[0], ends[1]);
     at = ends[1];
   }

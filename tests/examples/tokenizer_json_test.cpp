@@ -107,6 +107,18 @@ TEST_F(OtherTokenizerFiles, UnknownPartsAreRefusedByName) {
   EXPECT_EQ(tokenizer.decode(lm::Tokens{5000, -1}), "") << "a model's vocabulary may be padded";
 }
 
+TEST_F(OtherTokenizerFiles, PatternsMatchWholeCharactersInOrder) {
+  if (!has_patterns()) GTEST_SKIP() << "built without PCRE2";
+  json tokenizer = json::parse(read_file(kTokenizers + "llama.json"));
+  const auto encode = [&](const char* pattern) {
+    tokenizer["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", pattern}}}};
+    std::ofstream("edited.json") << tokenizer;
+    lm::TokenizerJson("edited.json").encode("aé ab");
+  };
+  EXPECT_TRUE(throws_with<lm::UsageError>([&] { encode("\\C"); }, "edited.json: the pattern '\\C' is not supported"));
+  EXPECT_TRUE(throws_with<std::runtime_error>([&] { encode("(?(DEFINE)(?<end>ab?\\K))(?=(?&end))a"); }, "in no order"));
+}
+
 TEST_F(OtherTokenizerFiles, ProgramsReadThem) {
   std::filesystem::create_directory("model");
   for (const char* file : {"config.json", "model.safetensors"})
