@@ -58,7 +58,13 @@ std::string from_byte_characters(const std::string& token) {
 }
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  std::string result;
+  std::size_t done = 0;
+  for (std::size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size()) {
+    result.append(text, done, at - done);
+    result += to;
+  }
+  text = result.append(text, done);
 }
 
 [[noreturn]] void fail_unsupported(const char* kind, const json& component) {

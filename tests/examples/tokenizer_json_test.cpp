@@ -1,6 +1,7 @@
 // tokenizer.json in C++ against what the Python package tokenizers made of the same texts (tests/reference/make_tokenizers.py).
 #include "lm/tokenizer_json.h"
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "lm/regex.h"
@@ -117,6 +118,16 @@ TEST_F(OtherTokenizerFiles, PatternsMatchWholeCharactersInOrder) {
   };
   EXPECT_TRUE(throws_with<lm::UsageError>([&] { encode("\\C"); }, "edited.json: the pattern '\\C' is not supported"));
   EXPECT_TRUE(throws_with<std::runtime_error>([&] { encode("(?(DEFINE)(?<end>ab?\\K))(?=(?&end))a"); }, "in no order"));
+}
+
+TEST_F(OtherTokenizerFiles, ReplaceTakesTimeThatGrowsWithTheText) {
+  json tokenizer = json::parse(read_file(kTokenizers + "llama.json"));
+  tokenizer["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "bbbb"}};
+  tokenizer["added_tokens"] = {{{"id", 5000}, {"content", std::string(1'000'000, 'a')}}};
+  std::ofstream("edited.json") << tokenizer;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(lm::TokenizerJson("edited.json").decode(lm::Tokens{5000}), std::string(4'000'000, 'b'));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "minutes where it is quadratic";
 }
 
 TEST_F(OtherTokenizerFiles, ProgramsReadThem) {
