@@ -17,16 +17,20 @@
 namespace glade::nn {
 namespace {
 
-/// Opens the temporary file and locks it. It may be renamed by the process that held the lock just before.
+/// Opens the temporary file and locks it. It may be renamed by the process that held the lock just before. What lies there under
+/// another name, too, is no file of this program: it is left alone.
 int open_locked(const std::string& path) {
   for (;;) {
-    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor < 0) fail<CheckpointError>("{}: cannot be created: {}", path, std::strerror(errno));
     struct stat opened {
     }, named{};
     const bool locked = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    if (locked && ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino)
-      return descriptor;
+    if (locked && ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino) {
+      if (S_ISREG(opened.st_mode) && opened.st_nlink == 1) return descriptor;
+      ::close(descriptor);
+      fail<CheckpointError>("{}: cannot be replaced: it is no regular file, or has other names", path);
+    }
     ::close(descriptor);
     if (!locked) fail<CheckpointError>("{}: another process is writing it", path);
   }
@@ -35,7 +39,7 @@ int open_locked(const std::string& path) {
 }  // namespace
 
 void remove_leftover(const std::string& temporary) {
-  const int descriptor = ::open(temporary.c_str(), O_RDWR | O_CLOEXEC);
+  const int descriptor = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) return;
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(temporary.c_str());
   ::close(descriptor);

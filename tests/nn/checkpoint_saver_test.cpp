@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -170,6 +171,22 @@ TEST_F(SaverTest, KnowsAtOnceWhereItCannotWrite) {
   fs::create_directory("folder");
   EXPECT_TRUE(throws_with<CheckpointError>([] { CheckpointSaver("folder"); }, "folder: cannot be written: Is a directory"));
   EXPECT_EQ(files(), (std::vector<std::string>{"folder", "m.h5"}));
+}
+
+TEST_F(SaverTest, LeavesWhatTheTemporaryNameStandsFor) {
+  std::ofstream("other") << "values";
+  const auto expect_refused = [](const char* message) {
+    EXPECT_TRUE(throws_with<CheckpointError>([] { nn::save(checkpoint_of(1), "m.h5"); }, message));
+    EXPECT_EQ(fs::file_size("other"), 6u);
+    EXPECT_TRUE(fs::exists(fs::symlink_status("m.h5.tmp")) && !fs::exists("m.h5"));
+    fs::remove("m.h5.tmp");
+  };
+  fs::create_symlink("other", "m.h5.tmp");
+  expect_refused("m.h5.tmp: cannot be created: Too many levels of symbolic links");
+  fs::create_hard_link("other", "m.h5.tmp");
+  expect_refused("m.h5.tmp: cannot be replaced: it is no regular file, or has other names");
+  ASSERT_EQ(::mkfifo("m.h5.tmp", 0666), 0);
+  expect_refused("m.h5.tmp: cannot be replaced: it is no regular file, or has other names");
 }
 
 TEST_F(SaverTest, ErrorsSurfaceAtTheNextStep) {
