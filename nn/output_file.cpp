@@ -51,12 +51,23 @@ OutputFile::OutputFile(const std::string& path)
       temporary_(target_ + kTemporarySuffix),
       descriptor_(open_locked(temporary_)) {
   if (::ftruncate(descriptor_, 0) != 0) error_ = errno;
+  struct stat target {};
+  if (::stat(target_.c_str(), &target) != 0) return;
+  mode_ = target.st_mode & 0777;
+  // Others must not read it meanwhile; the next process must be able to open it if this one is killed.
+  set_mode(*mode_ | S_IRUSR | S_IWUSR);
 }
 
 OutputFile::~OutputFile() {
   if (descriptor_ < 0) return;
   ::unlink(temporary_.c_str());
   ::close(descriptor_);
+}
+
+void OutputFile::set_mode(mode_t mode) {
+  struct stat now {};
+  const bool is_set = ::fstat(descriptor_, &now) == 0 && (now.st_mode & 0777) == mode;  // some file systems have but one mode
+  if (!is_set && ::fchmod(descriptor_, mode) != 0 && error_ == 0) error_ = errno;
 }
 
 void OutputFile::check() const {
@@ -89,6 +100,7 @@ void OutputFile::write(const void* data, std::size_t size) {
 }
 
 void OutputFile::commit() {
+  if (mode_) set_mode(*mode_);
   check();
   if (::fsync(descriptor_) != 0) fail<CheckpointError>("{}: cannot be synced: {}", temporary_, std::strerror(errno));
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0)

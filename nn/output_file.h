@@ -1,6 +1,9 @@
 #pragma once
 // A file that takes the place of another only when it is whole. For checkpoint.cpp and its like; not public.
+#include <sys/types.h>
+
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include <glade/nn/hdf5/api.h>
@@ -14,8 +17,8 @@ inline constexpr const char* kTemporarySuffix = ".tmp";
 void remove_leftover(const std::string& temporary);
 
 /// Collects what is to become `path` in a temporary file beside it, or, where that is a symbolic link, what is to become the
-/// file that it stands for. Every function throws CheckpointError with the file and
-/// the system's reason.
+/// file that it stands for. Who may read and write a file that is replaced may do so afterwards. Every function throws
+/// CheckpointError with the file and the system's reason.
 class OutputFile {
  public:
   /// Fails where another process is writing the same file, and where `path` is there and no regular file.
@@ -41,14 +44,17 @@ class OutputFile {
 
  private:
   friend struct OutputFileDriver;
+  /// Of the temporary file. Keeps the error for check().
+  void set_mode(mode_t mode);
   /// Counts what was written, and has the system bring it to the disk meanwhile.
   void start_writeback(std::size_t written);
 
   std::string path_, target_, temporary_;  ///< target_: path_ without symbolic links
   int descriptor_ = -1;
-  std::size_t end_ = 0;      ///< of what write() wrote
-  std::size_t pending_ = 0;  ///< bytes whose way to the disk was not started
-  int error_ = 0;            ///< errno of the first failed write
+  std::optional<mode_t> mode_;  ///< of the file that is replaced
+  std::size_t end_ = 0;         ///< of what write() wrote
+  std::size_t pending_ = 0;     ///< bytes whose way to the disk was not started
+  int error_ = 0;               ///< errno of the first failed write
 };
 
 }  // namespace glade::nn

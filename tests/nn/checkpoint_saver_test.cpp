@@ -189,6 +189,24 @@ TEST_F(SaverTest, LeavesWhatTheTemporaryNameStandsFor) {
   expect_refused("m.h5.tmp: cannot be replaced: it is no regular file, or has other names");
 }
 
+TEST_F(SaverTest, AReplacedFileKeepsItsPermissions) {
+  const auto mode = [](const char* path) { return fs::status(path).permissions(); };
+  nn::save(checkpoint_of(1), "m.h5");
+  std::ofstream("usual") << "x";
+  EXPECT_EQ(mode("m.h5"), mode("usual"));
+  for (const fs::perms given : {fs::perms(0600), fs::perms(0444), fs::perms(0664)}) {
+    fs::permissions("m.h5", given);
+    nn::save(checkpoint_of(2), "m.h5");
+    EXPECT_EQ(mode("m.h5"), given);
+  }
+  fs::permissions("m.h5", fs::perms(0440));
+  nn::save(Checkpoint(), "m.h5", {"x"}, [&](const std::string&) {
+    EXPECT_EQ(mode("m.h5.tmp"), fs::perms(0640)) << "others read it while it is written";
+    return zeros({3});
+  });
+  EXPECT_EQ(mode("m.h5"), fs::perms(0440));
+}
+
 TEST_F(SaverTest, ErrorsSurfaceAtTheNextStep) {
   fs::create_directory("folder");
   CheckpointSaver saver("folder/m.h5");
