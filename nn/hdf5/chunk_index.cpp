@@ -1,4 +1,5 @@
 // Where the chunks of a dataset lie: HDF5 has an index for every kind of dataset.
+#include <algorithm>
 #include <bit>
 #include <numeric>
 
@@ -8,9 +9,6 @@
 
 namespace glade::nn::hdf5 {
 namespace {
-
-/// Positions in the file by number; what was never written is missing at the end or has size 0.
-using Entries = std::vector<Chunk>;
 
 /// The number in `grid` of the chunk with number `index` in the grid `wanted`. An array that can grow along one dimension
 /// counts along that one slowest.
@@ -25,6 +23,31 @@ std::uint64_t number_in(const Shape& grid, const Shape& wanted, std::uint64_t in
     if (d != growing) number = number * static_cast<std::uint64_t>(grid[d]) + at[static_cast<std::size_t>(d)];
   return number;
 }
+
+/// Takes the entries of an array in their order, and puts those that are wanted into `chunks`. The array may be as large as the
+/// greatest shape: memory is for the present one alone.
+class Entries {
+ public:
+  using Wanted = std::vector<std::pair<std::uint64_t, std::size_t>>;  // numbers of entries, and where they belong
+
+  Entries(std::vector<Chunk>& chunks, Wanted wanted) : chunks_(chunks), wanted_(std::move(wanted)) { std::ranges::sort(wanted_); }
+
+  /// How many have passed.
+  std::uint64_t size() const { return size_; }
+  void add(const Chunk& chunk) {
+    while (next_ < wanted_.size() && wanted_[next_].first < size_) ++next_;
+    if (next_ < wanted_.size() && wanted_[next_].first == size_) chunks_[wanted_[next_].second] = chunk;
+    ++size_;
+  }
+  /// Passes over entries that were never written.
+  void skip(std::uint64_t n) { size_ += n; }
+
+ private:
+  std::vector<Chunk>& chunks_;
+  Wanted wanted_;
+  std::uint64_t size_ = 0;
+  std::size_t next_ = 0;
+};
 
 class Index {
  public:
@@ -93,7 +116,7 @@ class Index {
     const std::uint64_t count = cursor.u64(), block = cursor.u64();
     if (block == kUndefined) return;
     source_.check_range(block, count);  // so that the products below cannot overflow
-    Entries entries;
+    Entries entries = wanted_entries(-1);
     if (page_bits >= 64 || count <= std::uint64_t{1} << page_bits) {
       const Bytes content = source_.checked_block(block, kPrefix + count * entry_size + 4);
       Cursor at(content, "a chunk index");
@@ -107,7 +130,6 @@ class Index {
       Cursor(content, "a chunk index").expect("FADB", 0);
       read_pages(entries, block + prefix, ByteView(content).subspan(kPrefix), 0, count, page, entry_size);
     }
-    take(entries, -1);
   }
 
   // ---- an array that grows along one dimension -------------------------------------------------------------------------------
@@ -125,9 +147,8 @@ class Index {
     cursor.skip(8);
     const std::uint64_t index_block = cursor.u64();
     if (index_block == kUndefined) return;
-    if (bits > 64 || page_bits > 32 || !std::has_single_bit(least) || !std::has_single_bit(pointers))
+    if (bits > 48 || page_bits > 32 || !std::has_single_bit(least) || !std::has_single_bit(pointers))
       fail<CheckpointError>("damaged: a chunk index has impossible sizes");
-    source_.check_range(0, count);
     const std::uint64_t page = std::uint64_t{1} << page_bits;
     const std::size_t offset_size = (bits + 7) / 8;
 
@@ -140,7 +161,9 @@ class Index {
     Cursor at(index, "a chunk index");
     at.expect("EAIB", 0);
     at.skip(9);
-    Entries entries;
+    int growing = 0;
+    while (growing + 1 < max_shape_.ndim() && max_shape_[growing] >= 0) ++growing;
+    Entries entries = wanted_entries(growing);
     append(entries, at, std::min(in_index, count), entry_size);
     at.skip((in_index - entries.size()) * entry_size);
 
@@ -158,7 +181,7 @@ class Index {
       } else {
         const std::uint64_t super_address = at.u64();
         if (super_address == kUndefined) {
-          skip_entries(entries, blocks * each, count);
+          entries.skip(blocks * each);
           continue;
         }
         source_.check_range(super_address, blocks);
@@ -171,13 +194,13 @@ class Index {
       for (std::uint64_t b = 0; b < blocks && entries.size() < count; ++b) {
         const std::uint64_t block = addresses.u64();
         if (block == kUndefined) {
-          skip_entries(entries, each, count);
+          entries.skip(each);
           continue;
         }
         const std::uint64_t prefix = 14 + offset_size;
         if (paged) {
           source_.checked_block(block, prefix + 4);
-          read_pages(entries, block + prefix + 4, bitmaps, b * 8 * bitmap, each, page, entry_size);
+          read_pages(entries, block + prefix + 4, bitmaps, b * (each / page), each, page, entry_size);
         } else {
           const Bytes content = source_.checked_block(block, prefix + each * entry_size + 4);
           Cursor values(content, "a chunk index");
@@ -187,9 +210,6 @@ class Index {
         }
       }
     }
-    int growing = 0;
-    while (growing + 1 < max_shape_.ndim() && max_shape_[growing] >= 0) ++growing;
-    take(entries, growing);
   }
 
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
@@ -207,7 +227,7 @@ class Index {
   }
 
   void append(Entries& entries, Cursor& cursor, std::uint64_t count, std::size_t entry_size) const {
-    for (std::uint64_t i = 0; i < count; ++i) entries.push_back(read_entry(cursor, entry_size));
+    for (std::uint64_t i = 0; i < count; ++i) entries.add(read_entry(cursor, entry_size));
   }
 
   /// Pages of entries, each with its checksum, as far as their bits say that they were written.
@@ -220,15 +240,11 @@ class Index {
         Cursor cursor(content, "a chunk index");
         append(entries, cursor, n, entry_size);
       } else {
-        entries.resize(entries.size() + n);
+        entries.skip(n);
       }
       source_.check_range(address, bytes);
       address += bytes;
     }
-  }
-
-  static void skip_entries(Entries& entries, std::uint64_t n, std::uint64_t count) {
-    entries.resize(entries.size() + std::min(n, count - entries.size()));
   }
 
   void place(const std::array<std::uint64_t, kMaxDims>& at, const Chunk& chunk) {
@@ -241,13 +257,12 @@ class Index {
     dataset_.chunks[number] = chunk;
   }
 
-  /// The array's entries, which are numbered in the grid of the greatest shape, to the chunks of the present one.
-  void take(const Entries& entries, int growing) {
+  /// For an array whose entries are numbered in the grid of the greatest shape.
+  Entries wanted_entries(int growing) {
     const Shape grid = grid_of_max();
-    for (std::size_t i = 0; i < dataset_.chunks.size(); ++i) {
-      const std::uint64_t number = number_in(grid, grid_, i, growing);
-      if (number < entries.size()) dataset_.chunks[i] = entries[number];
-    }
+    Entries::Wanted wanted;
+    for (std::size_t i = 0; i < dataset_.chunks.size(); ++i) wanted.emplace_back(number_in(grid, grid_, i, growing), i);
+    return {dataset_.chunks, std::move(wanted)};
   }
 
   Shape grid_of_max() const {

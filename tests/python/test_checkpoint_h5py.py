@@ -121,6 +121,21 @@ def test_bfloat16(tmp_path):
     assert model["new.f"].tolist() == [1, 2]
 
 
+ARRAYS_OF_CHUNKS = {  # rows, columns, columns of a chunk, greatest shape
+    "pages that share a byte of flags": (135000, 1, 1, (None, 1)),
+    "most entries beyond the shape": (10, 4, 4, (None, 4000000)),
+    "the same of a fixed size": (10, 4, 4, (10, 400000)),
+}
+
+
+@pytest.mark.parametrize("rows, columns, width, greatest", ARRAYS_OF_CHUNKS.values(), ids=ARRAYS_OF_CHUNKS)
+def test_arrays_of_chunks(tmp_path, rows, columns, width, greatest):
+    expected = values("int32", (rows, columns))
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("a", data=expected, chunks=(1, width), maxshape=greatest)
+    np.testing.assert_array_equal(to_numpy(glade.load(tmp_path / "a.h5")["a"]), expected)
+
+
 def test_programs_survive_a_config_of_any_depth(tmp_path):
     path = tmp_path / "m.h5"
     glade.save({"x": glade.zeros(2)}, path, config="{}")
