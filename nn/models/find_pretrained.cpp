@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <string_view>
 
 #include <glade/core/format.h>
@@ -46,7 +47,8 @@ std::string find_pretrained(const std::string& name) {
 
   const fs::path downloads = hub_cache() / ("models--" + owner + "--" + model);
   std::string revision;
-  std::ifstream(downloads / "refs" / "main") >> revision;
+  const fs::path main = downloads / "refs" / "main";
+  if (fs::is_regular_file(main, ignored)) std::ifstream(main) >> std::setw(256) >> revision;  // a pipe would be waited for
   const fs::path snapshot = downloads / "snapshots" / revision;
   if (is_name_part(revision) && fs::is_directory(snapshot, ignored)) return snapshot;
   fail<CheckpointError>("{}: there is no such folder, and no published model of this name in {}; to download it: hf download {}",

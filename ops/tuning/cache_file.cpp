@@ -51,17 +51,24 @@ struct Content {
   bool protect = false;          ///< a file of something else, or one that cannot be read: it must not be overwritten
 };
 
+/// Why what is there cannot be read, or "".
+std::string obstacle(const std::string& path) {
+  constexpr std::uintmax_t kLargest = 100'000'000;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return "it is no regular file";  // a pipe would be waited for
+  if (fs::file_size(path, ignored) > kLargest) return fmt::format("it has more than {} bytes", kLargest);
+  return std::ifstream(path) ? "" : "it cannot be opened";
+}
+
 Content read(const std::string& path) {
   Content content;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    std::error_code ignored;
-    content.protect = fs::exists(path, ignored);
-    if (content.protect) content.damage = "it cannot be opened";
-    return content;
-  }
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return content;
+  content.damage = obstacle(path);
+  content.protect = !content.damage.empty();
+  if (content.protect) return content;
   std::ostringstream text;
-  text << in.rdbuf();  // of a folder, nothing
+  text << std::ifstream(path, std::ios::binary).rdbuf();
   const Json file = parse_ordered_json(text.str());
   if (file.is_discarded()) {
     content.damage = "it is not JSON";
@@ -92,7 +99,7 @@ Content read_with_warning(const std::string& path) {
 void replace_file(const std::string& path, const std::string& content) {
   const std::string target = output_path<Error>(path);
   const std::string temporary = fmt::format("{}.{}", target, getpid());  // one writer a process: the caller holds the lock
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   int error = descriptor < 0 ? errno : 0;
   for (std::size_t done = 0; done < content.size() && error == 0;) {
     const ssize_t written = ::write(descriptor, content.data() + done, content.size() - done);

@@ -5,6 +5,7 @@
 #include <glade/nn/optim/adamw.h>
 #include <glade/ops/shape/shape.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -112,6 +113,10 @@ TEST_F(Downloads, MissingOnesSayWhatToRun) {
   EXPECT_TRUE(missing("owner/tiny", "hf download owner/tiny"));
   download("other");
   write("models--owner--tiny/refs/main", "../../other/models--owner--tiny/snapshots/0123abcd");
+  EXPECT_TRUE(missing("owner/tiny", "hf download owner/tiny"));
+  const std::string main = folder_ / "models--owner--tiny/refs/main";
+  fs::remove(main);
+  ASSERT_EQ(::mkfifo(main.c_str(), 0666), 0);
   EXPECT_TRUE(missing("owner/tiny", "hf download owner/tiny"));
 }
 

@@ -428,6 +428,23 @@ TEST_F(Tuning, DamagedFilesArePassedOver) {
   EXPECT_EQ(toy.choose(problem_of(8)).source, Source::persistent_cache) << "a damaged file is replaced";
 }
 
+TEST_F(Tuning, WhatIsNoFileIsPassedOver) {
+  toy.tune(problem_of(8), {.repeats = 2});
+  fs::remove(file());
+  ASSERT_EQ(::mkfifo(file().c_str(), 0666), 0);
+  start_anew();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(toy.choose(problem_of(8)).source, Source::heuristic);
+  const std::string warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("toy.json is passed over in part or whole: it is no regular file"), std::string::npos) << warning;
+  toy.tune(problem_of(8), {.repeats = 2});
+  EXPECT_TRUE(fs::is_fifo(file())) << "it was replaced";
+  fs::remove(file());
+  std::ofstream(file()) << '{';
+  fs::resize_file(file(), 200'000'000);
+  EXPECT_TRUE(throws_with<ValueError>([] { import_cache(file()); }, "it has more than 100000000 bytes"));
+}
+
 TEST_F(Tuning, FilesOfAnEarlierGladeAreIgnoredWithOneLine) {
   toy.tune(problem_of(8), {.repeats = 2});
   std::string text = read_file(file());
