@@ -243,8 +243,11 @@ void bind_models(py::module_& module) {
       "stands for what `hf download owner/model` left in the local cache of Hugging Face: the folder of its revision main, "
       "under $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. Downloads nothing: CheckpointError that says what "
       "to run where the model is not there.");
-  models.def("from_json", make_causal_lm, arg("config"),
+  models.def("from_json", py::overload_cast<const std::string&>(make_causal_lm), arg("config"),
              "The model that a configuration's JSON describes. ValueError for an unknown model_type.");
+  models.def(
+      "from_json", [](const std::string& config, const StateDict& state) { return make_causal_lm(config, infos_of(state)); },
+      arg("config"), arg("state"), "The same for a state that is to be loaded into it, with values that are not set.");
 }
 
 }  // namespace glade::python

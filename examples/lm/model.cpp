@@ -21,7 +21,9 @@ std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const 
     if (fields.is_object()) fields["dtype"] = *dtype;
     config = fields.is_object() ? dump_json(fields) : config;
   }
-  auto model = nn::models::make_causal_lm(config);
+  nn::TensorInfos tensors;
+  for (const auto& [name, entry] : file.file().select("model")) tensors.emplace(name, nn::TensorInfo{entry->dtype, entry->shape});
+  auto model = nn::models::make_causal_lm(config, tensors);
   file.restore(*model);
   return model;
 }

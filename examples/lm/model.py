@@ -44,7 +44,10 @@ def load_model(options):
     if isinstance(found, Path):
         return models.GLAForCausalLM.from_pretrained(found, device=options.device, dtype=options.dtype).eval(), found
     device = glade.Device(options.device)
-    return models.from_checkpoint(found.load(), dtype=options.dtype).to(device).eval(), None
+    try:
+        return models.from_checkpoint(found.load(), dtype=options.dtype).to(device).eval(), None
+    except glade.ValueError as error:  # of the model's configuration
+        raise glade.CheckpointError(f"{options.checkpoint}: {error}") from None
 
 
 def stop_tokens(model):

@@ -160,12 +160,39 @@ GLAForCausalLM::GLAForCausalLM(const GLAConfig& config) : CausalLM(config, confi
 LightningForCausalLM::LightningForCausalLM(const LightningConfig& config)
     : CausalLM(config, config.to_json(), lightning_attention(config)) {}
 
-std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json) {
+void check_sizes(const CausalLMConfig& config, const TensorInfos& tensors) {
+  const auto embeddings = tensors.find("model.embeddings.weight");
+  const Shape expected{config.vocab_size, config.hidden_size};
+  if (embeddings == tensors.end()) fail<ValueError>("missing model.embeddings.weight");
+  if (!(embeddings->second.shape == expected))
+    fail<ValueError>("model.embeddings.weight is {}, but the config says {}", embeddings->second.shape, expected);
+  if (config.num_hidden_layers > static_cast<std::int64_t>(tensors.size()))
+    fail<ValueError>("{} tensors for {} layers", tensors.size(), config.num_hidden_layers);
+}
+
+namespace {
+
+template <class Model, class Config>
+std::unique_ptr<CausalLM> make(const Config& config, const TensorInfos* tensors) {
+  if (tensors == nullptr) return std::make_unique<Model>(config);
+  check_sizes(config, *tensors);
+  const init::SkipInit skip;
+  return std::make_unique<Model>(config);
+}
+
+std::unique_ptr<CausalLM> make(const std::string& config_json, const TensorInfos* tensors) {
   const nlohmann::json object = parse_json_object<ValueError>("model config", config_json);
   const nlohmann::json type = object.value("model_type", nlohmann::json());
-  if (type == "gla") return std::make_unique<GLAForCausalLM>(GLAConfig::from_json(config_json));
-  if (type == "lightning") return std::make_unique<LightningForCausalLM>(LightningConfig::from_json(config_json));
+  if (type == "gla") return make<GLAForCausalLM>(GLAConfig::from_json(config_json), tensors);
+  if (type == "lightning") return make<LightningForCausalLM>(LightningConfig::from_json(config_json), tensors);
   fail<ValueError>("model config: model_type is {}, expected \"gla\" or \"lightning\"", dump_json(type));
+}
+
+}  // namespace
+
+std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json) { return make(config_json, nullptr); }
+std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json, const TensorInfos& tensors) {
+  return make(config_json, &tensors);
 }
 
 }  // namespace glade::nn::models

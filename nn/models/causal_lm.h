@@ -128,5 +128,10 @@ class LightningForCausalLM : public CausalLM {
 
 /// The model that a config's JSON, as written by to_json(), describes. ValueError for an unknown model_type.
 std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json);
+/// The same for `tensors`, which are to be loaded into it: until then its values are not set. ValueError as for check_sizes.
+std::unique_ptr<CausalLM> make_causal_lm(const std::string& config_json, const TensorInfos& tensors);
+/// ValueError unless a model of this config can have `tensors`, by the sizes that decide how much memory it takes: to be asked
+/// before it is made.
+void check_sizes(const CausalLMConfig& config, const TensorInfos& tensors);
 
 }  // namespace glade::nn::models

@@ -143,19 +143,6 @@ GLAConfig read_config(const std::string& path) {
   }
 }
 
-/// The sizes that decide how much a model takes, before one is made.
-void check_sizes(const PretrainedFolder& folder) {
-  const GLAConfig& config = folder.config();
-  const auto embeddings = folder.tensors().find("model.embeddings.weight");
-  const Shape expected{config.vocab_size, config.hidden_size};
-  if (embeddings == folder.tensors().end()) fail<CheckpointError>("{}: missing model.embeddings.weight", folder.path());
-  if (!(embeddings->second.shape == expected))
-    fail<CheckpointError>("{}: model.embeddings.weight is {}, but {} says {}", folder.path(), embeddings->second.shape, kConfig,
-                          expected);
-  if (config.num_hidden_layers > static_cast<std::int64_t>(folder.tensors().size()))
-    fail<CheckpointError>("{}: {} tensors for {} layers", folder.path(), folder.tensors().size(), config.num_hidden_layers);
-}
-
 std::int64_t size_in_bytes(const TensorInfo& info) {
   return info.shape.numel() * static_cast<std::int64_t>(dtype_size(info.dtype));
 }
@@ -297,11 +284,11 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const S
 
 std::unique_ptr<GLAForCausalLM> GLAForCausalLM::from_pretrained(const std::string& name, const PretrainedOptions& options) {
   const PretrainedFolder folder(name);
-  check_sizes(folder);
   GLAConfig config = folder.config();
   if (options.dtype) config.dtype = *options.dtype;
   const init::SkipInit skip;
   try {
+    check_sizes(config, folder.tensors());
     auto model = std::make_unique<GLAForCausalLM>(config);
     check_state("tensors", model->named_state(), folder.tensors());
     StateDict state;

@@ -335,7 +335,7 @@ TEST_F(PretrainedFolderTest, TensorsThatDoNotFitTheConfigAreNamed) {
   EXPECT_TRUE(refused("tensors for 100000000 layers"));
   copy("gla_base");
   edit_config("\"hidden_size\": 64", "\"hidden_size\": 268435456");
-  EXPECT_TRUE(refused("model.embeddings.weight is [97, 64], but config.json says [97, 268435456]"));
+  EXPECT_TRUE(refused("model.embeddings.weight is [97, 64], but the config says [97, 268435456]"));
   copy("gla_base");
   edit_config("\"use_short_conv\": false", "\"use_short_conv\": true");
   EXPECT_TRUE(refused("missing model.layers.0.attn.q_conv1d.weight"));

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import glade
 from glade import inspect, nn, optim
+from programs import cpp, python, refused
 
 
 MODELS = {"gla": nn.models.GLAForCausalLM, "lightning": nn.models.LightningForCausalLM}
@@ -211,3 +213,14 @@ def test_refuses_what_could_not_be_read_again(tmp_path):
         saver.save({"a": x}, step=-5)
     saver.wait()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_larger_than_its_checkpoint_is_not_made(tmp_path):
+    model = nn.models.GLAForCausalLM(hidden_size=16, num_hidden_layers=1, num_heads=2)
+    for field, message in [("num_hidden_layers", "tensors for 268435456 layers"), ("vocab_size", "but the config says [268435456, 16]")]:
+        glade.save(model.state_dict(), tmp_path / "m.h5", config=json.dumps({**model.config, field: 1 << 28}))
+        with pytest.raises(ValueError, match=re.escape(message)):
+            nn.models.from_checkpoint(glade.load(tmp_path / "m.h5"))
+        for program in (python("generate"), cpp("generate")):
+            code, error = refused([*program, "--device", "cpu", "--checkpoint", "m.h5", "--prompt", "x"], tmp_path)
+            assert code == 1 and "m.h5: " in error and message in error

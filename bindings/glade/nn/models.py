@@ -45,10 +45,10 @@ def from_config(config: dict[str, Any]) -> CausalLM:
 
 def from_checkpoint(checkpoint: Checkpoint, *, dtype: DType | str | None = None) -> CausalLM:
     """The model in a checkpoint of a language model, as glade.load gives it, with its values. dtype is that of activations, by
-    default the checkpoint's."""
+    default the checkpoint's. ValueError where config and values do not fit."""
     config = checkpoint.config
     if dtype is not None:
         config["dtype"] = dtype if isinstance(dtype, str) else dtype.name
-    model = from_config(config)
+    model = _from_json(json.dumps(config), checkpoint.model)
     model.load_state_dict(checkpoint.model)
     return model
