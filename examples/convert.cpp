@@ -103,13 +103,23 @@ void report(const Options& o, std::size_t tensors) {
   fmt::print("wrote {}: {} tensors, {} bytes\n", o.output, tensors, size_on_disk(o.output));
 }
 
+/// CheckpointError unless these tensors are those of a model of this configuration.
+void check_tensors(const Options& o, const std::string& config, const nn::TensorInfos& tensors) {
+  try {
+    nn::check_state("tensors", nn::models::make_causal_lm(config, tensors)->named_state(), tensors);
+  } catch (const ValueError& error) {
+    throw CheckpointError(o.input + ": " + error.what());
+  }
+}
+
 void folder_to_checkpoint(const Options& o) {
   if (o.dtype) throw lm::UsageError("--dtype is for folders: a checkpoint keeps the types of the folder it is made of");
   for (const auto& file : fs::directory_iterator(o.input)) lm::check_no_input("output", o.output, {file.path()});
   const PretrainedFolder folder(o.input);
-  confirm_output(o);
   nn::Checkpoint checkpoint;
   checkpoint.config = folder.config().to_json();
+  check_tensors(o, checkpoint.config, folder.tensors());
+  confirm_output(o);
   std::vector<std::string> names;
   for (const auto& [name, info] : folder.tensors()) names.push_back(name);
   {
@@ -135,6 +145,7 @@ void checkpoint_to_folder(const Options& o) {
   }
   if (!tensors.contains("model.embeddings.weight"))
     throw CheckpointError(o.input + ": holds no model: missing model.embeddings.weight");
+  check_tensors(o, file.header().config, tensors);
   confirm_output(o);
   nn::models::SavePretrainedOptions options;
   if (o.dtype) options.dtype = dtype_from_name(*o.dtype);

@@ -178,6 +178,26 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   EXPECT_FALSE(fs::exists("out"));
 }
 
+TEST_F(PretrainedPrograms, ConvertComparesConfigAndTensorsFirst) {
+  const auto base = nn::models::GLAForCausalLM::from_pretrained(kData + "gla_base");
+  base->save_pretrained("old");
+  fs::copy("old", "folder");
+  const std::string weights = read_file("old/model.safetensors"), config = read_file("old/config.json");
+  nn::Checkpoint checkpoint;
+  checkpoint.config = base->config_json();
+  checkpoint.model = base->state_dict();
+  checkpoint.model.erase("model.layers.1.attn.k_proj.weight");
+  nn::save(checkpoint, "model.h5");
+  const std::string convert = GLADE_EXAMPLES "/convert ", missing = "missing model.layers.1.attn.k_proj.weight";
+  for (const char* force : {"", " --force"}) expect_refused(convert + "model.h5 old" + force, 1, "model.h5: tensors: " + missing);
+  EXPECT_EQ(read_file("old/model.safetensors"), weights);
+  EXPECT_EQ(read_file("old/config.json"), config);
+  nn::save_safetensors("folder/model.safetensors", checkpoint.model);
+  const std::string before = read_file("model.h5");
+  for (const char* force : {"", " --force"}) expect_refused(convert + "folder model.h5" + force, 1, "folder: tensors: missing ");
+  EXPECT_EQ(read_file("model.h5"), before);
+}
+
 std::string numbers(const std::vector<std::int64_t>& tokens) {
   std::string text;
   for (const std::int64_t token : tokens) text += std::to_string(token) + ' ';
