@@ -99,10 +99,14 @@ void OutputFile::write(const void* data, std::size_t size) {
   check();
 }
 
-void OutputFile::commit() {
+void OutputFile::sync() {
   if (mode_) set_mode(*mode_);
   check();
   if (::fsync(descriptor_) != 0) fail<CheckpointError>("{}: cannot be synced: {}", temporary_, std::strerror(errno));
+}
+
+void OutputFile::commit() {
+  sync();
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0)
     fail<CheckpointError>("{}: cannot be replaced: {}", path_, std::strerror(errno));
   ::close(descriptor_);

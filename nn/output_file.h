@@ -35,7 +35,9 @@ class OutputFile {
   void write_at(std::size_t address, const void* data, std::size_t size);
   /// Throws the first failure of a write so far.
   void check() const;
-  /// Brings the content to the disk, gives the file its name and brings that to the disk, too.
+  /// Brings the content to the disk. For several files that belong together: all of them, before the first is committed.
+  void sync();
+  /// Syncs, gives the file its name and brings that to the disk, too.
   void commit();
 
   /// Makes HDF5 files created with this access property list live here. HDF5 is told that every write succeeded, because

@@ -182,9 +182,8 @@ StateDict SafetensorsFile::read_all() const {
   return result;
 }
 
-void save_safetensors(const std::string& path, const TensorInfos& tensors,
-                      const std::function<Tensor(const std::string& name)>& read,
-                      const std::map<std::string, std::string>& metadata) {
+void write_safetensors(OutputFile& output, const TensorInfos& tensors, const std::function<Tensor(const std::string& name)>& read,
+                       const std::map<std::string, std::string>& metadata) {
   // Those with large elements first, so that all are aligned when the first is.
   std::vector<std::pair<std::string, TensorInfo>> sorted(tensors.begin(), tensors.end());
   std::ranges::stable_sort(sorted, std::greater(), [](const auto& t) { return dtype_size(t.second.dtype); });
@@ -204,7 +203,6 @@ void save_safetensors(const std::string& path, const TensorInfos& tensors,
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
 
-  OutputFile output(path);
   output.write(&length, kLengthBytes);
   output.write(text.data(), text.size());
   for (const auto& [name, info] : sorted) {
@@ -213,6 +211,13 @@ void save_safetensors(const std::string& path, const TensorInfos& tensors,
       fail<ValueError>("save_safetensors: {} is {} {}, announced as {} {}", name, x.dtype(), x.shape(), info.dtype, info.shape);
     output.write(x.raw_data(), static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype()));
   }
+}
+
+void save_safetensors(const std::string& path, const TensorInfos& tensors,
+                      const std::function<Tensor(const std::string& name)>& read,
+                      const std::map<std::string, std::string>& metadata) {
+  OutputFile output(path);
+  write_safetensors(output, tensors, read, metadata);
   output.commit();
 }
 

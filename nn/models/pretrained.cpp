@@ -1,8 +1,10 @@
 #include <glade/nn/models/pretrained.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <set>
 #include <vector>
 
@@ -87,12 +89,6 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  OutputFile output(path);
-  output.write(text.data(), text.size());
-  output.commit();
-}
-
 /// The file of every tensor, by the index.
 std::map<std::string, std::string> read_index(const std::string& path) {
   const json index = parse_json_object<CheckpointError>(path, read_text(path));
@@ -162,13 +158,23 @@ std::vector<TensorInfos> split(const TensorInfos& tensors, std::int64_t max_byte
   return shards;
 }
 
+std::string shard_name(std::size_t number, std::size_t count) {
+  return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+}
+
+/// Whether a file has a name that save_pretrained gives to weights.
+bool is_weights(const std::string& name) {
+  std::size_t number = 0, count = 0;
+  const bool is_numbered = std::sscanf(name.c_str(), "model-%zu-of-%zu", &number, &count) == 2;
+  return name == kWeights || name == kIndex || (is_numbered && name == shard_name(number, count));
+}
+
 /// Removes what is left of another model that was in the folder before.
 void remove_other_weights(const fs::path& folder, const std::set<std::string>& files) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    const bool is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
     std::error_code error;
-    if ((is_shard || name == kWeights || name == kIndex) && !files.contains(name)) fs::remove(entry.path(), error);
+    if (is_weights(name) && !files.contains(name)) fs::remove(entry.path(), error);
   }
 }
 
@@ -256,24 +262,30 @@ void save_pretrained(const std::string& folder, const GLAConfig& config, const T
 
   const std::vector<TensorInfos> shards = split(published, options.max_shard_bytes);
   const bool sharded = shards.size() > 1;
-  if (sharded) fs::remove(path / kIndex, error);  // else shards of two models were taken for one if this ended half-way
+  std::list<OutputFile> outputs;  // none replaces its predecessor before all are on the disk
+  const auto write_text = [&](const char* file, const std::string& text) {
+    outputs.emplace_back(path / file).write(text.data(), text.size());
+  };
   std::set<std::string> files;
   json weight_map = json::object();
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string file = sharded ? fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()) : kWeights;
-    save_safetensors(path / file, shards[i], read_published, {{"format", "pt"}});
+    const std::string file = sharded ? shard_name(i + 1, shards.size()) : kWeights;
+    write_safetensors(outputs.emplace_back(path / file), shards[i], read_published, {{"format", "pt"}});
     for (const auto& [name, info] : shards[i]) weight_map[name] = file;
     files.insert(file);
   }
+  GLAConfig described = config;
+  described.other.try_emplace("architectures", R"(["GLAForCausalLM"])");
+  write_text(kConfig, described.to_json());
   if (sharded) {
     std::int64_t bytes = 0;
     for (const auto& [name, info] : published) bytes += size_in_bytes(info);
-    write_text(path / kIndex, dump_json(json{{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}}, 2));
+    write_text(kIndex, dump_json(json{{"metadata", {{"total_size", bytes}}}, {"weight_map", weight_map}}, 2));
+    files.insert(kIndex);
   }
-  GLAConfig described = config;
-  described.other.try_emplace("architectures", R"(["GLAForCausalLM"])");
-  write_text(path / kConfig, described.to_json());
-  if (sharded) files.insert(kIndex);
+  for (OutputFile& output : outputs) output.sync();
+  if (sharded) fs::remove(path / kIndex, error);  // else shards of two models were taken for one if this ended half-way
+  for (OutputFile& output : outputs) output.commit();
   remove_other_weights(path, files);
 }
 

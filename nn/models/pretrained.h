@@ -64,8 +64,8 @@ struct SavePretrainedOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  ///< of a file; more are made where one does not suffice
 };
 
-/// Writes such a folder, creating it where needed; every file is replaced only when its successor is whole, and weights of
-/// another model that was there are removed. `tensors` go by glade's names, and `read` gives their values, one at a time.
+/// Writes such a folder, creating it where needed; the files of another model that was there are replaced and removed only when
+/// all their successors are on the disk. `tensors` go by glade's names, and `read` gives their values, one at a time.
 /// CheckpointError that names the file and the cause.
 void save_pretrained(const std::string& folder, const GLAConfig& config, const TensorInfos& tensors,
                      const std::function<Tensor(const std::string& name)>& read, const SavePretrainedOptions& options = {});

@@ -239,6 +239,37 @@ TEST_F(PretrainedFolderTest, ShardsAreWrittenAndRead) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);  // config and weights
 }
 
+TEST_F(PretrainedFolderTest, AFailureLeavesTheModelThatWasThere) {
+  const auto old = GLAForCausalLM::from_pretrained(folder_);
+  GLAConfig config = GLAConfig::from_json(old->config_json());
+  config.clamp_min = -3;
+  const StateDict state = old->state_dict();
+  const auto fail_at_the_last = [&](const std::string& name) {
+    if (name == state.rbegin()->first) throw std::runtime_error("the disk is full");
+    return full(state.at(name).shape(), 7);
+  };
+  const auto contents = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder_)) files[entry.path().filename()] = read(entry.path().filename());
+    return files;
+  };
+  for (const std::int64_t before : {1'000'000, 150'000}) {
+    old->save_pretrained(folder_, {.max_shard_bytes = before});
+    const auto whole = contents();
+    for (const std::int64_t after : {1'000'000, 150'000})
+      EXPECT_TRUE(throws_with<std::runtime_error>(
+          [&] { save_pretrained(folder_, config, infos_of(state), fail_at_the_last, {.max_shard_bytes = after}); }, "disk"));
+    EXPECT_EQ(contents(), whole);
+  }
+}
+
+TEST_F(PretrainedFolderTest, OtherFilesStay) {
+  const std::vector<std::string> others{"model-backup.safetensors", "model-1-of-2.safetensors", "tokenizer.json"};
+  for (const std::string& name : others) std::ofstream(folder_ / name) << "of someone else";
+  GLAForCausalLM::from_pretrained(folder_)->save_pretrained(folder_);
+  for (const std::string& name : others) EXPECT_EQ(read(name), "of someone else");
+}
+
 TEST_F(PretrainedFolderTest, DTypesOfFilesAreKeptOrChosen) {
   const auto model = GLAForCausalLM::from_pretrained(folder_);
   model->save_pretrained(folder_, {.dtype = DType::bfloat16});
