@@ -24,6 +24,12 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, missing) || full_name(a) == full_name(b);
 }
 
+/// The file beside an output in which it is collected, where one that is whole takes its place.
+std::string temporary_of(const std::string& output) {
+  std::error_code missing;
+  return fs::weakly_canonical(fs::absolute(output, missing), missing).string() + ".tmp";
+}
+
 }  // namespace
 
 void write_text(std::FILE* stream, const std::string& text) {
@@ -45,15 +51,23 @@ void check_folder(const std::string& option, const std::string& path) {
 }
 
 void check_no_input(const std::string& option, const std::string& path, const std::vector<std::string>& inputs) {
-  for (const std::string& input : inputs)
+  for (const std::string& input : inputs) {
     if (is_same_file(path, input)) throw UsageError(fmt::format("{} {}: that is a file to read", option, path));
+    if (is_same_file(temporary_of(path), input))
+      throw UsageError(fmt::format("{} {}: {}, where it is written first, is a file to read", option, path, input));
+  }
 }
 
 void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs) {
   for (auto a = outputs.begin(); a != outputs.end(); ++a)
-    for (auto b = outputs.begin(); b != a; ++b)
-      if (!a->second.empty() && !b->second.empty() && is_same_file(a->second, b->second))
+    for (auto b = outputs.begin(); b != a; ++b) {
+      if (a->second.empty() || b->second.empty()) continue;
+      if (is_same_file(a->second, b->second))
         throw UsageError(fmt::format("{} {}: that is the file of {}", a->first, a->second, b->first));
+      if (is_same_file(temporary_of(a->second), b->second) || is_same_file(a->second, temporary_of(b->second)))
+        throw UsageError(
+            fmt::format("{} {}: one of it and the file of {} is written as the other first", a->first, a->second, b->first));
+    }
 }
 
 void catch_interrupts() {

@@ -24,9 +24,11 @@ void flush_output();
 
 /// UsageError where `path`, which `option` names for a file to write, lies in no folder or in one that cannot be written to.
 void check_folder(const std::string& option, const std::string& path);
-/// UsageError where `path`, which `option` names for a file to write, is one of `inputs`.
+/// UsageError where `path`, which `option` names for a file to write, or the temporary file beside it
+/// ("m.h5.tmp" for "m.h5") is one of `inputs`.
 void check_no_input(const std::string& option, const std::string& path, const std::vector<std::string>& inputs);
-/// UsageError where two of `outputs`, options and the paths they name for files to write, mean the same file. Empty: none.
+/// UsageError where two of `outputs`, options and the paths they name for files to write, mean the same file, or
+/// one the temporary file of another. Empty: none.
 void check_distinct(const std::vector<std::pair<std::string, std::string>>& outputs);
 
 /// From here on SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is closed; not under nohup) only set what interrupted()

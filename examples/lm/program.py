@@ -137,6 +137,11 @@ def is_same_file(a, b):
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
+def temporary_of(output):
+    """The file beside an output in which it is collected, where one that is whole takes its place."""
+    return Path(f"{output.resolve()}.tmp")
+
+
 def check_folder(option, path):
     """UsageError where `path`, which `option` names for a file to write, lies in no folder or in one that cannot be written to."""
     folder = path.absolute().parent
@@ -147,10 +152,13 @@ def check_folder(option, path):
 
 
 def check_distinct(option, path, others):
-    """UsageError where `path`, which `option` names for a file to write, is one of `others`: pairs of an option and its file."""
+    """UsageError where `path`, which `option` names for a file to write, is one of `others`: pairs of an option and its file,
+    or one of both is the temporary file beside the other ("m.h5.tmp" for "m.h5")."""
     for other, file in others:
         if is_same_file(path, file):
             raise UsageError(f"{option} {path}: that is a file of {other}")
+        if is_same_file(temporary_of(path), file) or is_same_file(path, temporary_of(file)):
+            raise UsageError(f"{option} {path}: one of it and the file of {other} is written as the other first")
 
 
 def catch_interrupts():
