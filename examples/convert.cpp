@@ -130,6 +130,8 @@ void folder_to_checkpoint(const Options& o) {
 }
 
 void checkpoint_to_folder(const Options& o) {
+  for (const char* written : {"config.json", "model.safetensors", "model.safetensors.index.json"})
+    lm::check_no_input("output", fs::path(o.output) / written, {o.input});
   const nn::CheckpointFile file(o.input);
   GLAConfig config;
   try {

@@ -172,6 +172,11 @@ TEST_F(PretrainedPrograms, ConvertRefusesBadInput) {
   fs::copy(kData + "gla_base", "folder");
   expect_refused(kConvert + " folder folder/config.json", 2, "folder/config.json: that is a file to read");
   fs::remove_all("folder");
+  fs::create_directory("folder");
+  for (const std::string name : {"folder/model.safetensors", "folder/config.json.tmp"}) {
+    fs::copy("conversation.h5", name);
+    expect_refused(kConvert + " " + name + " folder", 2, "a file to read");
+  }
   expect_refused(kConvert + " " + kData + "gla_base out.h5 --dtype bfloat16", 2, "--dtype is for folders");
   expect_refused(kConvert + " " + kData + "gla_base", 2, "output");
   EXPECT_FALSE(fs::exists("out.h5"));
