@@ -1,7 +1,7 @@
 # Written by scripts/make_stubs.py.
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
 from glade._glade import Tensor
 from glade._glade._distributed import ProcessGroup
 from glade._glade._nn import AttentionState, Module
@@ -47,4 +47,7 @@ class GLAForCausalLM(CausalLM):
 class LightningForCausalLM(CausalLM):
     def __init__(self, **kwargs: Any) -> None: ...
 def find_pretrained(name: os.PathLike[str] | str | bytes) -> str: ...
+@overload
 def from_json(config: str) -> CausalLM: ...
+@overload
+def from_json(config: str, state: Mapping[str, Tensor]) -> CausalLM: ...
