@@ -118,7 +118,7 @@ TEST_F(GladeTune, SaysWhatIsWrong) {
         {"--shapes shapes.txt --export no/all.json", "--export no/all.json: there is no folder"},
         {"--shapes absent.txt", "absent.txt: cannot be opened"},
         {"--import absent.json", "there is no such file"},
-        {"--import .", ".: it is not JSON"},
+        {"--import .", ".: it is no regular file"},
         {"--model absent.json", "cannot be opened"},
         {"--model number.json", "model_type is 5"},
         {"--shape B1_T4_H1_K8_V8 --pass forward --csv no/rows.csv", "--csv no/rows.csv: there is no folder"}}) {
