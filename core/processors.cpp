@@ -29,7 +29,8 @@ bool has_cpu(const std::string& controllers) { return ("," + controllers + ",").
 
 /// Threads beyond the limit would wait for each other: they use up the time of a period, then all of them stand still.
 void limit_threads() {
-  if (std::getenv("OMP_NUM_THREADS") == nullptr && usable() < omp_get_max_threads()) omp_set_num_threads(usable());
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  if (const int most = usable(); most < omp_get_max_threads()) omp_set_num_threads(most);
 }
 [[maybe_unused]] const bool limited = (limit_threads(), true);
 

@@ -13,7 +13,6 @@ from glade import distributed, nn, optim
 from lm import program
 from lm.data import Data
 from lm.log import CSVLog, MemoryLog, TensorBoardLog
-from lm.model import numbered_checkpoints
 from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, choose_run, parse_options
 from lm.program import ProgramError, Silent, UsageError
 from lm.run_settings import RunSettings
@@ -25,7 +24,7 @@ LOSS_SCALE = "loss_scale."  # of its state in a checkpoint's data
 
 def open_resumed(options, world):
     """The checkpoint that --resume asks for, or None; rank 0 chooses."""
-    if not options.resume and options.save and world.rank == 0 and (others := numbered_checkpoints(options.save)):
+    if not options.resume and options.save and world.rank == 0 and (others := glade.numbered_checkpoints(options.save)):
         # Of higher steps, perhaps, which would pass for the newest of this run.
         what_to_do = "give --resume auto or another name, or remove it"
         raise UsageError(f"--save {options.save}: there is {others[-1]} of another run: {what_to_do}")

@@ -10,15 +10,15 @@ def cut_log(path, step):
     wrote after the checkpoint that it goes on from."""
     if not path.is_file():
         return
-    text = path.read_bytes()
-    *rows, _ = text.split(b"\n")  # what follows the last line feed was cut
-    steps = (row.partition(b",")[0] for row in rows)
-    kept = b"".join(row + b"\n" for row, first in zip(rows, steps) if not (first.isdigit() and int(first) > step))
-    if kept != text:
-        target = path.resolve()
-        temporary = target.with_name(target.name + ".tmp")
-        temporary.write_bytes(kept)
-        temporary.replace(target)
+    end = 0  # of what stays
+    with path.open("rb") as file:
+        for row in file:
+            first = row.partition(b",")[0]
+            if not row.endswith(b"\n") or (first.isdigit() and int(first) > step):
+                break
+            end += len(row)
+    if end < path.stat().st_size:
+        os.truncate(path, end)
 
 
 class CSVLog:

@@ -18,19 +18,16 @@ namespace fs = std::filesystem;
 
 void cut_log(const std::string& path, std::int64_t step) {
   if (!fs::is_regular_file(path)) return;
-  std::string kept;
+  std::uintmax_t end = 0;  // of what stays
   std::ifstream in(path, std::ios::binary);
-  for (std::string row; std::getline(in, row) && !in.eof();) {  // at the end of the file a row has no line feed
+  for (std::string row; std::getline(in, row) && !in.eof(); end += row.size() + 1) {  // the last row may have no line feed
     std::int64_t row_step = 0;
     std::from_chars(row.data(), row.data() + row.size(), row_step);
-    if (row_step <= step) kept += row + '\n';
+    if (row_step > step) break;
   }
-  if (kept.size() == fs::file_size(path)) return;
-  const fs::path target = fs::canonical(path), temporary = target.string() + ".tmp";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-  out << kept << std::flush;
-  if (!out) throw std::runtime_error(fmt::format("cannot write {}: {}", temporary.string(), std::strerror(errno)));
-  fs::rename(temporary, target);
+  std::error_code error;
+  if (end < fs::file_size(path)) fs::resize_file(path, end, error);
+  if (error) throw std::runtime_error(fmt::format("cannot write {}: {}", path, error.message()));
 }
 
 LogFile::LogFile(const std::string& path, bool append)

@@ -6,7 +6,7 @@
 namespace lm {
 
 /// Takes from a CSV file, whose first column is the step, the rows of later steps than `step` and a last row that was cut: what a
-/// run wrote after the checkpoint that it goes on from. std::runtime_error where the file cannot be replaced.
+/// run wrote after the checkpoint that it goes on from. std::runtime_error where the file cannot be written.
 void cut_log(const std::string& path, std::int64_t step);
 
 /// Text that cannot be written, as when the disk is full, is kept and written later.

@@ -1,6 +1,5 @@
 """Language models from files: checkpoints of train_lm and published folders."""
 
-import re
 from pathlib import Path
 
 import glade
@@ -21,17 +20,10 @@ def add_model_options(parser):
     parser.option("--dtype", "Type of activations: float32, bfloat16 or float16", shown="the model's", choices=DTYPES, metavar="|".join(DTYPES))
 
 
-def numbered_checkpoints(path):
-    """The files that train_lm --keep has numbered, by step."""
-    pattern = re.escape(path.stem) + r"-(\d+)" + re.escape(path.suffix)
-    found = [(int(match[1]), file) for file in path.parent.glob("*") if (match := re.fullmatch(pattern, file.name, re.ASCII))]
-    return [file for _, file in sorted(found)]
-
-
 def find_model(path):
     """An open checkpoint, or the folder of a published model. Where train_lm has numbered checkpoints (--keep), the newest good one is
     meant."""
-    if not path.is_dir() and numbered_checkpoints(path):
+    if not path.is_dir() and glade.numbered_checkpoints(path):
         return glade.open_newest_checkpoint(path)
     if not path.exists() and path.suffix != ".h5":
         path = Path(models.find_pretrained(path))

@@ -99,10 +99,11 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
 
 /// The algorithm of a pass, once what the caller wants was checked.
 Algorithm choose(const AttentionProblem& p, const AttentionConfig& config, bool backward, const char* operation) {
-  const Algorithm algorithm = algorithm_of(p, config, backward);
-  if (const char* obstacle = config_obstacle(p, config, backward))
-    fail<ValueError>("{}: algorithm {} does not take {}", operation, algorithm_name(algorithm), obstacle);
-  return algorithm;
+  AttentionConfig decided = config;
+  decided.algorithm = algorithm_of(p, config, backward);
+  if (const char* obstacle = config_obstacle(p, decided, backward))
+    fail<ValueError>("{}: algorithm {} does not take {}", operation, algorithm_name(decided.algorithm), obstacle);
+  return decided.algorithm;
 }
 
 void plan_recurrent_forward(AttentionPlan& plan, const AttentionConfig& config) {

@@ -65,12 +65,13 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   const Tensor magnitude = abs(x);
   if (p == 1) return sum(magnitude, dims, keepdim);
   if (std::isinf(p)) return p > 0 ? amax(magnitude, dims, keepdim) : amin(magnitude, dims, keepdim);
+  if (p < 0) return power(sum(power(magnitude, p), dims, keepdim), 1 / p);
   // The gradient of zeros is 0, as PyTorch has it, though the derivatives of the powers are infinite or no numbers there.
-  const Tensor is_zero = eq(magnitude.detach(), 0);
-  const Tensor powers = p > 0 ? masked_fill(power(masked_fill(magnitude, is_zero, 1), p), is_zero, 0) : power(magnitude, p);
-  const Tensor total = sum(powers, dims, keepdim), is_empty = eq(total.detach(), 0);
-  if (p < 0) return power(total, 1 / p);
-  return masked_fill(power(masked_fill(total, is_empty, 1), 1 / p), is_empty, 0);
+  const auto power_but_of_zeros = [](const Tensor& base, double exponent) {
+    const Tensor is_zero = eq(base.detach(), 0);
+    return masked_fill(power(masked_fill(base, is_zero, 1), exponent), is_zero, 0);
+  };
+  return power_but_of_zeros(sum(power_but_of_zeros(magnitude, p), dims, keepdim), 1 / p);
 }
 
 bool equal(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && all(eq(a, b)).item<bool>(); }

@@ -224,3 +224,10 @@ def test_a_model_larger_than_its_checkpoint_is_not_made(tmp_path):
         for program in (python("generate"), cpp("generate")):
             code, error = refused([*program, "--device", "cpu", "--checkpoint", "m.h5", "--prompt", "x"], tmp_path)
             assert code == 1 and "m.h5: " in error and message in error
+
+
+def test_numbered_checkpoints_are_the_savers_own(tmp_path):
+    for name in ("m-1.h5", "m-00000003.h5", "m-00000002.h5", "m-00000004.h5.tmp", "other-00000005.h5"):
+        (tmp_path / name).write_text("")
+    assert [os.path.basename(path) for path in glade.numbered_checkpoints(tmp_path / "m.h5")] == ["m-00000002.h5", "m-00000003.h5"]
+    assert glade.numbered_checkpoints(tmp_path / "missing" / "m.h5") == []
