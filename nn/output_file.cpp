@@ -17,8 +17,8 @@
 namespace glade::nn {
 namespace {
 
-/// Opens the temporary file and locks it. It may be renamed by the process that held the lock just before. What lies there under
-/// another name, too, is no file of this program: it is left alone.
+/// Opens the temporary file and locks it. The process that held the lock just before may have renamed it. A file that has
+/// another name as well is not this program's, and is left alone.
 int open_locked(const std::string& path) {
   for (;;) {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);

@@ -65,8 +65,8 @@ void check_distinct(const std::vector<std::pair<std::string, std::string>>& outp
       if (is_same_file(a->second, b->second))
         throw UsageError(fmt::format("{} {}: that is the file of {}", a->first, a->second, b->first));
       if (is_same_file(temporary_of(a->second), b->second) || is_same_file(a->second, temporary_of(b->second)))
-        throw UsageError(
-            fmt::format("{} {}: one of it and the file of {} is written as the other first", a->first, a->second, b->first));
+        throw UsageError(fmt::format("{} {}: this file and that of {} collide: one is the temporary file of the other", a->first,
+                                     a->second, b->first));
     }
 }
 

@@ -158,7 +158,7 @@ def check_distinct(option, path, others):
         if is_same_file(path, file):
             raise UsageError(f"{option} {path}: that is a file of {other}")
         if is_same_file(temporary_of(path), file) or is_same_file(path, temporary_of(file)):
-            raise UsageError(f"{option} {path}: one of it and the file of {other} is written as the other first")
+            raise UsageError(f"{option} {path}: this file and that of {other} collide: one is the temporary file of the other")
 
 
 def catch_interrupts():

@@ -346,7 +346,7 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {run + "--save ''", 2, "--save: an empty file name"},
            {run + "--save m.h5 --log ./m.h5", 2, "--log ./m.h5: that is the file of --save"},
            {run + "--save m.h5 --log m.h5.tmp", 2,
-            "--log m.h5.tmp: one of it and the file of --save is written as the other first"},
+            "--log m.h5.tmp: this file and that of --save collide: one is the temporary file of the other"},
            {kTrain + "--data text.txt.tmp --steps 1 --save text.txt", 2,
             "text.txt.tmp, where it is written first, is a file to read"},
            {run + "--log new --profile new --save m.h5", 2, "--profile new: that is the file of --log"},

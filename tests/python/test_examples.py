@@ -111,7 +111,7 @@ def test_bad_options(text, tmp_path):
         (["--seed", "-1"], "--seed: -1, expected a whole number from 0 to 2^64 - 1"),
         (["--seed", str(2**64)], f"--seed: {2**64}, expected a whole number from 0 to 2^64 - 1"),
         (["--save", "m.h5", "--log", "./m.h5"], "--save m.h5: that is a file of --log"),
-        (["--save", "m.h5", "--log", "m.h5.tmp"], "--save m.h5: one of it and the file of --log is written as the other first"),
+        (["--save", "m.h5", "--log", "m.h5.tmp"], "--save m.h5: this file and that of --log collide: one is the temporary file of the other"),
         (["--log", "new", "--plot", "new"], "--plot new: that is a file of --log"),
         (["--log", "new", "new"], "--log new: that is a file of --log"),
         (["--log", "m.h5", "--resume", "m.h5"], "--log m.h5: that is a file of --resume"),

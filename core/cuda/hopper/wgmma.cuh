@@ -5,8 +5,8 @@
 
 namespace glade::cuda {
 
-/// A kernel starts with as many registers for every warp group. All threads of one group call this to have kCount a thread from
-/// here on: those that copy release theirs, and those with large accumulators wait until so many are free.
+/// Every warp group of a kernel starts with the same number of registers. All threads of a group call one of these to have kCount
+/// registers each from here on: groups that copy release some, and groups with large accumulators wait until enough are free.
 template <int kCount>
 __device__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
