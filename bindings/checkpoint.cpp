@@ -250,7 +250,8 @@ void bind_checkpoint(py::module_& module) {
              "its place. `dtype` converts floating-point tensors.");
   module.def(
       "numbered_checkpoints", [](const Path& path) { return numbered_checkpoints(path.string()); }, arg("path"),
-      "The numbered files of a CheckpointSaver of this name, by step.");
+      "The numbered files of a CheckpointSaver of this name, by step. None, and no CheckpointError, where the folder is "
+      "missing.");
   module.def("open_newest_checkpoint", open_newest, arg("path"),
              "Opens the checkpoint of the highest step among `path` and the numbered files of a CheckpointSaver, having read all "
              "of it: a CheckpointFile, or None where there is none. Damaged ones are passed over with a warning that names them; "
