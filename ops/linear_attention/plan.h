@@ -131,8 +131,9 @@ struct AttentionPlan {
     ChunkSegments mma;                 ///< For chunk_mma.
     Sm90PassPlan pass;                 ///< For sm90_pass.
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
-    bool keeps_states = false;         ///< for the backward pass: on the CPU at intervals, on sm_90 those before the segments
-    bool exchanges = false;            ///< the kernels exchange states between two stages; else that must be done before them
+    bool keeps_states = false;  ///< for the backward pass: on the CPU at intervals, on sm_90 those before segments or chunks
+    bool keeps_boundary_states = false;  ///< sm90_pass: those before the chunks, in 16 bits
+    bool exchanges = false;              ///< the kernels exchange states between two stages; else that must be done before them
   } forward;
 
   /// The backward pass; without meaning where the problem wants no gradients.

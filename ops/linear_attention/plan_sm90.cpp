@@ -55,6 +55,13 @@ int plan_key_parts(const AttentionProblem& p) {
   return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
 }
 
+/// Whether the gradients' kernels read the states before the chunks as the forward pass can store them: with parts of the keys
+/// that are whole tiles.
+bool shares_boundary_states(const AttentionProblem& p) {
+  const int parts = plan_key_parts(p);
+  return parts == 1 || (parts > 1 && p.K % (parts * kChunkTokens) == 0);
+}
+
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
 std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
 
@@ -186,13 +193,14 @@ void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& conf
 void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
                             AttentionPlan::Forward& plan) {
   std::int64_t least = 1;
-  if (may_keep && plan_key_parts(p) == 0) {
+  plan.keeps_boundary_states = may_keep && shares_boundary_states(p);
+  if (may_keep && !plan.keeps_boundary_states) {
     Sm90PassPlan values, keys;
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
   plan.pass = plan_forward_pass(p, config, least);
-  plan.keeps_states = may_keep && plan.pass.segments > 1;
+  plan.keeps_states = plan.keeps_boundary_states || (may_keep && plan.pass.segments > 1);
 }
 
 /// Whether the gradients can come from a reverse scan over the chunks, which keeps the state's gradient in registers.
@@ -224,7 +232,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
     if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
   }
   if (!plan.reverse_scan) return;
-  if (forward.keeps_states) set_segments(plan, p, config, forward.pass.segments);
+  if (forward.keeps_states && !forward.keeps_boundary_states) set_segments(plan, p, config, forward.pass.segments);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, plan.segments + plan.gradients.segments - 1);
   plan.gradients.scan_for_states = true;
   plan.gradients.scan_key_tiles = plan.boundary_key_tiles;
@@ -238,13 +246,14 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   // sequences the extra scan over the segments takes longer than they save.
   constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
   std::int64_t segments = 1;
-  if (p.exchanges && forward.keeps_states) segments = forward.pass.segments;  // that scan is needed in any case
+  const bool has_before = forward.keeps_boundary_states;
+  if (p.exchanges && forward.keeps_states && !has_before) segments = forward.pass.segments;  // that scan is needed in any case
   else if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
-    segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
+    segments = forward.keeps_states && !has_before ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
   Sm90IntraChunkPlan plan;
   set_segments(plan, p, config, segments);
   set_state_scan(plan, p);
-  plan.boundary_key_tiles = plan_scan_key_tiles(p, 2 * plan.segments);
+  plan.boundary_key_tiles = plan_scan_key_tiles(p, (has_before ? 1 : 2) * plan.segments);
   plan_reverse_scan(plan, p, config, forward);
   return plan;
 }
@@ -310,7 +319,8 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
     b.intra_chunk = plan_intra_chunk(with_parts_as_heads(p, parts), config, plan.forward);
     b.intra_chunk.key_parts = parts;
     b.exchanges = p.exchanges;
-    b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments;
+    b.reuses_states =
+        plan.forward.keeps_boundary_states || (plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments);
     return;
   }
   if (supports_constant_decay(p) && !gate_gradients) {

@@ -109,6 +109,27 @@ TEST(Plan, SplitsLargeKeysIntoHeads) {
   EXPECT_EQ(kernels(p).second, "sm90_pass");
 }
 
+// Where the gradients need the states before the chunks, the forward pass stores them as it goes.
+TEST(Plan, KeepsTheStatesBeforeChunks) {
+  const auto keeps = [](const AttentionProblem& p) {
+    const AttentionPlan made = plan(p);
+    EXPECT_EQ(made.forward.keeps_boundary_states, made.forward.keeps_boundary_states && made.backward.reuses_states);
+    return made.forward.keeps_boundary_states;
+  };
+  for (const char* gates : {"gk", "g"})
+    for (const std::int64_t size : {64, 96, 128, 256})
+      EXPECT_TRUE(keeps(problem(4, 2048, 4, size, size, gates))) << gates << size;
+  EXPECT_TRUE(keeps(problem(4, 2048, 4, 256, 512, "gk")));
+  EXPECT_FALSE(keeps(problem(4, 2048, 4, 208, 512, "gk")));       // parts of keys that are no whole tiles
+  EXPECT_FALSE(keeps(problem(4, 2048, 4, 128, 128, "g_gamma")));  // other kernels
+  EXPECT_FALSE(keeps(problem(4, 2048, 4, 128, 128, "gk", DType::float32)));
+  AttentionProblem p = problem(4, 2048, 4, 128, 128, "gk");
+  p.gradients = {};
+  EXPECT_FALSE(keeps(p));
+  p.gradients = {.v = true};
+  EXPECT_FALSE(keeps(p));
+}
+
 // Of sequences that go on elsewhere: what has segments in any case needs no scan of its own.
 TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   const auto exchanges = [](AttentionProblem p) {
@@ -289,7 +310,8 @@ TEST(Plan, ChoosesAsRecorded) {
       const std::int64_t keys = 64 * b.intra_chunk.boundary_key_tiles * b.intra_chunk.key_parts;
       const std::int64_t key_blocks = (p.K + keys - 1) / keys;
       const std::int64_t value_blocks = p.V > 64 ? (p.V + 127) / 128 : 1;
-      expect("backward", 0, key_blocks * value_blocks * 2 * b.intra_chunk.segments);
+      const int scans = made.forward.keeps_boundary_states ? 1 : 2;  // of gradients alone, or of states as well
+      expect("backward", 0, key_blocks * value_blocks * scans * b.intra_chunk.segments);
     }
     if (b.kernels == AttentionKernels::sm90_constant_decay) {
       const int passes = p.gradients.q + (p.gradients.v || p.gradients.initial_state) + p.gradients.k;

@@ -29,6 +29,11 @@ Rows rows(const Recurrence& r, const Tensor& x) {
   return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
 }
 
+/// Room for the states before all chunks (ScanArguments::boundary_states).
+Tensor boundary_states(const Recurrence& r) {
+  return empty({slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
+}
+
 /// Elements from a token of x, [tokens, heads, size], to the next.
 std::int64_t token_step(const Recurrence& r, const Tensor& x, std::int64_t heads, std::int64_t size) {
   return reshape(x, {r.tokens, heads, size}).strides()[0];
@@ -92,7 +97,7 @@ class Launcher {
   /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined.
   /// `beside`: a scan in the other direction, for the same launch where a state scan makes them.
   State find_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
-                            const Tensor& room = {}, const StateScanArguments* beside = nullptr) {
+                            const Tensor& room = {}, const ScanArguments* beside = nullptr) {
     if (plan.segments == 1) return state;
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
     run_segments_from_zeros(plan, y, w, state, backward, nullptr, beside);
@@ -152,7 +157,7 @@ class Launcher {
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     is_bfloat16(r_) ? run_pass<__nv_bfloat16>(pass, stream_) : run_pass<__half>(pass, stream_);
   }
-  void run_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles) const {
+  void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
     if (r_.sequences == 0) return;
     (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles, stream_);
   }
@@ -183,7 +188,7 @@ class Launcher {
  private:
   /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
   void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
-                               float* total_decay, const StateScanArguments* beside = nullptr) {
+                               float* total_decay, const ScanArguments* beside = nullptr) {
     Tensor decay;
     if (plan.segments > 2 || total_decay) decay = segment_decays(plan);
     state.last = nullptr;
@@ -202,7 +207,7 @@ class Launcher {
   }
   /// A scan of the first `count` segments in its order: the first one from state.first, the others from zeros.
   ScanArguments scan_segments(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
-                              int count, float* decay, const StateScanArguments* beside = nullptr) const {
+                              int count, float* decay, const ScanArguments* beside = nullptr) const {
     const auto arguments = [&]<class Arguments>(Arguments) {
       Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
       set_segments(a, plan, state);
@@ -213,7 +218,7 @@ class Launcher {
       return a;
     };
     if (plan.scan_for_states) {
-      StateScanArguments scan = arguments(StateScanArguments{}), other = beside ? *beside : scan;
+      ScanArguments scan = arguments(ScanArguments{}), other = beside ? *beside : scan;
       if (!beside) other.run_segments = 0;
       run_scans(backward ? other : scan, backward ? scan : other, plan.scan_key_tiles);
       return scan;
@@ -253,11 +258,15 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
     if (r.exchange) return launcher.exchange_constant_decay({&pass, 1}, 0, plan.forward.constant_decay, r.initial_state);
     return launcher.run_constant_decay({&pass, 1}, plan.forward.constant_decay);
   }
-  const Sm90PassPlan& pass = plan.forward.pass;
-  if (plan.forward.keeps_states) r.states = launcher.segment_states(pass);
-  state = r.exchange ? launcher.exchange_segment_states(pass, r.k, r.v, state, false, r.initial_state, r.states)
-                     : launcher.find_segment_states(pass, r.k, r.v, state, false, r.states);
-  launcher.run(launcher.pass(pass, Outer::values, r.q, r.k, r.v, false, state, o));
+  const Sm90PassPlan& segments = plan.forward.pass;
+  const bool keeps_boundary_states = plan.forward.keeps_boundary_states;
+  if (plan.forward.keeps_states) r.states = keeps_boundary_states ? boundary_states(r) : launcher.segment_states(segments);
+  const Tensor room = keeps_boundary_states ? Tensor() : r.states;
+  state = r.exchange ? launcher.exchange_segment_states(segments, r.k, r.v, state, false, r.initial_state, room)
+                     : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
+  Pass pass = launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o);
+  if (keeps_boundary_states) pass.boundary_states = r.states.raw_data();
+  launcher.run(pass);
 }
 
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) { return Launcher(r).segment_effect(plan.forward.pass); }
@@ -283,25 +292,27 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const Sm90IntraChunkPlan& segments = plan.backward.intra_chunk;
   const Sm90PassPlan& of_gradients = segments.reverse_scan ? segments.gradients : segments;
   Launcher launcher(r);
-  const Shape shape{slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens};
-  const Tensor before = empty(shape, r.q.options()), after = segments.reverse_scan ? Tensor() : empty(shape, r.q.options());
+  const bool has_before = plan.forward.keeps_boundary_states;
+  const Tensor before = has_before ? r.states : boundary_states(r), after = segments.reverse_scan ? Tensor() : boundary_states(r);
   const auto scan = [&](const ChunkSegments& in, const Tensor& y, const Tensor& w, const State& state, bool backward,
-                        const Tensor& boundary_states) {
-    auto a = state_arguments<StateScanArguments>(r, Outer::values, y, w, backward, state);
+                        const Tensor& to) {
+    auto a = state_arguments<ScanArguments>(r, Outer::values, y, w, backward, state);
     set_segments(a, in, state);
-    a.boundary_states = pointer(boundary_states);
+    a.boundary_states = pointer(to);
     return a;
   };
-  const StateScanArguments forward = scan(segments, r.k, r.v, forward_states(launcher, plan, segments, r), false, before);
-  const bool beside = segments.reverse_scan && !r.exchange && of_gradients.segments > 1;
+  const State first = has_before ? State{} : forward_states(launcher, plan, segments, r);
+  ScanArguments forward = scan(segments, r.k, r.v, first, false, before);
+  if (has_before) forward.run_segments = 0;
+  const bool beside = !has_before && segments.reverse_scan && !r.exchange && of_gradients.segments > 1;
   const State gradient = final_gradient(grad_final_state, grads);
   Tensor exchanged;
   const State last =
       r.exchange ? launcher.exchange_segment_states(of_gradients, r.q, grad_o, gradient, true, exchanged)
                  : launcher.find_segment_states(of_gradients, r.q, grad_o, gradient, true, {}, beside ? &forward : nullptr);
-  const StateScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
-  if (!beside) {
-    StateScanArguments other = reverse;
+  const ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
+  if (!beside && !(has_before && segments.reverse_scan)) {
+    ScanArguments other = reverse;
     if (segments.reverse_scan) other.run_segments = 0;
     launcher.run_scans(forward, other, segments.boundary_key_tiles);
   }
@@ -397,7 +408,7 @@ void set_gate_gradients(Launcher& launcher, const Recurrence& r, const ChunkGrad
   const Tensor states = launcher.keep(empty({slots(r), r.heads, key_tiles, kChunkTokens * pass_channels(r.V)}, r.q.options()));
   const Shape per_token{key_tiles, r.tokens, r.heads}, per_channel{slots(r), r.heads, key_tiles, kChunkTokens * kChunkTokens};
   const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
-  dq.boundary_states = dk.boundary_states = states.raw_data();
+  dq.saved_states = dk.saved_states = states.raw_data();
   dq.u_out = dk.u_out = pointer<float>(u_out);
   dq.u = rows(r, r.q);
   dk.u = rows(r, r.k);

@@ -40,12 +40,15 @@ struct ScanArguments : StateArguments {
   bool keeps_states;                ///< writes segment_states: the state after each segment but the last,
   bool from_zeros;                  ///< which starts from zeros
   float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
+  /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
+  /// SwizzledTile holds them; null: not wanted.
+  void* boundary_states;
 };
 
 /// A fused pass (pass_kernel.cuh).
 struct Pass : ScanArguments {
   Rows x;
-  bool gates_are_inner;   ///< gk's channels are y's; otherwise they are w's, and u, u_out and boundary_states are needed
+  bool gates_are_inner;   ///< gk's channels are y's; otherwise they are w's, and u, u_out and saved_states are needed
   bool wide_blocks;       ///< blocks of 128 channels of w; not with u
   void* out;              ///< [tokens, heads, outer]; null: states only
   bool float_out;         ///< out has float32 elements
@@ -56,9 +59,9 @@ struct Pass : ScanArguments {
   Rows u;        ///< q or k; null: no gate has a gradient
   float* u_out;  ///< u times out: with per-channel gates [slots, heads, tiles of outer, 64 x 64], else [tiles of outer, tokens,
                  ///< heads]
-  void* boundary_states;  ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
-  void* dgk;              ///< backward, per-channel gates: [tokens, heads, outer] as the gates, or null
-  float* dg;              ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
+  void* saved_states;  ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
+  void* dgk;           ///< backward, per-channel gates: [tokens, heads, outer] as the gates, or null
+  float* dg;           ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
 };
 /// Channels that a pass is compiled for: the smallest of its sizes that holds `inner`.
 constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 64 : inner <= 128 ? 128 : 256; }
@@ -85,16 +88,10 @@ template <class E>
 void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::int64_t tokens, const ConstantDecayPlan& plan,
                                Device device, const ConstantDecayExchange* exchange);
 
-/// A scan over the states of q and k with per-channel gates (state_scan.cuh): forward of k with v, reverse of q with the gradient
-/// of o.
-struct StateScanArguments : ScanArguments {
-  /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of y's channels, tiles of w's] of 64 x
-  /// 64, as SwizzledTile holds them; null: not wanted.
-  void* boundary_states;
-};
-/// Both scans in one launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
+/// Scans over the states of keys and queries (state_scan.cuh), forward of k with v, reverse of q with the gradient of o, in one
+/// launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
 template <class E>
-void run_state_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles, cudaStream_t stream);
+void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream);
 
 // The algorithm (chunk_sm90.cu).
 

@@ -1,5 +1,6 @@
 #pragma once
 // A consumer of a pass (chunk_sm90/pass_kernel.cuh): the products of each step, the results, and the gradients of the gates.
+#include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_gates.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
@@ -14,7 +15,7 @@ struct Consumer : State<C> {
   using Base::add_product, Base::add_to_state, Base::wait_for_state;
   using Base::kGates, Base::kTiles, Base::kLarge, Base::kRounded;
   using Base::round_state, Base::add_low_part_of_state, Base::add_rounded_state, Base::load, Base::apply_decays;
-  using Base::thread, Base::lane, Base::row, Base::state, Base::for_each_element, Base::scale_state, Base::scale_rows;
+  using Base::thread, Base::lane, Base::row, Base::state, Base::for_each_element, Base::scale_rows, Base::scale_at_start;
   using typename Base::Left, typename Base::Rounded;
   static constexpr bool kGateGradients = C::kGateGradients;
   /// Steps that are sub-chunks use the low parts of all operands, including the state. With few tokens more of the result comes
@@ -38,21 +39,21 @@ struct Consumer : State<C> {
   __device__ std::int64_t saved_tile(int chunk) const {
     return (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
   }
-  __device__ uint4* boundary_state(int chunk) const {
-    return static_cast<uint4*>(p.boundary_states) + saved_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
+  __device__ uint4* saved_state(int chunk) const {
+    return static_cast<uint4*>(p.saved_states) + saved_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
   }
-  __device__ void store_boundary_state(int chunk, const Rounded& rounded, int first) const {
-    uint4* to = boundary_state(chunk) + first * 4 * kGroup;
+  __device__ void save_state(int chunk, const Rounded& rounded, int first) const {
+    uint4* to = saved_state(chunk) + first * 4 * kGroup;
 #pragma unroll
     for (int i = 0; i < kRounded * 4; ++i) to[i * kGroup] = *reinterpret_cast<const uint4*>(rounded[i / 4][i % 4]);
   }
   /// Starts the carry of a chunk: the product of the state before the chunk and the gradient of the state after it, summed over
   /// this thread's elements of its two rows.
-  __device__ void start_carry(const uint4* boundary_state) {
+  __device__ void start_carry(const uint4* saved_state) {
     carry[0] = carry[1] = 0;
 #pragma unroll
     for (int i = 0; i < kTiles * 4; ++i) {
-      const uint4 pieces = __ldg(boundary_state + i * kGroup);
+      const uint4 pieces = __ldg(saved_state + i * kGroup);
       const std::uint32_t pairs[4] = {pieces.x, pieces.y, pieces.z, pieces.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -285,7 +286,7 @@ struct Consumer : State<C> {
     for (int first = 0; first < kTiles; first += kRounded) {
       Rounded rounded;
       round_state(rounded, first);
-      if (kGateGradients && !p.backward && step.ends_chunk) store_boundary_state(step.chunk, rounded, first);
+      if (kGateGradients && !p.backward && step.ends_chunk) save_state(step.chunk, rounded, first);
       if (first + kRounded == kTiles) start();
       wgmma_begin();
 #pragma unroll
@@ -319,7 +320,7 @@ struct Consumer : State<C> {
       apply_decays(w, w, stage.vectors);
       scale_rows(stage.vectors.decay[0], stage.vectors.decay[0]);
     } else {
-      scale_state(stage.vectors);
+      scale_at_start(p, stage.vectors);
     }
     add_to_state(w, operand(stage.tiles.y[0]));
     wait_for_state();
@@ -337,11 +338,11 @@ struct Consumer : State<C> {
     };
     auto start_scores = [&] { scores.start(stage, index * kGroup + thread, low_part_of_y); };
     if constexpr (C::kConsumersScore && kLarge) start_scores();
-    if constexpr (kGates != Gates::none) scale_state(vectors);
+    if constexpr (kGates != Gates::none) scale_at_start(p, vectors);
     if constexpr (C::kConsumersScore && kLarge) finish_scores();
     float2 q_dq = {};
     if constexpr (kGateGradients) {
-      if (p.backward && step.ends_chunk) start_carry(boundary_state(step.chunk));
+      if (p.backward && step.ends_chunk) start_carry(saved_state(step.chunk));
       if (kGates == Gates::none && p.backward) {
         for (float& x : carry) x *= vectors.decay[0];
         if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.u_out + per_token(step, 2 * lane()));
@@ -445,7 +446,6 @@ struct Consumer : State<C> {
       barrier_wait(&shared.full[s], i / S::kStages & 1);
       const Stage<C> stage = shared.stage(i);
       if (stage.vectors.step.count == 0) {
-        scale_state(stage.vectors);
         barrier_arrive(&shared.empty[s]);
         return i + 1;
       }
@@ -457,16 +457,36 @@ struct Consumer : State<C> {
         sync_group<C::kConsumers * kGroup>(kScoresBarrier);
       }
       compute(stage);
+      if constexpr (kGates != Gates::none) Base::scale_at_end(p, stage.vectors);
+      if constexpr (C::kStoresBoundaryStates)
+        if (const Step& step = stage.vectors.step; p.boundary_states && step.ends_chunk && step.chunk + 1 < segment.end_chunk)
+          store_boundary_state(step.chunk + 1, stage.tiles.w[index]);
       barrier_arrive(&shared.empty[s]);
+    }
+  }
+  __device__ BoundaryStates<C> boundary_states() const { return {p, item, first_outer, thread}; }
+  /// Stores the state before a chunk for the backward pass, by way of `room`.
+  __device__ void store_boundary_state(int chunk, SwizzledTile<E>& room) {
+    if (first_outer >= p.outer) return;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile * kTile >= p.inner) continue;
+      sync();  // `room` has been read
+      to_tile(room, state[tile]);
+      sync();
+      boundary_states().store(chunk, tile, room);
     }
   }
   /// Computes the steps of the item, of which the first has the number i. Returns the number of the step after them.
   __device__ int run(int i) {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
+    const float* first = segment.state_before(p, item.n);
+    if (first) first += head * size;
+    if constexpr (C::kStoresBoundaryStates)
+      if (p.boundary_states && first_outer < p.outer) boundary_states().store_first(first);
 #pragma unroll
     for (auto& tile : state) tile.fill(0);
-    if (const float* first = segment.state_before(p, item.n)) {
-      first += head * size;
+    if (first) {
       const float by = p.backward ? 1 / p.scale : 1.f;
       for_each_element(p, first_outer, [&](float& x, std::int64_t at) { x = first[at] * by; });
     }

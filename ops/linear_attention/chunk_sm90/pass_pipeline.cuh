@@ -152,6 +152,8 @@ struct Variant {
                                                               : 504 - 2 * kConsumerRegisters;
   static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
   static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the gates keep the producers busy
+  /// Whether the pass can store the states before the chunks: so can those that may be for o.
+  static constexpr bool kStoresBoundaryStates = kGates != Gates::outer && !kGateGradients;
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
   /// products are accurate to 16 bits. Half precision is accurate enough without; with more channels there is no room in shared
   /// memory.
@@ -195,10 +197,11 @@ template <class C>
 struct Vectors {
   static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
   alignas(16) float factors[kOuter ? kTile * kTile : 0];  ///< Gates::outer: of out, see factor()
-  /// The square root of the factor that R gets at the step's start; the factor itself may be too small for a float. Gates::none:
-  /// the factor of out, by token.
-  alignas(16) float before[kInner ? C::kTiles * kTile : kTile];
-  alignas(16) float after[kInner || kOuter ? 0 : kTile];  ///< Gates::none: factor of w, by token
+  /// Per-channel gates: the decay from the step's start to its reference, and from there to its end. Where the step is one token,
+  /// its whole decay: see scale_at_start() and scale_at_end().
+  alignas(16) float half_decay[kInner ? C::kTiles * kTile : kOuter ? kTile : 0];
+  alignas(16) float before[kInner || kOuter ? 0 : kTile];  ///< Gates::none: the factor of out, by token
+  alignas(16) float after[kInner || kOuter ? 0 : kTile];   ///< Gates::none: that of w
   /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
   alignas(16) float b[C::kSeparateScores ? 0 : kTile];
   float decay[kInner ? 0 : kTile];  ///< of the step, by channel; Gates::none: only the first entry is used

@@ -127,9 +127,7 @@ struct Producer {
   __device__ int first_token() const { return C::kTokenGroups < 2 ? 0 : thread / 32 / C::kGatedTiles * C::kGroupTokens; }
   /// Whether this thread writes the totals of its channels, such as the decay of the step.
   __device__ bool writes_totals() const { return kGates == Gates::none ? thread == 0 : first_token() == 0; }
-  /// `remaining` is the log decay from the last step's reference to its end, which R still lacks. `total_decay` is that of all
-  /// steps so far.
-  float2 remaining{}, total_decay{};
+  float2 total_decay{};  ///< the log decay of all steps so far
 
   template <bool kFloatGates>
   __device__ float2 channel_gate(int token, int i, const Step& step) const {
@@ -189,13 +187,11 @@ struct Producer {
     // r is the reference: c - r = b - shift, and in the reverse scan c - r = shift - b, where b is the sum of the gates up to and
     // including a token.
     const bool one = step.count == 1;
-    const float2 sum = sums.all, r = !one ? make_float2(sum.x / 2, sum.y / 2) : p.backward ? float2{} : sum;
-    const float2 to_end = make_float2(sum.x - r.x, sum.y - r.y), shift = p.backward ? to_end : r;
+    const float2 sum = sums.all, shift = one ? sum : make_float2(sum.x / 2, sum.y / 2);
     if (writes_totals()) {
-      set_before(to, r);
+      set(to.half_decay, exp2_approx(shift.x), exp2_approx(shift.y));
       if constexpr (kGates == Gates::outer) set(to.decay, exp2_approx(sum.x), exp2_approx(sum.y));
     }
-    remaining = to_end;
     total_decay.x += sum.x;
     total_decay.y += sum.y;
     const float sign = p.backward ? -1.f : 1.f;
@@ -225,9 +221,6 @@ struct Producer {
   }
   __device__ void set(float* vector, float first, float second) const {
     *reinterpret_cast<float2*>(vector + channel()) = make_float2(first, second);
-  }
-  __device__ void set_before(Vectors<C>& to, float2 r) const {
-    set(to.before, exp2_approx((remaining.x + r.x) / 2), exp2_approx((remaining.y + r.y) / 2));
   }
 
   /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread have large decay.
@@ -274,10 +267,10 @@ struct Producer {
   __device__ void prefetch(int chunk) const {
     const std::int64_t tile = (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
     constexpr int kStateBytes = C::kTiles * sizeof(SwizzledTile<E>), kUOutBytes = kTile * kTile * sizeof(float), kLine = 128;
-    const char* boundary_state = static_cast<const char*>(p.boundary_states) + tile * kStateBytes;
+    const char* saved_state = static_cast<const char*>(p.saved_states) + tile * kStateBytes;
     const char* u_out = reinterpret_cast<const char*>(p.u_out) + tile * kUOutBytes;
     for (int at = thread * kLine; at < kStateBytes + kUOutBytes; at += kThreads * kLine)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(at < kStateBytes ? boundary_state + at : u_out + (at - kStateBytes)));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(at < kStateBytes ? saved_state + at : u_out + (at - kStateBytes)));
   }
 
   /// Applies the gates to step i. If a whole chunk has large decay it is split, and `step` becomes its first sub-chunk.
@@ -345,8 +338,6 @@ struct Producer {
       if (next_copy == i + kAhead) copy();
     }
     wait_for(i - S::kPrepared);
-    Vectors<C>& end = shared.stage(i).vectors;
-    if (kGates != Gates::none && writes_totals()) set_before(end, {});
     step.count = 0;
     publish(i, step);
     if (p.decay && writes_totals()) {

@@ -32,21 +32,13 @@ struct State {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) state[tile].scale_rows(first, second);
   }
-  /// Multiplies R by the factor from the previous step's reference to this step's, so that R holds the state times e^r. The
-  /// factor is applied as two square roots, because it may be too small for a float.
-  __device__ void scale_state(const Vectors<C>& vectors) {
-    if constexpr (kGates == Gates::inner) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const auto root = [&](int column) { return *reinterpret_cast<const float2*>(&vectors.before[tile * kTile + column]); };
-        state[tile].scale_columns(thread, root);
-        state[tile].scale_columns(thread, root);
-      }
-    } else if constexpr (kGates == Gates::outer) {
-      const float first = vectors.before[row()], second = vectors.before[row() + 8];
-      scale_rows(first, second);
-      scale_rows(first, second);
-    }
+  /// Per-channel gates: multiplies R, the state before a step, by e^r; a single token of the reverse scan has r = 0.
+  __device__ void scale_at_start(const Pass& p, const Vectors<C>& vectors) {
+    if (__any_sync(~0u, vectors.step.count > 1 || !p.backward)) scale_by_half_decay(vectors);
+  }
+  /// And R after the step by its decay from r on, so that R is the state after it.
+  __device__ void scale_at_end(const Pass& p, const Vectors<C>& vectors) {
+    if (__any_sync(~0u, vectors.step.count > 1 || p.backward)) scale_by_half_decay(vectors);
   }
 
   static constexpr int kRounded = kLarge ? 1 : kTiles;  ///< state tiles that are rounded at a time
@@ -115,6 +107,16 @@ struct State {
   }
 
  private:
+  __device__ void scale_by_half_decay(const Vectors<C>& vectors) {
+    if constexpr (kGates == Gates::inner) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        state[tile].scale_columns(
+            thread, [&](int column) { return *reinterpret_cast<const float2*>(&vectors.half_decay[tile * kTile + column]); });
+    } else if constexpr (kGates == Gates::outer) {
+      scale_rows(vectors.half_decay[row()], vectors.half_decay[row() + 8]);
+    }
+  }
   /// Adds convert(pairs of the state) times x^T to out. It needs few registers, and waits for the products.
   template <class F>
   __device__ void add_state_as(Accumulator<kTile>& out, std::uint32_t x, F&& convert) {

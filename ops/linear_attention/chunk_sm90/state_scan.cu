@@ -8,7 +8,7 @@ namespace {
 
 /// Both scans of a launch; their blocks differ by the segment that they take.
 struct StateScans {
-  StateScanArguments forward, reverse;
+  ScanArguments forward, reverse;
 };
 
 /// Blocks of so many tiles for all channels.
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
   const bool backward = turn < scans.reverse.run_segments;
-  const StateScanArguments& p = backward ? scans.reverse : scans.forward;
+  const ScanArguments& p = backward ? scans.reverse : scans.forward;
   const StateScan scan{p,
                        Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
                        n,
@@ -60,7 +60,7 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   static_assert(B::kBlocks * (bytes + 1024) <= 228 * 1024);
   const auto kernel = state_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const StateScanArguments& p = scans.forward;
+  const ScanArguments& p = scans.forward;
   const int blocks =
       blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.count));
@@ -71,7 +71,7 @@ void launch(const StateScans& scans, cudaStream_t stream) {
 }  // namespace
 
 template <class E>
-void run_state_scans(const StateScanArguments& forward, const StateScanArguments& reverse, int key_tiles, cudaStream_t stream) {
+void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream) {
   const StateScans scans{forward, reverse};
   const bool two_values = forward.outer > kTile;
   if (key_tiles == 2 && forward.inner > kTile)
@@ -79,7 +79,7 @@ void run_state_scans(const StateScanArguments& forward, const StateScanArguments
   else two_values ? launch<StateScanBlock<E, 1, 2>>(scans, stream) : launch<StateScanBlock<E, 1, 1>>(scans, stream);
 }
 
-template void run_state_scans<__nv_bfloat16>(const StateScanArguments&, const StateScanArguments&, int, cudaStream_t);
-template void run_state_scans<__half>(const StateScanArguments&, const StateScanArguments&, int, cudaStream_t);
+template void run_state_scans<__nv_bfloat16>(const ScanArguments&, const ScanArguments&, int, cudaStream_t);
+template void run_state_scans<__half>(const ScanArguments&, const ScanArguments&, int, cudaStream_t);
 
 }  // namespace glade::cuda::chunk_sm90

@@ -39,7 +39,7 @@ struct StateScanBlock {
 
 /// What a block scans.
 struct StateScan {
-  const StateScanArguments& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
+  const ScanArguments& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
   const Segment segment;
   const std::int64_t n;
   const int head, first_key, first_value;
@@ -62,7 +62,7 @@ struct StateScan {
 template <class B>
 __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread) {
   using E = typename B::Element;
-  const StateScanArguments& p = scan.p;
+  const ScanArguments& p = scan.p;
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
   const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
@@ -101,7 +101,7 @@ struct StateScanConsumer {
   B& shared;
   const StateScan& scan;
   const int index, thread;
-  const StateScanArguments& p = scan.p;
+  const ScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile;
   const int chunks = scan.added_chunks();
   Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values

@@ -1,0 +1,52 @@
+#pragma once
+// The states before the chunks, which the pass for o (chunk_sm90/pass_kernel.cuh) stores for the backward pass where the plan
+// says so. The backward pass would else scan the keys and values once more to find them.
+#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// A consumer's tile of values in Pass::boundary_states.
+template <class C>
+struct BoundaryStates {
+  using E = typename C::Element;
+  using Tile = SwizzledTile<E>;
+  static constexpr int kPieces = kTile / 8;  ///< of 16 bytes in a row of a tile
+
+  const Pass& p;
+  const Item& item;
+  const int first_value, thread;
+
+  /// Stores a tile of keys of the state before a chunk.
+  __device__ void store(int chunk, int key_tile, const Tile& from) const {
+    uint4* to = reinterpret_cast<uint4*>(at(chunk, key_tile)->data) + thread;
+    const uint4* pieces = reinterpret_cast<const uint4*>(from.data) + thread;
+#pragma unroll
+    for (int i = 0; i < kTile * kPieces; i += kGroup) to[i] = pieces[i];
+  }
+  /// Stores the state before the first chunk, which lies in memory (null: zeros).
+  __device__ void store_first(const float* state) const {
+    if (item.segment.first_chunk == item.segment.end_chunk) return;
+#pragma unroll 1
+    for (int i = thread; i < C::kTiles * kTile * kPieces; i += kGroup) {
+      const int key = i / kPieces, piece = i % kPieces, value = first_value + piece * 8;
+      if (key >= tiles(p.inner) * kTile) break;
+      LeftOperand pairs{};
+      if (state && key < p.inner && value < p.outer)
+        for (int j = 0; j < 4; ++j) {
+          const float* from = state + std::int64_t{key} * p.inner_stride + std::int64_t{value + 2 * j} * p.outer_stride;
+          pairs[j] = pack<E>(from[0], from[p.outer_stride]);
+        }
+      *reinterpret_cast<uint4*>(at(item.segment.first_chunk, key / kTile)->at(key % kTile, piece)) =
+          *reinterpret_cast<const uint4*>(pairs);
+    }
+  }
+
+ private:
+  __device__ static int tiles(int channels) { return (channels + kTile - 1) / kTile; }
+  __device__ Tile* at(int chunk, int key_tile) const {
+    const std::int64_t row = (item.segment.slot(chunk) * p.heads + item.head) * tiles(p.inner) + key_tile;
+    return static_cast<Tile*>(p.boundary_states) + row * tiles(p.outer) + first_value / kTile;
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90
