@@ -17,7 +17,9 @@ bool supports_constant_decay(const AttentionProblem& p) {
 }
 
 /// Chunks of all sequences, at most.
-std::int64_t chunk_slots(const AttentionProblem& p) { return p.all_tokens() / kChunkTokens + p.sequences; }
+std::int64_t chunk_slots(const AttentionProblem& p) {
+  return p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks_of(p);
+}
 
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p) {
@@ -55,11 +57,17 @@ int plan_key_parts(const AttentionProblem& p) {
   return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
 }
 
-/// Whether the gradients' kernels read the states before the chunks as the forward pass can store them: with parts of the keys
-/// that are whole tiles.
-bool shares_boundary_states(const AttentionProblem& p) {
+/// Whether the forward pass keeps the states before the chunks for the kernels of the gradients, which must read them as it
+/// stores them: with parts of the keys that are whole tiles. They spare a scan, but models keep them for every layer. So they may
+/// take about half of what a call's tensors take in any case. Measured: with twice as much (heads of 256 x 512) a layer gains 9%,
+/// but a step of a model of 1.3B parameters 0.5%, for 10% more memory.
+bool keeps_boundary_states(const AttentionProblem& p) {
+  constexpr double kMost = 0.55;  // with heads of 96 x 96, which the tiles round up to 128, the states take 0.53
   const int parts = plan_key_parts(p);
-  return parts == 1 || (parts > 1 && p.K % (parts * kChunkTokens) == 0);
+  if (parts == 0 || p.K % (parts == 1 ? 1 : parts * kChunkTokens) != 0) return false;
+  const std::int64_t states = chunk_slots(p) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens * kChunkTokens,
+                     tensors = p.all_tokens() * (p.heads * (p.K + p.V + (p.gk ? p.K : 0)) + p.kv_heads * (p.K + p.V));
+  return static_cast<double>(states) <= kMost * static_cast<double>(tensors);
 }
 
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
@@ -193,8 +201,8 @@ void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& conf
 void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
                             AttentionPlan::Forward& plan) {
   std::int64_t least = 1;
-  plan.keeps_boundary_states = may_keep && shares_boundary_states(p);
-  if (may_keep && !plan.keeps_boundary_states) {
+  plan.keeps_boundary_states = may_keep && keeps_boundary_states(p);
+  if (may_keep && plan_key_parts(p) == 0) {
     Sm90PassPlan values, keys;
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
@@ -220,8 +228,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
-  const std::int64_t all_chunks = p.packed ? chunk_slots(p) : p.sequences * chunks;
-  double least = parallel_chunk * static_cast<double>(p.heads * all_chunks) / static_cast<double>(at_once) + kParallel;
+  double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + kParallel;
   const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / kShortestSegment), 1);
   for (std::int64_t n = 1; n <= most; ++n) {
     Sm90PassPlan scan;
@@ -242,14 +249,18 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
 Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionConfig& config,
                                     const AttentionPlan::Forward& forward) {
   const std::int64_t chunks = chunks_of(p), blocks = scan_blocks(p), fill = p.gpu.multiprocessors;
-  // Measured: both directions together take all memory bandwidth with fewer blocks than multiprocessors, and in shorter
-  // sequences the extra scan over the segments takes longer than they save.
-  constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
+  // Measured: in shorter sequences the extra scan over the segments takes longer than they save.
+  constexpr std::int64_t kShortest = 24, kShortestSegment = 4, kFewest = 4, kLongSegment = 32;
+  const bool has_before = forward.keeps_boundary_states, is_long = blocks != 0 && chunks >= std::max(kShortest, 2 * blocks);
   std::int64_t segments = 1;
-  const bool has_before = forward.keeps_boundary_states;
-  if (p.exchanges && forward.keeps_states && !has_before) segments = forward.pass.segments;  // that scan is needed in any case
-  else if (blocks != 0 && 5 * blocks < 2 * fill && chunks >= std::max(kShortest, 2 * blocks))
-    segments = forward.keeps_states && !has_before ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
+  if (is_long && has_before) {  // one direction is left; in long segments it takes two blocks on a multiprocessor
+    const std::int64_t most = 2 * fill / blocks, wanted = chunks >= kLongSegment * most ? most : fill / blocks;
+    if (wanted >= kFewest) segments = std::min(wanted, chunks / kShortestSegment);
+  } else if (p.exchanges && forward.keeps_states) {  // that scan is needed in any case
+    segments = forward.pass.segments;
+  } else if (is_long && 5 * blocks < 2 * fill) {  // both directions take all memory bandwidth with fewer blocks
+    segments = forward.keeps_states ? forward.pass.segments : std::min(fill / blocks, chunks / kShortestSegment);
+  }
   Sm90IntraChunkPlan plan;
   set_segments(plan, p, config, segments);
   set_state_scan(plan, p);

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
   for (int i = begin; i < end; ++i) {
     const int c = position(i);
     if (!s.from_zeros) {
-      E* boundary_state = s.states + ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
+      E* boundary_state = s.states + ((sequence.first_slot(a.sequences, n) + c) * a.heads + head) * a.state_size();
       state.each_pair([&](const float* pair, int row, int column) {
         if (first_k + row < a.K && first_v + column < a.state_columns())
           store_pair(boundary_state + std::int64_t{first_k + row} * a.state_columns() + first_v + column, pair[0], pair[1]);

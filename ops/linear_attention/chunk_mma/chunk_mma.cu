@@ -36,7 +36,7 @@ void visit_elements(const Recurrence& r, F&& f) {
 
 template <class E>
 Tensor allocate_boundary_states(const Recurrence& r, const Arguments<E>& a) {
-  return empty({r.tokens / kTile + r.sequences, r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
+  return empty({linear_attention::chunk_slots(r), r.heads, a.state_size()}, {r.q.dtype(), r.q.device()});
 }
 
 template <class E>

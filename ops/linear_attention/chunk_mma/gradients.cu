@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
   const Sequence sequence(a.sequences, n);
   if (c >= sequence.chunks()) return;
   const Chunk chunk(sequence, c);
-  const std::int64_t boundary_state = ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
+  const std::int64_t boundary_state = ((sequence.first_slot(a.sequences, n) + c) * a.heads + head) * a.state_size();
 
   Fragment<kTile> grad_scores, dq, dk;
   float state_sum = multiply_values(a, g, shared, chunk, head, first_k, boundary_state, grad_scores, dq, dk);

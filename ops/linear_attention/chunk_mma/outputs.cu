@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
   const Sequence sequence(a.sequences, n);
   if (c >= sequence.chunks()) return;
   const Chunk chunk(sequence, c);
-  const E* boundary_state = o.states + ((sequence.first_slot(n) + c) * a.heads + head) * a.state_size();
+  const E* boundary_state = o.states + ((sequence.first_slot(a.sequences, n) + c) * a.heads + head) * a.state_size();
 
   Fragment<kTile> scores;
   Fragment<kValues> result;

@@ -13,16 +13,13 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-using linear_attention::ChunkGradients;
+using linear_attention::ChunkGradients, linear_attention::chunk_slots;
 
 namespace {
 
 std::int64_t tiles(std::int64_t channels) { return (channels + kChunkTokens - 1) / kChunkTokens; }
 
 bool is_bfloat16(const Recurrence& r) { return r.q.dtype() == DType::bfloat16; }
-
-/// A number for every chunk of every sequence is below this.
-std::int64_t slots(const Recurrence& r) { return r.tokens / kChunkTokens + r.sequences; }
 
 Rows rows(const Recurrence& r, const Tensor& x) {
   const std::int64_t heads = x.size(-2);
@@ -31,7 +28,7 @@ Rows rows(const Recurrence& r, const Tensor& x) {
 
 /// Room for the states before all chunks (ScanArguments::boundary_states).
 Tensor boundary_states(const Recurrence& r) {
-  return empty({slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
+  return empty({chunk_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
 }
 
 /// Elements from a token of x, [tokens, heads, size], to the next.
@@ -266,6 +263,7 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
                      : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
   Pass pass = launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o);
   if (keeps_boundary_states) pass.boundary_states = r.states.raw_data();
+  pass.early = segments.segments > 1;
   launcher.run(pass);
 }
 
@@ -405,8 +403,10 @@ State run_in_turn(Launcher& launcher, const ChunkSegments& segments, Pass pass, 
 /// What the pass for dq leaves for the pass for dk, where gates have gradients.
 void set_gate_gradients(Launcher& launcher, const Recurrence& r, const ChunkGradients& grads, Pass& dq, Pass& dk) {
   const std::int64_t key_tiles = tiles(r.K);
-  const Tensor states = launcher.keep(empty({slots(r), r.heads, key_tiles, kChunkTokens * pass_channels(r.V)}, r.q.options()));
-  const Shape per_token{key_tiles, r.tokens, r.heads}, per_channel{slots(r), r.heads, key_tiles, kChunkTokens * kChunkTokens};
+  const Tensor states =
+      launcher.keep(empty({chunk_slots(r), r.heads, key_tiles, kChunkTokens * pass_channels(r.V)}, r.q.options()));
+  const Shape per_token{key_tiles, r.tokens, r.heads},
+      per_channel{chunk_slots(r), r.heads, key_tiles, kChunkTokens * kChunkTokens};
   const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
   dq.saved_states = dk.saved_states = states.raw_data();
   dq.u_out = dk.u_out = pointer<float>(u_out);

@@ -2,6 +2,7 @@
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/tensor_map.h>
 #include <glade/ops/linear_attention/chunk_sm90/constant_decay.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -11,22 +12,6 @@ CUtensorMap map_of(const Rows& rows, std::int64_t tokens, std::int64_t token_ste
   const std::int64_t sizes[] = {rows.size, rows.heads, tokens}, steps[] = {rows.size, token_step};
   const int box[] = {kTile, 1, kTile};
   return tensor_map(rows.data, sizes, steps, box);
-}
-
-/// early: the kernel may start before the launch before it has ended.
-void launch(void (*kernel)(ConstantDecay), std::int64_t blocks, std::size_t shared, bool early, Device device,
-            const ConstantDecay& u) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kConstantDecayThreads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream(device);
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  GLADE_CUDA(cudaLaunchKernelEx(&config, kernel, u));
 }
 
 /// Sums up what the segments of each sequence add to a state at its end, for one pass, from the states that the first launch
@@ -77,7 +62,7 @@ void run_exchange(ConstantDecay& u, const ConstantDecayExchange& exchange, Devic
 template <class E>
 void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::int64_t tokens, const ConstantDecayPlan& plan,
                                Device device, const ConstantDecayExchange* exchange) {
-  constexpr std::size_t kBytes = sizeof(ConstantDecayShared<E>);
+  constexpr int kBytes = sizeof(ConstantDecayShared<E>);
   static_assert(kBytes <= 227 * 1024);
   if (passes.empty() || passes[0].sequences.count == 0) return;
   for (const auto kernel : {constant_decay_scan_kernel<E>, constant_decay_output_kernel<E>})
@@ -100,9 +85,13 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
   const bool with_scan = plan.segments > 1 || exchange;
   const Scratch added_states(with_scan ? static_cast<std::size_t>(blocks) * kStateFloats * sizeof(float) : 0, device);
   u.added_states = added_states.data<float>();
-  if (with_scan) launch(constant_decay_scan_kernel<E>, std::int64_t{u.count} * u.scan_blocks, kBytes, false, device, u);
+  const auto run = [&](void (*kernel)(ConstantDecay), std::int64_t blocks_of_pass, bool early) {
+    const dim3 grid(static_cast<unsigned>(u.count * blocks_of_pass));
+    launch(kernel, grid, kConstantDecayThreads, kBytes, early, stream(device), u);
+  };
+  if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, false);
   if (exchange) run_exchange(u, *exchange, device);
-  launch(constant_decay_output_kernel<E>, blocks, kBytes, with_scan && !exchange, device, u);
+  run(constant_decay_output_kernel<E>, u.blocks, with_scan && !exchange);
 }
 template void run_constant_decay_passes<__nv_bfloat16>(std::span<const ConstantDecayPass>, std::int64_t, const ConstantDecayPlan&,
                                                        Device, const ConstantDecayExchange*);

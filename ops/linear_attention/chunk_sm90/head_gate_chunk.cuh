@@ -2,8 +2,8 @@
 // The chunk-parallel backward pass of a recurrence in which all channels of a head share a gate (g, g_gamma), on Hopper. As in
 // chunk_sm90/intra_chunk.cuh the chunk boundary states are known, and every block computes one chunk of one head by the products
 // of chunk_sm90/head_gate_products.cuh. It loops over the tiles of values.
-#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/head_gate_products.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -74,16 +74,17 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
   }
 
   __device__ void prepare() {
-    if (threadIdx.x == 0) {
-      barrier_init(&shared.states_full, 1);
-      fence_barrier_init();
-      copy_states(0);
-    }
     copy(shared.q, kQueries, 0);
     copy(shared.k, kKeys, 0);
     commit_copies();
     copy_values(0);
     commit_copies();
+    if (threadIdx.x == 0) {
+      barrier_init(&shared.states_full, 1);
+      fence_barrier_init();
+      cudaGridDependencySynchronize();
+      copy_states(0);
+    }
     if (threadIdx.x < 32) load_gates();
     for (int tile = key_tiles(); tile < kTiles; ++tile)  // no state is copied there, and 0 times NaN is not 0
       for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile / 8; i += kThreads)
@@ -199,8 +200,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
   const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile),
                   static_cast<unsigned>(a.sequences.count));
-  kernel<<<grid, kTiles * kGroup, bytes, stream>>>(IntraChunkArguments(a, sizeof(E)));
-  GLADE_CUDA_LAUNCHED();
+  launch(kernel, grid, kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E>

@@ -14,8 +14,8 @@
 // the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
 //
 // Two blocks share a multiprocessor, so that the products of one hide the waits of the other.
-#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk_large_decay.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -47,13 +47,13 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
   /// Applies the factors to the keys and queries. Returns false, and leaves the tiles as they are, if factors are outside the
   /// safe range.
   __device__ bool prepare() {
-    if (threadIdx.x == 0) Base::start_states();
     Base::copy_gates(shared.k_low);
     Base::copy(shared.queries(), kQueries, 0);
     Base::copy(shared.k, kKeys, 0);
     commit_copies();
     Base::copy_values(0);
     commit_copies();
+    if (threadIdx.x == 0) Base::start_states();
     Base::load_head_gates();
     wait_copies<1>();
     __syncthreads();
@@ -272,8 +272,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
   const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile),
                   static_cast<unsigned>(a.sequences.count));
-  kernel<<<grid, kTiles * kGroup, bytes, stream>>>(IntraChunkArguments(a, sizeof(E)));
-  GLADE_CUDA_LAUNCHED();
+  launch(kernel, grid, kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E, int kTiles>

@@ -11,8 +11,7 @@
 namespace glade::cuda::chunk_sm90 {
 
 /// States at the chunk boundaries: 16-bit tiles of 64 keys (rows) x 64 values (columns), as SwizzledTile holds them, [slots,
-/// heads, key tiles, value tiles]; zeros beyond K and V. Chunk c of a sequence n that begins at token b has slot b / 64 + n + c
-/// (Segment::slot), c counted in the recurrence's order.
+/// heads, key tiles, value tiles]; zeros beyond K and V. Slots are those of Segment::slot, in the recurrence's order.
 struct BoundaryStates {
   void* before;  ///< S before the chunk
   void* after;   ///< D, the gradient of the state after the chunk, without the factor scale
@@ -35,7 +34,8 @@ struct IntraChunk : RecurrenceArguments {
   float* dg;     ///< [key tiles, tokens, heads], summed over the tile's channels, or null
 };
 
-/// For elements of type E: __nv_bfloat16 or __half. gk is not null.
+/// For elements of type E: __nv_bfloat16 or __half. gk is not null. It starts early (launch.h): what the launch ahead may leave
+/// is boundary_states.
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same without gk.

@@ -7,7 +7,7 @@ namespace glade::cuda::chunk_sm90 {
 
 /// A consumer's tile of values in Pass::boundary_states.
 template <class C>
-struct BoundaryStates {
+struct BoundaryStateStore {
   using E = typename C::Element;
   using Tile = SwizzledTile<E>;
   static constexpr int kPieces = kTile / 8;  ///< of 16 bytes in a row of a tile

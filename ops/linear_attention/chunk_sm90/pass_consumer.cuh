@@ -464,7 +464,7 @@ struct Consumer : State<C> {
       barrier_arrive(&shared.empty[s]);
     }
   }
-  __device__ BoundaryStates<C> boundary_states() const { return {p, item, first_outer, thread}; }
+  __device__ BoundaryStateStore<C> boundary_state_store() const { return {p, item, first_outer, thread}; }
   /// Stores the state before a chunk for the backward pass, by way of `room`.
   __device__ void store_boundary_state(int chunk, SwizzledTile<E>& room) {
     if (first_outer >= p.outer) return;
@@ -474,7 +474,7 @@ struct Consumer : State<C> {
       sync();  // `room` has been read
       to_tile(room, state[tile]);
       sync();
-      boundary_states().store(chunk, tile, room);
+      boundary_state_store().store(chunk, tile, room);
     }
   }
   /// Computes the steps of the item, of which the first has the number i. Returns the number of the step after them.
@@ -483,7 +483,7 @@ struct Consumer : State<C> {
     const float* first = segment.state_before(p, item.n);
     if (first) first += head * size;
     if constexpr (C::kStoresBoundaryStates)
-      if (p.boundary_states && first_outer < p.outer) boundary_states().store_first(first);
+      if (p.boundary_states && first_outer < p.outer) boundary_state_store().store_first(first);
 #pragma unroll
     for (auto& tile : state) tile.fill(0);
     if (first) {

@@ -28,7 +28,7 @@
 // in range.
 #include <algorithm>
 
-#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
 
@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   using S = Shared<C>;
   S& shared = *reinterpret_cast<S*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
+  if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kProducers);
@@ -101,8 +102,7 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free.
   const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens;
   const unsigned grid = deals ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
-  kernel<<<grid, C::kThreads, bytes, stream>>>(p);
-  GLADE_CUDA_LAUNCHED();
+  launch(kernel, dim3(grid), C::kThreads, bytes, p.early, stream, p);
 }
 
 template <class E, Gates kGates, bool kGateGradients, int kConsumers>

@@ -34,7 +34,7 @@ struct Segment : linear_attention::Sequence<int> {
 
   /// The whole sequence n.
   __device__ Segment(const linear_attention::Sequences& all, std::int64_t n)
-      : Sequence(all, n), first_chunk(0), end_chunk(chunks()), index(0), first_slot_(first_slot(n)) {}
+      : Sequence(all, n), first_chunk(0), end_chunk(chunks()), index(0), first_slot_(first_slot(all, n)) {}
   __device__ Segment(const ScanArguments& p, std::int64_t n, int segment_index) : Segment(p.sequences, n) {
     index = segment_index;
     first_chunk = min(index * p.segment_chunks, end_chunk);
@@ -46,10 +46,13 @@ struct Segment : linear_attention::Sequence<int> {
   // before the segment, and "not wanted" for the state after it.
   __device__ int order(const ScanArguments& p) const { return p.backward ? p.segments - 1 - index : index; }
   __device__ std::int64_t segment_row(const ScanArguments& p, std::int64_t n) const { return n * p.segments + order(p); }
+  // The one before waits for the launch ahead where it comes from that.
   __device__ const float* state_before(const ScanArguments& p, std::int64_t n) const {
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
     if (order(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
-    return p.from_zeros ? nullptr : p.segment_states + segment_row(p, n) * heads;
+    if (p.from_zeros) return nullptr;
+    if (p.early) cudaGridDependencySynchronize();
+    return p.segment_states + segment_row(p, n) * heads;
   }
   __device__ float* state_after(const ScanArguments& p, std::int64_t n) const {
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;

@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
+  cudaTriggerProgrammaticLaunchCompletion();
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;

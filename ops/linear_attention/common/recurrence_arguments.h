@@ -18,6 +18,12 @@ inline Sequences sequences(const Recurrence& r) {
   return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, r.reverse};
 }
 
+/// The numbers that chunks of kChunkTokens tokens have are below this (Sequence::first_slot).
+inline std::int64_t chunk_slots(const Recurrence& r) {
+  return r.cu_seqlens.defined() ? r.tokens / kChunkTokens + r.sequences
+                                : r.sequences * ((r.length + kChunkTokens - 1) / kChunkTokens);
+}
+
 /// What all chunk kernels are told of a recurrence. Argument structs of kernels extend it.
 struct RecurrenceArguments {
   const void *g, *gk;  ///< per-head and per-channel gates, in the elements' type, or float where float_gates; may be null

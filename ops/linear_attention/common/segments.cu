@@ -32,6 +32,9 @@ struct Element {
 };
 
 __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p) {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
   const Element element(p);
   if (element.at >= element.size) return;
   float state = element.state(1);
