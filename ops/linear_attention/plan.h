@@ -108,8 +108,9 @@ struct Sm90PassPlan : ChunkSegments {
 struct Sm90IntraChunkPlan : Sm90PassPlan {
   int boundary_key_tiles = 1;  ///< of a block of the scan to the chunk boundaries
   int key_parts = 1;           ///< of each head's key channels; the kernels compute them as heads of their own
-  bool reverse_scan = false;   ///< The gradients come from a reverse scan over the chunks (chunk_sm90/head_gate_scan.cuh).
-  Sm90PassPlan gradients;      ///< the segments of the reverse scan
+  bool beside_scan = false;   ///< The intra-chunk kernel runs beside the scan to the states' gradients (chunk_sm90/progress.cuh).
+  bool reverse_scan = false;  ///< The gradients come from a reverse scan over the chunks (chunk_sm90/head_gate_scan.cuh).
+  Sm90PassPlan gradients;     ///< the segments of the reverse scan
 };
 
 /// A launch of the constant-decay passes: of `passes` passes that it computes at the same time.

@@ -41,6 +41,7 @@ Json describe(const Sm90IntraChunkPlan& plan) {
   add_segments(json, plan);
   json["scan_block_keys"] = plan.boundary_key_tiles * kChunkTokens;
   json["key_parts"] = plan.key_parts;
+  if (plan.beside_scan) json["beside_scan"] = true;
   if (plan.reverse_scan) json["reverse_scan"] = describe(static_cast<const ChunkSegments&>(plan.gradients));
   return json;
 }

@@ -266,6 +266,13 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   set_state_scan(plan, p);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, (has_before ? 1 : 2) * plan.segments);
   plan_reverse_scan(plan, p, config, forward);
+  if (has_before && !plan.reverse_scan) {
+    // Measured: beside a scan on at most half of the multiprocessors, of blocks that leave as many free as possible, both
+    // together take 2 to 14% less time; beside one on all of them up to 5% more.
+    const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * all_heads(p) * plan.segments;
+    plan.beside_scan = 2 * large_blocks <= fill;
+    if (plan.beside_scan) plan.boundary_key_tiles = 2;
+  }
   return plan;
 }
 

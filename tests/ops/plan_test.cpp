@@ -131,6 +131,15 @@ TEST(Plan, KeepsTheStatesBeforeChunks) {
   EXPECT_FALSE(keeps(p));
 }
 
+// A scan on few multiprocessors leaves the others to the kernel that reads its states.
+TEST(Plan, ComputesGradientsBesideAScanOfFewBlocks) {
+  const auto beside = [](const AttentionProblem& p) { return plan(p).backward.intra_chunk.beside_scan; };
+  EXPECT_TRUE(beside(problem(2, 2048, 16, 128, 128, "gk")));
+  EXPECT_FALSE(beside(problem(16, 2048, 16, 128, 128, "gk")));
+  EXPECT_FALSE(beside(problem(2, 2048, 4, 256, 512, "gk")));   // whose scan goes in both directions
+  EXPECT_FALSE(beside(problem(16, 2048, 16, 128, 128, "g")));  // a reverse scan
+}
+
 // Of sequences that go on elsewhere: what has segments in any case needs no scan of its own.
 TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   const auto exchanges = [](AttentionProblem p) {

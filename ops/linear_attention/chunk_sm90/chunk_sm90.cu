@@ -308,7 +308,13 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const State last =
       r.exchange ? launcher.exchange_segment_states(of_gradients, r.q, grad_o, gradient, true, exchanged)
                  : launcher.find_segment_states(of_gradients, r.q, grad_o, gradient, true, {}, beside ? &forward : nullptr);
-  const ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
+  ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
+  Tensor stored;
+  if (segments.beside_scan) {
+    stored = empty({chunk_slots(r), r.heads}, {DType::int32, r.q.device()});
+    fill_data(stored, 0);
+    reverse.stored = static_cast<unsigned*>(stored.raw_data());
+  }
   if (!beside && !(has_before && segments.reverse_scan)) {
     ScanArguments other = reverse;
     if (segments.reverse_scan) other.run_segments = 0;
@@ -327,6 +333,10 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.grad_o = rows(r, grad_o);
   a.tokens = r.tokens;
   a.boundary_states = {before.raw_data(), pointer(after)};
+  a.segments = of_gradients.segments;
+  a.segment_chunks = of_gradients.segment_chunks;
+  a.stored = reverse.stored;
+  a.parts = static_cast<unsigned>(tiles(r.K) * ((tiles(r.V) + 1) / 2));
   a.dq = result(grads.q, r.heads, r.K);
   a.dk = result(grads.k, r.heads, r.K);
   a.dv_group = segments.key_parts;

@@ -44,6 +44,7 @@ struct ScanArguments : StateArguments {
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
   /// SwizzledTile holds them; null: not wanted.
   void* boundary_states;
+  unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 };
 
 /// A fused pass (pass_kernel.cuh).

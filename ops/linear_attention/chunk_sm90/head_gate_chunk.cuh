@@ -82,7 +82,7 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
     if (threadIdx.x == 0) {
       barrier_init(&shared.states_full, 1);
       fence_barrier_init();
-      cudaGridDependencySynchronize();
+      shared.wait_for_states(a);
       copy_states(0);
     }
     if (threadIdx.x < 32) load_gates();
@@ -176,15 +176,16 @@ constexpr int head_gate_blocks() {
   return kTiles == 1 ? 3 : kTiles == 2 ? 2 : 1;
 }
 
-/// The grid is [heads, chunks of the longest sequence, sequences].
+/// The grid is that of of_each_chunk().
 template <class E, int kTiles>
 __global__ void __launch_bounds__(kTiles* kGroup, head_gate_blocks<kTiles>())
     head_gate_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), blockIdx.z,
-                                 static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
+  HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), blockIdx.y,
+                                 static_cast<int>(blockIdx.x), block_chunk(a));
   if (chunk.count() > 0) chunk.run();
+  wait_as_last(a);
 #else
   __trap();
 #endif
@@ -198,9 +199,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = head_gate_chunk_kernel<E, kTiles>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile),
-                  static_cast<unsigned>(a.sequences.count));
-  launch(kernel, grid, kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
+  launch(kernel, of_each_chunk(a), kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E>

@@ -247,16 +247,16 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
   }
 };
 
-/// The grid is [heads, chunks of the longest sequence, sequences].
+/// The grid is that of of_each_chunk().
 template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
 __global__ void __launch_bounds__(kTiles* kGroup, kTiles == 1 ? 3 : 2)
     intra_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   IntraChunkGradients<E, kTiles, kFloatGates, kFloatResults> chunk(a, *reinterpret_cast<IntraChunkShared<E, kTiles>*>(memory),
-                                                                   blockIdx.z, static_cast<int>(blockIdx.x),
-                                                                   static_cast<int>(blockIdx.y));
+                                                                   blockIdx.y, static_cast<int>(blockIdx.x), block_chunk(a));
   if (chunk.count() > 0) chunk.run();
+  wait_as_last(a);
 #else
   __trap();
 #endif
@@ -270,9 +270,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = intra_chunk_kernel<E, kTiles, kFloatGates, kFloatResults>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const dim3 grid(static_cast<unsigned>(a.heads), blocks_for(a.sequences.length, kTile),
-                  static_cast<unsigned>(a.sequences.count));
-  launch(kernel, grid, kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
+  launch(kernel, of_each_chunk(a), kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E, int kTiles>

@@ -22,6 +22,9 @@ struct IntraChunk : RecurrenceArguments {
   Rows q, k, v, grad_o;
   std::int64_t tokens;
   BoundaryStates boundary_states;
+  int segments, segment_chunks;  ///< of the scan that makes boundary_states.after
+  const unsigned* stored;  ///< ScanArguments::stored of the launch ahead that makes boundary_states.after; null: wait for all
+  unsigned parts;          ///< of a state that it counts
   /// A result for every head, in the elements' type or in float; null: not wanted.
   struct Result {
     void* data;

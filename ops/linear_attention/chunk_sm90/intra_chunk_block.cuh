@@ -109,7 +109,7 @@ struct IntraChunkBlock {
   __device__ void start_states() const {
     barrier_init(&shared.states_full, 1);
     fence_barrier_init();
-    cudaGridDependencySynchronize();
+    shared.wait_for_states(a);
     copy_states(0);
     if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
       for (int i = 0; i < kTiles; ++i) {

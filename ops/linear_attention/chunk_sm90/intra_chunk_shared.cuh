@@ -1,8 +1,10 @@
 #pragma once
 // The arguments and the shared memory of a block of chunk_sm90/intra_chunk.cuh, and what chunk_sm90/head_gate_chunk.cuh and
 // chunk_sm90/head_gate_scan.cuh share with it.
+#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -65,16 +67,35 @@ struct IntraChunkArguments : IntraChunk {
   }
 };
 
+/// A block for each head, sequence, and chunk of the longest sequence: of every segment the last, then those before them and so
+/// on. In this order a reverse scan stores the states that they need.
+inline dim3 of_each_chunk(const IntraChunk& a) {
+  return {static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
+          static_cast<unsigned>(a.segments * a.segment_chunks)};
+}
+/// The chunk of this block; negative where there is none.
+__device__ inline int block_chunk(const IntraChunkArguments& a) {
+  const int turn = static_cast<int>(blockIdx.z) / a.segments, segment = static_cast<int>(blockIdx.z) % a.segments;
+  const int first = segment * a.segment_chunks, end = min(first + a.segment_chunks, Segment(a.sequences, blockIdx.y).chunks());
+  return first + turn < end ? end - 1 - turn : -1;
+}
+/// What follows must wait for the launch ahead too. The last blocks do, as it has ended by then.
+__device__ inline void wait_as_last(const IntraChunkArguments& a) {
+  if (a.stored && blockIdx.z == gridDim.z - 1) cudaGridDependencySynchronize();
+}
+
 /// A block's chunk, in shared memory.
 template <class E>
 struct Chunk {
   using Tile = SwizzledTile<E>;
   Place places[kPlaces];
   const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory
+  std::int64_t row;                        ///< of the chunk and head: Segment::slot x heads + head
   std::int64_t first_token;
   int count;  ///< tokens of the chunk
 
-  /// Describes chunk `chunk` of sequence n. All threads of the block call it, and meet at a barrier before they use it.
+  /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. All threads of the block call it, and meet at a
+  /// barrier before they use it.
   __device__ void describe(const IntraChunkArguments& a, std::int64_t n, int head, int chunk) {
     const int i = static_cast<int>(threadIdx.x);
     if (i >= kPlaces) return;
@@ -84,11 +105,17 @@ struct Chunk {
     places[i] = {tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
                  static_cast<int>(a.sequences.reverse ? -tensor.step : tensor.step), tensor.size};
     if (i != 0) return;
-    const std::int64_t tiles = (segment.slot(chunk) * a.heads + head) * key_tiles(a) * value_tiles(a);
+    row = segment.slot(chunk) * a.heads + head;
+    const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
     state_before = static_cast<const Tile*>(a.boundary_states.before) + tiles;
     state_after = static_cast<const Tile*>(a.boundary_states.after) + tiles;
     first_token = first;
-    count = segment.chunk_tokens(chunk);
+    count = chunk < 0 ? 0 : segment.chunk_tokens(chunk);
+  }
+  /// Waits until the states are there. One thread calls it, and copies them.
+  __device__ void wait_for_states(const IntraChunkArguments& a) const {
+    if (a.stored) wait_for_stores(a.stored + row, a.parts);
+    else cudaGridDependencySynchronize();
   }
   __device__ static int key_tiles(const IntraChunkArguments& a) { return (a.q.size + kTile - 1) / kTile; }
   __device__ static int value_tiles(const IntraChunkArguments& a) { return (a.v.size + kTile - 1) / kTile; }

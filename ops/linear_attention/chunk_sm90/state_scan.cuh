@@ -11,6 +11,7 @@
 // layout of wgmma's left operand. There a thread has two channels. The producer orders the tokens in the tiles so that each
 // thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without shared
 // memory.
+#include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
 
@@ -106,6 +107,7 @@ struct StateScanConsumer {
   const int chunks = scan.added_chunks();
   Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
   float decay[2]{};                         ///< log decay, base 2, of this thread's two rows since the start
+  unsigned* stored{};                       ///< of the state that is on its way to memory, or null
 
   __device__ int quad_lane() const { return thread % 4; }
   /// The first of this thread's two keys. The second is 8 further on.
@@ -122,7 +124,7 @@ struct StateScanConsumer {
 
   /// Rounds the state before a chunk, in the scan's order, into shared memory.
   __device__ void round_state() {
-    if (thread == 0) wait_stores();
+    if (thread == 0) finish_store();
     sync();
 #pragma unroll
     for (int i = 0; i < B::kValues * 4; ++i) {
@@ -141,6 +143,12 @@ struct StateScanConsumer {
     const std::int64_t row = (scan.segment.slot(chunk) * p.heads + scan.head) * key_tiles + first_key / kTile;
     store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
     commit_stores();
+    if (p.stored) stored = p.stored + scan.segment.slot(chunk) * p.heads + scan.head;
+  }
+  /// Waits until the rounded state may be overwritten. One thread calls it.
+  __device__ void finish_store() {
+    if (stored) count_stores(stored);
+    else wait_stores();
   }
 
   enum class ChannelGates { none, elements, floats };
@@ -300,7 +308,7 @@ struct StateScanConsumer {
       for (int row = 0; row < 2; ++row)
         if (key() + 8 * row < channels) to[key() + 8 * row] = exp2f(decay[row]);
     }
-    if (thread == 0) wait_stores();
+    if (thread == 0) finish_store();
   }
 };
 
