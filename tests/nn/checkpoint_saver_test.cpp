@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -272,9 +273,14 @@ std::int64_t run_and_kill(const char* keep, std::int64_t before, std::mt19937& e
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   const char* arguments[] = {GLADE_SAVE_FOREVER, "m.h5", keep, nullptr};
   pid_t child = 0;
-  EXPECT_EQ(::posix_spawn(&child, arguments[0], &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+  const int failed = ::posix_spawn(&child, arguments[0], &actions, nullptr, const_cast<char**>(arguments), environ);
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
+  if (failed != 0) {  // there is no child, and a signal to 0 would go to this process as well
+    ::close(ends[0]);
+    ADD_FAILURE() << arguments[0] << ": " << std::strerror(failed);
+    return before;
+  }
 
   // Mostly during its second save or the third, at times before the first.
   std::int64_t step = before, safe = before;

@@ -23,12 +23,12 @@ struct Case {
   double strength = 0.06;  // of the gates: the mean log decay of a step
   bool wide_gates = false;
   DType dtype = DType::bfloat16;
-  std::int64_t parts = 0, backward_parts = 0;  // of a sequence; 0: as many as are fast
-  bool learned = true;                         // g_gamma has a gradient
-  std::vector<float> decays{};                 // g_gamma of the heads; empty: random numbers
-  bool shared_state = false;                   // initial_state [H, K, V], of all sequences
-  bool own_decays = false;                     // g_gamma [B, H], of each sequence
-  bool reverse_scan = false;                   // what the plan must say
+  std::int64_t parts = 0, backward_parts = 0;                            // of a sequence; 0: as many as are fast
+  bool learned = true;                                                   // g_gamma has a gradient
+  std::vector<float> decays{};                                           // g_gamma of the heads; empty: random numbers
+  bool shared_state = false;                                             // initial_state [H, K, V], of all sequences
+  bool own_decays = false;                                               // g_gamma [B, H], of each sequence
+  bool reverse_scan = false, keeps_states = false, beside_scan = false;  // what the plan must say
 };
 
 /// The same numbers twice: in bfloat16 on the GPU, and in float64 on the CPU.
@@ -74,8 +74,11 @@ inline void check(const Case& c, double tolerance = 5e-3) {
   on_gpu.backward_sizes.sequence_split = c.backward_parts;
 
   if (!c.cu_seqlens.empty()) on_gpu.cu_seqlens = to_data(on_gpu.cu_seqlens, kCUDA);
-  if (c.reverse_scan) {
-    EXPECT_TRUE(plan(q.gpu, k.gpu, v.gpu, on_gpu).backward.intra_chunk.reverse_scan);
+  if (c.reverse_scan || c.keeps_states) {
+    const AttentionPlan made = plan(q.gpu, k.gpu, v.gpu, on_gpu);
+    EXPECT_EQ(made.backward.intra_chunk.reverse_scan, c.reverse_scan);
+    EXPECT_TRUE(made.forward.keeps_boundary_states || !c.keeps_states);
+    EXPECT_EQ(made.backward.intra_chunk.beside_scan, c.beside_scan);
   }
   const auto [o, final_state] = recurrent(q.gpu, k.gpu, v.gpu, on_gpu);
   const auto [expected, expected_state] = recurrent(q.cpu, k.cpu, v.cpu, on_cpu);

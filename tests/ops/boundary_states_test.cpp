@@ -1,0 +1,132 @@
+// The states before chunks that the forward pass keeps for the backward pass, and gradients that are computed beside the scan to
+// the states' gradients, on Hopper GPUs.
+#include <cmath>
+
+#include <glade/core/graph.h>
+
+#include "ops/chunk_cases.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class BoundaryStates : public Chunk {
+ protected:
+  void SetUp() override {
+    Chunk::SetUp();
+    if (!IsSkipped() && !AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
+  }
+};
+
+TEST_F(BoundaryStates, MatchTheReference) {
+  // Few heads, so that the gradients are computed beside the scan.
+  const Case few{.B = 2, .T = 510, .H = 3, .keeps_states = true, .beside_scan = true};
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {64, 64}, {24, 64}, {96, 96}, {128, 128}, {128, 40}, {72, 24}, {56, 160}, {256, 64}}) {
+    Case c = few;
+    c.K = K, c.V = V;
+    check(c);
+    c.dtype = DType::float16, c.reverse = true, c.wide_gates = true;
+    check(c);
+  }
+  for (const double strength : {1e-4, 1.0, 20.0}) {  // the last two split chunks
+    Case c = few;
+    c.strength = strength;
+    check(c);
+    c.K = c.V = 128;
+    check(c);
+  }
+  Case c = few;
+  c.g = true, c.gk = false, c.H = 1;
+  check(c);
+  c = few;
+  c.initial_state = false;
+  check(c);
+  c = few;
+  c.shared_state = true, c.K = c.V = 128;
+  check(c);
+}
+
+TEST_F(BoundaryStates, OfPackedSequencesAndSegments) {
+  const Case packed{.B = 1,
+                    .T = 900,
+                    .H = 2,
+                    .K = 128,
+                    .V = 128,
+                    .cu_seqlens = {0, 1, 1, 65, 600, 900},
+                    .keeps_states = true,
+                    .beside_scan = true};
+  for (const std::int64_t segments : {0, 2, 5}) {
+    Case c = packed;
+    c.parts = segments;
+    c.reverse = segments == 2;
+    check(c);
+    c.parts = 0, c.backward_parts = segments;
+    check(c);
+  }
+  check({.B = 1, .T = 5000, .H = 4, .K = 128, .V = 128, .keeps_states = true, .beside_scan = true});  // segments of its own
+  check({.B = 1, .T = 512, .H = 4, .group = 2, .K = 128, .V = 128, .keeps_states = true, .beside_scan = true});
+}
+
+TEST_F(BoundaryStates, OfLargeCallsToo) {
+  Case c{.B = 3, .T = 255, .H = 50, .K = 128, .V = 96, .keeps_states = true};  // the scan fills the GPU
+  check(c);
+  c.K = 64, c.reverse = true;
+  check(c);
+}
+
+// What the kernels count while they run beside each other, they count anew in every pass: all passes leave the same bits.
+TEST_F(BoundaryStates, StayTheSameFromPassToPass) {
+  const Shape rows{2, 1000, 4, 128};
+  const auto random = [&](const Tensor& values) { return to_data(to_data(values, DType::bfloat16), kCUDA).set_requires_grad(); };
+  const Tensor q = random(random_tensor(rows)), k = random(random_tensor(rows)), v = random(random_tensor(rows)),
+               gk = random(abs(random_tensor(rows)) * -0.1), grad = random(random_tensor(rows)).detach();
+  RecurrentOptions options;
+  options.gk = gk;
+  options.algorithm = Algorithm::chunk;
+  ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.beside_scan);
+  const auto gradients = [&] {
+    std::vector<std::vector<float>> all;
+    for (const Tensor* x : {&q, &k, &v, &gk}) {
+      all.push_back(to(x->grad(), DType::float32).to_vector<float>());
+      x->set_grad({});
+    }
+    return all;
+  };
+  const Tensor o = recurrent(q, k, v, options).first;
+  o.backward(grad, true);
+  const auto first = gradients();
+  for (int i = 0; i < 50; ++i) {
+    o.backward(grad, true);
+    EXPECT_EQ(gradients(), first) << "pass " << i << " through the same graph";
+  }
+  for (int i = 0; i < 50; ++i) {
+    recurrent(q, k, v, options).first.backward(grad);
+    EXPECT_EQ(gradients(), first) << "pass " << i << " through a graph of its own";
+  }
+}
+
+TEST_F(BoundaryStates, InACapturedGraph) {
+  const auto random = [](const Tensor& values) { return to_data(to_data(values, DType::bfloat16), kCUDA).set_requires_grad(); };
+  const Shape rows{1, 500, 4, 64};
+  const Tensor q = random(random_tensor(rows)), k = random(random_tensor(rows)), v = random(random_tensor(rows)),
+               gk = random(abs(random_tensor(rows)) * -0.1), grad = random(random_tensor(rows)).detach();
+  RecurrentOptions options;
+  options.gk = gk;
+  options.algorithm = Algorithm::chunk;
+  ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.beside_scan);
+  const auto run = [&] { return autograd::grad({recurrent(q, k, v, options).first}, {q, k, v, gk}, {grad}); };
+  Tensors replayed = run();  // what is made at a first use
+  cuda::Graph graph;
+  graph.capture([&] { replayed = run(); });
+  for (int i = 0; i < 3; ++i) {
+    for (const Tensor& x : {q, k, v, grad}) copy_data(x, random(random_tensor(rows)));
+    graph.replay();
+    const Tensors expected = run();
+    for (std::size_t j = 0; j < expected.size(); ++j) EXPECT_EQ(relative_error(replayed[j], expected[j]), 0) << i << " " << j;
+  }
+}
+
+}  // namespace
+}  // namespace glade
