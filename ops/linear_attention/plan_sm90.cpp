@@ -74,9 +74,9 @@ bool keeps_boundary_states(const AttentionProblem& p) {
 std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
 
 /// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
-/// faster, and two of them share a multiprocessor; more than fit at one time are not faster.
+/// faster, as long as all of them run at the same time.
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
-  return 2 * scan_blocks(p) * segments > 3 * p.gpu.multiprocessors ? 2 : 1;
+  return scan_blocks(p) * segments > p.gpu.multiprocessors ? 2 : 1;
 }
 
 /// Sequences in `segments` segments, unless the caller wants another number.
@@ -94,7 +94,7 @@ std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& pl
 
 /// How a pass finds the states before its segments.
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
-  constexpr int kShortestScan = 12;  // chunks; measured: in shorter segments a pass without outputs is faster
+  constexpr int kShortestScan = 8;  // chunks; measured: in shorter segments a pass without outputs is faster
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
   plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
 }
@@ -143,8 +143,9 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 /// average.
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
-  constexpr double kScan = 0.36, kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
-  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1) * (plan.scan_key_tiles == 1 ? 2 : 1),
+  constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
+  const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
+  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
                      at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
   const std::int64_t blocks = forward_blocks(p, plan.wide_blocks);
@@ -159,7 +160,7 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
-  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * kScan
+  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
                                              : waves(blocks * scanned, at_once) * segment * chunk * kPassWithoutOutputs;
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
@@ -250,12 +251,12 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
                                     const AttentionPlan::Forward& forward) {
   const std::int64_t chunks = chunks_of(p), blocks = scan_blocks(p), fill = p.gpu.multiprocessors;
   // Measured: in shorter sequences the extra scan over the segments takes longer than they save.
-  constexpr std::int64_t kShortest = 24, kShortestSegment = 4, kFewest = 4, kLongSegment = 32;
+  constexpr std::int64_t kShortest = 24, kShortestSegment = 4;
   const bool has_before = forward.keeps_boundary_states, is_long = blocks != 0 && chunks >= std::max(kShortest, 2 * blocks);
   std::int64_t segments = 1;
-  if (is_long && has_before) {  // one direction is left; in long segments it takes two blocks on a multiprocessor
-    const std::int64_t most = 2 * fill / blocks, wanted = chunks >= kLongSegment * most ? most : fill / blocks;
-    if (wanted >= kFewest) segments = std::min(wanted, chunks / kShortestSegment);
+  if (has_before) {  // one direction is left; beside it, so many heads have enough to compute
+    constexpr std::int64_t kManyHeads = 16;
+    if (is_long && all_heads(p) < kManyHeads) segments = std::min(fill / blocks, chunks / kShortestSegment);
   } else if (p.exchanges && forward.keeps_states) {  // that scan is needed in any case
     segments = forward.pass.segments;
   } else if (is_long && 5 * blocks < 2 * fill) {  // both directions take all memory bandwidth with fewer blocks
@@ -267,11 +268,11 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   plan.boundary_key_tiles = plan_scan_key_tiles(p, (has_before ? 1 : 2) * plan.segments);
   plan_reverse_scan(plan, p, config, forward);
   if (has_before && !plan.reverse_scan) {
-    // Measured: beside a scan on at most half of the multiprocessors, of blocks that leave as many free as possible, both
-    // together take 2 to 14% less time; beside one on all of them up to 5% more.
+    // Measured: beside a scan of few blocks both together take 2 to 14% less time, beside one on all multiprocessors up to 5%
+    // more. Larger blocks leave more of them free; very few blocks should be as fast as they can.
     const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * all_heads(p) * plan.segments;
-    plan.beside_scan = 2 * large_blocks <= fill;
-    if (plan.beside_scan) plan.boundary_key_tiles = 2;
+    plan.beside_scan = (p.K <= kChunkTokens ? 6 : 4) * large_blocks <= 3 * fill;
+    if (plan.beside_scan) plan.boundary_key_tiles = 4 * blocks * plan.segments <= fill ? 1 : 2;
   }
   return plan;
 }

@@ -18,7 +18,7 @@ __host__ __device__ int blocks_of(int channels) {
 }
 
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(const __grid_constant__ StateScans scans) {
+__global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid_constant__ StateScans scans) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
@@ -37,18 +37,23 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
   if (thread == 0) {
     for (int i = 0; i < B::kStages; ++i) {
       barrier_init(&shared.full[i], 2 * kGroup);  // a thread's copies, and itself
+      for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, kGroup);
       barrier_init(&shared.empty[i], B::kKeys * kGroup);
     }
     fence_barrier_init();
   }
   __syncthreads();
-  if (thread >= B::kKeys * kGroup) {
-    release_registers<B::kProducerRegisters>();
-    produce_state_scan(shared, scan, thread - B::kKeys * kGroup);
-  } else {
-    acquire_registers<B::kConsumerRegisters>();
-    StateScanConsumer<B> consumer{shared, scan, thread / kGroup, thread % kGroup};
+  const int group = thread / kGroup, own = thread % kGroup;
+  if (group < B::kKeys) {
+    if constexpr (B::kMovesRegisters) acquire_registers<B::kConsumerRegisters>();
+    StateScanConsumer<B> consumer{shared, scan, group, own};
     backward ? consumer.template run<true>() : consumer.template run<false>();
+  } else if (group < B::kKeys + B::kPreparers) {
+    StateScanPreparer<B> preparer{shared, scan, group - B::kKeys, own};
+    backward ? preparer.template run<true>() : preparer.template run<false>();
+  } else {
+    if constexpr (B::kMovesRegisters) release_registers<B::kProducerRegisters>();
+    produce_state_scan(shared, scan, own);
   }
 #else
   __trap();
@@ -58,7 +63,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(con
 template <class B>
 void launch(const StateScans& scans, cudaStream_t stream) {
   constexpr int bytes = sizeof(B);
-  static_assert(B::kBlocks * (bytes + 1024) <= 228 * 1024);
+  static_assert(bytes <= 227 * 1024);
   const auto kernel = state_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const ScanArguments& p = scans.forward;

@@ -6,11 +6,12 @@
 // exponent is positive, so large decay needs no special treatment.
 //
 // A block processes one sequence (or segment), one head, one scan direction, one or two tiles of keys and one or two tiles of
-// values. Each tile of keys has a warp group, its consumer, which keeps these rows of the state in registers. One more warp
-// group, the producer, copies the rows of the next chunks. A consumer loads y (k or q) and its gates transposed, in the register
-// layout of wgmma's left operand. There a thread has two channels. The producer orders the tokens in the tiles so that each
-// thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without shared
-// memory.
+// values, chunk by chunk. One warp group, the producer, copies the rows of the next chunks. Two others, the preparers, multiply y
+// (k or q) by its decays, in place, with the low parts where the gates were; with one tile of keys they take the chunks in turns.
+// Each tile of keys has a consumer, which keeps the state in registers, adds the products, and stores the boundary states. A
+// preparer loads y and its gates transposed, so that a thread has two channels. The producer orders the tokens in the tiles so
+// that each thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without
+// shared memory.
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
@@ -22,20 +23,28 @@ template <class E, int kKeys_, int kValues_>
 struct StateScanBlock {
   using Element = E;
   using Tile = SwizzledTile<E>;
-  static constexpr int kKeys = kKeys_, kValues = kValues_;  ///< in tiles
-  static constexpr int kThreads = (kKeys + 1) * kGroup;     ///< the consumers first, then the producer
-  static constexpr int kStages = kKeys == 2 && kValues == 2 ? 4 : 3;
-  /// Two blocks with one tile of keys fit on a multiprocessor.
-  static constexpr int kBlocks = kKeys == 1 ? 2 : 1, kConsumerRegisters = kKeys == 1 ? 200 : 224, kProducerRegisters = 56;
+  static constexpr int kKeys = kKeys_, kValues = kValues_;            ///< in tiles
+  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;   ///< warp groups, and those that share a tile of keys
+  static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup;  ///< the consumers first, then preparers and the producer
+  static constexpr int kStages = kKeys == 1 ? 5 : 3;
+  /// With five warp groups the consumers take registers from the producer.
+  static constexpr bool kMovesRegisters = kKeys == 2;
+  static constexpr int kConsumerRegisters = 120, kProducerRegisters = 48;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
 
   struct Stage {
-    Tile y[kKeys], gates[kKeys], w[kValues];
+    Tile y[kKeys], gates[kKeys];  ///< later y with its factors, and the low parts of that
+    Tile w[kValues];
+  };
+  struct Factors {
+    float decay[kTile], last[kTile];  ///< by key: of the chunk, and of what is applied last
   };
   Stage stages[kStages];
   Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
   alignas(16) float head_gates[kStages][kTile];  ///< per-head gates by token, base 2
-  std::uint64_t full[kStages], empty[kStages];
+  Factors factors[kStages][kKeys];
+  float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
+  std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
 };
 
 /// What a block scans.
@@ -93,63 +102,23 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
   }
 }
 
+/// One of the warp groups that multiply y by its decays.
 template <class B>
-struct StateScanConsumer {
+struct StateScanPreparer {
   using E = typename B::Element;
-  using Tile = typename B::Tile;
-  static constexpr int kOwn = 16;  ///< tokens of a thread in each chunk
+  static constexpr int kOwn = 16;                ///< tokens of a thread in each chunk
+  static constexpr int kBarrier = 1 + B::kKeys;  ///< of all preparers
 
   B& shared;
   const StateScan& scan;
   const int index, thread;
   const ScanArguments& p = scan.p;
-  const int first_key = scan.first_key + index * kTile;
-  const int chunks = scan.added_chunks();
-  Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
-  float decay[2]{};                         ///< log decay, base 2, of this thread's two rows since the start
-  unsigned* stored{};                       ///< of the state that is on its way to memory, or null
+  const int tile = index / B::kTurns, first_key = scan.first_key + tile * kTile;
+  float total[2]{};  ///< log decay, base 2, of this thread's two rows in the chunks of this preparer
 
   __device__ int quad_lane() const { return thread % 4; }
   /// The first of this thread's two keys. The second is 8 further on.
   __device__ int key() const { return first_key + fragment_row(thread); }
-  __device__ void sync() const { sync_group<kGroup>(1 + index); }
-
-  template <class F>
-  __device__ void for_each_element(F&& f) {
-    state.for_each(thread, [&](float& x, int row, int column) {
-      const int key = first_key + row, value = scan.first_value + column;
-      if (key < p.inner && value < p.outer) f(x, std::int64_t{key} * p.inner_stride + std::int64_t{value} * p.outer_stride);
-    });
-  }
-
-  /// Rounds the state before a chunk, in the scan's order, into shared memory.
-  __device__ void round_state() {
-    if (thread == 0) finish_store();
-    sync();
-#pragma unroll
-    for (int i = 0; i < B::kValues * 4; ++i) {
-      LeftOperand rounded;
-      state.template round<E>(rounded, i);
-      store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, thread);
-    }
-  }
-  /// Starts to store the rounded state as a chunk boundary state.
-  __device__ void store_state(int chunk) {
-    fence_for_wgmma();
-    sync();
-    if (thread != 0 || first_key >= p.inner) return;  // the last block may have a tile too many
-    const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile;
-    const int first_tile = scan.first_value / kTile, bytes = min(B::kValues, value_tiles - first_tile) * int{sizeof(Tile)};
-    const std::int64_t row = (scan.segment.slot(chunk) * p.heads + scan.head) * key_tiles + first_key / kTile;
-    store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
-    commit_stores();
-    if (p.stored) stored = p.stored + scan.segment.slot(chunk) * p.heads + scan.head;
-  }
-  /// Waits until the rounded state may be overwritten. One thread calls it.
-  __device__ void finish_store() {
-    if (stored) count_stores(stored);
-    else wait_stores();
-  }
 
   enum class ChannelGates { none, elements, floats };
   /// Loads the log decays, base 2, of this thread's tokens in its two channels.
@@ -169,7 +138,7 @@ struct StateScanConsumer {
         }
       } else if constexpr (kGates == ChannelGates::elements) {
         LeftOperand pairs;
-        load_transposed(pairs, shared.stages[s].gates[index], k, thread);
+        load_transposed(pairs, shared.stages[s].gates[tile], k, thread);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = unpack<E>(pairs[i]);
@@ -217,69 +186,139 @@ struct StateScanConsumer {
     return sums;
   }
 
-  /// What a chunk adds to the state, as the left operand of wgmma.
-  struct Operand {
-    LeftOperand y[4], low_part[4];
-    Sums sums[2];
-  };
   template <bool kBackward>
-  __device__ void prepare(Operand& to, int i) {
+  __device__ void prepare(int i) {
     const int s = i % B::kStages;
+    typename B::Stage& stage = shared.stages[s];
     const Step step = scan.step(i);
     barrier_wait(&shared.full[s], i / B::kStages & 1);
-    fence_for_wgmma();  // other threads wrote the copies
     float exponents[2][kOwn];
     if (!p.gk) load_gates<ChannelGates::none>(exponents, s, step);
     else if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
     else load_gates<ChannelGates::elements>(exponents, s, step);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      to.sums[row] = sum<kBackward>(exponents[row]);
-      decay[row] += to.sums[row].all + to.sums[row].last;
+      const Sums sums = sum<kBackward>(exponents[row]);
+      total[row] += sums.all + sums.last;
+      if (quad_lane() == 0) {
+        shared.factors[s][tile].decay[fragment_row(thread) + 8 * row] = exp2_approx(sums.all);
+        shared.factors[s][tile].last[fragment_row(thread) + 8 * row] = exp2_approx(sums.last);
+      }
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      load_transposed(to.y[k], shared.stages[s].y[index], k, thread);
+      LeftOperand y, low_part;
+      load_transposed(y, stage.y[tile], k, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float* exponent = &exponents[j % 2][token_of_pair(k, j)];
-        const float2 y = unpack<E>(to.y[k][j]);
-        const float x[2] = {y.x * exp2_approx(exponent[0]), y.y * exp2_approx(exponent[1])};
-        to.y[k][j] = pack<E>(x[0], x[1]);
-        if constexpr (B::kLowParts) to.low_part[k][j] = pack_low<E>(x[0], x[1], to.y[k][j]);
+        const ScaledPair<E, B::kLowParts> scaled(y[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
+        y[j] = scaled.rounded;
+        low_part[j] = scaled.low_part;
       }
+      store_transposed(stage.y[tile], k, y, thread);
+      if constexpr (B::kLowParts) store_transposed(stage.gates[tile], k, low_part, thread);
+    }
+    fence_for_wgmma();
+    barrier_arrive(&shared.prepared[s][tile]);
+  }
+
+  template <bool kBackward>
+  __device__ void run() {
+    for (int i = index % B::kTurns; i < scan.added_chunks(); i += B::kTurns) prepare<kBackward>(i);
+    if (!p.decay || scan.first_value != 0) return;
+    if (quad_lane() == 0)
+      for (int row = 0; row < 2; ++row) shared.total_decay[index][fragment_row(thread) + 8 * row] = total[row];
+    sync_group<B::kPreparers * kGroup>(kBarrier);
+    const int channels = p.gk ? p.inner : 1, channel = first_key + thread;
+    if (index % B::kTurns != 0 || thread >= kTile || channel >= channels) return;
+    float all = 0;
+    for (int turn = 0; turn < B::kTurns; ++turn) all += shared.total_decay[index + turn][thread];
+    p.decay[(scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * channels + channel] = exp2f(all);
+  }
+};
+
+/// A warp group that keeps a tile of keys of the state.
+template <class B>
+struct StateScanConsumer {
+  using E = typename B::Element;
+  using Tile = typename B::Tile;
+
+  B& shared;
+  const StateScan& scan;
+  const int index, thread;
+  const ScanArguments& p = scan.p;
+  const int first_key = scan.first_key + index * kTile, chunks = scan.added_chunks();
+  Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
+  unsigned* stored{};                       ///< of the state that is on its way to memory, or null
+
+  __device__ void sync() const { sync_group<kGroup>(1 + index); }
+
+  template <class F>
+  __device__ void for_each_element(F&& f) {
+    state.for_each(thread, [&](float& x, int row, int column) {
+      const int key = first_key + row, value = scan.first_value + column;
+      if (key < p.inner && value < p.outer) f(x, std::int64_t{key} * p.inner_stride + std::int64_t{value} * p.outer_stride);
+    });
+  }
+  /// Multiplies the rows by the factors of the keys.
+  __device__ void scale(const float (&factors)[kTile]) {
+    state.scale_rows(factors[fragment_row(thread)], factors[fragment_row(thread) + 8]);
+  }
+
+  /// Rounds the state before a chunk, in the scan's order, into shared memory.
+  __device__ void round_state() {
+    if (thread == 0) finish_store();
+    sync();
+#pragma unroll
+    for (int i = 0; i < B::kValues * 4; ++i) {
+      LeftOperand rounded;
+      state.template round<E>(rounded, i);
+      store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, thread);
     }
   }
-  /// Adds chunk i to the state, and prepares the operand of the next chunk while the products run.
+  /// Starts to store the rounded state as a chunk boundary state.
+  __device__ void store_state(int chunk) {
+    fence_for_wgmma();
+    sync();
+    if (thread != 0 || first_key >= p.inner) return;  // the last block may have a tile too many
+    const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile;
+    const int first_tile = scan.first_value / kTile, bytes = min(B::kValues, value_tiles - first_tile) * int{sizeof(Tile)};
+    const std::int64_t slot = scan.segment.slot(chunk) * p.heads + scan.head, row = slot * key_tiles + first_key / kTile;
+    store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
+    commit_stores();
+    if (p.stored) stored = p.stored + slot;
+  }
+  /// Waits until the rounded state may be overwritten. One thread calls it.
+  __device__ void finish_store() {
+    if (stored) count_stores(stored);
+    else wait_stores();
+  }
+
   template <bool kBackward>
-  __device__ void add_chunk(int i, Operand& operand) {
-    const int chunk = scan.step(i).chunk;
-    Operand own = operand;
+  __device__ void add_chunk(int i) {
+    const int s = i % B::kStages;
+    typename B::Stage& stage = shared.stages[s];
     if (p.boundary_states) round_state();
-    state.scale_rows(exp2_approx(own.sums[0].all), exp2_approx(own.sums[1].all));
-    const std::uint32_t w = cuda::operand(shared.stages[i % B::kStages].w[0]);
+    barrier_wait(&shared.prepared[s][index], i / B::kStages & 1);
+    fence_for_wgmma();  // other threads wrote the copies of w
+    scale(shared.factors[s][index].decay);
+    const std::uint32_t y = operand(stage.y[index]), low_part = operand(stage.gates[index]), w = operand(stage.w[0]);
     wgmma_begin();
-    add(own.y, w);
-    if constexpr (B::kLowParts) add(own.low_part, w);
+    add(y, w);
+    if constexpr (B::kLowParts) add(low_part, w);
     wgmma_commit();
-    if (p.boundary_states) store_state(chunk);
-    if (i + 1 < chunks) prepare<kBackward>(operand, i + 1);
+    if (p.boundary_states) store_state(scan.step(i).chunk);
     wgmma_wait<0>();
     pin(state);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      pin(own.y[k]);
-      if constexpr (B::kLowParts) pin(own.low_part[k]);
-    }
-    barrier_arrive(&shared.empty[i % B::kStages]);
-    if constexpr (kBackward) state.scale_rows(exp2_approx(own.sums[0].last), exp2_approx(own.sums[1].last));
+    if constexpr (kBackward) scale(shared.factors[s][index].last);
+    barrier_arrive(&shared.empty[s]);
   }
-  __device__ void add(const LeftOperand (&left)[4], std::uint32_t w) {
+  __device__ void add(std::uint32_t y, std::uint32_t w) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if constexpr (B::kValues == 2) wgmma<E, 1>(state, left[k], descriptor_128(w, k * kRowStep), 1);
-      else wgmma<E, 1>(state, left[k], descriptor(w, k * kRowStep), 1);
-    }
+    for (int k = 0; k < 4; ++k)
+      wgmma<E, 1, 1>(state, descriptor(y, k * kRowStep),
+                     B::kValues == 2 ? descriptor_128(w, k * kRowStep) : descriptor(w, k * kRowStep), 1);
   }
 
   template <bool kBackward>
@@ -290,9 +329,7 @@ struct StateScanConsumer {
       const float by = kBackward ? 1 / p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
-    Operand operand;
-    if (chunks > 0) prepare<kBackward>(operand, 0);
-    for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i, operand);
+    for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i);
     if (chunks < scan.chunks()) {
       round_state();
       store_state(scan.step(chunks).chunk);
@@ -301,12 +338,6 @@ struct StateScanConsumer {
       last += scan.head * size;
       const float by = kBackward ? p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
-    }
-    if (p.decay && scan.first_value == 0 && quad_lane() == 0) {
-      const int channels = p.gk ? p.inner : 1;
-      float* to = p.decay + (scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * channels;
-      for (int row = 0; row < 2; ++row)
-        if (key() + 8 * row < channels) to[key() + 8 * row] = exp2f(decay[row]);
     }
     if (thread == 0) finish_store();
   }
