@@ -25,8 +25,9 @@ std::int64_t chunk_slots(const AttentionProblem& p) {
 bool supports_state_scan(const AttentionProblem& p) {
   // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
   constexpr std::int64_t kBlocksForOne = 4;
+  constexpr std::int64_t kMostChunks = kMostBlocks / 2;  // segments of as many chunks each may have blocks for twice as many
   const std::int64_t chunks = chunks_of(p);
-  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostBlocks &&
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostChunks &&
          p.sequences * chunks <= kBlocksForOne * chunk_slots(p);
 }
 

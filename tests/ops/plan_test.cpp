@@ -140,6 +140,21 @@ TEST(Plan, ComputesGradientsBesideAScanOfFewBlocks) {
   EXPECT_FALSE(beside(problem(16, 2048, 16, 128, 128, "g")));  // a reverse scan
 }
 
+// The blocks for all chunks of all segments fit in one dimension of a grid.
+TEST(Plan, HasBlocksForEveryChunkOfASequence) {
+  for (const std::int64_t length :
+       {std::int64_t{1} << 20, (std::int64_t{1} << 21) - 64, std::int64_t{1} << 21, std::int64_t{1} << 22})
+    for (const std::int64_t split : {0, 5, 20000, 60000}) {
+      const AttentionConfig config{.algorithm = Algorithm::chunk, .sequence_split = split};
+      const AttentionPlan made = plan(problem(1, length, 2, 64, 64, "gk"), config, config);
+      if (made.backward.kernels != AttentionKernels::sm90_intra_chunk) continue;
+      EXPECT_LE(made.backward.intra_chunk.segments * made.backward.intra_chunk.segment_chunks, kMostBlocks)
+          << length << " " << split;
+    }
+  EXPECT_EQ(kernels(problem(1, std::int64_t{1} << 20, 2, 64, 64, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(1, std::int64_t{1} << 22, 2, 64, 64, "gk")), Names("sm90_pass", "sm90_pass"));
+}
+
 // Of sequences that go on elsewhere: what has segments in any case needs no scan of its own.
 TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   const auto exchanges = [](AttentionProblem p) {
