@@ -1,7 +1,5 @@
 // The states before chunks that the forward pass keeps for the backward pass, and gradients that are computed beside the scan to
 // the states' gradients, on Hopper GPUs.
-#include <cmath>
-
 #include <glade/core/graph.h>
 
 #include "ops/chunk_cases.h"
@@ -11,12 +9,25 @@ namespace {
 
 using namespace testing_support;
 
-class BoundaryStates : public Chunk {
- protected:
-  void SetUp() override {
-    Chunk::SetUp();
-    if (!IsSkipped() && !AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
+class BoundaryStates : public HopperChunk {};
+
+Tensor random_leaf(const Tensor& values) { return to_data(to_data(values, DType::bfloat16), kCUDA).set_requires_grad(); }
+
+/// A call whose gradients are computed beside the scan.
+struct Call {
+  Tensor q, k, v, gk, grad;
+  RecurrentOptions options;
+  explicit Call(const Shape& rows)
+      : q(random_leaf(random_tensor(rows))),
+        k(random_leaf(random_tensor(rows))),
+        v(random_leaf(random_tensor(rows))),
+        gk(random_leaf(abs(random_tensor(rows)) * -0.1)),
+        grad(random_leaf(random_tensor(rows)).detach()) {
+    options.gk = gk;
+    options.algorithm = Algorithm::chunk;
+    EXPECT_TRUE(plan(q, k, v, options).backward.intra_chunk.beside_scan);
   }
+  Tensor run() const { return recurrent(q, k, v, options).first; }
 };
 
 TEST_F(BoundaryStates, MatchTheReference) {
@@ -78,50 +89,36 @@ TEST_F(BoundaryStates, OfLargeCallsToo) {
 
 // What the kernels count while they run beside each other, they count anew in every pass: all passes leave the same bits.
 TEST_F(BoundaryStates, StayTheSameFromPassToPass) {
-  const Shape rows{2, 1000, 4, 128};
-  const auto random = [&](const Tensor& values) { return to_data(to_data(values, DType::bfloat16), kCUDA).set_requires_grad(); };
-  const Tensor q = random(random_tensor(rows)), k = random(random_tensor(rows)), v = random(random_tensor(rows)),
-               gk = random(abs(random_tensor(rows)) * -0.1), grad = random(random_tensor(rows)).detach();
-  RecurrentOptions options;
-  options.gk = gk;
-  options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.beside_scan);
+  const Call call({2, 1000, 4, 128});
   const auto gradients = [&] {
     std::vector<std::vector<float>> all;
-    for (const Tensor* x : {&q, &k, &v, &gk}) {
+    for (const Tensor* x : {&call.q, &call.k, &call.v, &call.gk}) {
       all.push_back(to(x->grad(), DType::float32).to_vector<float>());
       x->set_grad({});
     }
     return all;
   };
-  const Tensor o = recurrent(q, k, v, options).first;
-  o.backward(grad, true);
+  const Tensor o = call.run();
+  o.backward(call.grad, true);
   const auto first = gradients();
   for (int i = 0; i < 50; ++i) {
-    o.backward(grad, true);
+    o.backward(call.grad, true);
     EXPECT_EQ(gradients(), first) << "pass " << i << " through the same graph";
   }
   for (int i = 0; i < 50; ++i) {
-    recurrent(q, k, v, options).first.backward(grad);
+    call.run().backward(call.grad);
     EXPECT_EQ(gradients(), first) << "pass " << i << " through a graph of its own";
   }
 }
 
 TEST_F(BoundaryStates, InACapturedGraph) {
-  const auto random = [](const Tensor& values) { return to_data(to_data(values, DType::bfloat16), kCUDA).set_requires_grad(); };
-  const Shape rows{1, 500, 4, 64};
-  const Tensor q = random(random_tensor(rows)), k = random(random_tensor(rows)), v = random(random_tensor(rows)),
-               gk = random(abs(random_tensor(rows)) * -0.1), grad = random(random_tensor(rows)).detach();
-  RecurrentOptions options;
-  options.gk = gk;
-  options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.beside_scan);
-  const auto run = [&] { return autograd::grad({recurrent(q, k, v, options).first}, {q, k, v, gk}, {grad}); };
+  const Call call({1, 500, 4, 64});
+  const auto run = [&] { return autograd::grad({call.run()}, {call.q, call.k, call.v, call.gk}, {call.grad}); };
   Tensors replayed = run();  // what is made at a first use
   cuda::Graph graph;
   graph.capture([&] { replayed = run(); });
   for (int i = 0; i < 3; ++i) {
-    for (const Tensor& x : {q, k, v, grad}) copy_data(x, random(random_tensor(rows)));
+    for (const Tensor& x : {call.q, call.k, call.v, call.grad}) copy_data(x, random_leaf(random_tensor(x.shape())));
     graph.replay();
     const Tensors expected = run();
     for (std::size_t j = 0; j < expected.size(); ++j) EXPECT_EQ(relative_error(replayed[j], expected[j]), 0) << i << " " << j;

@@ -16,6 +16,14 @@ class Chunk : public ::testing::Test {
   }
 };
 
+class HopperChunk : public Chunk {
+ protected:
+  void SetUp() override {
+    Chunk::SetUp();
+    if (!IsSkipped() && !AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
+  }
+};
+
 struct Case {
   std::int64_t B = 2, T = 200, H = 2, group = 1, K = 64, V = 64;
   bool g = false, g_gamma = false, gk = true, initial_state = true, reverse = false;

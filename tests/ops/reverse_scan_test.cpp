@@ -8,13 +8,7 @@ namespace {
 
 using namespace testing_support;
 
-class ReverseScan : public Chunk {
- protected:
-  void SetUp() override {
-    Chunk::SetUp();
-    if (!IsSkipped() && !AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "these kernels need a Hopper GPU";
-  }
-};
+using ReverseScan = HopperChunk;
 
 TEST_F(ReverseScan, MatchesTheReference) {
   // So many heads that the backward pass computes one chunk of a sequence after the other.

@@ -23,7 +23,7 @@
 // gates of y the producers have enough to do, so the consumers compute the scores.
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
-// half of the chunk's decay, and R is kept multiplied by e^r. The factors are safe as long as e^{c - r} stays within
+// half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
 // 2^{+-kSafeRange}. A chunk with larger decay is split into sub-chunks of 32, 16, .. or finally 1 token. A single token is always
 // in range.
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 // Computes the chunk boundary states and their gradients for the chunk-parallel backward pass (chunk_sm90/intra_chunk.cuh), on
-// Hopper. Without Pass::boundary_states it only computes what each segment adds to the state.
+// Hopper. Without ScanArguments::boundary_states it only computes what each segment adds to the state.
 //     S' = e^{c_C} S + sum_j (k_j e^{c_C - c_j}) v_j^T        D = e^{c_C} D' + sum_t (q_t e^{c_t}) do_t^T
 // Here c_t is the log decay since the chunk's start. The forward scan computes S, the reverse scan D. Where gates decay no
 // exponent is positive, so large decay needs no special treatment.
