@@ -1,7 +1,7 @@
 """Times glade's gated recurrence beside fla's kernels (flash-linear-attention) and torch's attention on the same GPU.
 
     compare_fla.py build/benchmarks/linear_attention_benchmark [--only chunk,shapes,unseen,decode,recurrent,first,plot,long]
-                   [--json FILE] [--plot FILE] [--time-limit SECONDS] [--configurations N]
+                   [--json FILE] [--plot FILE] [--time-limit SECONDS] [--configurations N] [--compile PROCESSES]
 
 Runs the benchmark program, then fla's fused_recurrent_* and chunk_* functions on random inputs of the same shapes, and prints one
 line for each: both medians in milliseconds, their ratio and the ratio that is wanted, the time of causal
@@ -12,6 +12,9 @@ two events, on inputs that no cache holds: in a shorter time a GPU does not get 
 
 The other parts: decode, one token a sequence on states that no cache holds, in a CUDA graph; first, the first call of a process;
 plot, the lines that --plot draws (time over length, 131072 tokens); long, up to a million tokens, glade alone.
+
+fla compiles its kernels anew for every number of heads and every size of a head, which takes longer than to time them. --compile does
+that first, in many processes at once; Triton keeps the kernels in TRITON_CACHE_DIR.
 
 Without torch or fla it prints glade's figures alone. --json writes what was measured, line by line; runs with the same file
 add to it.
@@ -30,6 +33,7 @@ import sys
 import time
 
 import fla_tuning
+import worker_pool
 
 SECONDS = 0.1  # of a measurement
 CACHE_BYTES = 128 << 20  # inputs together are larger than this, so that no cache holds them
@@ -160,6 +164,16 @@ class Fla:
         memory = torch.cuda.max_memory_allocated() - before
         return 1e3 * self.seconds(call), memory
 
+    def compile(self, form, gate, sizes):
+        """Compiles the kernels of a row, by calls with few tokens."""
+        B, T, *channels = sizes
+        x = self.inputs(gate, (B, min(T, fla_tuning.FEW_TOKENS), *channels), True)
+        with self.torch.no_grad():
+            self.functions[form, gate](x)
+        o = self.functions[form, gate](x)[0]
+        self.torch.autograd.grad(o, [x[name] for name in x if x[name].requires_grad], x["do"])
+        self.torch.cuda.synchronize()
+
     def decode_step(self, batch):
         """Milliseconds of one token of `batch` sequences, in a CUDA graph of many steps."""
         torch, (H, K, V) = self.torch, DECODE_SIZES
@@ -196,6 +210,30 @@ class Fla:
             return None
 
 
+def compiler(configurations):
+    """What a process of --compile does with a row."""
+    fla_tuning.tune_briefly(configurations, fla_tuning.only_compile)
+    fla = Fla()
+    fla.torch.cuda.init()
+
+    def compile_row(row):
+        return fla.attempt(row_name(row[0], "compile", *row[1:]), fla.compile, *row), False
+
+    return compile_row
+
+
+def compile_all(processes, parts, configurations, deadline):
+    rows = dict.fromkeys((form, gate, sizes) for part in parts for form, gate, sizes, _ in ROWS.get(part, ()) if part != "long")
+
+    def keep(row, seconds, _, error):
+        print(f"{row_name(row[0], 'compile', *row[1:])}: {error or f'{seconds:.0f} s'}", file=sys.stderr, flush=True)
+
+    try:
+        worker_pool.Pool(processes, float("inf"), deadline, compiler, configurations).run(rows, keep)
+    except worker_pool.NotStarted:
+        sys.exit("compare_fla.py: fla's kernels are not compiled, its process did not start")
+
+
 def plot(results, path):
     """Milliseconds over T, where B T is 131072 and H is 8."""
     from plotting import pyplot
@@ -220,9 +258,8 @@ def plot(results, path):
 class Comparison:
     """The parts, and where their lines go."""
 
-    def __init__(self, program, fla, json_file, time_limit):
-        self.program, self.fla, self.json_file = program, fla, json_file
-        self.deadline = time.monotonic() + time_limit
+    def __init__(self, program, fla, json_file, deadline):
+        self.program, self.fla, self.json_file, self.deadline = program, fla, json_file, deadline
         self.results = {}
         if json_file and os.path.exists(json_file):
             with open(json_file) as file:
@@ -302,16 +339,20 @@ def main():
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is begun")
     parser.add_argument("--configurations", type=int, default=0,
                         help="most candidates of each of fla's kernels in tuning, which takes minutes (default: 0, all)")
+    parser.add_argument("--compile", type=int, default=0, metavar="PROCESSES", help="compile fla's kernels first, in so many processes")
     arguments = parser.parse_args()
+    deadline, parts = time.monotonic() + arguments.time_limit, arguments.only.split(",")
+    if arguments.compile:
+        compile_all(arguments.compile, parts, arguments.configurations, deadline)
     try:
         if arguments.configurations:
-            fla_tuning.limit_configurations(arguments.configurations)
+            fla_tuning.tune_briefly(arguments.configurations, fla_tuning.time_briefly)
         fla = Fla()
     except ImportError as error:
         print(f"fla is not measured: {error}", file=sys.stderr)
         fla = None
-    comparison = Comparison(arguments.program, fla, arguments.json, arguments.time_limit)
-    for part in arguments.only.split(","):
+    comparison = Comparison(arguments.program, fla, arguments.json, deadline)
+    for part in parts:
         if not comparison.late(part):
             {"decode": comparison.decode, "first": comparison.first}.get(part, lambda: comparison.table(part))()
     if arguments.plot:

@@ -184,9 +184,9 @@ def train(options):
     text = Text(options.text, size.seq_len, options.seed)
     factor = optim.warmup_cosine_lr(min(options.warmup, steps), steps)
     if options.side == "fla" and options.configurations:
-        from fla_tuning import limit_configurations
+        import fla_tuning
 
-        limit_configurations(options.configurations)
+        fla_tuning.tune_briefly(options.configurations, fla_tuning.time_briefly)
     side = {"glade": Glade, "fla": Fla}[options.side](options.device, size, text.vocab_size, options.seed, lr, factor)
     settings = dict(side=options.side, size=options.size, parameters=side.parameters, vocab_size=text.vocab_size, seed=options.seed, steps=steps)
     settings |= dict(batch=size.batch, seq_len=size.seq_len, lr=lr, warmup=options.warmup, text=os.path.basename(options.text), text_tokens=len(text.data))

@@ -1,6 +1,8 @@
 """What programs that run fla share."""
 import math
 
+FEW_TOKENS = 33  # chunk_gla has chunks of 16, 32 or 64 tokens, the same for this length as for a larger one
+
 
 def seconds_of(torch, call, calls=1):
     """Seconds of one of so many calls in a row, between two events."""
@@ -13,18 +15,18 @@ def seconds_of(torch, call, calls=1):
     return start.elapsed_time(stop) * 1e-3 / calls
 
 
-def limit_configurations(most):
-    """Lets Triton tune each kernel over at most so many of its candidates, spread over the list. To be called before fla is imported.
+def time_briefly(call, quantiles):
+    """What tuning takes for the time of a kernel, for tune_briefly()."""
+    import torch
 
-    Kernels that fla declares with fla_cache_autotune, its own tuner, keep all of theirs."""
-    import triton
+    call()
+    return [min(seconds_of(torch, call) for _ in range(3))] * len(quantiles)
 
-    tune = triton.autotune
 
-    def autotune(configs, *arguments, **options):
-        return tune(configs[:: max(1, len(configs) // most)][:most], *arguments, **options)
-
-    triton.autotune = autotune
+def only_compile(call, quantiles):
+    """The same where kernels are only to be compiled."""
+    call()
+    return [0] * len(quantiles)
 
 
 def choose(candidates, most):

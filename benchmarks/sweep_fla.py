@@ -41,7 +41,6 @@ PASSES = ("forward", "forward_backward")
 CACHE_BYTES, MOST_TURNS = 128 << 20, 8  # the sweep's: inputs together are larger, or as many
 SAMPLE, LONG = 0.01, 0.02  # seconds of a sample; of a call that is sampled three times
 RECURRENT_LENGTH = 512  # up to which fused_recurrent is timed as well
-FEW_TOKENS = 33  # chunk_gla has chunks of 16, 32 or 64 tokens, the same for this length as for a larger one
 
 
 @dataclasses.dataclass
@@ -70,7 +69,7 @@ class Shape:
 
     def smallest(self):
         """One with few tokens that needs the same kernels: batch and sizes are constants in them, lengths are not."""
-        tokens = min(self.ends[-1] if self.ends else self.length, FEW_TOKENS)
+        tokens = min(self.ends[-1] if self.ends else self.length, fla_tuning.FEW_TOKENS)
         return dataclasses.replace(self, length=tokens, ends=self.ends and [0, tokens], bytes=CACHE_BYTES)
 
 
@@ -123,7 +122,7 @@ class Fla:
 
     def __init__(self, compiles, configurations):
         self.compiles = compiles
-        self.forget = fla_tuning.tune_briefly(configurations, self.bench)
+        self.forget = fla_tuning.tune_briefly(configurations, fla_tuning.only_compile if compiles else fla_tuning.time_briefly)
         import torch
         from fla.ops import gla, simple_gla
         from fla.ops.common import chunk_o
@@ -136,12 +135,6 @@ class Fla:
             ("recurrent", True): gla.fused_recurrent_gla,
             ("recurrent", False): simple_gla.fused_recurrent_simple_gla,
         }
-
-    def bench(self, call, quantiles):
-        """What tuning takes for the time of a kernel."""
-        call()
-        seconds = 0 if self.compiles else min(fla_tuning.seconds_of(self.torch, call) for _ in range(3))
-        return [seconds] * len(quantiles)
 
     def seconds(self, call):
         call()

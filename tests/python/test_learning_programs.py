@@ -164,15 +164,6 @@ def test_fla_side(text, tmp_path):
         assert line.startswith("compare_loss_fla.py: ") and not (tmp_path / "fla.jsonl").exists()
 
 
-def test_limit_of_configurations(monkeypatch):
-    asked = []
-    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(autotune=lambda configs, key: asked.append((configs, key))))
-    load("fla_tuning").limit_configurations(3)
-    sys.modules["triton"].autotune(list(range(10)), key="x")
-    sys.modules["triton"].autotune([7], key="y")
-    assert asked == [([0, 3, 6], "x"), ([7], "y")]
-
-
 def test_errors_of_compare_loss_fla(text, tmp_path):
     (tmp_path / "other.jsonl").write_text("no JSON\n")
     assert "other.jsonl cannot be read as a log" in run("compare_loss_fla", tmp_path, "show", "other.jsonl", code=1)
