@@ -58,22 +58,40 @@ void launch_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, 
         __FILE__, __LINE__);
 }
 
-/// The same for a kernel that may start before the one ahead of it has ended, on GPUs that can: until its
-/// cudaGridDependencySynchronize it must not read what others write, nor write.
+struct LaunchOptions {
+  int shared_bytes = 0;  ///< of dynamic shared memory
+  /// The kernel may start before the one ahead of it has ended: until its cudaGridDependencySynchronize it must not read what
+  /// that one writes, nor write what it reads. Some block of it must call that in any case, because what follows must wait for
+  /// both.
+  bool early = false;
+  unsigned cluster = 1;  ///< blocks of a cluster, along x
+};
+/// Whether the kernel's code for this GPU can start early; what was compiled for older GPUs does not wait.
 template <class... Parameters>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, Device device,
-                  std::type_identity_t<Parameters>... arguments) {
-  cudaFuncAttributes code{};  // code compiled for older GPUs does not wait, so it must not start early
+bool can_start_early(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes code{};
   check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes", __FILE__, __LINE__);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  return code.ptxVersion >= 90;
+}
+/// kernel<<<grid, threads, options.shared_bytes, stream>>>(arguments...), checked.
+template <class... Parameters>
+void launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, const LaunchOptions& options, cudaStream_t stream,
+                   const std::type_identity_t<Parameters>&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream(device);
-  config.attrs = &early;
-  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  config.dynamicSmemBytes = static_cast<std::size_t>(options.shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (options.early) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (options.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {options.cluster, 1, 1};
+  }
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "kernel launch", __FILE__, __LINE__);
 }
 

@@ -91,8 +91,8 @@ void run_rows(const Gemm& p, const GemmMatrix& matrix, const GemmMatrix& vector,
                           rows * p.k * static_cast<std::int64_t>(sizeof(T)) <= kMostEarly};
   while (product.row_warps < kWarps && product.row_vectors > kLoads * 32 * product.row_warps) product.row_warps *= 2;
   const unsigned blocks = blocks_for(rows * product.row_warps, kWarps);
-  if (product.early) launch_early(row_product_kernel<T, Out>, dim3(blocks), kThreads, p.device, product);
-  else launch_kernel(row_product_kernel<T, Out>, blocks, kThreads, p.device, product);
+  const auto kernel = row_product_kernel<T, Out>;
+  launch_kernel(kernel, dim3(blocks), kThreads, {.early = product.early && can_start_early(kernel)}, stream(p.device), product);
 }
 
 }  // namespace

@@ -33,6 +33,12 @@ __device__ inline void copy_bulk(void* target, const void* source, int bytes, st
 __device__ inline void prefetch_bulk(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
 }
+/// 16 bytes to the shared memory of a block of the cluster, whose barrier counts them; addresses are those of address_in().
+__device__ inline void store_async(std::uint32_t target, float4 x, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(target),
+               "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+               : "memory");
+}
 /// From shared to global memory.
 __device__ inline void store_bytes(void* target, const void* source, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(source)),

@@ -339,8 +339,8 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.parts = static_cast<unsigned>(tiles(r.K) * ((tiles(r.V) + 1) / 2));
   a.dq = result(grads.q, r.heads, r.K);
   a.dk = result(grads.k, r.heads, r.K);
-  a.dv_group = segments.key_parts;
-  a.dv = result(grads.v, r.heads / a.dv_group, r.V);
+  a.key_parts = segments.key_parts;
+  a.dv = result(grads.v, r.heads / a.key_parts, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
   segments.reverse_scan ? launcher.run_reverse_scan(a, reverse) : launcher.run_intra_chunk(a);
@@ -378,7 +378,6 @@ void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Te
   ChunkGradients of_parts = grads;
   of_parts.q = split_heads(grads.q, split.tokens, split.heads, split.K);
   of_parts.k = split_heads(grads.k, split.tokens, split.heads, split.K);
-  if (grads.v.defined()) fill_data(grads.v, 0);  // two parts add to it: in either order the sum is the same
   backward_of_heads(plan, split, reshape(grad_o, {r.tokens, r.heads, r.V}), grad_final_state, of_parts);
 }
 

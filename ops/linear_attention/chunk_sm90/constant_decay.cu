@@ -2,7 +2,6 @@
 #include <glade/core/cuda/cuda.h>
 #include <glade/core/cuda/tensor_map.h>
 #include <glade/ops/linear_attention/chunk_sm90/constant_decay.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -87,7 +86,7 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
   u.added_states = added_states.data<float>();
   const auto run = [&](void (*kernel)(ConstantDecay), std::int64_t blocks_of_pass, bool early) {
     const dim3 grid(static_cast<unsigned>(u.count * blocks_of_pass));
-    launch(kernel, grid, kConstantDecayThreads, kBytes, early, stream(device), u);
+    launch_kernel(kernel, grid, kConstantDecayThreads, {kBytes, early}, stream(device), u);
   };
   if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, false);
   if (exchange) run_exchange(u, *exchange, device);

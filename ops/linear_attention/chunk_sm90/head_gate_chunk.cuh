@@ -2,8 +2,8 @@
 // The chunk-parallel backward pass of a recurrence in which all channels of a head share a gate (g, g_gamma), on Hopper. As in
 // chunk_sm90/intra_chunk.cuh the chunk boundary states are known, and every block computes one chunk of one head by the products
 // of chunk_sm90/head_gate_products.cuh. It loops over the tiles of values.
+#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/head_gate_products.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -199,7 +199,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = head_gate_chunk_kernel<E, kTiles>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  launch(kernel, of_each_chunk(a), kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
+  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, true}, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E>

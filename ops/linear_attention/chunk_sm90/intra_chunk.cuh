@@ -14,16 +14,17 @@
 // the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
 //
 // Two blocks share a multiprocessor, so that the products of one hide the waits of the other.
+#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk_large_decay.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/launch.h>
 
 namespace glade::cuda::chunk_sm90 {
 
 /// The work of a block. This class has the path for chunks with factors in the safe range; its base has the path for large decay.
-template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
-struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResults> {
-  using Base = LargeDecayChunk<E, kTiles, kFloatGates, kFloatResults>;
-  using Base::a, Base::shared, Base::thread, Base::group, Base::kLowParts;
+template <class C>
+struct IntraChunkGradients : LargeDecayChunk<C> {
+  using Base = LargeDecayChunk<C>;
+  using Base::a, Base::shared, Base::thread, Base::group, Base::kLowParts, Base::kTiles;
+  using typename Base::E;
   using Tile = typename Base::Tile;
   using Scaled = typename Base::Scaled;
   using Base::Base;
@@ -53,6 +54,7 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
     commit_copies();
     Base::copy_values(0);
     commit_copies();
+    Base::init_barriers();
     if (threadIdx.x == 0) Base::start_states();
     Base::load_head_gates();
     wait_copies<1>();
@@ -248,13 +250,14 @@ struct IntraChunkGradients : LargeDecayChunk<E, kTiles, kFloatGates, kFloatResul
 };
 
 /// The grid is that of of_each_chunk().
-template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
-__global__ void __launch_bounds__(kTiles* kGroup, kTiles == 1 ? 3 : 2)
+template <class C>
+__global__ void __launch_bounds__(C::kTiles* kGroup, C::kTiles == 1 ? 3 : 2)
     intra_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  IntraChunkGradients<E, kTiles, kFloatGates, kFloatResults> chunk(a, *reinterpret_cast<IntraChunkShared<E, kTiles>*>(memory),
-                                                                   blockIdx.y, static_cast<int>(blockIdx.x), block_chunk(a));
+  using Gradients = IntraChunkGradients<C>;
+  Gradients chunk(a, *reinterpret_cast<typename Gradients::Shared*>(memory), blockIdx.y, static_cast<int>(blockIdx.x),
+                  block_chunk(a));
   if (chunk.count() > 0) chunk.run();
   wait_as_last(a);
 #else
@@ -262,28 +265,33 @@ __global__ void __launch_bounds__(kTiles* kGroup, kTiles == 1 ? 3 : 2)
 #endif
 }
 
-template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
+template <class C>
 void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
-  using Shared = IntraChunkShared<E, kTiles>;
+  using E = typename C::Element;
+  using Shared = IntraChunkShared<E, C::kTiles>;
   constexpr int most_bytes = sizeof(Shared);
   static_assert(most_bytes <= 113 * 1024);
-  const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
-  const auto kernel = intra_chunk_kernel<E, kTiles, kFloatGates, kFloatResults>;
+  const int bytes = C::kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
+  const auto kernel = intra_chunk_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  launch(kernel, of_each_chunk(a), kTiles * kGroup, bytes, true, stream, IntraChunkArguments(a, sizeof(E)));
+  const LaunchOptions options{bytes, true, C::kKeyParts ? 2 : 1};
+  launch_kernel(kernel, of_each_chunk(a), C::kTiles * kGroup, options, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
-template <class E, int kTiles>
+template <class E, int kTiles, bool kKeyParts>
 void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
-  if (a.float_gates) launch_intra_chunk<E, kTiles, true, true>(a, stream);
-  else if (a.dq.is_float || a.dk.is_float || a.dv.is_float) launch_intra_chunk<E, kTiles, false, true>(a, stream);
-  else launch_intra_chunk<E, kTiles, false, false>(a, stream);
+  if (a.float_gates) launch_intra_chunk<IntraChunkVariant<E, kTiles, true, true, kKeyParts>>(a, stream);
+  else if (a.dq.is_float || a.dk.is_float || a.dv.is_float)
+    launch_intra_chunk<IntraChunkVariant<E, kTiles, false, true, kKeyParts>>(a, stream);
+  else launch_intra_chunk<IntraChunkVariant<E, kTiles, false, false, kKeyParts>>(a, stream);
 }
 
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   if (a.sequences.count == 0 || a.sequences.length == 0) return;
-  a.q.size > kTile ? launch_intra_chunk<E, 2>(a, stream) : launch_intra_chunk<E, 1>(a, stream);
+  if (a.key_parts > 1) launch_intra_chunk<E, 2, true>(a, stream);
+  else if (a.q.size > kTile) launch_intra_chunk<E, 2, false>(a, stream);
+  else launch_intra_chunk<E, 1, false>(a, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90

@@ -32,13 +32,13 @@ struct IntraChunk : RecurrenceArguments {
     std::int64_t step;  ///< elements from a token to the next
   };
   Result dq, dk, dv;
-  int dv_group;  ///< heads that share a gradient of the values, to which they add what they have (gk, 16 bits); 1: none do
-  void* dgk;     ///< [tokens, heads, K] as the gates, or null
-  float* dg;     ///< [key tiles, tokens, heads], summed over the tile's channels, or null
+  int key_parts;  ///< 2: two heads in a row have half of the same head's keys each, and share a gradient of the values (gk); or 1
+  void* dgk;      ///< [tokens, heads, K] as the gates, or null
+  float* dg;      ///< [key tiles, tokens, heads], summed over the tile's channels, or null
 };
 
-/// For elements of type E: __nv_bfloat16 or __half. gk is not null. It starts early (launch.h): what the launch ahead may leave
-/// is boundary_states.
+/// For elements of type E: __nv_bfloat16 or __half. gk is not null. It starts early (LaunchOptions): what the launch ahead may
+/// leave is boundary_states.
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same without gk.

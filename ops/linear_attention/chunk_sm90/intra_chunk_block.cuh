@@ -9,6 +9,7 @@
 // successive tokens (token_of_row).
 #include <glade/core/cuda/instructions.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk_shared.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/key_parts.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 
 namespace glade::cuda::chunk_sm90 {
@@ -24,9 +25,22 @@ __device__ int sub_chunk_of_slot(int slot) {
   return slot;
 }
 
-template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
-struct IntraChunkBlock {
+/// The variants of the kernel.
+template <class E, int kTiles_, bool kFloatGates_, bool kFloatResults_, bool kKeyParts_>
+struct IntraChunkVariant {
+  using Element = E;
+  static constexpr int kTiles = kTiles_;  ///< of keys
+  static constexpr bool kFloatGates = kFloatGates_;
+  static constexpr bool kFloatResults = kFloatResults_;  ///< Some results may be in float.
+  static constexpr bool kKeyParts = kKeyParts_;          ///< IntraChunk::key_parts > 1
   static_assert(kFloatResults || !kFloatGates);
+};
+
+template <class C>
+struct IntraChunkBlock {
+  using E = typename C::Element;
+  static constexpr int kTiles = C::kTiles;
+  static constexpr bool kFloatGates = C::kFloatGates, kFloatResults = C::kFloatResults;
   using Shared = IntraChunkShared<E, kTiles>;
   using Tile = typename Shared::Tile;
   static constexpr int kThreads = kTiles * kGroup;
@@ -104,11 +118,17 @@ struct IntraChunkBlock {
       copy_bulk(&shared.after[i], shared.state_after + at, sizeof(Tile), &shared.states_full);
     }
   }
-  /// Initialises the barrier of the states and starts the first copies. One thread calls it, before any other thread uses the
-  /// barrier.
+  /// Initialises the barriers. All threads call it, and meet at a barrier before they use them.
+  __device__ void init_barriers() const {
+    if (threadIdx.x == 0) {
+      barrier_init(&shared.states_full, 1);
+      if constexpr (C::kKeyParts) init_exchange(shared);
+      fence_barrier_init();
+    }
+    if constexpr (C::kKeyParts) sync_cluster();
+  }
+  /// Starts the first copies of the states. The thread that initialised the barriers calls it.
   __device__ void start_states() const {
-    barrier_init(&shared.states_full, 1);
-    fence_barrier_init();
     shared.wait_for_states(a);
     copy_states(0);
     if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
@@ -319,13 +339,15 @@ struct IntraChunkBlock {
       if (!more) last();
       forget_addresses();
       if (!a.dv.data) continue;
+      if constexpr (C::kKeyParts)
+        if (!add_other_part(grad_v, shared, shared.values[tile % 2][0], static_cast<unsigned>(tile) & 1)) continue;
       Store store(*this, kGradV, a.dv.is_float, tile * kTile, first_row());
 #pragma unroll
       for (int i = 0; i < kColumns / 16; ++i) {
         float x[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
-        store(x, a.dv_group > 1);
+        store(x);
       }
     }
   }
@@ -394,8 +416,7 @@ struct IntraChunkBlock {
       tokens_ = (channels_ > 0 ? block.count() : 0) - t;
       at_ = place.first + (std::int64_t{t} * step_ + channel) * (is_float_ ? sizeof(float) : sizeof(E));
     }
-    /// `adds`: to what is there, in 16 bits.
-    __device__ void operator()(const float (&x)[8], bool adds = false) {
+    __device__ void operator()(const float (&x)[8]) {
       if (is_float_) {
         float* const at = reinterpret_cast<float*>(at_);
 #pragma unroll
@@ -408,29 +429,20 @@ struct IntraChunkBlock {
         tokens_ -= 4;
         return;
       }
-      // Transpose 8 x 8 blocks. Then neighbouring threads exchange values, so that each has four channels of a token.
       const bool odd = threadIdx.x % 2;
+      // Transpose 8 x 8 blocks. Then neighbouring threads exchange values, so that each has four channels of a token.
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::uint32_t low = transposed(pack<E>(x[4 * i], x[4 * i + 1])),
                             high = transposed(pack<E>(x[4 * i + 2], x[4 * i + 3])),
                             other = __shfl_xor_sync(~0u, odd ? low : high, 1);
-        const uint2 quad = odd ? make_uint2(other, high) : make_uint2(low, other);
-        if (tokens_ > 0 && adds) add_pairs(at_, quad);
-        else if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = quad;
+        if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = odd ? make_uint2(other, high) : make_uint2(low, other);
         at_ += std::int64_t{step_} * (2 * sizeof(E));
         tokens_ -= 2;
       }
     }
 
    private:
-    /// Adds four values to those in memory, each in one step.
-    __device__ static void add_pairs(char* to, uint2 pairs) {
-      if constexpr (kIsBfloat16<E>)
-        asm volatile("red.global.add.noftz.v2.bf16x2 [%0], {%1, %2};" ::"l"(to), "r"(pairs.x), "r"(pairs.y) : "memory");
-      else asm volatile("red.global.add.noftz.v2.f16x2 [%0], {%1, %2};" ::"l"(to), "r"(pairs.x), "r"(pairs.y) : "memory");
-    }
-
     const bool is_float_;
     char* at_;
     int step_, tokens_, channels_;

@@ -12,10 +12,11 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-template <class E, int kTiles, bool kFloatGates, bool kFloatResults>
-struct LargeDecayChunk : IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults> {
-  using Base = IntraChunkBlock<E, kTiles, kFloatGates, kFloatResults>;
-  using Base::a, Base::shared, Base::thread, Base::group, Base::kLowParts;
+template <class C>
+struct LargeDecayChunk : IntraChunkBlock<C> {
+  using Base = IntraChunkBlock<C>;
+  using Base::a, Base::shared, Base::thread, Base::group, Base::kLowParts, Base::kTiles;
+  using typename Base::E;
   using Tile = typename Base::Tile;
   using Row = typename Base::Row;
   using Scaled = typename Base::Scaled;

@@ -62,7 +62,7 @@ struct IntraChunkArguments : IntraChunk {
     set(kGateRows, gk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
     set(kGradQ, dq.data, dq.step, 1, q.size, dq.is_float);
     set(kGradK, dk.data, dk.step, 1, q.size, dk.is_float);
-    set(kGradV, dv.data, dv.step, dv_group, v.size, dv.is_float);
+    set(kGradV, dv.data, dv.step, key_parts, v.size, dv.is_float);
     set(kGradGates, dgk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
   }
 };
@@ -131,7 +131,8 @@ template <class E, int kTiles>
 struct IntraChunkShared : Chunk<E> {
   using Tile = SwizzledTile<E>;
   std::uint64_t states_full;
-  alignas(16) float b[kTile];  ///< per-head gates, base 2, in the order of the tiles' rows
+  std::uint64_t other_waits, received;  ///< of chunk_sm90/key_parts.cuh
+  alignas(16) float b[kTile];           ///< per-head gates, base 2, in the order of the tiles' rows
   /// The factor 2^{C - r} of each channel, which takes keys with their factors to the chunk's end. It is a power of 2.
   alignas(16) E scale[kTiles * kTile];
 

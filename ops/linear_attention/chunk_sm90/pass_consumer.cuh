@@ -393,7 +393,7 @@ struct Consumer : State<C> {
                                     bool low_part_of_y) {
     wgmma_begin();
     add_product(out, w, operand(stage.scores()), 1);
-    if constexpr (C::kLowParts) add_product(out, w, operand(stage.scores_low()), 1);
+    if constexpr (C::kScoresLowPart) add_product(out, w, operand(stage.scores_low()), 1);
     wgmma_commit();
     add_to_state(w, y);
     if (C::kSeparateScores && low_part_of_y) {
@@ -505,12 +505,19 @@ struct Consumer : State<C> {
   template <bool kFloatGates, bool kResults>
   __device__ void apply_gates(const Stage<C>& stage) const {
     const Factors<C> factors{p, segment, head, 0};
-    const int tile = thread / 32, first = index == 0 ? 0 : kTile - C::kConsumerTokens;
-    const float2 exponent =
-        make_float2(factors.exponent(stage.tiles, tile, lane(), index, 0), factors.exponent(stage.tiles, tile, lane(), index, 1));
-    factors.template apply<C::kConsumerTokens, 4, kResults, false>(stage, tile, lane(), first, exponent, [&](int t) {
-      return factors.template gate<kFloatGates>(first + t, tile, lane(), stage, stage.vectors.step);
-    });
+    const int tile = thread / 32;
+    const float sign = p.backward ? -1.f : 1.f;
+    // A single token has the factor 1. Else the exponents at both ends of a step are its half decay's.
+    const bool one = stage.vectors.step.count == 1;
+    const float2 half_decay = *reinterpret_cast<const float2*>(&stage.vectors.half_decay[tile * kTile + 2 * lane()]),
+                 shift = one ? float2{} : make_float2(sign * log2_approx(half_decay.x), sign * log2_approx(half_decay.y));
+    auto apply = [&]<bool kFromEnd>(std::bool_constant<kFromEnd>, int first, float2 exponent) {
+      factors.template apply<C::kConsumerTokens, 4, kResults, false, kFromEnd>(stage, tile, lane(), first, exponent, [&](int t) {
+        return one ? float2{} : factors.template gate<kFloatGates>(first + t, tile, lane(), stage, stage.vectors.step);
+      });
+    };
+    if (index == 0) apply(std::false_type(), 0, make_float2(-shift.x, -shift.y));
+    else apply(std::true_type(), kTile - C::kConsumerTokens, shift);
     fence_for_wgmma();
   }
 };

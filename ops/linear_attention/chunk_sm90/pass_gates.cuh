@@ -7,7 +7,7 @@ namespace glade::cuda::chunk_sm90 {
 template <class C>
 struct Factors {
   using E = typename C::Element;
-  using Scaled = ScaledPair<E, C::kLowParts>;
+  using Scaled = ScaledPair<E, C::kScoresLowPart>;
   const Pass& p;
   const Segment& segment;
   const int head, first_gate;  ///< first_gate: the first channel of the gated tiles
@@ -31,16 +31,16 @@ struct Factors {
   }
 
   /// Applies the factors to kCount tokens, beginning with `first`. gate(i) returns the gates of the i-th of them, and `exponent`
-  /// is c - r before the first. Without results (kResults is false), only y gets factors.
-  template <int kCount, int kBatch, bool kResults, bool kLowPartOfY, class F>
+  /// is c - r before the first; with kFromEnd it is that of the last. Without results (kResults is false), only y gets factors.
+  template <int kCount, int kBatch, bool kResults, bool kLowPartOfY, bool kFromEnd = false, class F>
   __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
     Tiles<C>& tiles = stage.tiles;
     Vectors<C>& vectors = stage.vectors;
     static_assert(C::kGates == Gates::inner || kBatch == 8);
     const float sign = p.backward ? -1.f : 1.f;
 #pragma unroll(C::kRegisterGates > 0 ? kCount / kBatch : 1)
-    for (int i = 0; i < kCount; i += kBatch) {
-      const int t = first + i;
+    for (int start = 0; start < kCount; start += kBatch) {
+      const int i = kFromEnd ? kCount - kBatch - start : start, t = first + i;
       float2 gates[kBatch];
       std::uint32_t xs[kBatch], ys[kBatch], ws[kBatch];
       unsigned dead[2] = {};
@@ -55,9 +55,9 @@ struct Factors {
         }
       }
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        exponent.x = fmaf(sign, gates[j].x, exponent.x);
-        exponent.y = fmaf(sign, gates[j].y, exponent.y);
+      for (int at = 0; at < kBatch; ++at) {
+        const int j = kFromEnd ? kBatch - 1 - at : at;
+        if constexpr (!kFromEnd) add(exponent, sign, gates[j]);
         const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
         const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
         if constexpr (C::kGates == Gates::inner) {
@@ -77,6 +77,7 @@ struct Factors {
           dead[0] |= gates[j].x < kDeadGate ? 1u << j : 0u;
           dead[1] |= gates[j].y < kDeadGate ? 1u << j : 0u;
         }
+        if constexpr (kFromEnd) add(exponent, -sign, gates[j]);
       }
       if (C::kGates == Gates::outer && (dead[0] | dead[1]) != 0)
         for (int half = 0; half < 2; ++half)
@@ -84,10 +85,10 @@ struct Factors {
     }
   }
 
-  /// The place where the producers leave c - r for a consumer: its value before the first token that this consumer applies gates
-  /// to (C::kConsumerTokens). It reuses rows of gates that the producers have already read.
-  __device__ static float& exponent(Tiles<C>& tiles, int tile, int pair, int consumer, int half) {
-    return *reinterpret_cast<float*>(tiles.gates[tile].pair(C::kConsumerTokens + 2 * consumer + half, pair));
+ private:
+  __device__ static void add(float2& exponent, float sign, float2 gate) {
+    exponent.x = fmaf(sign, gate.x, exponent.x);
+    exponent.y = fmaf(sign, gate.y, exponent.y);
   }
 };
 

@@ -28,7 +28,7 @@
 // in range.
 #include <algorithm>
 
-#include <glade/ops/linear_attention/chunk_sm90/launch.h>
+#include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
 
@@ -102,7 +102,7 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
   // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free.
   const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens;
   const unsigned grid = deals ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
-  launch(kernel, dim3(grid), C::kThreads, bytes, p.early, stream, p);
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, p);
 }
 
 template <class E, Gates kGates, bool kGateGradients, int kConsumers>

@@ -158,13 +158,15 @@ struct Variant {
   /// Whether the pass can store the states before the chunks: so can those that may be for o.
   static constexpr bool kStoresBoundaryStates = kGates != Gates::outer && !kGateGradients;
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
-  /// products are accurate to 16 bits. Half precision is accurate enough without; with more channels there is no room in shared
-  /// memory.
-  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16> && kTiles <= 2;
+  /// products are accurate to 16 bits. Half precision is accurate enough without. With more channels of y there is room in shared
+  /// memory only for those of x, in place of the gates, and of the scores.
+  static constexpr bool kBfloat16 = std::is_same_v<E, __nv_bfloat16>, kLowParts = kBfloat16 && kTiles <= 2;
   /// Whether x has low parts. y has them in the steps for which has_low_part_of_y() is true.
-  static constexpr bool kInnerLowParts = kLowParts && kGates == Gates::inner;
+  static constexpr bool kInnerLowParts = kBfloat16 && kGates == Gates::inner;
+  static constexpr bool kScoresLowPart = kLowParts || kInnerLowParts;
   /// Whether the scores have memory of their own, instead of reusing that of the low parts of y.
   static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
+  static constexpr bool kGatesHoldLowPartOfX = kInnerLowParts && !kLowParts;
   static constexpr int kLowTiles = !kLowParts               ? 0
                                    : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
                                    : kGates == Gates::outer ? 2
@@ -184,7 +186,7 @@ struct Variant {
 /// gradient of the value is multiplied by the score that another pass computed. If the score is small, both must agree on it.
 template <class C>
 __device__ bool has_low_part_of_y(const Pass& p, const Step& step) {
-  return C::kInnerLowParts && (C::kSeparateScores || p.backward || step.size < kTile || step.chunk == 0);
+  return C::kInnerLowParts && C::kLowParts && (C::kSeparateScores || p.backward || step.size < kTile || step.chunk == 0);
 }
 
 /// The tiles of a stage.
@@ -246,8 +248,8 @@ struct Stage {
   /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
   __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
 
-  // The low parts of gated tiles. Those of y (or w) reuse the memory of the gates.
-  __device__ Tile& x_low(int tile) const { return low_parts[tile]; }
+  // The low parts of gated tiles. Those of y (or w), and else those of x, reuse the memory of the gates.
+  __device__ Tile& x_low(int tile) const { return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile]; }
   __device__ Tile& y_low(int tile) const { return tiles.gates[tile]; }
   __device__ Tile& w_low() const { return tiles.gates[0]; }
   // The scores reuse memory that is no longer needed.

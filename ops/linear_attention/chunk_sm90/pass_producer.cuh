@@ -136,7 +136,6 @@ struct Producer {
   /// Sums of the gates of this thread's two channels.
   struct Sums {
     float2 before, all;  ///< of the tokens before those of this thread, and of the whole step
-    float2 at_end;       ///< of the tokens before the last ones, to which a consumer applies the gates
     float2 gates[C::kRegisterGates == 0 ? 1 : C::kRegisterGates];
     bool safe;  ///< true only if the step is certainly in range for these channels
   };
@@ -147,7 +146,6 @@ struct Producer {
 #pragma unroll(C::kRegisterGates > 0 ? C::kRegisterGates : 1)
     for (int t = 0; t < C::kGroupTokens; t += 8) {
       if (C::kConsumerTokens > 0 && t == C::kConsumerTokens) s.before = s.all;
-      if (C::kConsumerTokens > 0 && t == kTile - C::kConsumerTokens) s.at_end = s.all;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float2 gate = channel_gate<kFloatGates>(first_token() + t + j, i, step);
@@ -202,20 +200,12 @@ struct Producer {
           if constexpr (C::kRegisterGates > 0) return sums.gates[t];
           else return channel_gate<kFloatGates>(first_token() + C::kConsumerTokens + t, i, step);
         });
-    if constexpr (C::kConsumerTokens > 0) {
-      auto store_exponent = [&](int consumer, float x, float y) {
-        factors.exponent(stage.tiles, gated_tile(), lane(), consumer, 0) = sign * x;
-        factors.exponent(stage.tiles, gated_tile(), lane(), consumer, 1) = sign * y;
-      };
-      store_exponent(0, -shift.x, -shift.y);
-      store_exponent(1, sums.at_end.x - shift.x, sums.at_end.y - shift.y);
-    }
   }
   template <bool kFloatGates>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
     if constexpr (kGates == Gates::inner)
       if (!p.out) return apply_gates<kFloatGates, false, false>(i, step, sums);
-    if constexpr (C::kInnerLowParts)
+    if constexpr (C::kInnerLowParts && C::kLowParts)
       if (has_low_part_of_y<C>(p, step)) return apply_gates<kFloatGates, true, true>(i, step, sums);
     apply_gates<kFloatGates, true, false>(i, step, sums);
   }

@@ -31,7 +31,7 @@ struct Scores {
       wgmma_commit();
     }
   }
-  /// Stores the scores to stage.scores(), [token of out][token of w]. If they reuse the memory of the low parts of y, the threads
+  /// Stores the scores to stage.scores(), [token of out][token of w]. If they reuse the memory of low parts, the threads
   /// meet at a barrier first. The last kPending groups of products may still be in flight.
   template <int kPending = 0>
   __device__ void finish(const Stage<C>& stage, bool backward, int thread, int barrier, bool low_part_of_y) {
@@ -42,8 +42,8 @@ struct Scores {
     if constexpr (C::kGates == Gates::none) own[0] = sign * b[row], own[1] = sign * b[row + 8];
     wgmma_wait<kPending>();
     pin(sums);
-    // All threads have read the low parts of y, whose memory the scores reuse.
-    if (!C::kSeparateScores && low_part_of_y) sync_group<kThreads>(barrier);
+    // All threads have read the low parts whose memory the scores reuse.
+    if (C::kGatesHoldLowPartOfX || (!C::kSeparateScores && low_part_of_y)) sync_group<kThreads>(barrier);
 #pragma unroll
     for (int m = 0; m < kColumns / 8; ++m) {
       const int column = thread / kGroup * kColumns + m * 8 + fragment_column(thread);
@@ -61,7 +61,7 @@ struct Scores {
         if (backward ? column + 1 < t : column + 1 > t) value[1] = 0;
         const std::uint32_t rounded = pack<E>(value[0], value[1]);
         *stage.scores().pair(t, column / 2) = rounded;
-        if constexpr (C::kLowParts) *stage.scores_low().pair(t, column / 2) = pack_low<E>(value[0], value[1], rounded);
+        if constexpr (C::kScoresLowPart) *stage.scores_low().pair(t, column / 2) = pack_low<E>(value[0], value[1], rounded);
       }
     }
     fence_for_wgmma();

@@ -1,6 +1,6 @@
 #pragma once
-// How a kernel reads boundary states while the state scan beside it (launch.h: `early`) still makes others: a counter for every
-// chunk and head, to which the scan adds 1 for each part of the state that it has stored.
+// How a kernel reads boundary states while the state scan beside it (LaunchOptions::early) still makes others: a counter for
+// every chunk and head, to which the scan adds 1 for each part of the state that it has stored.
 #include <glade/core/cuda/hopper/copy.cuh>
 
 namespace glade::cuda::chunk_sm90 {

@@ -31,6 +31,12 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
+__device__ inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Sums an accumulator over the warp's 16 rows. The first four lanes call store(i, sum), where i is the element that has the
 /// sum's column.
 template <class F>

@@ -115,7 +115,7 @@ void run_step(const Pass<F>& pass, Device device) {
   for (std::int64_t first = 0; first < pass.sequences.count; first += kMostSequences) {
     const dim3 grid(blocks_for(pass.outer(), kColumns), static_cast<unsigned>(pass.heads),
                     static_cast<unsigned>(std::min(pass.sequences.count - first, kMostSequences)));
-    launch_early(kernel, grid, threads, device, pass, first);
+    launch_kernel(kernel, grid, threads, {.early = can_start_early(kernel)}, stream(device), pass, first);
   }
 }
 
