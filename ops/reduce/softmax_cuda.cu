@@ -46,10 +46,11 @@ __global__ void __launch_bounds__(kRowThreads)
     state = merge_lanes<R>(state, lanes);
   }
   if (row >= rows) return;
-  const Acc shift = is_log ? state.log_sum() : state.shift(), scale = 1 / state.sum;
+  const Acc shift = state.shift(), scale = 1 / state.sum;
+  const Acc log_sum = is_log ? log(state.sum) : Acc(0);  // apart from the shift, beside which it may be small
   elements.for_each_vector([&](std::int64_t i, Vector v) {
 #pragma unroll
-    for (Acc& element : v.x) element = is_log ? element - shift : (held ? element : exp(element - shift)) * scale;
+    for (Acc& element : v.x) element = is_log ? element - shift - log_sum : (held ? element : exp(element - shift)) * scale;
     store_numbers<W>(y + row * n + i, v);
   });
 }

@@ -350,6 +350,13 @@ TEST_P(Reduce, Softmax) {
   EXPECT_TRUE(all_close(log_softmax(permute(x, {2, 0, 1}), 0), permute(log_softmax(x, 2), {2, 0, 1})));
 }
 
+TEST_P(Reduce, LogSoftmaxOfLargeNumbers) {
+  for (const std::int64_t n : {7, 1000, 5003, 40000}) {
+    const Tensor x = random_tensor({3, n}, device(), DType::float32, 1e5, 1);
+    EXPECT_TRUE(all_close(log_softmax(x), log_softmax(to_data(x, DType::float64)), 4e-6, 4e-6)) << n;
+  }
+}
+
 TEST_P(Reduce, SoftmaxOfMaskedRows) {
   const double inf = std::numeric_limits<double>::infinity();
   const Tensor x = to_data(Tensor::from_vector(Values{-inf, 0, -inf, 0, 1e4, 1e4, -inf, -1e4}, {2, 4}, device()), DType::float32);
