@@ -6,6 +6,7 @@
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/index/index.h>
 #include <glade/ops/matmul/matmul.h>
+#include <glade/ops/matmul/multiply_into.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/shape/shape.h>
 
@@ -19,16 +20,27 @@ void check_ndim(const char* operation, const char* argument, const Tensor& x, in
   if (x.ndim() != ndim) fail<ShapeError>("{}: {} is {}: expected {} dimension(s)", operation, argument, x.shape(), ndim);
 }
 
+/// x, but 16-bit numbers as float32, in which operations of several steps compute, to round once.
+Tensor widened(const Tensor& x) { return dtype_size(x.dtype()) == 2 ? to(x, DType::float32) : x; }
+
+/// A result of widened operands in the dtype that they have together.
+Tensor rounded(const Tensor& result, DType dtype) { return dtype_size(dtype) == 2 ? to(result, dtype) : result; }
+
+DType common_dtype(const Tensor& a, const Tensor& b, const Tensor& c) {
+  return promote(promote(a.dtype(), b.dtype()), c.dtype());
+}
+
 Tensor plus_product(const char* operation, int ndim, const Tensor& x, const Tensor& a, const Tensor& b, Scalar beta,
                     Scalar alpha) {
   check_ndim(operation, "a", a, ndim);
   check_ndim(operation, "b", b, ndim);
-  Tensor product = matmul(a, b);
+  Tensor product = matmul_unrounded(a, b);
   if (alpha.real() != 1) product = product * alpha;
   if (!(broadcast_shapes(x.shape(), product.shape(), operation) == product.shape()))
     fail<ShapeError>("{}: x is {}, which does not broadcast to the product's {}", operation, x.shape(), product.shape());
-  if (beta.real() == 0) return product;
-  return (beta.real() == 1 ? x : x * beta) + product;
+  if (beta.real() == 0) return rounded(product, promote(a.dtype(), b.dtype()));
+  const Tensor addend = widened(x);
+  return rounded((beta.real() == 1 ? addend : addend * beta) + product, common_dtype(x, a, b));
 }
 
 }  // namespace
@@ -42,17 +54,24 @@ Tensor count_nonzero(const Tensor& x, const Dims& dims) { return sum(truth(x), d
 
 // From the nearer end: so the weight 1 gives b, whatever was rounded. The distance from it is as whole as the weight: integers
 // stay integers.
-Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight) {
-  if (weight.real() < 0.5) return a + (b - a) * weight;
+Tensor lerp(const Tensor& first, const Tensor& last, Scalar weight) {
+  const DType dtype = promote(first.dtype(), last.dtype());
+  const Tensor a = widened(first), b = widened(last);
+  if (weight.real() < 0.5) return rounded(a + (b - a) * weight, dtype);
   const bool is_whole = is_integral(weight.promoted(DType::int64));
-  return b + (b - a) * (is_whole ? Scalar(weight.to<std::int64_t>() - 1) : Scalar(weight.real() - 1));
+  return rounded(b + (b - a) * (is_whole ? Scalar(weight.to<std::int64_t>() - 1) : Scalar(weight.real() - 1)), dtype);
 }
-Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
-  const Tensor is_near = lt(weight.detach(), 0.5);
-  return where(is_near, a, b) + (b - a) * where(is_near, weight, weight - 1);
+Tensor lerp(const Tensor& first, const Tensor& last, const Tensor& weight) {
+  const Tensor a = widened(first), b = widened(last), w = widened(weight);
+  const Tensor is_near = lt(w.detach(), 0.5);
+  return rounded(where(is_near, a, b) + (b - a) * where(is_near, w, w - 1), common_dtype(first, last, weight));
 }
-Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a * b * value; }
-Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) { return x + a / b * value; }
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) {
+  return rounded(widened(x) + widened(a) * widened(b) * value, common_dtype(x, a, b));
+}
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value) {
+  return rounded(widened(x) + widened(a) / widened(b) * value, common_dtype(x, a, b));
+}
 
 Tensor outer(const Tensor& a, const Tensor& b) {
   check_ndim("outer", "a", a, 1);

@@ -14,6 +14,7 @@ Tensor logical_not(const Tensor& x);                   ///< Whether the element 
 /// How many elements are not 0, over `dims` (empty means all): int64.
 Tensor count_nonzero(const Tensor& x, const Dims& dims = {});
 
+// These compute 16-bit numbers in float32 and round once, as addmm and baddbmm do.
 Tensor lerp(const Tensor& a, const Tensor& b, Scalar weight);                         ///< a + weight (b - a); b for weight 1
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);                  ///< a + weight (b - a); b for weight 1
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, Scalar value = 1);  ///< x + value a b

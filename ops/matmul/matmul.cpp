@@ -69,14 +69,18 @@ void fold_batch(Gemm& problem) {
   a.batch_stride = problem.out_batch_stride = 0;
 }
 
-/// a [..., m, k] times b [..., k, n], plus bias [n] and addend [..., m, n] where defined; one dtype and device. Not recorded.
-Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}, const Tensor& addend = {}) {
+/// a [..., m, k] times b [..., k, n], plus bias [n] and addend [..., m, n] where defined; one dtype and device. The result has
+/// out_dtype: theirs or, for 16-bit ones, float32, as then the addend. Not recorded.
+Tensor product(const Tensor& a, const Tensor& b, DType out_dtype, const Tensor& bias = {}, const Tensor& addend = {}) {
   const Shape batch_shape = broadcast_shapes(batch_view(a).shape(), batch_view(b).shape(), "matmul");
   Shape shape = batch_shape;
-  Gemm problem{.device = a.device(), .dtype = a.dtype(), .m = a.size(-2), .n = b.size(-1), .k = a.size(-1)};
+  Gemm problem{.device = a.device(), .dtype = a.dtype(), .out_dtype = out_dtype};
+  problem.m = a.size(-2);
+  problem.n = b.size(-1);
+  problem.k = a.size(-1);
   shape.push_back(problem.m);
   shape.push_back(problem.n);
-  Tensor out = empty(shape, a.options());
+  Tensor out = empty(shape, {out_dtype, a.device()});
   if (out.numel() == 0) return out;
   if (problem.k == 0) {
     if (bias.defined()) copy_data(out, bias);
@@ -92,12 +96,13 @@ Tensor product(const Tensor& a, const Tensor& b, const Tensor& bias = {}, const 
 
   // The libraries take one batch dimension: the innermost after merging. Further ones are looped over.
   const LoopPlan<3> plan = plan_loop(batch_shape, batch_view(out), batch_view(x), batch_view(y));
-  const auto bytes = static_cast<std::int64_t>(dtype_size(a.dtype()));
+  const auto bytes = static_cast<std::int64_t>(dtype_size(a.dtype())),
+             out_bytes = static_cast<std::int64_t>(dtype_size(out_dtype));
   const std::int64_t calls = plan.numel / plan.shape[0];
   for (std::int64_t call = 0; call < calls; ++call) {
     std::int64_t at[3] = {}, rest = call;
     for (int d = 1; d < plan.ndim; ++d) {
-      for (int i = 0; i < 3; ++i) at[i] += rest % plan.shape[d] * plan.strides[i][d] * bytes;
+      for (int i = 0; i < 3; ++i) at[i] += rest % plan.shape[d] * plan.strides[i][d] * (i == 0 ? out_bytes : bytes);
       rest /= plan.shape[d];
     }
     problem.m = a.size(-2);
@@ -143,7 +148,7 @@ void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool acc
 Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& addend) {
   const Tensor transposed =
       weight.as_strided({weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]}, weight.offset());
-  return product(x, transposed, bias, addend);
+  return product(x, transposed, x.dtype(), bias, addend);
 }
 
 Tensor weight_gradient(const autograd::Node& node, std::size_t input, const Tensor& grad, const Tensor& x, DType dtype,
@@ -175,9 +180,8 @@ Tensor product_of_integers(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-}  // namespace
-
-Tensor matmul(const Tensor& a, const Tensor& b) {
+/// matmul(a, b), where unrounded in float32 for 16-bit operands.
+Tensor checked_product(const Tensor& a, const Tensor& b, bool unrounded) {
   check_same_device("matmul", {{"a", &a}, {"b", &b}});
   for (const auto& [name, x] : {std::pair{"a", &a}, std::pair{"b", &b}})
     if (x->dtype() == DType::boolean) fail<DTypeError>("matmul: {} is bool, expected numbers", name);
@@ -189,17 +193,18 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 
   if (a.dtype() != b.dtype()) {
     const DType dtype = promote(a.dtype(), b.dtype());
-    return matmul(to(a, dtype), to(b, dtype));
+    return checked_product(to(a, dtype), to(b, dtype), unrounded);
   }
-  if (a.ndim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.ndim() == 1 ? -1 : -2);
-  if (b.ndim() == 1) return squeeze(matmul(a, unsqueeze(b, -1)), -1);
+  if (a.ndim() == 1) return squeeze(checked_product(unsqueeze(a, 0), b, unrounded), b.ndim() == 1 ? -1 : -2);
+  if (b.ndim() == 1) return squeeze(checked_product(a, unsqueeze(b, -1), unrounded), -1);
 
   if (!is_floating(a.dtype())) return product_of_integers(a, b);
-  Tensor out = product(a, b);
+  Tensor out = product(a, b, unrounded && dtype_size(a.dtype()) == 2 ? DType::float32 : a.dtype());
   const bool a_needs = a.requires_grad(), b_needs = b.requires_grad();
   autograd::record("matmul", out, {&a, &b},
                    [a = SavedTensor(b_needs ? a : Tensor()), b = SavedTensor(a_needs ? b : Tensor()), a_shape = a.shape(),
-                    b_shape = b.shape()](const autograd::Node& node, const Tensor& grad) {
+                    b_shape = b.shape(), dtype = a.dtype()](const autograd::Node& node, const Tensor& of_out) {
+                     const Tensor grad = to(of_out, dtype);
                      Tensors grads(2);
                      if (node.needs_grad(0)) grads[0] = sum_to(matmul(grad, swap_last(b.get())), a_shape);
                      // An unbatched b gathers over all batches: one product over all rows.
@@ -209,6 +214,11 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                    });
   return out;
 }
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) { return checked_product(a, b, false); }
+Tensor matmul_unrounded(const Tensor& a, const Tensor& b) { return checked_product(a, b, true); }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_same_device("linear", {{"x", &x}, {"weight", &weight}, {"bias", &bias}});

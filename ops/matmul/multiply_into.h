@@ -1,5 +1,5 @@
 #pragma once
-// Products that are not recorded, for operations with a derivative of their own.
+// Products for other operations. Those in place and on data are not recorded, for operations with a derivative of their own.
 #include <functional>
 
 #include <glade/autograd/node.h>
@@ -10,6 +10,8 @@ namespace glade {
 /// out = a b, or out += a b: a [m, k] and b [k, n] of one dtype and device, transposed or not; out [m, n] row-major, in their
 /// dtype or, for 16-bit ones, float32.
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool accumulate = false);
+/// matmul(a, b), recorded, but in float32 for 16-bit operands: the sums as they are.
+Tensor matmul_unrounded(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] and addend [..., out] where defined, rounded once; one dtype.
 Tensor linear_data(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Tensor& addend = {});
 /// linears(x, weights) for x of two and more dimensions, whose results `make` computes from the weights' copies in x's dtype: for

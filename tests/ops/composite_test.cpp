@@ -1,3 +1,5 @@
+#include <functional>
+
 #include <glade/autograd/gradcheck.h>
 #include <glade/ops/composite/composite.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -73,6 +75,55 @@ TEST_P(Composite, SumsAndProducts) {
   EXPECT_TRUE(throws_with<ShapeError>([&] { dot(p, x); }, "matmul"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { addmm(random_tensor({2, 3, 5}, device()), a, b); }, "does not broadcast"));
   EXPECT_TRUE(throws_with<ShapeError>([&] { baddbmm(x, a, b); }, "baddbmm: a is [3, 4]"));
+}
+
+TEST_P(Composite, SixteenBitsRoundOnce) {
+  using Operation = std::function<Tensor(const Tensors&)>;
+  const Operation operations[] = {
+      [](const Tensors& in) { return lerp(in[0], in[1], 0.3); },
+      [](const Tensors& in) { return lerp(in[0], in[1], 0.8); },
+      [](const Tensors& in) { return lerp(in[0], in[1], in[2]); },
+      [](const Tensors& in) { return addcmul(in[0], in[1], in[2], 0.7); },
+      [](const Tensors& in) { return addcdiv(in[0], in[1], in[2], 0.7); },
+      [](const Tensors& in) { return addmm(in[0], in[1], in[2]); },
+      [](const Tensors& in) { return addmm(in[0], in[1], in[2], 0.3, -0.7); },
+      [](const Tensors& in) { return addmm(in[0], in[1], in[2], 0, 0.7); },
+      [](const Tensors& in) {
+        return squeeze(baddbmm(unsqueeze(in[0], 0), unsqueeze(in[1], 0), unsqueeze(in[2], 0), 0.3, 0.7), 0);
+      },
+  };
+  for (const DType dtype : {DType::bfloat16, DType::float16})
+    for (const Operation& operation : operations) {
+      Tensors narrow, exact;
+      for (int i = 0; i < 3; ++i) {
+        narrow.push_back(random_tensor({20, 20}, device(), dtype, 2, 0.5).set_requires_grad());
+        exact.push_back(to_data(narrow.back(), DType::float64).set_requires_grad());
+      }
+      const Tensor y = operation(narrow), expected = operation(exact);
+      const double half_a_digit = dtype == DType::float16 ? 0x1p-11 : 0x1p-8, of_sums = 1e-4;  // of 20 products each in float32
+      EXPECT_EQ(y.dtype(), dtype);
+      EXPECT_TRUE(all_close(y, expected, half_a_digit, of_sums)) << &operation - operations;
+      sum(y).backward();
+      sum(expected).backward();
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (!exact[i].grad().defined()) continue;
+        EXPECT_EQ(narrow[i].grad().dtype(), dtype);
+        EXPECT_LT(relative_error(narrow[i].grad(), exact[i].grad()), 8 * half_a_digit) << &operation - operations << " " << i;
+      }
+    }
+}
+
+TEST_P(Composite, Float16HoldsWhatOnlyPassesItsRange) {
+  const auto all_of = [&](double value) { return full({2, 2}, value, {DType::float16, device()}); };
+  const auto expect = [](const Tensor& y, double value) { EXPECT_EQ(y.to_vector<double>(), Values(4, value)); };
+  expect(addcmul(all_of(-60000), all_of(300), all_of(300)), 30000);
+  expect(addcmul(all_of(0), all_of(512), all_of(512), 0.125), 32768);
+  expect(addcdiv(all_of(0), all_of(32768), all_of(0.5), 0.5), 32768);
+  expect(lerp(all_of(-40000), all_of(40000), 0.25), -20000);
+  expect(lerp(all_of(-40000), all_of(40000), all_of(0.75)), 20000);
+  expect(addmm(all_of(-65504), all_of(240), all_of(256)), 57376);
+  expect(addmm(all_of(0), all_of(256), all_of(256), 1, 0.25), 32768);
+  expect(addmm(all_of(-40000), all_of(128), all_of(256), 2, 2), 51072);
 }
 
 TEST_P(Composite, Rearranges) {

@@ -87,6 +87,9 @@ TEST_P(DerivedReductions, Norms) {
   norm(zero).backward();
   EXPECT_EQ(zero.grad().to_vector<double>(), (Values{0, 0, 0}));
   EXPECT_EQ(norm(full({4}, 300, {DType::float16, device()})).item<double>(), 600);  // whose squares overflow
+  const Tensor cubed = norm(full({8}, 300, {DType::float16, device()}), 3);         // and cubes
+  EXPECT_EQ(cubed.item<double>(), 600);
+  EXPECT_EQ(cubed.dtype(), DType::float16);
   EXPECT_EQ(norm(x.detach(), 2).dtype(), DType::float64);
   EXPECT_TRUE(throws_with<DTypeError>([&] { norm(to(x, DType::int64)); }, "norm: x is int64"));
 }
