@@ -254,19 +254,22 @@ void bind_elementwise(py::module_& module) {
       "Adds alpha * y, broadcast, to the tensor; y may be a number. Not recorded: AutogradError where either requires a "
       "gradient, "
       "outside no_grad.");
-  def_method("add_", [](const Tensor& x, Scalar y) { return add_(x, beside(x, y)); }, arg("y"), Unlocked());
+  def_method("add_", [](const Tensor& x, Scalar y) { return add_(x, y); }, arg("y"), Unlocked());
   def_method(
       "subtract_", [](const Tensor& x, const Tensor& y, Scalar alpha) { return add_(x, y, alpha.negated()); }, arg("y"),
       py::kw_only(), arg("alpha") = 1, Unlocked(),
       "Subtracts alpha * y, broadcast, from the tensor; y may be a number. Not recorded: AutogradError where either requires a "
       "gradient, outside no_grad.");
-  def_method("subtract_", [](const Tensor& x, Scalar y) { return add_(x, beside(x, y), -1); }, arg("y"), Unlocked());
+  def_method(
+      "subtract_",  // uint8 holds no negative number
+      [](const Tensor& x, Scalar y) { return is_floating(x.dtype()) ? add_(x, y.negated()) : add_(x, beside(x, y), -1); },
+      arg("y"), Unlocked());
   def_in_place(
       "multiply_", [](const Tensor& x, const Tensor& y) { return multiply_(x, y); },
       [](const Tensor& x, Scalar y) { return multiply_(x, y); }, "Multiplies the tensor by y");
   def_in_place(
       "divide_", [](const Tensor& x, const Tensor& y) { return divide_(x, y); },
-      [](const Tensor& x, Scalar y) { return divide_(x, beside(x, y)); }, "Divides the tensor by y");
+      [](const Tensor& x, Scalar y) { return divide_(x, y); }, "Divides the tensor by y");
   def_method(
       "clamp_", [](const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) { return clamp_(x, min, max); },
       arg("min") = py::none(), arg("max") = py::none(), Unlocked(),

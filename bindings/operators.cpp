@@ -140,8 +140,6 @@ PyObject* in_place(PyObject* self, PyObject* other) {
     {
       py::gil_scoped_release unlocked;
       if (number && !is_wide(x.dtype())) replace(Op::kInPlace, x, Op::apply(x.detach(), *number));
-      else if (is_floating(x.dtype()) && promote(x.dtype(), y.dtype()) != x.dtype())
-        replace(Op::kInPlace, x, Op::apply(x.detach(), y));
       else Op::apply_in_place(x, y);
     }
     Py_INCREF(self);

@@ -73,6 +73,26 @@ Tensor checked_source(const char* operation, const Tensor& x, const Tensor& sour
   return apart_from(x, to_data(source, x.dtype()));
 }
 
+/// Where the source's dtype has more digits: x in the dtype that both have together, in which the operation is to compute, so
+/// that only its result is rounded. Else undefined.
+Tensor widened(const char* operation, const Tensor& x, const Tensor& source) {
+  check_target(operation, x);
+  check_source(operation, source);
+  const DType dtype = promote(x.dtype(), source.dtype());
+  return is_floating(x.dtype()) && dtype != x.dtype() ? to_data(x, dtype) : Tensor();
+}
+
+/// x op= y, where `what` is the operation in words.
+const Tensor& change_by(const char* operation, WithScalar op, const char* what, const Tensor& x, Scalar y) {
+  check_target(operation, x);
+  if (y.promoted(x.dtype()) != x.dtype())
+    fail<DTypeError>("{}: {} {} {} does not stay {}", operation, x.dtype(), what, y.real(), x.dtype());
+  check_fits(operation, y, x.dtype());
+  x.storage()->bump_version();
+  GLADE_DISPATCH(x.device(), with_scalar, op, x, x, y);
+  return x;
+}
+
 }  // namespace
 
 void check_in_place(const char* operation, const Tensor& x, std::initializer_list<const Tensor*> sources) {
@@ -95,6 +115,7 @@ const Tensor& fill_(const Tensor& x, Scalar value) {
 const Tensor& zero_(const Tensor& x) { return fill_(x, 0); }
 
 const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha) {
+  if (const Tensor wide = widened("add_", x, y); wide.defined()) return copy_(x, add_(wide, y, alpha));
   const Tensor source = checked_source("add_", x, y);
   if (alpha.promoted(x.dtype()) != x.dtype())
     fail<DTypeError>("add_: {} times {} does not stay {}", x.dtype(), alpha.real(), x.dtype());
@@ -103,29 +124,30 @@ const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha) {
   return x;
 }
 
+const Tensor& add_(const Tensor& x, Scalar y) { return change_by("add_", WithScalar::add, "plus", x, y); }
+
 const Tensor& multiply_(const Tensor& x, const Tensor& y) {
+  if (const Tensor wide = widened("multiply_", x, y); wide.defined()) return copy_(x, multiply_(wide, y));
   const Tensor source = checked_source("multiply_", x, y);
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), binary, Binary::multiply, x, x, source);
   return x;
 }
 
-const Tensor& multiply_(const Tensor& x, Scalar y) {
-  check_target("multiply_", x);
-  if (y.promoted(x.dtype()) != x.dtype())
-    fail<DTypeError>("multiply_: {} times {} does not stay {}", x.dtype(), y.real(), x.dtype());
-  check_fits("multiply_", y, x.dtype());
-  x.storage()->bump_version();
-  GLADE_DISPATCH(x.device(), with_scalar, WithScalar::multiply, x, x, y);
-  return x;
-}
+const Tensor& multiply_(const Tensor& x, Scalar y) { return change_by("multiply_", WithScalar::multiply, "times", x, y); }
 
 const Tensor& divide_(const Tensor& x, const Tensor& y) {
   if (is_integral(x.dtype())) fail<DTypeError>("divide_: a quotient does not stay {}", x.dtype());
+  if (const Tensor wide = widened("divide_", x, y); wide.defined()) return copy_(x, divide_(wide, y));
   const Tensor source = checked_source("divide_", x, y);
   x.storage()->bump_version();
   GLADE_DISPATCH(x.device(), binary, Binary::divide, x, x, source);
   return x;
+}
+
+const Tensor& divide_(const Tensor& x, Scalar y) {
+  if (is_integral(x.dtype())) fail<DTypeError>("divide_: a quotient does not stay {}", x.dtype());
+  return change_by("divide_", WithScalar::divide, "divided by", x, y);
 }
 
 const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max) {

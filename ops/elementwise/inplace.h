@@ -18,11 +18,13 @@ void check_in_place(const char* operation, const Tensor& x, std::initializer_lis
 const Tensor& copy_(const Tensor& x, const Tensor& source);  ///< converts dtype and device, broadcasts source
 const Tensor& fill_(const Tensor& x, Scalar value);          ///< Every element becomes `value`, converted to x's dtype.
 const Tensor& zero_(const Tensor& x);                        ///< Every element becomes 0.
-/// x += alpha * y, y broadcast to x's shape.
+/// x += alpha * y, y broadcast to x's shape. This and the next compute in the dtype that x + y has, and round the result to x's.
 const Tensor& add_(const Tensor& x, const Tensor& y, Scalar alpha = 1);
+const Tensor& add_(const Tensor& x, Scalar y);              ///< x += y for a number.
 const Tensor& multiply_(const Tensor& x, const Tensor& y);  ///< x *= y, y broadcast to x's shape.
 const Tensor& multiply_(const Tensor& x, Scalar y);         ///< x *= y for a number.
 const Tensor& divide_(const Tensor& x, const Tensor& y);    ///< x /= y, y broadcast to x's shape; integers are refused.
+const Tensor& divide_(const Tensor& x, Scalar y);           ///< x /= y for a number; integers are refused.
 /// As clamp and masked_fill; DTypeError where a tensor of integers cannot hold the result.
 const Tensor& clamp_(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
 const Tensor& masked_fill_(const Tensor& x, const Tensor& mask, Scalar value);  ///< `value` where `mask` holds, see masked_fill.

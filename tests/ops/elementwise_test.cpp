@@ -365,6 +365,31 @@ TEST_P(Elementwise, InPlace) {
   EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{2.5f, 0, 2.5f, 0}));
 }
 
+TEST_P(Elementwise, InPlaceRoundsOnce) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    const Tensor start = random_tensor({50, 20}, device(), dtype, 1, 0.2);
+    const auto check = [&](const char* what, const auto& change, const auto& operation) {
+      const Tensor x = clone(start), exact = operation(to_data(start, DType::float32));
+      change(x);
+      EXPECT_TRUE(all_close(x, to_data(exact, dtype), 0, 0)) << dtype_name(dtype) << " " << what;
+    };
+    for (const DType source : {DType::float32, DType::float64, dtype == DType::float16 ? DType::bfloat16 : DType::float16}) {
+      const Tensor y = random_tensor({20}, device(), source, 2, 0.2);
+      check("add_", [&](const Tensor& x) { add_(x, y, 0.25); }, [&](const Tensor& x) { return x + y * 0.25; });
+      check("multiply_", [&](const Tensor& x) { multiply_(x, y); }, [&](const Tensor& x) { return x * y; });
+      check("divide_", [&](const Tensor& x) { divide_(x, y); }, [&](const Tensor& x) { return x / y; });
+    }
+    check("add_", [](const Tensor& x) { add_(x, 0.3); }, [](const Tensor& x) { return x + 0.3; });
+    check("multiply_", [](const Tensor& x) { multiply_(x, 0.3); }, [](const Tensor& x) { return x * 0.3; });
+    check("divide_", [](const Tensor& x) { divide_(x, 0.3); }, [](const Tensor& x) { return x / 0.3; });
+  }
+  const Tensor whole = ones({2}, {DType::int64, device()}), wide = ones({2}, {DType::float64, device()});
+  EXPECT_TRUE(throws_with<DTypeError>([&] { add_(whole, 0.5); }, "add_: int64 plus 0.5 does not stay int64"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { divide_(whole, 2); }, "divide_: a quotient does not stay int64"));
+  const Tensor expanded = expand(zeros({1}, {DType::float16, device()}), {2});
+  EXPECT_TRUE(throws_with<ValueError>([&] { add_(expanded, wide); }, "add_: the target of shape [2] is expanded"));
+}
+
 TEST_P(Elementwise, InPlaceFromTheSameMemory) {
   // As if the source were read before anything is written.
   const auto numbers = [&] { return to_data(arange(0, 1000 * 1000, 1, {DType::float64, kCPU}), device()); };

@@ -202,6 +202,10 @@ def test_operators_in_place_round_once():
             expected = getattr(a, f"__{operation}__")(other).bfloat16()
             b = getattr(b, f"__i{operation}__")(other)
             assert b.dtype == glade.bfloat16 and glade.allclose(b, expected, rtol=0, atol=0, equal_nan=True), (operation, other)
+            if method := {"mul": "mul_", "truediv": "div_", "add": "add_", "sub": "sub_"}.get(operation):
+                assert glade.allclose(getattr(x.abs(), method)(other), expected, rtol=0, atol=0), (method, other)
+    bytes_ = glade.tensor([5, 2], dtype=glade.uint8)
+    assert bytes_.sub_(1).add_(3).tolist() == [7, 4]
     n = glade.tensor([5, 2])
     for change in (lambda: n.__ipow__(-1), lambda: n.__ifloordiv__(0), lambda: n.__imod__(0)):
         with pytest.raises(ValueError):
