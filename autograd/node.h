@@ -110,6 +110,8 @@ struct WeightCopy {
   Tensor values;              ///< The leaf's values, rounded to 16 bits.
   std::weak_ptr<Storage> of;  ///< whose values they are
   std::uint64_t version = 0;  ///< at which they were
+  /// How often that memory had been lent: what was written to it since, nobody counted. None for values that are kept here alone.
+  std::optional<std::uint64_t> loans;
 };
 
 /// Of a leaf: see autograd/gradient_memory.h.

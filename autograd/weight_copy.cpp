@@ -11,7 +11,15 @@ namespace glade::autograd {
 namespace {
 
 bool is_current(const WeightCopy& copy, const Tensor& x) {
-  return copy.values.defined() && copy.of.lock() == x.storage() && copy.version == x.storage()->version();
+  const std::shared_ptr<Storage> of = copy.of.lock();
+  if (!copy.values.defined() || of == nullptr || of != x.storage() || copy.version != of->version()) return false;
+  return !copy.loans || *copy.loans == of->loans();
+}
+
+/// To be kept; nothing while others may write to x, as the values would be old at once.
+WeightCopy copy_of(const Tensor& x, const Tensor& values) {
+  if (x.storage()->is_lent()) return {};
+  return {values, x.storage(), x.storage()->version(), x.storage()->loans()};
 }
 
 }  // namespace
@@ -25,7 +33,7 @@ Tensor weight_copy(const Tensor& x, DType dtype) {
   if (is_current(copy, x) && copy.values.dtype() == dtype) return copy.values;
   const Tensor values = to_data(x, dtype);
   // What a graph records has no values before its first replay.
-  if (!cuda::is_capturing()) copy = {values, x.storage(), x.storage()->version()};
+  if (!cuda::is_capturing()) copy = copy_of(x, values);
   return values;
 }
 
@@ -47,7 +55,7 @@ Tensors weight_copies_joined(const Tensors& leaves, DType dtype) {
     AutogradSlot* const slot = leaves[i].impl()->autograd.get();
     if (slot == nullptr || cuda::is_capturing()) continue;
     std::lock_guard lock(slot->mutex);
-    slot->copy = {copies[i], leaves[i].storage(), leaves[i].storage()->version()};
+    slot->copy = copy_of(leaves[i], copies[i]);
   }
   return copies;
 }
@@ -64,13 +72,13 @@ void keep_weight_copy(const Tensor& x, const Tensor& copy) {
   std::lock_guard lock(slot.mutex);
   if (is_current(slot.copy, x) && slot.copy.values.is_same(copy)) return;
   copy_data(copy, x);
-  slot.copy = {copy, x.storage(), x.storage()->version()};
+  slot.copy = copy_of(x, copy);
 }
 
 void set_weight_copy(const Tensor& x, const Tensor& copy) {
   AutogradSlot& slot = *x.impl()->autograd;
   std::lock_guard lock(slot.mutex);
-  slot.copy = {copy, x.storage(), x.storage()->version()};
+  slot.copy = {copy, x.storage(), x.storage()->version(), std::nullopt};
 }
 
 void drop_weight_copy(const Tensor& x) {

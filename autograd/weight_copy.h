@@ -5,7 +5,7 @@
 namespace glade::autograd {
 
 /// A leaf's values as `dtype`, row-major, not on the tape; x itself where nothing changes. Made once and kept with the leaf until
-/// its values change or another dtype is asked for.
+/// its values change or another dtype is asked for; made anew while others share the leaf's memory (Storage::is_lent).
 Tensor weight_copy(const Tensor& x, DType dtype);
 /// The same of leaves of float32 with as many columns, row-major matrices, so that the copies follow each other in memory
 /// (core/row_blocks.h).

@@ -10,6 +10,7 @@ namespace {
 /// What a Py_buffer points to, in bytes where the protocol wants bytes.
 struct BufferLayout {
   std::array<Py_ssize_t, kMaxDims> shape, strides;
+  std::weak_ptr<Storage> lent;  // not an owner, as recorded assignments ask whether there are more
 };
 
 const char* format_of(DType dtype) {
@@ -77,7 +78,9 @@ Tensor tensor_over(const std::shared_ptr<Py_buffer>& view, DType dtype) {
     span += (shape[d] - 1) * strides[d];
   }
   if (shape.numel() == 0) return empty(shape, {dtype, kCPU});
-  return Tensor::from_blob(view->buf, {span}, {dtype, kCPU}, [view] {}).as_strided(shape, strides, 0);
+  const Tensor x = Tensor::from_blob(view->buf, {span}, {dtype, kCPU}, [view] {});
+  x.storage()->lend();  // for good: the array's owner writes to it when it likes
+  return x.as_strided(shape, strides, 0);
 }
 
 /// The integers that NumPy has and glade lacks become wider ones; null for all else.
@@ -152,9 +155,14 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? layout->strides.data() : nullptr;
   view->suboffsets = nullptr;
   view->internal = layout;
+  layout->lent = x.storage();
+  x.storage()->lend();
   return 0;
 }
 
-void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferLayout*>(view->internal); }
+void release_buffer(PyObject*, Py_buffer* view) {
+  const std::unique_ptr<BufferLayout> layout(static_cast<BufferLayout*>(view->internal));
+  if (const std::shared_ptr<Storage> lent = layout->lent.lock()) lent->take_back();
+}
 
 }  // namespace glade::python

@@ -63,6 +63,7 @@ void take_back(Lent* lent) {
     if (lent->stream && !cuda::is_capturing()) current_stream(lent->stream->device).wait(*lent->stream);
   } catch (const Error&) {  // at the end of the process CUDA may be gone before us
   }
+  lent->tensor.storage()->take_back();
   delete lent;
 }
 
@@ -70,6 +71,7 @@ template <class Managed>
 PyObject* lend(const Tensor& x, std::optional<Stream> stream, const char* capsule_name) {
   auto lent = std::make_unique<Lent>();
   lent->tensor = x.detach();
+  lent->tensor.storage()->lend();
   lent->stream = stream;
   lent->shape.assign(x.shape().begin(), x.shape().end());
   lent->strides.assign(x.strides().begin(), x.strides().end());
@@ -161,7 +163,9 @@ Tensor borrow(Managed* managed) {
     }
     if (managed->deleter != nullptr && Py_IsInitialized()) managed->deleter(managed);
   };
-  return Tensor::from_blob(data, {span}, options, std::move(release)).as_strided(shape, strides, 0);
+  const Tensor x = Tensor::from_blob(data, {span}, options, std::move(release));
+  x.storage()->lend();  // for good: the array's owner writes to it when it likes
+  return x.as_strided(shape, strides, 0);
 }
 
 template <class Managed>

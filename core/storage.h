@@ -33,13 +33,19 @@ class Storage {
   /// For code that writes to data() itself; glade's in-place operations do it.
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Whether others may write to the memory now, unseen by version(): NumPy, or who else shares it.
+  bool is_lent() const { return loans_.load(std::memory_order_relaxed) != returned_.load(std::memory_order_relaxed); }
+  std::uint64_t loans() const { return loans_.load(std::memory_order_relaxed); }  ///< How often it was lent until now.
+  void lend() { loans_.fetch_add(1, std::memory_order_relaxed); }                 ///< Before others get the memory.
+  void take_back() { returned_.fetch_add(1, std::memory_order_relaxed); }         ///< When they have let go of it.
+
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   Device device_;
   bool pinned_ = false;
   std::function<void()> release_;
-  std::atomic<std::uint64_t> version_{0};
+  std::atomic<std::uint64_t> version_{0}, loans_{0}, returned_{0};
 };
 
 }  // namespace glade

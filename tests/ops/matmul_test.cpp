@@ -498,6 +498,30 @@ TEST_P(Matmul, LinearsSeeChangedWeights) {
   EXPECT_EQ(y.item<double>(), 6);
 }
 
+// As NumPy and other libraries do, which no version counts.
+TEST_P(Matmul, LinearsSeeWhatOthersWriteToWeights) {
+  const Tensor x = ones({1, 2}, {DType::bfloat16, device()});
+  const Tensor weight = ones({1, 2}, {DType::float32, device()}).set_requires_grad();
+  const Tensor alias = Tensor::from_blob(weight.raw_data(), {1, 2}, {DType::float32, device()});
+  const auto product = [&] { return linears(x, {weight})[0].item<double>(); };
+  NoGradGuard no_grad;
+  EXPECT_EQ(product(), 2);
+  weight.storage()->lend();
+  weight.storage()->lend();
+  fill_(alias, 2);
+  EXPECT_EQ(product(), 4);
+  fill_(alias, 3);
+  EXPECT_EQ(product(), 6);
+  EXPECT_FALSE(autograd::find_weight_copy(weight).defined());
+  weight.storage()->take_back();
+  fill_(alias, 4);
+  EXPECT_EQ(product(), 8);
+  fill_(alias, 5);
+  weight.storage()->take_back();
+  EXPECT_EQ(product(), 10);
+  EXPECT_TRUE(autograd::find_weight_copy(weight).defined());
+}
+
 // As of weights whose values are with other ranks.
 TEST_P(Matmul, LinearsReadTheCopiesOfWeightsThatAreGiven) {
   const TensorOptions half{DType::bfloat16, device()};

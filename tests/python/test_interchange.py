@@ -245,3 +245,28 @@ def test_cupy(dtype):
     assert array.dtype == dtype and array.data.ptr == x.data_ptr() and array.get().tolist() == x.tolist()
     back = glade.from_dlpack(array.T)
     assert back.data_ptr() == x.data_ptr() and back.tolist() == array.T.get().tolist()
+
+
+class Lender:
+    """A tensor's memory by DLPack alone, so that glade takes it for another library's."""
+
+    def __init__(self, tensor):
+        self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+
+@pytest.mark.parametrize("share", ["numpy", "dlpack", "as_tensor", "from_dlpack"])
+def test_products_see_what_others_write_to_weights(share):
+    x, targets = glade.ones(2, 4, dtype=glade.bfloat16), glade.tensor([0, 0])
+    memory = np.zeros((3, 4), "f4")
+    weight = {"as_tensor": glade.as_tensor, "from_dlpack": glade.from_dlpack}.get(share, glade.tensor)(memory)
+    weight.requires_grad_()
+    loss = lambda: glade.linear_cross_entropy(x, weight, targets).item()
+    assert loss() == pytest.approx(np.log(3))
+    other = {"numpy": lambda: weight.detach().numpy(), "dlpack": lambda: glade.from_dlpack(Lender(weight.detach()))}.get(share, lambda: memory)()
+    for value in [1, 2]:
+        other[0] = value
+        assert loss() == pytest.approx(np.log(np.exp(4 * value) + 2) - 4 * value, abs=1e-5)
+    other[0] = 0
+    del other
+    gc.collect()
+    assert loss() == pytest.approx(np.log(3))
