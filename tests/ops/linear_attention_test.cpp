@@ -247,6 +247,33 @@ TEST_P(LinearAttention, NaNStaysInItsSequence) {
     }
 }
 
+TEST_P(LinearAttention, NaNReachesNoEarlierToken) {
+  if (!device().is_cpu()) GTEST_SKIP() << "chunk kernels on CUDA multiply masked scores";
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::int64_t T = 150;
+  for (const std::string gates : {"", "g", "m", "k", "gk"})
+    for (const bool reverse : {false, true}) {
+      RecurrenceArguments x =
+          make({.B = 1, .T = T, .K = 20, .V = 20, .gates = gates, .reverse = reverse}, device(), DType::float32);
+      for (const Algorithm algorithm : algorithms(x)) {
+        x.options.algorithm = algorithm;
+        const Tensor clean = recurrent(x.query, x.key, x.value, x.options).first;
+        for (const std::int64_t t : {0, 1, 37, 47, 64, 149})
+          for (Tensor* const input : {&x.query, &x.key, &x.value, &x.options.g, &x.options.gk}) {
+            if (!input->defined()) continue;
+            const Tensor before = *input;
+            *input = clone(before);
+            fill_data(slice(*input, 1, t, t + 1), nan);
+            const Tensor o = recurrent(x.query, x.key, x.value, x.options).first;
+            *input = before;
+            const auto earlier = [&](const Tensor& y) { return reverse ? slice(y, 1, t + 1, T) : slice(y, 1, 0, t); };
+            EXPECT_TRUE(all_close(earlier(o), earlier(clean), 1e-5, 1e-5)) << gates << " " << t << " " << reverse;
+            for (const double value : slice(o, 1, t, t + 1).to_vector<double>()) ASSERT_TRUE(std::isnan(value));
+          }
+      }
+    }
+}
+
 TEST_P(LinearAttention, BoundariesOfEitherTypeOnEitherDevice) {
   RecurrenceArguments x = make({.B = 1, .T = 20, .gates = "gk", .starts = {0, 7, 7, 20}}, device());
   const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);

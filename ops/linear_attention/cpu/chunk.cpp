@@ -66,9 +66,9 @@ class ForwardTask {
     if (with_outputs) {
       simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
       chunk_.scores(q, keys_, r_.K, scores_);
-      simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
-      if (chunk_.shared) simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
-      chunk_.add_lower(scores_, v, V_, out_);
+      compute_outputs(Chunk<T>::kStrip);
+      // What is not finite among the values is not in the last row either, which has something of all of them.
+      if (!all_finite(V_, out_[chunk_.count - 1])) compute_outputs(1);
     }
     if (chunk_.shared) {
       simd_.scale_rows(chunk_.count, K_, chunk_.to_end.data(), k[0], k.row());
@@ -76,6 +76,20 @@ class ForwardTask {
       scale_state();
     }
     simd_.multiply(r_.K, V_, chunk_.count, k[0], 1, k.row(), v[0], v.row(), state_[0], state_.row(), true);
+  }
+
+  void compute_outputs(std::int64_t strip) {
+    const Rows<F>& q = chunk_.q;
+    simd_.multiply(chunk_.count, V_, r_.K, q[0], q.row(), 1, state_[0], state_.row(), out_[0], out_.row(), false);
+    if (chunk_.shared) simd_.scale_rows(chunk_.count, V_, chunk_.from_start.data(), out_[0], out_.row());
+    chunk_.add_lower(scores_, chunk_.v, V_, out_, strip);
+  }
+
+  static bool all_finite(std::int64_t size, const F* x) {
+    F zeros = 0;
+#pragma omp simd reduction(+ : zeros)
+    for (std::int64_t i = 0; i < size; ++i) zeros += x[i] * 0;
+    return zeros == 0;
   }
 
   void keep_state(F* kept) const {

@@ -32,6 +32,8 @@ struct Chunk {
   static constexpr F kSafeRange = 16;
   static constexpr std::int64_t kFewest = 8;
 
+  static constexpr std::int64_t kStrip = 16;  ///< rows that are multiplied at once, at the width of the longest
+
   bool per_channel, shared;  ///< how decays are applied; at most one is set, neither without gates
   bool by_steps = false;
   std::int64_t count = 0;
@@ -97,14 +99,14 @@ struct Chunk {
       const std::int64_t rows = std::min(kStrip, count - t), columns = padded(t + rows, kLine<F>);
       simd_.multiply(rows, columns, inner, x[t], x.row(), 1, y_transposed[0], y_transposed.row(), out[t], out.row(), false);
       if (shared) simd_.multiply_elements(rows * out.row(), mask[t], out[t]);
-      else
-        for (std::int64_t i = t; i < t + rows; ++i) std::fill(out[i] + i + 1, out[i] + columns, F{0});
+      for (std::int64_t i = t; i < t + rows; ++i) std::fill(out[i] + i + 1, out[i] + columns, F{0});  // mask leaves NaN there
     }
   }
-  /// Adds lower x to `out`, for a lower-triangular matrix `lower`.
-  void add_lower(const Rows<F>& lower, const Rows<F>& x, std::int64_t columns, Rows<F>& out) const {
-    for (std::int64_t t = 0; t < count; t += kStrip) {
-      const std::int64_t rows = std::min(kStrip, count - t);
+  /// Adds lower x to `out`, for a lower-triangular matrix `lower`. In strips of more than one row, rows of x that are not finite
+  /// reach rows of `out` before them, though by factors of zero.
+  void add_lower(const Rows<F>& lower, const Rows<F>& x, std::int64_t columns, Rows<F>& out, std::int64_t strip = kStrip) const {
+    for (std::int64_t t = 0; t < count; t += strip) {
+      const std::int64_t rows = std::min(strip, count - t);
       simd_.multiply(rows, columns, t + rows, lower[t], lower.row(), 1, x[0], x.row(), out[t], out.row(), true);
     }
   }
@@ -116,8 +118,6 @@ struct Chunk {
   }
 
  private:
-  static constexpr std::int64_t kStrip = 16;  // rows that are multiplied at once, at the width of the longest
-
   void compute_shared_decays(const std::array<F, kChunk>& gates) {
     constexpr double kForgotten = -1000;  // e^x is 0 from here on even in float64, and sums stay finite
     std::array<double, kChunk> sums;

@@ -15,18 +15,18 @@ GLADE_INLINE F largest(const Vector<F>& x, std::index_sequence<I...>) {
   return result;
 }
 
-/// The first row with an element outside [-range, range], or `rows` if there is none.
+/// The first row with an element outside [-range, range] or NaN, or `rows` if there is none.
 template <class F>
 std::int64_t first_beyond(std::int64_t rows, std::int64_t width, F range, const F* x) {
   for (std::int64_t t = 0; t < rows; ++t)
     for (std::int64_t i = t * width; i < (t + 1) * width; ++i)
-      if (x[i] < -range || x[i] > range) return t;
+      if (!(x[i] >= -range && x[i] <= range)) return t;
   return rows;
 }
 
 template <class F>
 std::int64_t channel_decays(std::int64_t count, std::int64_t width, F range, F* decay, F* lead, F* trail) {
-  Vector<F> sizes = {};
+  Vector<F> sizes = {}, zeros = {};  // the latter not 0 where a sum is not finite
   for (std::int64_t i = 0; i < width; i += kLanes<F>) {
     Vector<F> sum = {};
     store<F>(lead + i, load(decay + i));
@@ -37,8 +37,9 @@ std::int64_t channel_decays(std::int64_t count, std::int64_t width, F range, F* 
       sizes = size > sizes ? size : sizes;
       store<F>(at, sum);
     }
+    zeros += sum * 0;
   }
-  if (largest<F>(sizes, LaneIndices<F>()) > range) count = first_beyond(count, width, range, decay);
+  if (largest<F>(sizes, LaneIndices<F>()) > range || sum<F>(zeros) != 0) count = first_beyond(count, width, range, decay);
   for (std::int64_t i = 0; i < width; ++i) {
     trail[i] = decay[(count - 1) * width + i] / 2;
     lead[i] = math::exp(lead[i] + trail[i]);
