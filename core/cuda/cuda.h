@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <glade/core/cuda/grid.h>
 #include <glade/core/device.h>
 #include <glade/core/error.h>
 #include <glade/core/stream.h>
@@ -44,9 +45,6 @@ class DeviceGuard {
  private:
   int previous_ = -1;  ///< to go back to; -1: nothing was changed
 };
-
-/// Blocks of `threads` that cover n, as a grid dimension.
-inline unsigned blocks_for(std::int64_t n, int threads) { return static_cast<unsigned>((n + threads - 1) / threads); }
 
 /// kernel<<<blocks, threads, 0, stream(device)>>>(arguments...), checked, in one call of the runtime instead of four.
 template <class... Parameters>

@@ -1,4 +1,5 @@
 // What only a GPU has: its memory pool, streams, pinned memory, errors of the runtime. Skipped without one.
+#include <glade/core/cuda/grid.h>
 #include <glade/core/stream.h>
 
 #include <algorithm>
@@ -37,6 +38,18 @@ TEST(Device, WithoutGpuEverythingSaysSo) {
   EXPECT_THROW(cuda::reset_peak_memory_stats(), DeviceError);
   EXPECT_THROW(cuda::empty_cache(), DeviceError);
   EXPECT_FALSE(empty_pinned({2}, DType::float32).storage()->is_pinned());
+}
+
+TEST(Grid, HasBlocksForEveryElement) {
+  constexpr std::int64_t kMost = 0x7fffffff;
+  EXPECT_EQ(cuda::blocks_for(0, 256), 0);
+  EXPECT_EQ(cuda::blocks_for(256, 256), 1);
+  EXPECT_EQ(cuda::blocks_for(257, 256), 2);
+  EXPECT_EQ(cuda::blocks_for(kMost, 1), kMost);
+  EXPECT_EQ(cuda::blocks_for(kMost * 256, 256), kMost);
+  for (const std::int64_t blocks : {kMost + 1, 2 * kMost + 3})  // the latter is 1 as an unsigned number
+    for (const int threads : {1, 256})
+      EXPECT_TRUE(throws_with<ShapeError>([&] { cuda::blocks_for(blocks * threads, threads); }, "expected at most 2147483647"));
 }
 
 TEST(Stream, CurrentIsSetForAScopeAndAThread) {

@@ -303,6 +303,23 @@ TEST_P(LinearAttention, FewerCheckpointsTakeLessMemory) {
   EXPECT_GE(peak(64), peak(1024) + (2048 / 64 - 2048 / 1024) * state);
 }
 
+// A long sequence and very many empty ones, each of which has blocks for as many intervals as the long one.
+TEST_P(LinearAttention, MoreIntervalsThanAGridHasBlocks) {
+  if (device().is_cpu()) GTEST_SKIP() << "only GPUs have grids";
+  constexpr std::int64_t kInterval = 32, kSequences = 1 << 20, T = kInterval * 4097;
+  std::vector<std::int64_t> starts(kSequences + 1, T);
+  starts[0] = 0;
+  const TensorOptions options{DType::float32, device()};
+  const Tensor x = ones({1, T, 1, 1}, options);
+  RecurrentOptions call;
+  call.g = zeros({1, T, 1}, options).set_requires_grad();
+  call.cu_seqlens = Tensor::from_vector(starts);
+  call.algorithm = Algorithm::recurrent;
+  call.checkpoint_interval = kInterval;
+  const Tensor o = recurrent(x, x, x, call).first;
+  EXPECT_TRUE(throws_with<ShapeError>([&] { sum(o).backward(); }, "blocks of threads, expected at most 2147483647"));
+}
+
 TEST_P(LinearAttention, SegmentsCarryTheState) {
   for (const char* gates : {"gmkv", "gmk", "gm"})
     for (const bool reverse : {false, true}) {

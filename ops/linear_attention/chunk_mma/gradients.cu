@@ -301,7 +301,7 @@ void launch(const Arguments<E>& a, const GradientsArguments<E>& g, cudaStream_t 
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t chunks = (a.sequences.length + kTile - 1) / kTile * a.sequences.count;
   if (chunks == 0) return;
-  const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.K, kTile));
+  const dim3 grid(blocks_for(chunks, 1), a.heads, blocks_for(a.K, kTile));
   kernel<<<grid, kThreads, bytes, stream>>>(a, g);
   GLADE_CUDA_LAUNCHED();
 }

@@ -136,7 +136,7 @@ void launch(const Arguments<E>& a, const OutputsArguments<E>& o, cudaStream_t st
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const std::int64_t chunks = (a.sequences.length + kTile - 1) / kTile * a.sequences.count;
   if (chunks == 0) return;
-  const dim3 grid(static_cast<unsigned>(chunks), a.heads, blocks_for(a.V, kValues));
+  const dim3 grid(blocks_for(chunks, 1), a.heads, blocks_for(a.V, kValues));
   kernel<<<grid, kThreads, bytes, stream>>>(a, o);
   GLADE_CUDA_LAUNCHED();
 }

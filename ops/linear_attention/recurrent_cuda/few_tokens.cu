@@ -376,8 +376,8 @@ void launch(const Pass<float>& pass, const RecurrentPassPlan& plan, Device devic
   const int tokens = static_cast<int>(std::clamp<std::int64_t>(pass.sequences.length, 1, L::kTokens)),
             bytes = tokens * static_cast<int>(sizeof(Slot<L>));
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  kernel<<<static_cast<unsigned>(pass.sequences.count * pass.heads * plan.blocks), L::kThreads, bytes, stream(device)>>>(
-      pass, plan.blocks);
+  const unsigned blocks = blocks_for(pass.sequences.count * pass.heads * plan.blocks, 1);
+  kernel<<<blocks, L::kThreads, bytes, stream(device)>>>(pass, plan.blocks);
   GLADE_CUDA_LAUNCHED();
 }
 

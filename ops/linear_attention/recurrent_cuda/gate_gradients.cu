@@ -177,9 +177,10 @@ void run(const GateGradients<F>& gates, Device device) {
     GLADE_CUDA_LAUNCHED();
   }
   if (gates.head == nullptr && gates.gamma == nullptr) return;
+  const unsigned blocks = blocks_for(intervals, 1);
   const Scratch partials(static_cast<std::size_t>(intervals) * sizeof(F), device);
   if (intervals > 0) {
-    head_kernel<<<static_cast<unsigned>(intervals), kHeadBlock, 0, on>>>(gates, partials.template data<F>());
+    head_kernel<<<blocks, kHeadBlock, 0, on>>>(gates, partials.template data<F>());
     GLADE_CUDA_LAUNCHED();
   }
   if (gates.gamma == nullptr || pairs == 0) return;

@@ -308,7 +308,7 @@ void launch(const Pass<F>& pass, const RecurrentPassPlan& plan, Device device) {
   const int bytes =
       compute_capability(device) == 90 ? sizeof(SharedMemory<Config<F, I, true>>) : sizeof(SharedMemory<Config<F, I, false>>);
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const auto blocks = static_cast<unsigned>(pass.sequences.count * pass.heads * pass.segments * plan.blocks);
+  const unsigned blocks = blocks_for(pass.sequences.count * pass.heads * pass.segments * plan.blocks, 1);
   kernel<<<blocks, (plan.warps + kProducerWarps) * 32, bytes, stream(device)>>>(pass, plan.blocks);
   GLADE_CUDA_LAUNCHED();
 }
