@@ -47,7 +47,7 @@ Tensor class_loss(const char* name, const char* argument, const ClassLossOptions
                   const Tensor& targets) {
   const Tensor labels = check(name, argument, x, targets, options.ignore_index);
   const TensorOptions wide{compute_dtype(x.dtype()), x.device()};
-  ClassLoss result{empty({}, wide), empty({}, wide), options.normalized ? Tensor() : empty({labels.numel()}, wide)};
+  ClassLoss result{empty({}, wide), empty({}, wide), options.normalized ? Tensor() : empty({labels.numel(), 2}, wide)};
   GLADE_DISPATCH(x.device(), class_loss, options, contiguous_data(x), labels, result);
   Tensor loss = result.loss;
   result.loss = Tensor();  // not kept: the node must not own its own output

@@ -21,6 +21,12 @@ void for_each_row(const ClassLossOptions& options, const Tensor& targets, std::i
   });
 }
 
+/// A row's softmax is e^(x - shift) share.
+template <class Acc>
+struct RowSoftmax {
+  Acc shift = 0, share = 0;
+};
+
 /// What a row loses, and its gradient.
 template <class T>
 struct ClassRow {
@@ -28,23 +34,22 @@ struct ClassRow {
   const ClassLossOptions& options;
   std::int64_t n;
 
-  /// Sets logsumexp too, of logits.
-  double loss(const T* x, std::int64_t target, Acc& logsumexp) const {
+  /// Sets the softmax too, of logits.
+  double loss(const T* x, std::int64_t target, RowSoftmax<Acc>& softmax) const {
     double loss = -(1 - options.label_smoothing) * static_cast<double>(x[target]);
     if (options.normalized) return loss;
     const auto larger = [=](Acc a, std::int64_t i) { return nan_max(a, Acc(x[i])); };
     const Acc largest = fold_run(n, -std::numeric_limits<Acc>::infinity(), larger, nan_max<Acc>);
     const double sum = sum_run<Acc>(n, [=](std::int64_t i) { return math::exp(Acc(x[i]) - largest); });
-    const double total = static_cast<double>(largest) + std::log(sum);
-    logsumexp = static_cast<Acc>(total);
-    loss += total;
+    softmax = {largest, static_cast<Acc>(1 / sum)};
+    loss += static_cast<double>(largest) + std::log(sum);
     if (options.label_smoothing > 0)
       loss -= options.label_smoothing * sum_run<Acc>(n, [=](std::int64_t i) { return Acc(x[i]); }) / static_cast<double>(n);
     return loss;
   }
 
   /// Times scale; dx may be x.
-  void gradient(const T* x, std::int64_t target, Acc logsumexp, Acc scale, T* dx) const {
+  void gradient(const T* x, std::int64_t target, RowSoftmax<Acc> softmax, Acc scale, T* dx) const {
     if (options.normalized) {
       std::fill_n(dx, n, T(0));
       dx[target] = T(-scale);
@@ -54,8 +59,8 @@ struct ClassRow {
                own = static_cast<Acc>(1 - options.label_smoothing);
     const Acc at_target = Acc(x[target]);  // read first: dx may be x
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - logsumexp) - spread));
-    dx[target] = T(scale * (math::exp(at_target - logsumexp) - spread - own));
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = T(scale * (math::exp(Acc(x[i]) - softmax.shift) * softmax.share - spread));
+    dx[target] = T(scale * (math::exp(at_target - softmax.shift) * softmax.share - spread - own));
   }
 };
 
@@ -63,12 +68,14 @@ template <class T, class Acc>
 void class_loss_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& out) {
   const std::int64_t n = input.shape().back(), rows = targets.numel();
   const std::int64_t* target = targets.data<std::int64_t>();
-  Acc* logsumexp = options.normalized ? nullptr : out.logsumexp.data<Acc>();
+  Acc* softmax = options.normalized ? nullptr : out.softmax.data<Acc>();
   std::vector<double> losses(static_cast<std::size_t>(rows), 0.0);
   const auto row_loss = [&, of = ClassRow<T>{options, n}, data = input.data<T>()](std::int64_t row) {
-    Acc total = 0;
-    losses[static_cast<std::size_t>(row)] = of.loss(data + row * n, target[row], total);
-    if (logsumexp != nullptr) logsumexp[row] = total;
+    RowSoftmax<Acc> found;
+    losses[static_cast<std::size_t>(row)] = of.loss(data + row * n, target[row], found);
+    if (softmax == nullptr) return;
+    softmax[2 * row] = found.shift;
+    softmax[2 * row + 1] = found.share;
   };
   for_each_row(options, targets, n, row_loss, [](std::int64_t) {});
   const auto counted = static_cast<double>(rows - std::count(target, target + rows, options.ignore_index));
@@ -82,9 +89,11 @@ template <class T, class Acc>
 void class_loss_backward_rows(const ClassLossOptions& options, const Tensor& input, const Tensor& targets, const ClassLoss& saved,
                               Acc scale, T* gradient) {
   const std::int64_t n = input.shape().back(), *target = targets.data<std::int64_t>();
-  const Acc* logsumexp = options.normalized ? nullptr : saved.logsumexp.data<Acc>();
+  const Acc* softmax = options.normalized ? nullptr : saved.softmax.data<Acc>();
   const auto row_gradient = [&, of = ClassRow<T>{options, n}, x = input.data<T>()](std::int64_t row) {
-    of.gradient(x + row * n, target[row], logsumexp != nullptr ? logsumexp[row] : Acc(0), scale, gradient + row * n);
+    const RowSoftmax<Acc> of_row =
+        softmax == nullptr ? RowSoftmax<Acc>() : RowSoftmax<Acc>{softmax[2 * row], softmax[2 * row + 1]};
+    of.gradient(x + row * n, target[row], of_row, scale, gradient + row * n);
   };
   for_each_row(options, targets, n, row_gradient, [&](std::int64_t row) { std::fill_n(gradient + row * n, n, T(0)); });
 }
@@ -113,9 +122,9 @@ void class_losses(const ClassLossOptions& options, const Tensor& x, const Tensor
     const Acc* scale = factor.defined() ? factor.data<Acc>() : nullptr;
     const ClassRow<T> of{options, n};
     const auto row_loss = [&](std::int64_t row) {
-      Acc total = 0;
-      out[row] = static_cast<Acc>(of.loss(data + row * n, target[row], total));
-      if (scale != nullptr) of.gradient(data + row * n, target[row], total, *scale, data + row * n);
+      RowSoftmax<Acc> softmax;
+      out[row] = static_cast<Acc>(of.loss(data + row * n, target[row], softmax));
+      if (scale != nullptr) of.gradient(data + row * n, target[row], softmax, *scale, data + row * n);
     };
     const auto ignored = [&](std::int64_t row) {
       out[row] = 0;

@@ -33,12 +33,19 @@ struct Smoothing {
   __device__ Acc target_loss(const T* row, std::int64_t target, std::int64_t classes) const {
     return target == ignore_index ? Acc(0) : -own * target_logit(row, target, classes);
   }
+  /// What a row of logits loses: `state` is that of its LogSumExp, and `sum` its sum where that counts.
+  template <class State>
+  __device__ Acc loss(const State& state, Acc logit, Acc sum, std::int64_t classes) const {
+    const Acc shift = state.shift();  // taken from what is as large, before the logarithm is added
+    const Acc of_all = spread > 0 ? spread * (static_cast<Acc>(classes) * shift - sum) : Acc(0);
+    return own * (shift - logit) + log(state.sum) + of_all;
+  }
 };
 
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     cross_entropy_rows(Smoothing<compute_t<T>> smoothing, const T* __restrict__ x, const std::int64_t* __restrict__ targets,
-                       std::int64_t rows, std::int64_t n, int lanes, compute_t<T>* __restrict__ logsumexp,
+                       std::int64_t rows, std::int64_t n, int lanes, compute_t<T>* __restrict__ softmax,
                        compute_t<T>* __restrict__ losses) {
   using Acc = compute_t<T>;
   using R = LogSumExp<T>;
@@ -54,9 +61,10 @@ __global__ void __launch_bounds__(kRowThreads)
   state = merge_lanes<R>(state, lanes);
   if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
   if (row >= rows || lane != 0) return;
-  const Acc loss = smoothing.target_loss(x + row * n, targets[row], n), total = counts ? state.log_sum() : Acc(0);
-  losses[row] = loss + total - smoothing.spread * sum;
-  logsumexp[row] = loss == loss ? total : loss;  // NaN makes the row's gradient NaN
+  const Acc logit = counts ? smoothing.target_logit(x + row * n, targets[row], n) : Acc(0);
+  losses[row] = counts ? smoothing.loss(state, logit, sum, n) : Acc(0);
+  softmax[2 * row] = state.shift();
+  softmax[2 * row + 1] = logit == logit ? 1 / state.sum : logit;  // NaN makes the row's gradient NaN
 }
 
 template <class T>
@@ -93,7 +101,7 @@ __global__ void __launch_bounds__(1024) add_rows(const Acc* losses, const std::i
 template <class T, int W>
 __global__ void __launch_bounds__(kRowThreads)
     cross_entropy_backward_rows(Smoothing<compute_t<T>> smoothing, const T* x, const std::int64_t* __restrict__ targets,
-                                std::int64_t rows, std::int64_t n, int lanes, const compute_t<T>* logsumexp,
+                                std::int64_t rows, std::int64_t n, int lanes, const compute_t<T>* softmax,
                                 const compute_t<T>* scale, const compute_t<T>* grad, T* dx) {
   using Acc = compute_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
@@ -101,12 +109,12 @@ __global__ void __launch_bounds__(kRowThreads)
   if (row >= rows) return;
   const std::int64_t target = targets[row];
   const bool ignored = target == smoothing.ignore_index;
-  const Acc factor = ignored ? Acc(0) : *grad * *scale, total = logsumexp[row];
+  const Acc factor = ignored ? Acc(0) : *grad * *scale, shift = softmax[2 * row], share = softmax[2 * row + 1];
   const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
 #pragma unroll
     for (int w = 0; w < W; ++w) {
       const Acc wanted = smoothing.spread + (i + w == target ? smoothing.own : Acc(0));
-      v.x[w] = ignored ? Acc(0) : factor * (math::exp(v.x[w] - total) - wanted);
+      v.x[w] = ignored ? Acc(0) : factor * (math::exp(v.x[w] - shift) * share - wanted);
     }
     store_numbers<W>(dx + row * n + i, v);
   };
@@ -126,27 +134,27 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   T* const of_row = x + row * n;
   const bool inside = row < rows, counts = inside && targets[row] != smoothing.ignore_index;
   auto state = R::identity();
-  Acc sum = 0, loss = 0;
+  Acc sum = 0, logit = 0;
   if (counts) {
     fold_run<R>(state, of_row, n, 0, lane, lanes);
     if (smoothing.spread > 0) fold_run<Sum<T>>(sum, of_row, n, 0, lane, lanes);
-    loss = smoothing.target_loss(of_row, targets[row], n);
+    logit = smoothing.target_logit(of_row, targets[row], n);
   }
   __syncwarp();  // nobody writes before this was read
   state = merge_lanes<R>(state, lanes);
   if (smoothing.spread > 0) sum = merge_lanes<Sum<T>>(sum, lanes);
   if (!inside) return;
-  const Acc total = loss == loss ? state.log_sum() : loss;  // NaN makes the row's gradient NaN
-  if (lane == 0) losses[row] = counts ? loss + total - smoothing.spread * sum : Acc(0);
+  if (lane == 0) losses[row] = counts ? smoothing.loss(state, logit, sum, n) : Acc(0);
   if (factor == nullptr) return;
-  const Acc scale = *factor;
+  const Acc scale = *factor, shift = state.shift();
+  const Acc share = logit == logit ? 1 / state.sum : logit;  // NaN makes the row's gradient NaN
   const std::int64_t target = targets[row];
   const auto write = [&](std::int64_t i, Numbers<Acc, W> v) {
     const std::int64_t at = target - i;  // in few vectors of a row
     const bool has_target = at >= 0 && at < W;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      v.x[w] = math::rounded_exp<T>(v.x[w], total) - smoothing.spread;
+      v.x[w] = math::rounded_exp<T>(v.x[w], shift) * share - smoothing.spread;
       if (has_target && at == w) v.x[w] -= smoothing.own;
       v.x[w] = counts ? scale * v.x[w] : Acc(0);
     }
@@ -205,9 +213,9 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksAtOnce)
         for (const float v : as_numbers<W>(held[i / W - threadIdx.x]).x) sum += v;
       sum = merge_lanes<Sum<T>>(sum, kRowThreads);
     }
-    const float total = logit == logit ? state.log_sum() : logit;  // NaN makes the row's gradient NaN
-    if (threadIdx.x == 0) losses[row] = counts ? total - smoothing.own * logit - smoothing.spread * sum : 0;
-    const float scale = counts && factor != nullptr ? *factor : 0, shift = counts ? total : -lowest<float>();
+    if (threadIdx.x == 0) losses[row] = counts ? smoothing.loss(state, logit, sum, n) : 0;
+    const float scale = counts && factor != nullptr ? *factor : 0, shift = counts ? state.shift() : -lowest<float>();
+    const float share = !counts ? 0 : logit == logit ? scale / state.sum : logit;  // NaN makes the row's gradient NaN
     const float spread = scale * smoothing.spread;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
@@ -215,11 +223,11 @@ __global__ void __launch_bounds__(kRowThreads, kBlocksAtOnce)
       fetch(row + gridDim.x, u);
       if (factor == nullptr || first + u * kStep >= n) continue;
 #pragma unroll
-      for (float& x : v.x) x = scale * math::rounded_exp<T>(x, shift) - spread;
+      for (float& x : v.x) x = share * math::rounded_exp<T>(x, shift) - spread;
       store_numbers<W>(x + row * n + first + u * kStep, v);
     }
     if (factor != nullptr && counts && logit == logit && target / W % kRowThreads == threadIdx.x)
-      x[row * n + target] = T(scale * (math::rounded_exp<T>(logit, shift) - smoothing.own) - spread);
+      x[row * n + target] = T(share * math::rounded_exp<T>(logit, shift) - scale * smoothing.own - spread);
   }
 }
 
@@ -253,7 +261,7 @@ void class_loss(const ClassLossOptions& options, const Tensor& x, const Tensor& 
     } else if (rows > 0) {
       const RowGrid grid(rows, ceil_div(n, kWidth<T>));
       cross_entropy_rows<<<grid.blocks, grid.threads, 0, stream(device)>>>(smoothing, x.data<T>(), target, rows, n, grid.lanes,
-                                                                           out.logsumexp.data<Acc>(), losses.data<Acc>());
+                                                                           out.softmax.data<Acc>(), losses.data<Acc>());
       GLADE_CUDA_LAUNCHED();
     }
     add_rows<<<1, 1024, 0, stream(device)>>>(losses.data<const Acc>(), target, rows, options.ignore_index, options.mean,
@@ -278,7 +286,7 @@ void class_loss_backward(const ClassLossOptions& options, const Tensor& x, const
       const RowGrid grid(rows, ceil_div(n, vectors ? kWidth<T> : 1));
       const auto kernel = vectors ? cross_entropy_backward_rows<T, kWidth<T>> : cross_entropy_backward_rows<T, 1>;
       kernel<<<grid.blocks, grid.threads, 0, stream(device)>>>(Smoothing<Acc>(options, n), x.data<T>(), target, rows, n,
-                                                               grid.lanes, saved.logsumexp.data<Acc>(), scale, g, dx.data<T>());
+                                                               grid.lanes, saved.softmax.data<Acc>(), scale, g, dx.data<T>());
     }
   });
   GLADE_CUDA_LAUNCHED();

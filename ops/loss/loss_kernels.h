@@ -13,9 +13,11 @@ struct ClassLossOptions {
 
 /// In the dtype the loss is computed in.
 struct ClassLoss {
-  Tensor loss;       ///< scalar
-  Tensor scale;      ///< scalar: what a row's loss counts in it
-  Tensor logsumexp;  ///< of each row; undefined for normalized rows
+  Tensor loss;   ///< scalar
+  Tensor scale;  ///< scalar: what a row's loss counts in it
+  /// [rows, 2], the shift and the share of the softmax e^(x - shift) share of each row: apart, as the shift may be large.
+  /// Undefined for normalized rows.
+  Tensor softmax;
 };
 
 namespace cpu {

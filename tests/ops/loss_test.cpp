@@ -147,6 +147,21 @@ TEST_P(Loss, CrossEntropyBackwardTypes) {
       }
 }
 
+TEST_P(Loss, CrossEntropyOfLargeLogits) {
+  for (const Reduction reduction : {Reduction::mean, Reduction::none})
+    for (const std::int64_t classes : {10, 1003, 5000}) {
+      const Tensor values = random_tensor({40, classes}, device(), DType::float32, 1e5, 1);
+      const Tensor targets = Tensor::from_vector(some_targets(40, classes), device());
+      Tensor x = values.detach().set_requires_grad(), exact = to_data(values, DType::float64).set_requires_grad();
+      const Tensor loss = cross_entropy(x, targets, {-100, 0, reduction}),
+                   expected = cross_entropy(exact, targets, {-100, 0, reduction});
+      EXPECT_TRUE(all_close(loss, expected, 2e-6, 2e-6)) << classes;
+      sum(loss).backward();
+      sum(expected).backward();
+      EXPECT_LT(relative_error(x.grad(), exact.grad()), 2e-6) << classes;
+    }
+}
+
 TEST_P(Loss, MeanSquaredError) {
   const Tensor a = random_leaf({3, 4}, device()), b = random_leaf({3, 4}, device());
   const Values x = a.to_vector<double>(), y = b.to_vector<double>();
