@@ -16,6 +16,10 @@ struct alignas(1024) SwizzledTile {
   __device__ E* element(int row, int column) { return at(row, column / 8) + column % 8; }
   __device__ std::uint32_t* pair(int row, int pair) { return reinterpret_cast<std::uint32_t*>(at(row, pair / 4)) + pair % 4; }
   __device__ const std::uint32_t* pair(int row, int pair) const { return const_cast<SwizzledTile*>(this)->pair(row, pair); }
+  /// The same in row first + i, where `first` is a multiple of 8 and i < 8 a constant: one instruction a row finds the address.
+  __device__ std::uint32_t* pair(int first, int i, int pair) {
+    return reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(data + (first + i) * kTile) + ((pair * 4) ^ (i * 16)));
+  }
 };
 
 /// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens

@@ -449,7 +449,7 @@ struct Consumer : State<C> {
         barrier_arrive(&shared.empty[s]);
         return i + 1;
       }
-      if constexpr (C::kConsumerTokens > 0) {
+      if constexpr (C::kConsumersApplyGates) {
         auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
           p.float_gates ? apply_gates<true, kResults>(stage) : apply_gates<false, kResults>(stage);
         };
@@ -512,12 +512,13 @@ struct Consumer : State<C> {
     const float2 half_decay = *reinterpret_cast<const float2*>(&stage.vectors.half_decay[tile * kTile + 2 * lane()]),
                  shift = one ? float2{} : make_float2(sign * log2_approx(half_decay.x), sign * log2_approx(half_decay.y));
     auto apply = [&]<bool kFromEnd>(std::bool_constant<kFromEnd>, int first, float2 exponent) {
-      factors.template apply<C::kConsumerTokens, 4, kResults, false, kFromEnd>(stage, tile, lane(), first, exponent, [&](int t) {
-        return one ? float2{} : factors.template gate<kFloatGates>(first + t, tile, lane(), stage, stage.vectors.step);
-      });
+      factors.template apply<kTile / 2, 4, kResults, false, kFromEnd>(
+          stage, tile, lane(), first, exponent, [&](int t, int i) {
+            return one ? float2{} : factors.template gate<kFloatGates>(first + t, i, tile, lane(), stage, stage.vectors.step);
+          });
     };
     if (index == 0) apply(std::false_type(), 0, make_float2(-shift.x, -shift.y));
-    else apply(std::true_type(), kTile - C::kConsumerTokens, shift);
+    else apply(std::true_type(), kTile / 2, shift);
     fence_for_wgmma();
   }
 };

@@ -13,9 +13,11 @@ struct Factors {
   const int head, first_gate;  ///< first_gate: the first channel of the gated tiles
   __device__ int channels() const { return C::kGates == Gates::outer ? p.outer : p.inner; }
 
-  /// Returns the log decays, base 2, of one token in two channels of a tile, 2 * pair and 2 * pair + 1.
+  /// Returns the log decays, base 2, of token first + i in two channels of a tile, 2 * pair and 2 * pair + 1. `first` is a
+  /// multiple of 8.
   template <bool kFloatGates>
-  __device__ float2 gate(int token, int tile, int pair, const Stage<C>& stage, const Step& step) const {
+  __device__ float2 gate(int first, int i, int tile, int pair, const Stage<C>& stage, const Step& step) const {
+    const int token = first + i;
     float2 gate{};
     if constexpr (kFloatGates) {
       const int channel = first_gate + tile * kTile + 2 * pair;
@@ -23,66 +25,71 @@ struct Factors {
       if (token < step.count && channel < channels())
         gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
     } else {
-      gate = unpack<E>(*stage.tiles.gates[tile].pair(token, pair));
+      gate = unpack<E>(*stage.tiles.gates[tile].pair(first, i, pair));
     }
     const float head_gate = stage.b()[token];
     return make_float2(at_least(fmaf(gate.x, kLog2e, head_gate), kLeastGate),
                        at_least(fmaf(gate.y, kLog2e, head_gate), kLeastGate));
   }
 
-  /// Applies the factors to kCount tokens, beginning with `first`. gate(i) returns the gates of the i-th of them, and `exponent`
-  /// is c - r before the first; with kFromEnd it is that of the last. Without results (kResults is false), only y gets factors.
+  /// Applies the factors to kCount tokens, beginning with `first`; both are multiples of 8. gate(t, i) returns the gates of token
+  /// first + t + i, with a multiple t of 8, and `exponent` is c - r before the first token; with kFromEnd it is that of the last.
+  /// Without results (kResults is false), only y gets factors.
   template <int kCount, int kBatch, bool kResults, bool kLowPartOfY, bool kFromEnd = false, class F>
   __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
     Tiles<C>& tiles = stage.tiles;
     Vectors<C>& vectors = stage.vectors;
-    static_assert(C::kGates == Gates::inner || kBatch == 8);
+    constexpr int kEight = 8;
+    static_assert(C::kGates == Gates::inner || kBatch == kEight);
     const float sign = p.backward ? -1.f : 1.f;
-#pragma unroll(C::kRegisterGates > 0 ? kCount / kBatch : 1)
-    for (int start = 0; start < kCount; start += kBatch) {
-      const int i = kFromEnd ? kCount - kBatch - start : start, t = first + i;
-      float2 gates[kBatch];
-      std::uint32_t xs[kBatch], ys[kBatch], ws[kBatch];
-      unsigned dead[2] = {};
+#pragma unroll(C::kRegisterGates > 0 ? kCount / kEight : 1)
+    for (int eight = 0; eight < kCount; eight += kEight)
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {  // read all values before the first write
-        gates[j] = gate(i + j);
-        if constexpr (C::kGates == Gates::inner) {
-          if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t + j, pair);
-          ys[j] = *tiles.y[tile].pair(t + j, pair);
-        } else {
-          ws[j] = *tiles.w[tile].pair(t + j, pair);
-        }
-      }
+      for (int batch = 0; batch < kEight; batch += kBatch) {
+        const int from_first = kFromEnd ? kCount - kEight - eight : eight, t = first + from_first,
+                  begin = kFromEnd ? kEight - kBatch - batch : batch;
+        float2 gates[kBatch];
+        std::uint32_t xs[kBatch], ys[kBatch], ws[kBatch];
+        unsigned dead[2] = {};
 #pragma unroll
-      for (int at = 0; at < kBatch; ++at) {
-        const int j = kFromEnd ? kBatch - 1 - at : at;
-        if constexpr (!kFromEnd) add(exponent, sign, gates[j]);
-        const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
-        const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
-        if constexpr (C::kGates == Gates::inner) {
-          const Scaled y(ys[j], inverse.x, inverse.y);
-          *tiles.y[tile].pair(t + j, pair) = y.rounded;
-          if constexpr (kResults) {
-            const Scaled x(xs[j], factor.x, factor.y);
-            *tiles.x[tile].pair(t + j, pair) = x.rounded;
-            if constexpr (C::kInnerLowParts) *stage.x_low(tile).pair(t + j, pair) = x.low_part;
+        for (int j = 0; j < kBatch; ++j) {  // read all values before the first write
+          gates[j] = gate(from_first, begin + j);
+          if constexpr (C::kGates == Gates::inner) {
+            if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t, begin + j, pair);
+            ys[j] = *tiles.y[tile].pair(t, begin + j, pair);
+          } else {
+            ws[j] = *tiles.w[tile].pair(t, begin + j, pair);
           }
-          if constexpr (kLowPartOfY) *stage.y_low(tile).pair(t + j, pair) = y.low_part;
-        } else {
-          const Scaled w(ws[j], inverse.x, inverse.y);
-          *tiles.w[tile].pair(t + j, pair) = w.rounded;
-          if constexpr (C::kLowParts) *stage.w_low().pair(t + j, pair) = w.low_part;
-          *reinterpret_cast<float2*>(vectors.factor(t, j, 2 * pair)) = factor;
-          dead[0] |= gates[j].x < kDeadGate ? 1u << j : 0u;
-          dead[1] |= gates[j].y < kDeadGate ? 1u << j : 0u;
         }
-        if constexpr (kFromEnd) add(exponent, -sign, gates[j]);
+#pragma unroll
+        for (int at = 0; at < kBatch; ++at) {
+          const int j = kFromEnd ? kBatch - 1 - at : at, i = begin + j;
+          if constexpr (!kFromEnd) add(exponent, sign, gates[j]);
+          const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
+          const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
+          if constexpr (C::kGates == Gates::inner) {
+            const Scaled y(ys[j], inverse.x, inverse.y);
+            *tiles.y[tile].pair(t, i, pair) = y.rounded;
+            if constexpr (kResults) {
+              const Scaled x(xs[j], factor.x, factor.y);
+              *tiles.x[tile].pair(t, i, pair) = x.rounded;
+              if constexpr (C::kInnerLowParts) *stage.x_low(tile).pair(t, i, pair) = x.low_part;
+            }
+            if constexpr (kLowPartOfY) *stage.y_low(tile).pair(t, i, pair) = y.low_part;
+          } else {
+            const Scaled w(ws[j], inverse.x, inverse.y);
+            *tiles.w[tile].pair(t, i, pair) = w.rounded;
+            if constexpr (C::kLowParts) *stage.w_low().pair(t, i, pair) = w.low_part;
+            *reinterpret_cast<float2*>(vectors.factor(t, j, 2 * pair)) = factor;
+            dead[0] |= gates[j].x < kDeadGate ? 1u << j : 0u;
+            dead[1] |= gates[j].y < kDeadGate ? 1u << j : 0u;
+          }
+          if constexpr (kFromEnd) add(exponent, -sign, gates[j]);
+        }
+        if (C::kGates == Gates::outer && (dead[0] | dead[1]) != 0)
+          for (int half = 0; half < 2; ++half)
+            atomicOr(&vectors.dead[2 * pair + half], static_cast<unsigned long long>(dead[half]) << t);
       }
-      if (C::kGates == Gates::outer && (dead[0] | dead[1]) != 0)
-        for (int half = 0; half < 2; ++half)
-          atomicOr(&vectors.dead[2 * pair + half], static_cast<unsigned long long>(dead[half]) << t);
-    }
   }
 
  private:

@@ -171,9 +171,9 @@ struct Variant {
                                    : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
                                    : kGates == Gates::outer ? 2
                                                             : 1;
-  /// Tokens at each end of a chunk to which the consumers apply the gates. Where y has many channels, one group of producers
-  /// would not keep up.
-  static constexpr int kConsumerTokens = kConsumersScore && kConsumers == 2 && kTiles == 4 ? 24 : 0;
+  /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers would
+  /// not keep up.
+  static constexpr bool kConsumersApplyGates = kConsumersScore && kConsumers == 2 && kTiles == 4;
   /// Each producer warp applies the gates to kGroupTokens tokens of one gated tile; a lane has two channels.
   static constexpr int kTokenGroups = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles,
                        kGroupTokens = kTile / kTokenGroups;

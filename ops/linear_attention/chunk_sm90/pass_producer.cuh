@@ -130,8 +130,8 @@ struct Producer {
   float2 total_decay{};  ///< the log decay of all steps so far
 
   template <bool kFloatGates>
-  __device__ float2 channel_gate(int token, int i, const Step& step) const {
-    return factors.template gate<kFloatGates>(token, gated_tile(), lane(), shared.stage(i), step);
+  __device__ float2 channel_gate(int first, int at, int i, const Step& step) const {
+    return factors.template gate<kFloatGates>(first, at, gated_tile(), lane(), shared.stage(i), step);
   }
   /// Sums of the gates of this thread's two channels.
   struct Sums {
@@ -145,10 +145,9 @@ struct Producer {
     float largest = 0;
 #pragma unroll(C::kRegisterGates > 0 ? C::kRegisterGates : 1)
     for (int t = 0; t < C::kGroupTokens; t += 8) {
-      if (C::kConsumerTokens > 0 && t == C::kConsumerTokens) s.before = s.all;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float2 gate = channel_gate<kFloatGates>(first_token() + t + j, i, step);
+        const float2 gate = channel_gate<kFloatGates>(first_token() + t, j, i, step);
         if constexpr (C::kRegisterGates > 0) s.gates[t + j] = gate;
         s.all.x += gate.x;
         s.all.y += gate.y;
@@ -177,7 +176,7 @@ struct Producer {
     return s;
   }
 
-  /// Applies the factors to this thread's share of step i, in place.
+  /// Applies the factors to this thread's share of step i, in place, unless the consumers do.
   template <bool kFloatGates, bool kResults, bool kLowPartOfY>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
     const Stage<C> stage = shared.stage(i);
@@ -192,13 +191,13 @@ struct Producer {
     }
     total_decay.x += sum.x;
     total_decay.y += sum.y;
+    if constexpr (C::kConsumersApplyGates) return;
     const float sign = p.backward ? -1.f : 1.f;
-    constexpr int kBatch = C::kProducerRegisters < 80 ? 4 : 8;
-    factors.template apply<C::kGroupTokens - 2 * C::kConsumerTokens, kBatch, kResults, kLowPartOfY>(
-        stage, gated_tile(), lane(), first_token() + C::kConsumerTokens,
-        make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t) {
-          if constexpr (C::kRegisterGates > 0) return sums.gates[t];
-          else return channel_gate<kFloatGates>(first_token() + C::kConsumerTokens + t, i, step);
+    factors.template apply<C::kGroupTokens, 8, kResults, kLowPartOfY>(
+        stage, gated_tile(), lane(), first_token(),
+        make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t, int at) {
+          if constexpr (C::kRegisterGates > 0) return sums.gates[t + at];
+          else return channel_gate<kFloatGates>(first_token() + t, at, i, step);
         });
   }
   template <bool kFloatGates>
@@ -223,7 +222,7 @@ struct Producer {
     for (int first = 0; first < kTile; first += kBatch)
 #pragma unroll
       for (int t = 0; t < kBatch; ++t) {
-        const float2 gate = channel_gate<kFloatGates>(first + t, i, step);
+        const float2 gate = channel_gate<kFloatGates>(first, t, i, step);
 #pragma unroll
         for (int level = 0; level < kLevels; ++level) {
           const int size = 2 << level, end = first + t + 1;
