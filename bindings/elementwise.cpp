@@ -22,11 +22,6 @@ void def_binary(py::module_& module, const char* name, TwoTensors two, WithNumbe
   def_both(module, name, with_number, arg("a"), arg("b"), Unlocked());
 }
 
-Tensor clamp_by_tensors(const Tensor& x, const std::optional<Tensor>& min, const std::optional<Tensor>& max) {
-  const Tensor raised = min ? maximum(x, *min) : x;
-  return max ? minimum(raised, *max) : raised;
-}
-
 /// a + alpha * b, or with sign -1 a - alpha * b.
 void def_scaled(py::module_& module, const char* name, TwoTensors op) {
   def_both(
@@ -184,7 +179,12 @@ void bind_elementwise(py::module_& module) {
       module, "clamp", static_cast<Tensor (*)(const Tensor&, std::optional<Scalar>, std::optional<Scalar>)>(clamp), arg("x"),
       arg("min") = py::none(), arg("max") = py::none(), Unlocked(),
       "x limited to [min, max], numbers or tensors, of which one may be left out. ValueError where min > max, or without both.");
-  def_both(module, "clamp", clamp_by_tensors, arg("x"), arg("min") = py::none(), arg("max") = py::none(), Unlocked());
+  def_both(
+      module, "clamp",
+      [](const Tensor& x, const std::optional<Tensor>& min, const std::optional<Tensor>& max) {
+        return clamp(x, or_undefined(min), or_undefined(max));
+      },
+      arg("x"), arg("min") = py::none(), arg("max") = py::none(), Unlocked());
   def_both(
       module, "masked_fill", static_cast<Tensor (*)(const Tensor&, const Tensor&, Scalar)>(masked_fill), arg("x"), arg("mask"),
       arg("value"), Unlocked(),

@@ -1,5 +1,6 @@
 #include <glade/ops/elementwise/elementwise.h>
 
+#include <cmath>
 #include <limits>
 
 #include <glade/autograd/node.h>
@@ -199,6 +200,15 @@ Tensor apply_extreme(const char* name, Binary op, const Tensor& first, const Ten
   return apply(name, op, first, second, false, [wins](const Node&, const Tensor& gradient, const Tensor& a, const Tensor& b) {
     const Tensor share = to(wins(a, b), gradient.dtype()) + to(eq(a, b), gradient.dtype()) * 0.5;
     return Tensors{gradient * share, gradient * (1 - share)};
+  });
+}
+
+/// One bound of clamp. Unlike the extremes, x has all of the gradient where it is at the bound.
+Tensor apply_bound(Binary op, const Tensor& x, const Tensor& bound) {
+  return apply("clamp", op, x, bound, false, [op](const Node&, const Tensor& gradient, const Tensor& a, const Tensor& b) {
+    const bool is_lower = op == Binary::maximum;
+    const Tensor keeps = is_lower ? ge(a, b) : le(a, b), changes = is_lower ? lt(a, b) : gt(a, b);
+    return Tensors{gradient * to(keeps, gradient.dtype()), gradient * to(changes, gradient.dtype())};
   });
 }
 
@@ -450,12 +460,20 @@ Tensor clamp(const Tensor& operand, std::optional<Scalar> min, std::optional<Sca
     high = std::min(most, highest);
   }
   Tensor y = empty_result(x.shape(), dtype, {&x});
-  GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
+  const auto is_nan = [](const std::optional<Scalar>& bound) { return bound && std::isnan(bound->real()); };
+  if (is_nan(min) || is_nan(max)) fill_data(y, std::numeric_limits<double>::quiet_NaN());
+  else GLADE_DISPATCH(x.device(), clamp, y, x, low, high);
   if (!autograd::any_requires_grad({&x})) return y;
   autograd::record("clamp", y, {&x}, [x = SavedTensor(x), y = SavedTensor::output(y)](const Node&, const Tensor& gradient) {
     return Tensors{gradient * to(eq(x.get(), y.get()), gradient.dtype())};  // inside the range nothing was changed
   });
   return y;
+}
+
+Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max) {
+  if (!min.defined() && !max.defined()) fail<ValueError>("clamp: expected min, max or both");
+  const Tensor raised = !min.defined() ? x : apply_bound(Binary::maximum, x, min);
+  return !max.defined() ? raised : apply_bound(Binary::minimum, raised, max);
 }
 
 Tensor to(const Tensor& x, DType dtype) {

@@ -140,9 +140,12 @@ Tensor silu(const Tensor& x);        ///< x sigmoid(x)
 enum class GeluForm { erf, tanh };   ///< The exact function, x Phi(x), or its approximation by tanh.
 /// x Phi(x), Phi the distribution function of the normal distribution (arXiv 1606.08415).
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::erf);
-/// x limited to [min, max], in integers to those of them that the type has; an absent bound limits nothing. ValueError where
-/// min > max, or where both are absent.
+/// x limited to [min, max], in integers to those of them that the type has; an absent bound limits nothing, and NaN as a bound
+/// makes all NaN. x has the gradient where min <= x <= max. ValueError where min > max, or where both are absent.
 Tensor clamp(const Tensor& x, std::optional<Scalar> min, std::optional<Scalar> max = std::nullopt);
+/// The same with bounds for each element, which broadcast and have the gradient elsewhere; undefined: absent. max counts where
+/// min > max.
+Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max);
 
 /// Conversions; x itself where nothing changes. Differentiable.
 Tensor to(const Tensor& x, DType dtype);

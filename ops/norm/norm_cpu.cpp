@@ -29,8 +29,11 @@ void norm_rows(const NormInputs& in, Acc* means, Acc* rstds, T* result) {
       const T* x = in.x.data<T>() + row * d;
       T* y = result + row * d;
       Acc mean = 0;
-      if (in.centered)
-        mean = static_cast<Acc>(sum_run<Acc>(d, [=](std::int64_t i) { return Acc(x[i]); }) / static_cast<double>(d));
+      if (in.centered) {  // from the first element, so that the mean of equal ones is exact
+        const Acc first = Acc(x[0]);
+        const double above = sum_run<Acc>(d, [=](std::int64_t i) { return Acc(x[i]) - first; }) / static_cast<double>(d);
+        mean = static_cast<Acc>(static_cast<double>(first) + above);
+      }
       const double squares = sum_run<Acc>(d, [=](std::int64_t i) { return (Acc(x[i]) - mean) * (Acc(x[i]) - mean); });
       const auto rstd = static_cast<Acc>(1 / std::sqrt(squares / static_cast<double>(d) + in.eps));
       if (in.centered) means[row] = mean;

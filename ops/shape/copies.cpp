@@ -27,35 +27,46 @@ void check_joinable(const Tensors& tensors, const char* operation) {
 
 Tensor cat(const Tensors& tensors, std::int64_t dim) {
   check_joinable(tensors, "cat");
-  const int d = normalize_dim(dim, tensors[0].ndim(), "cat");
-  Shape shape = tensors[0].shape();
+  const auto is_nothing = [](const Tensor& x) { return x.ndim() == 1 && x.numel() == 0; };
+  const auto first = std::ranges::find_if_not(tensors, is_nothing);
+  const auto reference = static_cast<std::size_t>(first == tensors.end() ? 0 : first - tensors.begin());
+  Shape shape = tensors[reference].shape();
+  const int d = normalize_dim(dim, shape.ndim(), "cat");
   DType dtype = tensors[0].dtype();
   std::vector<std::int64_t> sizes;
+  std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   shape[d] = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    Shape expected = tensors[0].shape();
-    if (tensors[i].ndim() == expected.ndim()) expected[d] = tensors[i].shape()[d];
-    if (!(tensors[i].shape() == expected))
-      fail<ShapeError>("cat: tensors[0] is {} and tensors[{}] is {}: sizes differ outside dimension {}", tensors[0].shape(), i,
-                       tensors[i].shape(), d);
-    dtype = promote(dtype, tensors[i].dtype());
-    dtypes.push_back(tensors[i].dtype());
+    const Tensor& x = tensors[i];
+    Shape expected = shape;
+    if (is_nothing(x)) expected[d] = 0;
+    else if (x.ndim() == shape.ndim()) expected[d] = x.shape()[d];
+    if (!is_nothing(x) && !(x.shape() == expected))
+      fail<ShapeError>("cat: tensors[{}] is {} and tensors[{}] is {}: sizes differ outside dimension {}", reference,
+                       tensors[reference].shape(), i, x.shape(), d);
+    dtype = promote(dtype, x.dtype());
+    dtypes.push_back(x.dtype());
+    shapes.push_back(x.shape());
     sizes.push_back(expected[d]);
     shape[d] += expected[d];
   }
   Tensor y = empty(shape, {dtype, tensors[0].device()});
   std::int64_t offset = 0;
   for (const Tensor& x : tensors) {
+    if (is_nothing(x)) continue;
     copy_data(y.as_strided(x.shape(), y.strides(), offset), x);
     offset += x.shape()[d] * y.strides()[d];
   }
   Tensors outputs{y};
   autograd::record("cat", outputs, tensors,
-                   [sizes = std::move(sizes), dtypes = std::move(dtypes), d](const autograd::Node& node, const Tensor& grad) {
+                   [sizes = std::move(sizes), shapes = std::move(shapes), dtypes = std::move(dtypes), d](
+                       const autograd::Node& node, const Tensor& grad) {
                      Tensors grads = split(grad, sizes, d);
-                     for (std::size_t i = 0; i < grads.size(); ++i)
+                     for (std::size_t i = 0; i < grads.size(); ++i) {
+                       if (!(grads[i].shape() == shapes[i])) grads[i] = reshape(grads[i], shapes[i]);
                        grads[i] = node.needs_grad(i) ? to(grads[i], dtypes[i]) : Tensor();
+                     }
                      return grads;
                    });
   return y;

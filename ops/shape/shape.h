@@ -29,7 +29,8 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::optional<std::int64_t> star
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
 /// x[..., start:start + length, ...] along `dim`; IndexError where that goes beyond x.
 Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length);
-Tensor cat(const Tensors& tensors, std::int64_t dim = 0);    ///< dtypes promote
+/// The tensors one after the other along dim. dtypes promote; tensors of shape [0] go with all others.
+Tensor cat(const Tensors& tensors, std::int64_t dim = 0);
 Tensor stack(const Tensors& tensors, std::int64_t dim = 0);  ///< Tensors of one shape along a new dimension.
 /// Views of `size` along dim, the last one smaller where it does not divide.
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);

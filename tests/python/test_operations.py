@@ -50,6 +50,36 @@ def test_number_first():
     assert glade.divide(3, glade.tensor([2.0])).tolist() == [1.5]
 
 
+def test_clamp_at_its_bounds(device):
+    nan = float("nan")
+    x = glade.tensor([1.0, 2.0, 3.0, 4.0, nan], device=device, requires_grad=True)
+    low, high = (glade.tensor([v] * 5, device=device, requires_grad=True) for v in (1.0, 3.0))
+    for bounds in ((1, 3), (low, high)):
+        x.grad = None
+        y = x.clamp(*bounds)
+        y.sum().backward()
+        np.testing.assert_array_equal(to_numpy(y), [1, 2, 3, 3, nan])
+        assert x.grad.tolist() == [1, 1, 1, 0, 0]
+    assert low.grad.tolist() == [0] * 5 and high.grad.tolist() == [0, 0, 0, 1, 0]
+    for options in ({"min": nan}, {"max": nan}, {"min": nan, "max": 1}, {"min": low * nan}):
+        assert x.clamp(**options).isnan().all(), options
+    assert x.detach().clone().clamp_(max=nan).isnan().all() and glade.tensor([1, 2]).clamp(min=nan).isnan().all()
+    assert x.clamp(min=high, max=low)[:4].tolist() == [1, 1, 1, 1]  # max counts
+
+
+def test_cat_skips_what_is_empty_in_one_dimension(device):
+    nothing = glade.tensor([], device=device, requires_grad=True)
+    x = glade.tensor([[1.0, 2.0]], device=device, requires_grad=True)
+    for dim in (0, 1, -1):
+        assert glade.equal(glade.cat([nothing, x, nothing], dim), x)
+    (glade.cat([nothing, x, x]) * 2).sum().backward()
+    assert nothing.grad.shape == (0,) and x.grad.tolist() == [[4, 4]]
+    assert glade.cat([nothing, glade.tensor([[1, 2]], device=device)]).dtype == glade.float32
+    assert glade.cat([nothing, nothing]).shape == (0,)
+    with pytest.raises(ValueError, match=r"tensors\[1\] is \[1, 2\] and tensors\[2\] is \[2, 0\]"):
+        glade.cat([nothing, x, x.new_zeros(2, 0)], 0)
+
+
 def test_where_and_clamp(rng):
     a, b = rng.normal(size=(4, 3)), rng.normal(size=(3,))
     x, y = glade.tensor(a), glade.tensor(b)
