@@ -46,6 +46,13 @@ py::object reduce(const Tensor& x) {
                         py::make_tuple(bytes, x.shape(), x.dtype(), x.device(), x.requires_grad() && x.is_leaf()));
 }
 
+/// What copy.copy gives: the same memory, on a tape of its own.
+Tensor shallow_copy(const Tensor& x) {
+  Tensor y = x.detach();
+  if (x.requires_grad()) y.set_requires_grad();
+  return y;
+}
+
 Tensor tensor_from_bytes(const py::bytes& bytes, const Shape& shape, DType dtype, const Device& device, bool requires_grad) {
   const std::string_view data = bytes;
   const Tensor host = empty(shape, {dtype, kCPU});
@@ -77,6 +84,7 @@ void bind_methods(py::module_& module) {
       arg("spec"));
   def_method("__array__", array, arg("dtype") = py::none(), arg("copy") = py::none());
   def_method("__reduce__", reduce);
+  def_method("__copy__", shallow_copy);
   def_method("is_contiguous", &Tensor::is_contiguous, "Whether the elements lie in memory in row-major order without gaps.");
   def_method(
       "data_ptr", [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.raw_data()); },

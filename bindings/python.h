@@ -30,7 +30,8 @@ extern PyTypeObject* tensor_type;
 
 inline bool is_tensor(PyObject* object) { return Py_TYPE(object) == tensor_type; }  // it cannot be subclassed
 inline Tensor& tensor_of(PyObject* object) { return reinterpret_cast<PyTensor*>(object)->tensor; }
-/// A new Python object for the tensor (None for an undefined one); a new reference, or null with a Python error set.
+/// The tensor's Python object, of which there is one at a time (None for an undefined tensor); a new reference, or null with a
+/// Python error set.
 PyObject* wrap(Tensor tensor);
 inline py::object to_python(Tensor tensor) {
   PyObject* object = wrap(std::move(tensor));

@@ -13,14 +13,19 @@ PyTypeObject* tensor_type = nullptr;
 
 PyObject* wrap(Tensor tensor) {
   if (!tensor.defined()) Py_RETURN_NONE;
+  TensorImpl& impl = *tensor.impl();
+  if (impl.python_object != nullptr) return Py_NewRef(static_cast<PyObject*>(impl.python_object));
   PyObject* object = tensor_type->tp_alloc(tensor_type, 0);
-  if (object != nullptr) new (&tensor_of(object)) Tensor(std::move(tensor));
+  if (object == nullptr) return nullptr;
+  new (&tensor_of(object)) Tensor(std::move(tensor));
+  impl.python_object = object;
   return object;
 }
 
 namespace {
 
 void deallocate(PyObject* self) {
+  tensor_of(self).impl()->python_object = nullptr;  // first: what runs below may ask for the tensor again
   if (reinterpret_cast<PyTensor*>(self)->weak_references != nullptr) PyObject_ClearWeakRefs(self);
   tensor_of(self).~Tensor();
   PyTypeObject* type = Py_TYPE(self);
@@ -203,7 +208,7 @@ PyObject* refuse_to_make(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 Py_hash_t hash(PyObject* self) {
-  // Tensors compare element by element, so equal hashes must mean the same object.
+  // Tensors compare element by element, so equal hashes must mean the same object: a tensor has but one at a time.
   return static_cast<Py_hash_t>(reinterpret_cast<std::uintptr_t>(self) >> 4);
 }
 

@@ -40,6 +40,7 @@ struct TensorImpl {
   DType dtype = DType::float32;            ///< The type of the elements.
   bool contiguous = true;                  ///< row-major without gaps
   std::unique_ptr<AutogradSlot> autograd;  ///< Null until the tensor requires a gradient or is recorded.
+  void* python_object = nullptr;           ///< Its object in Python while there is one. Kept by bindings/; core only carries it.
 
   TensorImpl();
   ~TensorImpl();

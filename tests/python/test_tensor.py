@@ -34,6 +34,33 @@ def test_dtypes_have_several_names(name):
     assert glade.zeros(1, dtype=float).dtype is glade.float64  # Python's numbers, as in NumPy and PyTorch
 
 
+def test_a_tensor_is_one_object():
+    layer = glade.nn.Linear(2, 2)
+    assert layer.weight is layer.weight and layer.parameters()[0] is layer.weight and layer.weight in layer.parameters()
+    names = {parameter: name for name, parameter in layer.named_parameters()}
+    assert names[layer.weight] == "weight" and names[layer.bias] == "bias"
+    assert layer.weight.requires_grad_() is layer.weight and layer.weight.float() is layer.weight
+    seen = []
+    layer.weight.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf is layer.weight))
+    layer(glade.ones(2)).sum().backward()
+    assert seen == [True] and layer.weight.grad is layer.weight.grad
+    x = glade.ones(2)
+    again = weakref.ref(x, lambda _: seen.append(x_alias[0] is x_alias[0]))
+    x_alias = glade.ones(1, 2)
+    del x
+    assert again() is None and seen == [True, False]  # and elements are tensors of their own
+
+
+def test_copies_of_copy_share_memory():
+    x = glade.tensor([1.0, 2.0], requires_grad=True)
+    for y in (x, x * 2):
+        z = copy.copy(y)
+        assert z is not y and z.data_ptr() == y.data_ptr() and z.requires_grad and z.is_leaf
+    assert not copy.copy(x.detach()).requires_grad
+    copy.copy(x).sum().backward()
+    assert x.grad is None
+
+
 def test_tensor_copies_and_as_tensor_does_not():
     array = np.arange(4.0)
     copied, shared = glade.tensor(array), glade.as_tensor(array)
