@@ -169,6 +169,14 @@ Indexed resolve(const Tensor& x, const std::vector<Item>& items, bool writable) 
         for (int d = 0; d < n; ++d)
           if (view.shape()[dim + d] != index.shape()[d])
             throw IndexError("index: a mask of shape " + index.shape().str() + " for a tensor of shape " + x.shape().str());
+        if (writable && n > 1) {  // flattened, it might be a copy
+          const Tensor places = to(nonzero(index), x.device());
+          for (int d = 0; d < n; ++d) {
+            result.index.push_back(select(places, 1, d));
+            result.dims.push_back(dim++);
+          }
+          continue;
+        }
         view = n == 0 ? unsqueeze(view, dim) : flatten(view, dim, dim + n - 1);
         result.index.push_back(positions_of(index, x.device()));
       } else {
@@ -191,21 +199,30 @@ Tensor move_dims(const Tensor& x, int from, int count, int target) {
   return permute(x, order);
 }
 
-Tensor gather_indexed(const Indexed& indexed) {
-  Tensor x = indexed.view;
+/// Moves indexed dimensions that are no neighbours to the front, as reading and writing want them.
+void bring_together(Indexed& indexed) {
+  const int count = static_cast<int>(indexed.dims.size());
+  if (indexed.dims.back() - indexed.dims.front() + 1 == count) return;
+  std::vector<std::int64_t> order(indexed.dims.begin(), indexed.dims.end());
+  for (int d = 0; d < indexed.view.ndim(); ++d)
+    if (!std::ranges::count(indexed.dims, d)) order.push_back(d);
+  for (int& d : indexed.flipped) d = static_cast<int>(std::ranges::find(order, d) - order.begin());
+  for (int i = 0; i < count; ++i) indexed.dims[static_cast<std::size_t>(i)] = i;
+  indexed.view = permute(indexed.view, order);
+}
+
+/// The shape of the index tensors, broadcast.
+Shape index_shape(const Indexed& indexed) {
   Shape shape = indexed.index[0].shape();
   for (const Tensor& index : indexed.index) shape = broadcast_shapes(shape, index.shape(), "index");
+  return shape;
+}
 
-  // Dimensions that are no neighbours go to the front.
-  int dim = indexed.dims[0];
-  const int count = static_cast<int>(indexed.dims.size());
-  if (indexed.dims.back() - dim + 1 > count) {
-    std::vector<std::int64_t> order(indexed.dims.begin(), indexed.dims.end());
-    for (int d = 0; d < x.ndim(); ++d)
-      if (!std::ranges::count(indexed.dims, d)) order.push_back(d);
-    x = permute(x, order);
-    dim = 0;
-  }
+Tensor gather_indexed(Indexed indexed) {
+  const Shape shape = index_shape(indexed);
+  bring_together(indexed);
+  Tensor x = indexed.view;
+  const int dim = indexed.dims[0], count = static_cast<int>(indexed.dims.size());
   if (x.is_cuda()) return move_dims(index_at(x, dim, indexed.index), dim, shape.ndim(), indexed.target);
 
   // Several indexed dimensions become one, read at row-major positions.
@@ -245,16 +262,24 @@ void write_view(const Indexed& indexed, const Tensor& value) {
   copy_(indexed.view, flip(expand(value, indexed.view.shape()), dims));
 }
 
-/// For keys with tensors: the elements that the key reads are numbered, and written by their numbers, the last one if several.
+/// For keys with tensors: the last one of several values for an element stays.
 void write_elements(const Tensor& x, const std::vector<Item>& items, const Tensor& value) {
-  const Tensor numbered = reshape(arange(0, x.numel(), 1, {DType::int64, x.device()}), x.shape());
-  const Tensor targets = read(numbered, items);
-  if (!(broadcast_shapes(targets.shape(), value.shape(), "index") == targets.shape()))
+  Indexed indexed = resolve(x, items, true);
+  const Shape at = index_shape(indexed);
+  bring_together(indexed);
+  const int dim = indexed.dims[0], count = static_cast<int>(indexed.dims.size());
+  Shape shape = indexed.view.shape();  // of what the key reads
+  for (int i = 0; i < count; ++i) shape.erase(dim);
+  for (int d = 0; d < at.ndim(); ++d) shape.insert(indexed.target + d, at[d]);
+  if (!(broadcast_shapes(shape, value.shape(), "index") == shape))
     throw ShapeError("index: a value of shape " + value.shape().str() + " does not broadcast to the indexed shape " +
-                     targets.shape().str());
-  if (targets.numel() == 0) return;
-  const Tensor values = reshape(expand(to(to(value, x.device()), x.dtype()), targets.shape()), {-1});
-  copy_(x, reshape(scatter(reshape(x, {-1}), 0, reshape(targets, {-1}), values), x.shape()));
+                     shape.str());
+  const Tensor given = expand(to(to(value, x.device()), x.dtype()), shape);
+  Tensor values = move_dims(given, indexed.target, at.ndim(), dim);
+  std::vector<std::int64_t> backwards;
+  for (const int d : indexed.flipped) backwards.push_back(d < dim ? d : d - count + at.ndim());
+  if (!backwards.empty()) values = flip(values, backwards);
+  index_put_(indexed.view, dim, indexed.index, values);
 }
 
 void write(const Tensor& x, const std::vector<Item>& items, const Tensor& source) {

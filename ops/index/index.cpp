@@ -165,32 +165,81 @@ Tensor add_at(const char* name, const Tensor& x, int d, const Tensor& positions,
 
 }  // namespace
 
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
-  check_same_device("scatter_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
-  const int d = normalize_dim(dim, x.ndim(), "scatter_add");
-  check_within("scatter_add", "indices", indices, "x", x, d);
-  check_within("scatter_add", "indices", indices, "source", source, -1);
+namespace {
+
+/// Along which dimension an operation writes, and where.
+struct Places {
+  int d;
+  Tensor positions;
+};
+
+/// That x can be summed into, and has the source's dtype.
+void check_summable(const char* operation, const Tensor& x, const Tensor& source) {
   if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
-    fail<DTypeError>("scatter_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
+    fail<DTypeError>("{}: x is {}: expected a floating-point type, int64 or int32", operation, x.dtype());
   if (source.dtype() != x.dtype())
-    fail<DTypeError>("scatter_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
-  const Tensor positions = checked_positions("scatter_add", indices, x.shape()[d]);
+    fail<DTypeError>("{}: x is {} and source is {}: expected one dtype", operation, x.dtype(), source.dtype());
+}
+
+Places check_scatter_add(const char* operation, const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device(operation, {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), operation);
+  check_within(operation, "indices", indices, "x", x, d);
+  check_within(operation, "indices", indices, "source", source, -1);
+  check_summable(operation, x, source);
+  return {d, checked_positions(operation, indices, x.shape()[d])};
+}
+
+Places check_index_add(const char* operation, const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  check_same_device(operation, {{"x", &x}, {"indices", &indices}, {"source", &source}});
+  const int d = normalize_dim(dim, x.ndim(), operation);
+  if (indices.ndim() != 1) fail<ShapeError>("{}: indices is {}: expected one dimension", operation, indices.shape());
+  Shape expected = x.shape();
+  expected[d] = indices.numel();
+  if (!(source.shape() == expected)) fail<ShapeError>("{}: source is {}: expected {}", operation, source.shape(), expected);
+  check_summable(operation, x, source);
+  return {d, checked_positions(operation, indices, x.shape()[d])};
+}
+
+Places check_scatter(const char* operation, const Tensor& x, std::int64_t dim, const Tensor& indices) {
+  check_same_device(operation, {{"x", &x}, {"indices", &indices}});
+  const int d = normalize_dim(dim, x.ndim(), operation);
+  check_within(operation, "indices", indices, "x", x, d);
+  return {d, checked_positions(operation, indices, x.shape()[d])};
+}
+
+void check_scatter_source(const char* operation, const Tensor& x, const Tensor& indices, const Tensor& source) {
+  check_same_device(operation, {{"x", &x}, {"source", &source}});
+  check_within(operation, "indices", indices, "source", source, -1);
+  if (source.dtype() != x.dtype())
+    fail<DTypeError>("{}: x is {} and source is {}: expected one dtype", operation, x.dtype(), source.dtype());
+}
+
+void check_scatter_value(const char* operation, const Tensor& x, Scalar value) {
+  if (value.promoted(x.dtype()) != x.dtype())
+    fail<DTypeError>("{}: a tensor of {} cannot hold {}", operation, x.dtype(), value.real());
+  check_fits(operation, value, x.dtype());
+}
+
+}  // namespace
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
+  const Places at = check_scatter_add("scatter_add", x, dim, indices, source);
   const Tensor added = leading(source, indices.shape(), -1);
-  return with_rest(x, indices.shape(), d,
-                   [&](const Tensor& reached) { return add_at("scatter_add", reached, d, positions, added, false); });
+  return with_rest(x, indices.shape(), at.d,
+                   [&](const Tensor& reached) { return add_at("scatter_add", reached, at.d, at.positions, added, false); });
 }
 
 namespace {
 
 /// x with `source(last)` where there is a last writer: its positions along d in the source.
 template <class F>
-Tensor scatter_with(const Tensor& x, int d, const Tensor& indices, const F& source) {
-  check_within("scatter", "indices", indices, "x", x, d);
-  const Tensor positions = checked_positions("scatter", indices, x.shape()[d]);
+Tensor scatter_with(const Tensor& x, const Places& at, const Tensor& indices, const F& source) {
   if (indices.numel() == 0) return clone(x);
-  return with_rest(x, indices.shape(), d, [&](const Tensor& reached) {
+  return with_rest(x, indices.shape(), at.d, [&](const Tensor& reached) {
     const Tensor last = empty(reached.shape(), {DType::int64, x.device()});
-    GLADE_DISPATCH(x.device(), last_writers, last, positions, geometry_along(reached.shape(), d, indices.shape()[d], false));
+    GLADE_DISPATCH(x.device(), last_writers, last, at.positions,
+                   geometry_along(reached.shape(), at.d, indices.shape()[at.d], false));
     return where(ge(last, 0), source(clamp(last, 0)), reached);
   });
 }
@@ -198,21 +247,16 @@ Tensor scatter_with(const Tensor& x, int d, const Tensor& indices, const F& sour
 }  // namespace
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
-  check_same_device("scatter", {{"x", &x}, {"indices", &indices}, {"source", &source}});
-  const int d = normalize_dim(dim, x.ndim(), "scatter");
-  check_within("scatter", "indices", indices, "source", source, -1);
-  if (source.dtype() != x.dtype())
-    fail<DTypeError>("scatter: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
+  const Places at = check_scatter("scatter", x, dim, indices);
+  check_scatter_source("scatter", x, indices, source);
   const Tensor written = leading(source, indices.shape(), -1);
-  return scatter_with(x, d, indices, [&](const Tensor& last) { return gather(written, d, last); });
+  return scatter_with(x, at, indices, [&](const Tensor& last) { return gather(written, at.d, last); });
 }
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value) {
-  check_same_device("scatter", {{"x", &x}, {"indices", &indices}});
-  const int d = normalize_dim(dim, x.ndim(), "scatter");
-  if (value.promoted(x.dtype()) != x.dtype()) fail<DTypeError>("scatter: a tensor of {} cannot hold {}", x.dtype(), value.real());
-  check_fits("scatter", value, x.dtype());
-  return scatter_with(x, d, indices, [&](const Tensor&) { return full({}, value, x.options()); });
+  const Places at = check_scatter("scatter", x, dim, indices);
+  check_scatter_value("scatter", x, value);
+  return scatter_with(x, at, indices, [&](const Tensor&) { return full({}, value, x.options()); });
 }
 
 Tensor nonzero(const Tensor& x) {
@@ -226,35 +270,53 @@ Tensor nonzero(const Tensor& x) {
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
-  check_same_device("index_add", {{"x", &x}, {"indices", &indices}, {"source", &source}});
-  const int d = normalize_dim(dim, x.ndim(), "index_add");
-  if (indices.ndim() != 1) fail<ShapeError>("index_add: indices is {}: expected one dimension", indices.shape());
-  Shape expected = x.shape();
-  expected[d] = indices.numel();
-  if (!(source.shape() == expected)) fail<ShapeError>("index_add: source is {}: expected {}", source.shape(), expected);
-  if (!is_floating(x.dtype()) && x.dtype() != DType::int64 && x.dtype() != DType::int32)
-    fail<DTypeError>("index_add: x is {}: expected a floating-point type, int64 or int32", x.dtype());
-  if (source.dtype() != x.dtype())
-    fail<DTypeError>("index_add: x is {} and source is {}: expected one dtype", x.dtype(), source.dtype());
-  const Tensor positions = checked_positions("index_add", indices, x.shape()[d]);
-  return add_at("index_add", x, d, positions, source, true);
+  const Places at = check_index_add("index_add", x, dim, indices, source);
+  return add_at("index_add", x, at.d, at.positions, source, true);
 }
+
+namespace {
+
+/// A row-major tensor that can be read while x is written.
+Tensor apart_from(const Tensor& x, const Tensor& read) { return share_memory(x, read) ? clone(read) : contiguous_data(read); }
+
+/// Writes source, or adds it, where the positions say: with `slices` a slice for each of them, else an element.
+void change_at(const Tensor& x, const Places& at, const Tensor& source, bool slices, bool adds) {
+  const Tensor values = apart_from(x, source.detach()), positions = apart_from(x, at.positions);
+  if (values.numel() == 0) return;
+  detail::change_row_major(leading(x.detach(), source.shape(), at.d), [&](const Tensor& reached) {
+    const IndexGeometry geometry = geometry_along(reached.shape(), at.d, source.shape()[at.d], slices);
+    if (adds) GLADE_DISPATCH(x.device(), scatter_add, reached, values, positions, geometry);
+    else GLADE_DISPATCH(x.device(), put, reached, values, positions, geometry);
+  });
+}
+
+}  // namespace
 
 const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
   check_in_place("scatter_add_", x, {&source});
-  return copy_(x, scatter_add(x.detach(), dim, indices, source.detach()));
+  const Places at = check_scatter_add("scatter_add_", x, dim, indices, source);
+  change_at(x, at, leading(source, indices.shape(), -1), false, true);
+  return x;
 }
 const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
   check_in_place("scatter_", x, {&source});
-  return copy_(x, scatter(x.detach(), dim, indices, source.detach()));
+  const Places at = check_scatter("scatter_", x, dim, indices);
+  check_scatter_source("scatter_", x, indices, source);
+  change_at(x, at, leading(source, indices.shape(), -1), false, false);
+  return x;
 }
 const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value) {
   check_in_place("scatter_", x);
-  return copy_(x, scatter(x.detach(), dim, indices, value));
+  const Places at = check_scatter("scatter_", x, dim, indices);
+  check_scatter_value("scatter_", x, value);
+  change_at(x, at, full(indices.shape(), value, x.options()), false, false);
+  return x;
 }
 const Tensor& index_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source) {
   check_in_place("index_add_", x, {&source});
-  return copy_(x, index_add(x.detach(), dim, indices, source.detach()));
+  const Places at = check_index_add("index_add_", x, dim, indices, source);
+  change_at(x, at, source, true, true);
+  return x;
 }
 
 Tensor one_hot(const Tensor& indices, std::int64_t classes) {

@@ -34,6 +34,8 @@ const Tensor& scatter_add_(const Tensor& x, std::int64_t dim, const Tensor& indi
 const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);      ///< As scatter.
 const Tensor& scatter_(const Tensor& x, std::int64_t dim, const Tensor& indices, Scalar value);              ///< As scatter.
 const Tensor& index_add_(const Tensor& x, std::int64_t dim, const Tensor& indices, const Tensor& source);    ///< As index_add.
+/// Writes source, of x's dtype and broadcast, to what index_at(x, dim, indices) reads; the last element of several for one place.
+const Tensor& index_put_(const Tensor& x, std::int64_t dim, const Tensors& indices, const Tensor& source);
 /// Where x is not 0 (NaN is not 0), in row-major order: int64 [number, dimensions of x]. Waits for the device.
 Tensor nonzero(const Tensor& x);
 /// The elements of x where `mask` (bool) holds, in row-major order: one dimension. Both broadcast. Waits for the device.

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include <glade/core/parallel.h>
+#include <glade/ops/elementwise/launch.h>
 #include <glade/ops/index/index_kernels.h>
 
 namespace glade::cpu {
@@ -64,6 +65,21 @@ void gather_words(Word* y, const Word* x, const std::int64_t* indices, const Ind
   }
 }
 
+// Threads share the columns (o, k) out as in add_columns, so that the last j of several is written last.
+template <class Word>
+void put_words(Word* x, const Word* y, const std::int64_t* indices, const IndexGeometry& g) {
+  const std::int64_t inner = g.inner;
+  for_each_columns(g, [&](std::int64_t o, std::int64_t first, std::int64_t last) {
+    Word* const slice = x + o * g.n * inner;
+    for (std::int64_t j = 0; j < g.m; ++j) {
+      const std::int64_t row = (o * g.m + j) * inner;
+      if (g.rows) std::copy(y + row + first, y + row + last, slice + indices[j] * inner + first);
+      else
+        for (std::int64_t k = first; k < last; ++k) slice[indices[row + k] * inner + k] = y[row + k];
+    }
+  });
+}
+
 // Threads share the columns (o, k) out among them, so each place of x is summed by one thread, from the first j to the
 // last.
 template <class T>
@@ -94,17 +110,18 @@ void add_columns(T* x, const T* y, const std::int64_t* indices, const IndexGeome
 }  // namespace
 
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry) {
-  const auto run = [&](auto word) {
+  visit_size(dtype_size(x.dtype()), [&](auto word) {
     using Word = decltype(word);
     gather_words(static_cast<Word*>(y.raw_data()), static_cast<const Word*>(x.raw_data()), indices.data<std::int64_t>(),
                  geometry);
-  };
-  switch (dtype_size(x.dtype())) {
-    case 1: return run(std::uint8_t{});
-    case 2: return run(std::uint16_t{});
-    case 4: return run(std::uint32_t{});
-    default: return run(std::uint64_t{});
-  }
+  });
+}
+
+void put(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry) {
+  visit_size(dtype_size(x.dtype()), [&](auto word) {
+    using Word = decltype(word);
+    put_words(static_cast<Word*>(x.raw_data()), static_cast<const Word*>(y.raw_data()), indices.data<std::int64_t>(), geometry);
+  });
 }
 
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry) {

@@ -8,6 +8,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include <glade/core/cuda/loops.cuh>
+#include <glade/ops/elementwise/launch.h>
 #include <glade/ops/index/index_kernels.h>
 #include <glade/ops/index/index_rows.cuh>
 
@@ -181,12 +182,37 @@ void add_sorted(const Tensor& x, const Tensor& y, const Tensor& indices, const I
   else sum_runs<T, 1>(x, y, s);
 }
 
+/// The place in x [outer, n, inner] that row `row` of y goes to in column k, where p is its position.
+__device__ std::int64_t place_of(std::int64_t row, std::int64_t p, std::int64_t k, const IndexGeometry& g) {
+  return (row / g.m * g.n + p) * g.inner + k;
+}
+
 __global__ void __launch_bounds__(kThreads)
     last_writers_kernel(long long* last, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
   const std::int64_t p = indices[i], row = i / g.inner;
-  if (p >= 0 && p < g.n) atomicMax(last + (row / g.m * g.n + p) * g.inner + i % g.inner, static_cast<long long>(row % g.m));
+  if (p >= 0 && p < g.n) atomicMax(last + place_of(row, p, i % g.inner, g), static_cast<long long>(row % g.m));
+}
+
+// -1 at the places that have writers.
+__global__ void __launch_bounds__(kThreads)
+    no_writers_kernel(long long* last, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t p = indices[i];
+  if (p >= 0 && p < g.n) last[place_of(i / g.inner, p, i % g.inner, g)] = -1;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    put_kernel(T* x, const T* y, const long long* last, const std::int64_t* indices, IndexGeometry g, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t row = i / g.inner, p = indices[g.rows ? row % g.m : i];
+  if (p < 0 || p >= g.n) return;
+  const std::int64_t place = place_of(row, p, i % g.inner, g);
+  if (last[g.rows ? p : place] == row % g.m) x[place] = y[i];
 }
 
 /// visit_floating, and int64 and int32.
@@ -213,6 +239,28 @@ void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const 
     add_rows(sums.data<T>(), contiguous_data(turned(y, g.m)).template data<T>(),
              contiguous_data(turned(indices, g.m)).template data<std::int64_t>(), lines, x.device());
     copy_data(turned(x, g.n), sums);
+  });
+}
+
+void put(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& g) {
+  const std::int64_t count = y.numel(), positions = indices.numel();
+  if (count == 0) return;
+  DeviceGuard guard(x.device());
+  const IndexGeometry marked = g.rows ? IndexGeometry{1, g.n, g.m, 1, true} : g;
+  // Only marks of places that are written are touched, so that the time is that of y and not of x.
+  const Scratch marks(static_cast<std::size_t>(marked.outer * marked.n * marked.inner) * sizeof(long long), x.device());
+  auto* const last = marks.data<long long>();
+  const auto* const at = indices.data<std::int64_t>();
+  const unsigned blocks = blocks_for(positions, kThreads);
+  no_writers_kernel<<<blocks, kThreads, 0, stream(x.device())>>>(last, at, marked, positions);
+  GLADE_CUDA_LAUNCHED();
+  last_writers_kernel<<<blocks, kThreads, 0, stream(x.device())>>>(last, at, marked, positions);
+  GLADE_CUDA_LAUNCHED();
+  visit_size(dtype_size(x.dtype()), [&](auto bits) {
+    using T = decltype(bits);
+    put_kernel<<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(
+        static_cast<T*>(x.raw_data()), static_cast<const T*>(y.raw_data()), last, at, g, count);
+    GLADE_CUDA_LAUNCHED();
   });
 }
 

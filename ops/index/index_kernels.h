@@ -16,6 +16,14 @@ namespace detail {
 Tensor select_rows(const Tensor& x, int d, const Tensor& positions);
 /// The derivative of select_rows: zeros of `shape` with the slices of x added at the positions along d.
 Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions);
+/// Calls change(y), which changes y in place, for x itself where it is row-major, else for a copy that is written back.
+template <class F>
+void change_row_major(const Tensor& x, const F& change) {
+  x.storage()->bump_version();
+  const Tensor y = contiguous_data(x);
+  change(y);
+  if (!y.is_same(x)) copy_data(x, y);
+}
 }  // namespace detail
 
 namespace cpu {
@@ -23,6 +31,8 @@ namespace cpu {
 void gather(const Tensor& y, const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 /// x += y at the positions, equal ones in a fixed order; floating-point, int64 or int32.
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+/// x = y at the positions, the last j of several for one place.
+void put(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 /// For every element of x the last j whose position it is, -1 where there is none; int64. `rows` is false.
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 /// Whether all of n positions lie in [0, limit).
@@ -39,6 +49,7 @@ void gather_together(const Tensor& y, const Tensor& x, const Tensors& indices, c
 /// The positions in [0, n) that gather_together() reads, -1 for those out of range.
 void positions_together(const Tensor& positions, const Tensors& indices, const Shape& sizes);
 void scatter_add(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
+void put(const Tensor& x, const Tensor& y, const Tensor& indices, const IndexGeometry& geometry);
 void last_writers(const Tensor& x, const Tensor& indices, const IndexGeometry& geometry);
 /// How many elements of a row-major bool tensor hold before each tile of it, and in all: int64, for the functions below. Waits
 /// for the device where `total` is given, which becomes the number in all.

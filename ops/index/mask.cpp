@@ -81,13 +81,12 @@ const Tensor& masked_assign_(const Tensor& x, const Tensor& mask, const Tensor& 
                      source.shape(), chosen.count);
   if (chosen.count == 0) return x;
   Tensor values = contiguous_data(to_data(source.detach(), x.dtype()));
-  if (x.is_cpu()) return copy_(x, reshape(scatter(row_of(x.detach()), 0, places, values), x.shape()));
-  if (values.storage() == x.storage()) values = clone(values);
-  if (chosen.holds.storage() == x.storage()) chosen.holds = clone(chosen.holds);
-  const Tensor target = x.is_contiguous() ? x.detach() : contiguous_data(x.detach());
-  x.storage()->bump_version();
-  GLADE_DISPATCH_CUDA(masked_place, target, values, chosen.holds, chosen.before);
-  if (!x.is_contiguous()) copy_data(x, target);
+  if (share_memory(x, values)) values = clone(values);
+  if (!x.is_cpu() && chosen.holds.storage() == x.storage()) chosen.holds = clone(chosen.holds);
+  detail::change_row_major(x.detach(), [&](const Tensor& target) {
+    if (x.is_cpu()) cpu::put(target, values, places, {1, x.numel(), chosen.count, 1, true});
+    else GLADE_DISPATCH_CUDA(masked_place, target, values, chosen.holds, chosen.before);
+  });
   return x;
 }
 

@@ -1,4 +1,5 @@
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/index/index.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
@@ -428,6 +429,56 @@ TEST_P(IndexTest, SeveralIndicesTogether) {
                places = indices(random_indices(4000, 2048)), here = to_data(wide, kCPU);
   EXPECT_TRUE(all_close(to_data(index_at(wide, 0, {lines}), kCPU), index_select(here, 0, to_data(lines, kCPU)), 0, 0));
   EXPECT_TRUE(all_close(to_data(index_at(wide, 1, {places}), kCPU), index_select(here, 1, to_data(places, kCPU)), 0, 0));
+}
+
+TEST_P(IndexTest, WritingWhereSeveralIndicesRead) {
+  const Tensor first = indices({1, -1, 1}), second = to_data(indices({2, 0, 2}), DType::int32);
+  for (const DType dtype : {DType::float64, DType::bfloat16, DType::int64, DType::uint8}) {
+    const Tensor whole = zeros({2, 4, 2, 3}, {dtype, device()}),
+                 source = counting({3, 2}, dtype) + full({}, 1, {dtype, device()});
+    for (const Tensor& x : {select(whole, 0, 0), permute(zeros({2, 4, 3}, whole.options()), {1, 0, 2})}) {
+      index_put_(x, 0, {first, zeros({}, first.options()), second}, select(source, 1, 0));
+      std::vector<double> expected(24);
+      expected[8] = 5;  // [1, 0, 2], the last of two
+      expected[18] = 3;
+      EXPECT_EQ(x.to_vector<double>(), expected);
+    }
+    EXPECT_EQ(select(whole, 0, 1).to_vector<double>(), std::vector<double>(24));
+  }
+  const Tensor x = counting({4, 3});
+  index_put_(x, 1, {indices({2, 0})}, slice(x, 1, 0, 2));  // reads before it writes
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{1, 1, 0, 4, 4, 3, 7, 7, 6, 10, 10, 9}));
+  EXPECT_TRUE(throws_with<ShapeError>([&] { index_put_(x, 1, {indices({2, 0})}, zeros({3}, x.options())); }, "index_put_"));
+  EXPECT_TRUE(throws_with<DTypeError>([&] { index_put_(x, 0, {indices({1})}, zeros({3}, {DType::int64, device()})); }, "int64"));
+  if (device().is_cpu())
+    EXPECT_TRUE(throws_with<IndexError>([&] { index_put_(x, 0, {indices({4})}, zeros({3}, x.options())); }, "index_put_"));
+  else index_put_(x, 0, {indices({4})}, zeros({3}, x.options()));  // writes nothing
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{1, 1, 0, 4, 4, 3, 7, 7, 6, 10, 10, 9}));
+}
+
+// In place and apart give the same, in views too, where the source is the tensor itself, and where indices reach less than all.
+TEST_P(IndexTest, WritingInPlace) {
+  for (const DType dtype : {DType::float64, DType::float32, DType::float16, DType::int64, DType::int32}) {
+    const Tensor x = to_data(random({4, 5, 6}) * 100.0, dtype);
+    const Tensor views[] = {clone(x), transpose(clone(transpose(x, 0, 2)), 0, 2), slice(cat({x, x}, 2), 2, 0, 6)};
+    const Tensor at = indices(random_indices(3 * 7 * 4, 5), {3, 7, 4}), rows = indices({4, 0, 4, 4, 1});
+    const Tensor source = to_data(random({4, 7, 5}) * 100.0, dtype), slices = to_data(random({4, 5, 6}) * 100.0, dtype);
+    for (const Tensor& view : views) {
+      const auto same = [&](const Tensor& expected, const auto& change) {
+        const Tensor before = clone(view);
+        change();
+        EXPECT_EQ(view.to_vector<double>(), expected.to_vector<double>());
+        copy_(view, before);
+      };
+      same(scatter(x, 1, at, source), [&] { scatter_(view, 1, at, source); });
+      same(scatter(x, 1, at, 3), [&] { scatter_(view, 1, at, 3); });
+      same(scatter_add(x, 1, at, source), [&] { scatter_add_(view, 1, at, source); });
+      same(index_add(x, 1, rows, slices), [&] { index_add_(view, 1, rows, slices); });
+      same(index_add(x, 1, rows, x), [&] { index_add_(view, 1, rows, view); });
+    }
+  }
+  const Tensor x = indices({2, 0, 1});
+  EXPECT_EQ(scatter_(x, 0, x, 7).to_vector<double>(), (std::vector<double>{7, 7, 7}));
 }
 
 TEST_P(IndexTest, SeveralIndicesTogetherGradients) {

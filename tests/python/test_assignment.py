@@ -53,6 +53,25 @@ def test_gradients(rng, device, name):
         np.testing.assert_allclose(to_numpy(value.grad), tv.grad.numpy())
 
 
+@pytest.mark.parametrize("key", [
+    (slice(None, None, -1), [2, 0]), ([0, 2], slice(None, None, -2)), ([0, 2], slice(None), [3, 1]), (None, MASK), (MASK, slice(1)),
+    ([[1], [0]], slice(None, None, -1), [0, 3]), (Ellipsis, [3, 3]), (slice(1, 3), [1, 1, 0]), (MASK[:, 0], slice(None, None, -1), [1]),
+], ids=str)  # fmt: skip
+def test_values_go_where_the_key_reads(rng, device, key):
+    parts = key if isinstance(key, tuple) else (key,)
+    tensors = tuple(glade.tensor(np.array(k), device=device) if isinstance(k, (list, np.ndarray)) else k for k in parts)
+    values = rng.normal(size=(3, 4, 4))
+    numbers = np.arange(values.size).reshape(values.shape)[key]
+    value = rng.normal(size=numbers.shape)
+    expected = values.copy()
+    for number, one in zip(numbers.ravel(), value.ravel()):
+        expected.ravel()[number] = one
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):  # in memory
+        x = glade.tensor(values, device=device).permute(*order).contiguous().permute(*np.argsort(order).tolist())
+        x[tensors] = glade.tensor(value, device=device)
+        np.testing.assert_array_equal(to_numpy(x), expected)
+
+
 def test_the_example():
     x = glade.tensor([1.0, 2.0, 3.0], requires_grad=True)
     y = x * 2
