@@ -106,8 +106,8 @@ Sequences check(const Tensor& query, const Tensor& key, const Tensor& value, con
                                   {"gk", &options.gk},
                                   {"gv", &options.gv},
                                   {"initial_state", &options.initial_state}});
-  if (options.checkpoint_interval < 1)
-    fail<ValueError>("recurrent: checkpoint_interval is {}: expected at least 1", options.checkpoint_interval);
+  if (options.checkpoint_interval.value_or(1) < 1)
+    fail<ValueError>("recurrent: checkpoint_interval is {}: expected at least 1", *options.checkpoint_interval);
   Sequences sequences = find_sequences(query, options.cu_seqlens);
   check_gates(query, value, options, sequences.count);
   return sequences;

@@ -44,9 +44,9 @@ const char* gate_names(const AttentionProblem& p) {
 
 AttentionPlan linear_attention::plan_call(AttentionProblem problem, const RecurrentOptions& options) {
   AttentionConfig forward{options.algorithm, 0, options.sizes.warps, options.sizes.sequence_split};
-  AttentionConfig backward{options.backward_algorithm.value_or(options.algorithm), options.checkpoint_interval,
+  AttentionConfig backward{options.backward_algorithm.value_or(options.algorithm), options.checkpoint_interval.value_or(0),
                            options.backward_sizes.warps, options.backward_sizes.sequence_split};
-  const AttentionConfig open{.checkpoint_interval = options.checkpoint_interval};
+  const AttentionConfig open{.checkpoint_interval = options.checkpoint_interval.value_or(0)};
   if (forward != AttentionConfig() || backward != open) return plan(problem, forward, backward, "recurrent");
 
   const RecurrentAttention module;
@@ -56,10 +56,8 @@ AttentionPlan linear_attention::plan_call(AttentionProblem problem, const Recurr
     if (choice.source == tuning::Source::heuristic) return;  // which is the plan's own choice
     // Problems with one key may differ in what kernels can compute.
     if (config_obstacle(problem, choice.cfg, pass == Pass::backward)) return;
-    const std::int64_t interval =
-        choice.cfg.checkpoint_interval != 0 ? choice.cfg.checkpoint_interval : config.checkpoint_interval;
     config = choice.cfg;
-    config.checkpoint_interval = interval;
+    if (pass == Pass::backward && options.checkpoint_interval) config.checkpoint_interval = *options.checkpoint_interval;
   };
   tuned(Pass::forward, forward);
   if (problem.gradients.any()) tuned(Pass::backward, backward);

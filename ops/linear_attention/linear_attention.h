@@ -26,15 +26,16 @@ struct KernelSizes {
 /// The gates are log decays, of any strength down to -inf; those that are undefined are 0. They have the query's dtype or
 /// that of the state.
 struct RecurrentOptions {
-  Tensor g;                                ///< [B, T, H]: per-head gates; or [B, T, H, K]: per-channel
-  Tensor g_gamma;                          ///< [H] or [B, H], with cu_seqlens also [N, H]: the same at every step
-  Tensor gk;                               ///< [B, T, H, K]
-  Tensor gv;                               ///< [B, T, H, V]
-  std::optional<double> softmax_scale;     ///< K^-1/2 where not given
-  Tensor initial_state;                    ///< [N, H, K, V] or [H, K, V]; zeros where undefined
-  bool reverse = false;                    ///< every sequence from its last token to its first
-  Tensor cu_seqlens;                       ///< int32 or int64 [N + 1], on either device: packed sequences
-  std::int64_t checkpoint_interval = 128;  ///< the recurrent backward keeps one state in so many tokens
+  Tensor g;                             ///< [B, T, H]: per-head gates; or [B, T, H, K]: per-channel
+  Tensor g_gamma;                       ///< [H] or [B, H], with cu_seqlens also [N, H]: the same at every step
+  Tensor gk;                            ///< [B, T, H, K]
+  Tensor gv;                            ///< [B, T, H, V]
+  std::optional<double> softmax_scale;  ///< K^-1/2 where not given
+  Tensor initial_state;                 ///< [N, H, K, V] or [H, K, V]; zeros where undefined
+  bool reverse = false;                 ///< every sequence from its last token to its first
+  Tensor cu_seqlens;                    ///< int32 or int64 [N + 1], on either device: packed sequences
+  /// The recurrent backward keeps one state in so many tokens. Not given: as tuned, else 128.
+  std::optional<std::int64_t> checkpoint_interval = {};
   /// How both passes are computed. `automatic`: by the configuration that tuning found (attention_module.h), else by the rules of
   /// the plan (plan.h). ValueError for chunk where it cannot be used.
   Algorithm algorithm = Algorithm::automatic;

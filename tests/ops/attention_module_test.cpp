@@ -213,6 +213,18 @@ TEST_P(AttentionModules, TuningsOfOtherProblemsHinderNoCall) {
     }
 }
 
+TEST_P(AttentionModules, ACallersIntervalIsKeptBesideATuning) {
+  const Tensor q = random({1, 64, 2, 16}).set_requires_grad();
+  RecurrentOptions options;
+  const RecurrentAttention module;
+  AttentionProblem problem = plan(q, q, q, options).problem;
+  problem.pass = Pass::backward;
+  tuning::remember(module.key_of(problem), {AttentionConfig{.algorithm = Algorithm::recurrent, .checkpoint_interval = 32}});
+  EXPECT_EQ(plan(q, q, q, options).backward.checkpoint_interval, 32);
+  options.checkpoint_interval = 16;
+  EXPECT_EQ(plan(q, q, q, options).backward.checkpoint_interval, 16);
+}
+
 TEST_P(AttentionModules, DecideForTheLayersOfModels) {
   nn::GatedLinearAttention gla(16);
   nn::LightningAttention lightning(16, 0, 2);
