@@ -1,4 +1,5 @@
 // glade.nn.models: the language models.
+#include <glade/nn/checkpoint.h>
 #include <glade/nn/models/causal_lm.h>
 
 #include <pybind11/stl/filesystem.h>
@@ -248,6 +249,14 @@ void bind_models(py::module_& module) {
   models.def(
       "from_json", [](const std::string& config, const StateDict& state) { return make_causal_lm(config, infos_of(state)); },
       arg("config"), arg("state"), "The same for a state that is to be loaded into it, with values that are not set.");
+  models.def(
+      "from_checkpoint_file",
+      [](const std::string& config, const CheckpointFile& file) {
+        auto model = make_causal_lm(config, file.model_infos());
+        file.restore(*model);
+        return model;
+      },
+      arg("config"), arg("file"), Unlocked(), "The same with the values of a file.");
 }
 
 }  // namespace glade::python

@@ -4,6 +4,8 @@
 //   generate --checkpoint gla-1.3B --prompt "In the beginning" --repetition-penalty 1.1
 #include <glade/glade.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -62,7 +64,9 @@ void add_options(CLI::App& app, Options& o) {
       ->capture_default_str();
 }
 
-void show(const std::string& text) {
+/// Prints a text; on a terminal without what would move the cursor or change the settings.
+void show(const std::string& given) {
+  const std::string text = isatty(STDOUT_FILENO) != 0 ? lm::printable(given, "\r\n\t") : given;
   std::fwrite(text.data(), 1, text.size(), stdout);
   lm::flush_output();
 }

@@ -52,6 +52,9 @@ def open_conversation(path, model):
 
 
 def show(text):
+    """Prints a text in bytes; on a terminal without what would move the cursor or change the settings."""
+    if sys.stdout.isatty():
+        text = program.printable(text.decode(errors="surrogateescape"), "\r\n\t").encode(errors="surrogateescape")
     sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()
 

@@ -74,12 +74,19 @@ std::string model_type(const lm::Options& options, const nn::Checkpoint* resumed
   return saved.empty() ? options.model.value_or("gla") : saved;
 }
 
-/// With new weights.
+/// With new weights, or to be restored from the checkpoint.
 std::unique_ptr<models::CausalLM> make_model(const lm::Options& options, const lm::DeviceDefaults& defaults,
-                                             std::int64_t vocab_size, const nn::Checkpoint* resumed) {
-  const bool is_gla = model_type(options, resumed) == "gla";
+                                             std::int64_t vocab_size, const std::optional<nn::CheckpointFile>& resumed) {
+  const nn::Checkpoint* const header = resumed ? &resumed->header() : nullptr;
+  const bool is_gla = model_type(options, header) == "gla";
   const auto make = is_gla ? configure<models::GLAConfig> : configure<models::LightningConfig>;
-  return models::make_causal_lm(make(options, defaults, vocab_size, resumed));
+  const std::string config = make(options, defaults, vocab_size, header);
+  if (!resumed) return models::make_causal_lm(config);
+  try {
+    return models::make_causal_lm(config, resumed->model_infos());
+  } catch (const ValueError& error) {
+    throw CheckpointError(fmt::format("{}: {}", header->path, error.what()));
+  }
 }
 
 /// How the processes divide a batch: neighbours share the tokens of each sequence, and those with the same tokens the sequences.
@@ -197,7 +204,7 @@ std::optional<nn::CheckpointFile> Training::open_resumed(const lm::Options& opti
   std::optional<nn::CheckpointFile> newest;
   if (world.rank() == 0)
     newest = nn::open_newest_checkpoint(options.save, [](const std::string& error) {
-      fmt::print(stderr, "train_lm: passing over a damaged checkpoint: {}\n", error);
+      fmt::print(stderr, "train_lm: passing over a damaged checkpoint: {}\n", lm::printable(error));
     });
   const std::string path = world.broadcast(newest ? newest->header().path : std::string());
   if (world.rank() > 0 && !path.empty()) newest.emplace(path);
@@ -226,7 +233,7 @@ Training::Training(const lm::Options& options)
   if (!options.save.empty() || resumed_) settings_.fix_data(*data_.tokens());
   const bool is_first = world_.rank() == 0;
   manual_seed(run_.seed);
-  model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_ ? &resumed_->header() : nullptr);
+  model_ = make_model(options, defaults_, data_.tokens()->vocab_size(), resumed_);
   model_->to(device_);
   model_->model.recompute = options.recompute;
   model_->set_sequence_group(division_.sequence);
@@ -328,7 +335,7 @@ void Training::agree() {
   if (values[2] == 0) return;
   if (progress_) {
     progress_->erase();
-    fmt::print(stderr, "train_lm: {}\n", failure_);
+    fmt::print(stderr, "train_lm: {}\n", lm::printable(failure_));
   }
   ProcessGroup::shutdown();  // after the message: the launcher may kill this process as soon as another one ends
   throw lm::Silent();

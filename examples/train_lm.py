@@ -13,6 +13,7 @@ from glade import distributed, nn, optim
 from lm import program
 from lm.data import Data
 from lm.log import CSVLog, MemoryLog, TensorBoardLog
+from lm.model import model_of
 from lm.options import AUTO, CPU_DEFAULTS, CUDA_DEFAULTS, choose_run, parse_options
 from lm.program import ProgramError, Silent, UsageError
 from lm.run_settings import RunSettings
@@ -67,6 +68,14 @@ def configure(options, defaults, vocab_size, resumed):
     return config
 
 
+def resumed_model(resumed):
+    if "default" not in resumed.random or "position" not in resumed.data:
+        raise ProgramError(f"{resumed.path}: not written by train_lm: it has no random state or no position in the data")
+    model = model_of(resumed)
+    glade.default_generator().state = resumed.random["default"]
+    return model
+
+
 def divide(world, run, options):
     """The groups of this process: neighbours, which share the tokens of each sequence, and those that share the batch's sequences."""
     neighbours, given = options.sequence_parallel, options.data_parallel
@@ -105,11 +114,10 @@ class Training:
         self.loader = glade.data.Loader(self.data.tokens, run.batch, run.seq_len, **how, **shares)
         is_first = self.world.rank == 0
         glade.manual_seed(run.seed)
-        self.model = nn.models.from_config(configure(options, defaults, self.data.tokens.vocab_size, resumed)).to(self.device)
+        config = configure(options, defaults, self.data.tokens.vocab_size, resumed)
+        self.model = (resumed_model(resumed) if resumed else nn.models.from_config(config)).to(self.device)
         self.model.model.recompute = options.recompute
         self.model.set_sequence_group(neighbours)
-        if resumed:
-            self.restore_model(resumed)
         self.parallel = distributed.DataParallel(self.model, shard=options.shard, reduce_dtype=options.reduce_dtype)
         self.saver = stack.enter_context(distributed.Saver(self.parallel, options.save, keep=options.keep)) if options.save else None
         groups = optim.decay_matrices(self.model.named_parameters(), run.weight_decay)
@@ -147,14 +155,8 @@ class Training:
             return by_steps
         return lambda step: by_steps(step if step < warmup else warmup + int(self.done() * (steps - warmup)))
 
-    def restore_model(self, resumed):
-        """The weights, before they are divided."""
-        if "default" not in resumed.random or "position" not in resumed.data:
-            raise ProgramError(f"{resumed.path}: not written by train_lm: it has no random state or no position in the data")
-        resumed.restore(self.model)
-
     def resume(self, resumed):
-        """The rest."""
+        """All but the weights."""
         self.parallel.restore(resumed, self.optimizer, self.scheduler)
         self.loader.load_state_dict(resumed.data)
         scale = {name.removeprefix(LOSS_SCALE): x for name, x in resumed.data.items() if name.startswith(LOSS_SCALE)}

@@ -187,6 +187,12 @@ void CheckpointFile::verify() const {
   file_.verify(names);
 }
 
+TensorInfos CheckpointFile::model_infos() const {
+  TensorInfos infos;
+  for (const auto& [name, entry] : file_.select("model")) infos.emplace(name, TensorInfo{entry->dtype, entry->shape});
+  return infos;
+}
+
 void CheckpointFile::restore(Module& model, optim::Optimizer* optimizer, optim::LRScheduler* scheduler) const {
   struct Part {
     const char* group;

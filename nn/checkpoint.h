@@ -58,6 +58,8 @@ class CheckpointFile {
   /// The file, for single tensors and parts of the model: file().load("model", options).
   const HDF5File& file() const { return file_; }
 
+  /// The dtype and shape of each tensor of the model.
+  TensorInfos model_infos() const;
   /// Reads the file and checks all checksums.
   void verify() const;
   /// Copies the values into a model and, where given, the optimizer and the schedule, with at most one tensor in memory

@@ -97,7 +97,7 @@ void check_file_names(const CLI::App& app) {
 
 int report(const CLI::App& app, const char* message, int exit_code) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), message);
+  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), printable(message).c_str());
   return exit_code;
 }
 

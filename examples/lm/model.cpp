@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lm/program.h"
+
 namespace lm {
 
 using namespace glade;
@@ -21,9 +23,7 @@ std::unique_ptr<CausalLM> from_checkpoint(const nn::CheckpointFile& file, const 
     if (fields.is_object()) fields["dtype"] = *dtype;
     config = fields.is_object() ? dump_json(fields) : config;
   }
-  nn::TensorInfos tensors;
-  for (const auto& [name, entry] : file.file().select("model")) tensors.emplace(name, nn::TensorInfo{entry->dtype, entry->shape});
-  auto model = nn::models::make_causal_lm(config, tensors);
+  auto model = nn::models::make_causal_lm(config, file.model_infos());
   file.restore(*model);
   return model;
 }
@@ -71,7 +71,9 @@ std::vector<std::int64_t> stop_tokens(const CausalLM& model) {
 
 nn::CheckpointFile open_checkpoint(const std::string& path) {
   if (!nn::numbered_checkpoints(path).empty()) {
-    const auto warn = [](const std::string& error) { fmt::print(stderr, "passing over a damaged checkpoint: {}\n", error); };
+    const auto warn = [](const std::string& error) {
+      fmt::print(stderr, "passing over a damaged checkpoint: {}\n", printable(error));
+    };
     if (auto newest = nn::open_newest_checkpoint(path, warn)) return std::move(*newest);
   }
   return nn::CheckpointFile(path);

@@ -30,16 +30,21 @@ def find_model(path):
     return path if path.is_dir() else glade.CheckpointFile(path)
 
 
+def model_of(checkpoint, dtype=None):
+    """The model in an open checkpoint. CheckpointError where its configuration is none, or does not fit its tensors."""
+    try:
+        return models.from_checkpoint(checkpoint, dtype=dtype)
+    except glade.ValueError as error:
+        raise glade.CheckpointError(f"{checkpoint.path}: {error}") from None
+
+
 def load_model(options):
     """The model of the options of add_model_options, in evaluation mode, and the folder it is from, or None."""
     found = find_model(options.checkpoint)
     if isinstance(found, Path):
         return models.GLAForCausalLM.from_pretrained(found, device=options.device, dtype=options.dtype).eval(), found
     device = glade.Device(options.device)
-    try:
-        return models.from_checkpoint(found.load(), dtype=options.dtype).to(device).eval(), None
-    except glade.ValueError as error:  # of the model's configuration
-        raise glade.CheckpointError(f"{options.checkpoint}: {error}") from None
+    return model_of(found, options.dtype).to(device).eval(), None
 
 
 def stop_tokens(model):

@@ -32,6 +32,18 @@ std::string temporary_of(const std::string& output) {
 
 }  // namespace
 
+std::string printable(const std::string& text, const std::string& keep) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool is_c1 = c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;  // U+0080 to U+009F
+    if (is_c1) ++i;
+    const bool is_control = is_c1 || c < ' ' || c == 0x7f;
+    result += is_control && keep.find(text[i]) == std::string::npos ? '?' : text[i];
+  }
+  return result;
+}
+
 void write_text(std::FILE* stream, const std::string& text) {
   std::fputs(text.c_str(), stream);
   if (std::fflush(stream) != 0 && stream == stdout) output_error = errno;

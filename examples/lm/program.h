@@ -16,6 +16,8 @@ struct UsageError : std::runtime_error {
 /// Ends a program with exit code 1 and no message: another process gives it.
 struct Silent {};
 
+/// The text with ? for control characters, which a terminal obeys and files may have in names and texts, but for those to keep.
+std::string printable(const std::string& text, const std::string& keep = "");
 /// Writes text to a stream at once. What cannot be written is lost, and flush_output() says so at the end: a terminal that is
 /// gone or a disk that is full must not end a program before it saves.
 void write_text(std::FILE* stream, const std::string& text);

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import unicodedata
 import warnings
 from pathlib import Path
 
@@ -49,11 +50,16 @@ def add_option(parser, name, text, default=None, *, shown=None, **how):
     parser.add_argument(name, default=default, help=text.replace("%", "%%"), **how)
 
 
+def printable(text, keep=""):
+    """The text with ? for control characters, which a terminal obeys and files may have in names and texts, but for those to keep."""
+    return "".join("?" if unicodedata.category(c) == "Cc" and c not in keep else c for c in text)
+
+
 def print_error(error):
     """One line for an exception or a message."""
     if isinstance(error, OSError):
         error = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
-    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr, flush=True)
+    print(f"{os.path.basename(sys.argv[0])}: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
 def run(main):

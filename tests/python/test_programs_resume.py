@@ -1,6 +1,7 @@
 """train_lm goes on with what a run was made with, in both languages, and saves whatever happens to its terminal or the disk."""
 
 import csv
+import json
 import os
 import pty
 import re
@@ -146,6 +147,14 @@ def test_another_run_is_refused_by_name(folder):
     theirs = refused([*cpp("train_lm"), "--data", "other.txt", "--device", "cpu", "--resume", "model.h5"], folder)
     assert theirs[1] == line.replace("train_lm.py", "train_lm")
     assert (folder / "model.h5").read_bytes() == before
+
+
+def test_sizes_beyond_the_checkpoint_are_refused_before_the_model_is_made(folder):
+    model = glade.load(folder / "model.h5")
+    glade.save(model.model, folder / "large.h5", config=json.dumps({**model.config, "hidden_size": 2**24}), data=model.data)
+    for program in (python, cpp):
+        code, line = refused([*program("train_lm"), *RESUME, "large.h5"], folder)
+        assert code == 1 and line.endswith(": large.h5: model.embeddings.weight is [256, 32], but the config says [256, 16777216]")
 
 
 def test_another_schedule_is_a_warning(folder):

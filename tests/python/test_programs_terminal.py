@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+import glade
 from glade.progress import Progress
-from programs import call, cpp, open_terminal, python, read_terminal, run_in_terminal, screen
+from programs import call, cpp, open_terminal, python, read_terminal, refused, run_in_terminal, screen
 
 TRAIN = "--data text.txt --hidden 32 --layers 2 --heads 2 --seq-len 32 --batch 4 --steps 6 --eval-every 3 --device cpu".split()
 RECALL = "--models gla --pairs 1 --seq-len 8 --hidden 32 --steps 10 --device cpu".split()
@@ -69,6 +70,16 @@ def test_wide_characters_and_names_that_move_the_cursor():
     assert line == "[####.....]  " + "語" * 13
     (line,) = re.findall(r"\x1b\[K(\[.+)\r", draw(40, (0.5, "a\n\x1b[2Jb")))
     assert line == "[############............]  a??[2Jb"
+
+
+def test_generated_text_does_not_move_the_cursor(folder):
+    glade.save(glade.nn.models.GLAForCausalLM(hidden_size=32, num_hidden_layers=1, num_heads=2), folder / "model.h5")
+    options = ["--checkpoint", "model.h5", "--device", "cpu", "--tokens", "0", "--prompt", "a\x1b[2Jb\x9bc\n\td"]
+    for program in (cpp, python):
+        assert run_in_terminal([*program("generate"), *options], folder, 80) == "a?[2Jb?c\r\n\td\r\n"
+        assert call([*program("generate"), *options], folder) == "a\x1b[2Jb\x9bc\n\td\n"  # elsewhere as it is
+        line = refused([*program("generate"), *options[2:], "--checkpoint", "x\x1b[2J.h5"], folder)[1]
+        assert "x?[2J.h5" in line
 
 
 def test_tiny_terminals():

@@ -2,7 +2,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
-from glade._glade import Tensor
+from glade._glade import CheckpointFile, Tensor
 from glade._glade._distributed import ProcessGroup
 from glade._glade._nn import AttentionState, Module
 from glade.typing import DeviceLike, DTypeLike
@@ -47,6 +47,7 @@ class GLAForCausalLM(CausalLM):
 class LightningForCausalLM(CausalLM):
     def __init__(self, **kwargs: Any) -> None: ...
 def find_pretrained(name: os.PathLike[str] | str | bytes) -> str: ...
+def from_checkpoint_file(config: str, file: CheckpointFile) -> CausalLM: ...
 @overload
 def from_json(config: str) -> CausalLM: ...
 @overload

@@ -11,7 +11,7 @@
 import json
 from typing import Any
 
-from glade._glade import Checkpoint, DType
+from glade._glade import Checkpoint, CheckpointFile, DType
 from glade._glade._models import (
     AttentionStates,
     Block,
@@ -21,6 +21,7 @@ from glade._glade._models import (
     GLAForCausalLM,
     LightningForCausalLM,
     find_pretrained,
+    from_checkpoint_file as _from_checkpoint_file,
     from_json as _from_json,
 )
 
@@ -43,12 +44,14 @@ def from_config(config: dict[str, Any]) -> CausalLM:
     return _from_json(json.dumps(config))
 
 
-def from_checkpoint(checkpoint: Checkpoint, *, dtype: DType | str | None = None) -> CausalLM:
-    """The model in a checkpoint of a language model, as glade.load gives it, with its values. dtype is that of activations, by
-    default the checkpoint's. ValueError where config and values do not fit."""
+def from_checkpoint(checkpoint: Checkpoint | CheckpointFile, *, dtype: DType | str | None = None) -> CausalLM:
+    """The model in a checkpoint of a language model, as glade.load gives it, with its values; of a glade.CheckpointFile nothing else is
+    read. dtype is that of activations, by default the checkpoint's. ValueError where config and values do not fit."""
     config = checkpoint.config
     if dtype is not None:
         config["dtype"] = dtype if isinstance(dtype, str) else dtype.name
+    if isinstance(checkpoint, CheckpointFile):
+        return _from_checkpoint_file(json.dumps(config), checkpoint)
     model = _from_json(json.dumps(config), checkpoint.model)
     model.load_state_dict(checkpoint.model)
     return model
