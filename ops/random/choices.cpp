@@ -1,4 +1,5 @@
 // Random integers, made of uniform numbers in float64.
+#include <bit>
 #include <limits>
 
 #include <glade/autograd/grad_mode.h>
@@ -6,6 +7,7 @@
 #include <glade/core/format.h>
 #include <glade/core/scalar_range.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/index/index.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/random/random_kernels.h>
 #include <glade/ops/reduce/reduce.h>
@@ -26,6 +28,21 @@ void check_weights(const Tensor& weights, std::int64_t needed) {
   const auto least = min(counts).item<std::int64_t>();
   if (least < 0) fail<ValueError>("multinomial: a weight is negative or not finite");
   if (least < needed) fail<ValueError>("multinomial: a row has fewer positive weights than the {} that are drawn", needed);
+}
+
+/// How many of a row's rising bounds [rows, n] are at most each of `values` [rows, m].
+Tensor count_reached(const Tensor& bounds, const Tensor& values) {
+  constexpr std::int64_t kFewComparisons = 1 << 22;  // which are faster all at once
+  const std::int64_t n = bounds.size(1);
+  if (values.numel() <= kFewComparisons / std::max<std::int64_t>(n, 1))
+    return sum(le(unsqueeze(bounds, 1), unsqueeze(values, 2)), {2});
+  Tensor count = zeros(values.shape(), {DType::int64, values.device()});
+  for (auto step = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n))); step > 0; step /= 2) {
+    const Tensor next = count + step;
+    const Tensor reached = le(gather(bounds, 1, clamp(next - 1, std::nullopt, n - 1)), values) & le(next, n);
+    count = where(reached, next, count);
+  }
+  return count;
 }
 
 }  // namespace
@@ -74,7 +91,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t samples, bool replacement
   const Tensor at = uniform({rows, samples}, 0, 1, options, generator) * total;
   // The first position whose bound lies above; rounding cannot lead past the last positive weight.
   const Tensor last = argmax(arange(1, n + 1, 1, {DType::int64, p.device()}) * to(gt(p, 0), DType::int64), 1, true);
-  return minimum(sum(le(unsqueeze(bounds, 1), unsqueeze(at, 2)), {2}), last);
+  return minimum(count_reached(bounds, at), last);
 }
 
 }  // namespace glade

@@ -91,6 +91,18 @@ TEST_P(Choices, DrawsInProportionToTheWeights) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(integers(sort(multinomial(weights, 3, false, generator)).values), (Integers{0, 2, 3}));
 }
 
+// In memory for the samples, not for the samples times the weights, which would be 140 GB here.
+TEST_P(Choices, ManySamplesBeginAsFewDo) {
+  const std::int64_t n = 70000;
+  const Tensor position = arange(0, n, 1, {DType::float64, device()});
+  const Tensor weights = where(eq(remainder(position, 3), 0), zeros_like(position), square(sin(position)));
+  Generator few(5), many(5);
+  const Tensor x = multinomial(weights, 2000000, true, many);
+  EXPECT_EQ(integers(slice(x, 0, 0, 50)), integers(multinomial(weights, 50, true, few)));
+  EXPECT_EQ(sum(eq(remainder(x, 3), 0)).item<double>(), 0);
+  EXPECT_NEAR(mean(to_data(x, DType::float64)).item<double>(), 35000, 100);
+}
+
 TEST_P(Choices, EveryDeviceDrawsTheSamePositions) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 2}, {40, 1001}, {3, 70000}, {2, 262145}})
     for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16, DType::int64, DType::boolean}) {
