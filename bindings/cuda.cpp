@@ -91,12 +91,7 @@ void bind_cuda(py::module_& module) {
       .def_property_readonly("is_captured", &cuda::Graph::is_captured, "Whether there is something to replay.")
       .def("replay", &cuda::Graph::replay, Unlocked(),
            "Queues the recorded work on this thread's current stream. CudaError for an empty graph.");
-  py::class_<GraphedFunction>(
-      devices, "GraphedFunction",
-      "Calls a function from a list of tensors to a list of tensors, a training step for instance, as a graph: the second time "
-      "with the same shapes and dtypes it is captured, and from then on replayed; on the CPU it is just called. See Graph for "
-      "what "
-      "can be captured.")
+  py::class_<GraphedFunction>(devices, "GraphedFunction", "The part of cuda.GraphedFunction in C++.")
       .def(py::init<Device, std::function<Tensors(const Tensors&)>>(), arg("device"), arg("function"))
       .def("__call__", &GraphedFunction::operator(), arg("arguments"), Unlocked(),
            "The function's results, as tensors that later calls leave alone. The arguments are copied to the device.")

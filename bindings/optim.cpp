@@ -261,12 +261,7 @@ void bind_optim(py::module_& module) {
                  arg("final_factor") = 4e-6,
                  "A schedule that rises along half a cosine from initial_factor to 1 over the share `warmup` of the `total` "
                  "steps, then falls to final_factor (arXiv 1708.07120). ValueError for numbers out of range.");
-  py::class_<LRScheduler>(
-      optimizers, "LRScheduler",
-      "Sets an optimizer's learning rates to their initial ones times schedule(step): at once for step 0, "
-      "and after every optimizer "
-      "step by step(). A schedule is any function from the step, counted from 0, to a factor. ValueError for a factor that "
-      "is negative or not finite.")
+  py::class_<LRScheduler>(optimizers, "LRScheduler", "The part of optim.LRScheduler in C++.")
       .def(py::init<Optimizer&, LRSchedule>(), arg("optimizer"), arg("schedule"), py::keep_alive<1, 2>())
       .def("__repr__",
            [](const py::object& self) {

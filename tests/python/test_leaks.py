@@ -7,6 +7,9 @@ import concurrent.futures
 import gc
 import multiprocessing
 import resource
+import weakref
+
+import pytest
 
 import glade
 from glade import nn, optim
@@ -85,3 +88,33 @@ def test_constant_memory_over_10000_steps():
 
 def test_errors_leak_nothing():
     assert in_new_process(bytes_that_5000_errors_leave) < 2**20
+
+
+class Owner:
+    """Has an object that calls a function of its own, as a class for training may."""
+
+    def __init__(self, make):
+        self.part = make(self)
+
+    def factor(self, step):
+        return 1.0
+
+    def work(self, tensors):
+        return tensors
+
+
+@pytest.mark.parametrize("make", [
+    lambda owner: optim.LRScheduler(optim.SGD([nn.Parameter(glade.ones(1))]), owner.factor),
+    lambda owner: optim.lr_scheduler.LambdaLR(optim.SGD([nn.Parameter(glade.ones(1))]), lambda step: owner.factor(step)),
+    lambda owner: glade.cuda.GraphedFunction("cpu", owner.work),
+], ids=["LRScheduler", "LambdaLR", "GraphedFunction"])  # fmt: skip
+def test_functions_that_refer_to_their_owner_are_freed(make):
+    owner = Owner(make)
+    if isinstance(owner.part, optim.LRScheduler):
+        owner.part.step()
+    else:
+        assert owner.part([glade.ones(1)])[0].item() == 1
+    known = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert known() is None

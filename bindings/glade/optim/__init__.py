@@ -23,7 +23,6 @@ from glade._glade._optim import (
     Adam,
     AdamW,
     LossScaler,
-    LRScheduler,
     Optimizer,
     ParameterGroup,
     clip_grad_norm_,
@@ -37,6 +36,7 @@ from glade._glade._optim import (
 
 from glade._missing import for_module as _for_module
 from glade.optim import lr_scheduler
+from glade.optim.lr_scheduler import LRScheduler
 
 if not _TYPE_CHECKING:  # type checkers know which names there are
     __getattr__ = _for_module("glade.optim")

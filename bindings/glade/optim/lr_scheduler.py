@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from glade._glade import ValueError as _ValueError
-from glade._glade._optim import LRScheduler, Optimizer, cosine_lr, one_cycle_lr, step_lr
+from glade._glade._optim import LRScheduler as _LRScheduler, Optimizer, cosine_lr, one_cycle_lr, step_lr
+from glade._held import held_by as _held_by
 from glade._missing import for_module as _for_module
 
 __all__ = ["CosineAnnealingLR", "LRScheduler", "LambdaLR", "OneCycleLR", "StepLR"]
@@ -23,6 +24,15 @@ __all__ = ["CosineAnnealingLR", "LRScheduler", "LambdaLR", "OneCycleLR", "StepLR
 
 if not _TYPE_CHECKING:  # type checkers know which names there are
     __getattr__ = _for_module("glade.optim.lr_scheduler")
+
+
+class LRScheduler(_LRScheduler):
+    """Sets an optimizer's learning rates to their initial ones times schedule(step): at once for step 0, and after every optimizer step
+    by step(). A schedule is any function from the step, counted from 0, to a factor. ValueError for a factor that is negative or not
+    finite."""
+
+    def __init__(self, optimizer: Optimizer, schedule: Callable[[int], float]) -> None:
+        super().__init__(optimizer, _held_by(self, schedule))
 
 
 class LambdaLR(LRScheduler):
