@@ -512,10 +512,9 @@ struct Consumer : State<C> {
     const float2 half_decay = *reinterpret_cast<const float2*>(&stage.vectors.half_decay[tile * kTile + 2 * lane()]),
                  shift = one ? float2{} : make_float2(sign * log2_approx(half_decay.x), sign * log2_approx(half_decay.y));
     auto apply = [&]<bool kFromEnd>(std::bool_constant<kFromEnd>, int first, float2 exponent) {
-      factors.template apply<kTile / 2, 4, kResults, false, kFromEnd>(
-          stage, tile, lane(), first, exponent, [&](int t, int i) {
-            return one ? float2{} : factors.template gate<kFloatGates>(first + t, i, tile, lane(), stage, stage.vectors.step);
-          });
+      factors.template apply<kTile / 2, 4, kResults, false, kFromEnd>(stage, tile, lane(), first, exponent, [&](int t, int i) {
+        return one ? float2{} : factors.template gate<kFloatGates>(first + t, i, tile, lane(), stage, stage.vectors.step);
+      });
     };
     if (index == 0) apply(std::false_type(), 0, make_float2(-shift.x, -shift.y));
     else apply(std::true_type(), kTile / 2, shift);

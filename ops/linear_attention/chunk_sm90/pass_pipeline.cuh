@@ -171,8 +171,8 @@ struct Variant {
                                    : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
                                    : kGates == Gates::outer ? 2
                                                             : 1;
-  /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers would
-  /// not keep up.
+  /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers
+  /// would not keep up.
   static constexpr bool kConsumersApplyGates = kConsumersScore && kConsumers == 2 && kTiles == 4;
   /// Each producer warp applies the gates to kGroupTokens tokens of one gated tile; a lane has two channels.
   static constexpr int kTokenGroups = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles,
