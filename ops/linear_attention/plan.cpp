@@ -192,6 +192,29 @@ Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config,
   return config.algorithm == Algorithm::automatic ? pick_algorithm(p, backward) : config.algorithm;
 }
 
+namespace {
+
+/// Whether the chunk kernels for mma.sync are faster than the recurrent ones, in sequences of at least 64 tokens. All measured
+/// (docs/notes/2026-11-26-errors-beside-fla.md). The former take tiles of 64 x 64 channels, empty or not, and longer with per-channel
+/// gates and in float32. The latter need heads, round 129 to 256 key channels up to 256, and are slow with more.
+bool mma_pays(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kLargeState = 256 * 256, kMostRecurrentKeys = 256, kTile = kChunkTokens * kChunkTokens;
+  const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
+  if (size >= kLargeState) return true;
+  const bool fills_tiles = states == 1 || states * kTile < 3 * size, fills_rows = p.K <= 128 || p.K > 192;
+  if (p.dtype != DType::float32) {
+    if (!p.gk) return true;
+    if (p.K > kMostRecurrentKeys) return p.V > 16 || (backward && heads < 128);
+    return backward && states * heads >= 64;
+  }
+  if (p.gk) return backward && (!fills_rows || (fills_tiles && heads < (size >= 128 * 128 ? 64 : 128)));
+  if (p.K > kMostRecurrentKeys) return true;
+  if (backward) return fills_tiles || heads < 64;
+  return !fills_rows || (states > 1 ? heads < 12 : heads < 100 || size < 1024);
+}
+
+}  // namespace
+
 Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   if (chunk_obstacle(p, backward)) return Algorithm::recurrent;
   // Measured: on the CPU single steps are as fast while a head's state is small.
@@ -207,11 +230,8 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
     // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
     // of a state scan and an intra-chunk kernel, if heads are small.
     pays = p.length >= (heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);
-  } else if (size < 65536 && p.gk) {
-    // Per-channel gates are expensive in the mma kernels, above all forward; the recurrent form spreads them over more of the
-    // GPU.
-    const bool few = tiles(p.K) * tiles(p.V) * heads < 64;
-    pays = pays && backward && (p.dtype == DType::float32 || !few);
+  } else {
+    pays = pays && mma_pays(p, backward);
   }
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
