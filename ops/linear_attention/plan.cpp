@@ -195,8 +195,8 @@ Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config,
 namespace {
 
 /// Whether the chunk kernels for mma.sync are faster than the recurrent ones, in sequences of at least 64 tokens. All measured
-/// (docs/notes/2026-11-26-errors-beside-fla.md). The former take tiles of 64 x 64 channels, empty or not, and longer with per-channel
-/// gates and in float32. The latter need heads, round 129 to 256 key channels up to 256, and are slow with more.
+/// (docs/notes/2026-11-26-errors-beside-fla.md). The former take tiles of 64 x 64 channels, empty or not, and longer with
+/// per-channel gates and in float32. The latter need heads, round 129 to 256 key channels up to 256, and are slow with more.
 bool mma_pays(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kLargeState = 256 * 256, kMostRecurrentKeys = 256, kTile = kChunkTokens * kChunkTokens;
   const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
@@ -210,7 +210,7 @@ bool mma_pays(const AttentionProblem& p, bool backward) {
   if (p.gk) return backward && (!fills_rows || (fills_tiles && heads < (size >= 128 * 128 ? 64 : 128)));
   if (p.K > kMostRecurrentKeys) return true;
   if (backward) return fills_tiles || heads < 64;
-  return !fills_rows || (states > 1 ? heads < 12 : heads < 100 || size < 1024);
+  return !fills_rows || (states > 1 ? heads < 10 : heads < 100 || size < 1024);
 }
 
 }  // namespace
