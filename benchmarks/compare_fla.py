@@ -24,6 +24,7 @@ fla refuses to run the backward pass of chunk_simple_gla on Hopper with some ver
 """
 import argparse
 import gc
+import importlib.util
 import json
 import os
 import re
@@ -342,7 +343,7 @@ def main():
     parser.add_argument("--compile", type=int, default=0, metavar="PROCESSES", help="compile fla's kernels first, in so many processes")
     arguments = parser.parse_args()
     deadline, parts = time.monotonic() + arguments.time_limit, arguments.only.split(",")
-    if arguments.compile:
+    if arguments.compile and all(importlib.util.find_spec(name) for name in ("torch", "triton", "fla")):
         compile_all(arguments.compile, parts, arguments.configurations, deadline)
     try:
         if arguments.configurations:
