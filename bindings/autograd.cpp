@@ -136,11 +136,8 @@ void bind_autograd(py::module_& module) {
   def_method(
       "register_hook", register_hook, arg("hook"),
       "Calls hook(gradient) with the tensor's gradient during backward; a tensor that it returns, of the same shape, dtype and "
-      "device, replaces the gradient. "
-      "Returns a key for "
-      "remove_hook, which ends a hook that refers to its own tensor or module: else they keep each other. AutogradError where "
-      "the "
-      "tensor requires no gradient.");
+      "device, replaces the gradient. Returns a key for remove_hook. A hook that refers to its own tensor or module keeps it in "
+      "memory until it is removed. AutogradError where the tensor requires no gradient.");
   def_method(
       "register_post_accumulate_grad_hook", register_post_accumulate_grad_hook, arg("hook"),
       "Calls hook(self) in every backward that adds to .grad, as soon as the last contribution is in, while backward goes on. "

@@ -79,7 +79,7 @@ Tensor tensor_over(const std::shared_ptr<Py_buffer>& view, DType dtype) {
   }
   if (shape.numel() == 0) return empty(shape, {dtype, kCPU});
   const Tensor x = Tensor::from_blob(view->buf, {span}, {dtype, kCPU}, [view] {});
-  x.storage()->lend();  // for good: the array's owner writes to it when it likes
+  x.storage()->lend();  // never taken back: the array's owner may write to it at any time
   return x.as_strided(shape, strides, 0);
 }
 

@@ -164,7 +164,7 @@ Tensor borrow(Managed* managed) {
     if (managed->deleter != nullptr && Py_IsInitialized()) managed->deleter(managed);
   };
   const Tensor x = Tensor::from_blob(data, {span}, options, std::move(release));
-  x.storage()->lend();  // for good: the array's owner writes to it when it likes
+  x.storage()->lend();  // never taken back: the array's owner may write to it at any time
   return x.as_strided(shape, strides, 0);
 }
 

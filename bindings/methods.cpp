@@ -18,7 +18,7 @@ py::object numpy(const Tensor& x) {
   if (x.is_cuda()) throw DeviceError("numpy: the tensor is on " + x.device().name() + "; take x.cpu() first");
   if (x.requires_grad()) throw AutogradError("numpy: the tensor requires a gradient; take x.detach() first");
   if (x.dtype() == DType::bfloat16) {
-    x.storage()->lend();  // for good: nobody says when the array is gone
+    x.storage()->lend();  // never taken back: nothing reports when the array is freed
     return py::module_::import("glade._numpy").attr("bfloat16_array")(x);
   }
   return py::module_::import("numpy").attr("asarray")(x);

@@ -274,14 +274,15 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& indices, const
   return add_at("index_add", x, at.d, at.positions, source, true);
 }
 
-namespace {
+Tensor detail::row_major_apart(const Tensor& x, const Tensor& read) {
+  return share_memory(x, read) ? clone(read) : contiguous_data(read);
+}
 
-/// A row-major tensor that can be read while x is written.
-Tensor apart_from(const Tensor& x, const Tensor& read) { return share_memory(x, read) ? clone(read) : contiguous_data(read); }
+namespace {
 
 /// Writes source, or adds it, where the positions say: with `slices` a slice for each of them, else an element.
 void change_at(const Tensor& x, const Places& at, const Tensor& source, bool slices, bool adds) {
-  const Tensor values = apart_from(x, source.detach()), positions = apart_from(x, at.positions);
+  const Tensor values = detail::row_major_apart(x, source.detach()), positions = detail::row_major_apart(x, at.positions);
   if (values.numel() == 0) return;
   detail::change_row_major(leading(x.detach(), source.shape(), at.d), [&](const Tensor& reached) {
     const IndexGeometry geometry = geometry_along(reached.shape(), at.d, source.shape()[at.d], slices);

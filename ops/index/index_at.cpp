@@ -115,8 +115,7 @@ const Tensor& index_put_(const Tensor& x, std::int64_t dim, const Tensors& indic
     positions = empty(r.at, {DType::int64, x.device()});
     GLADE_DISPATCH_CUDA(positions_together, positions, r.indices, r.sizes);
   }
-  const Tensor whole = expand(source.detach(), r.shape);
-  const Tensor values = share_memory(x, source) ? clone(whole) : contiguous_data(whole);
+  const Tensor values = detail::row_major_apart(x, expand(source.detach(), r.shape));
   detail::change_row_major(
       x.detach(), [&](const Tensor& y) { GLADE_DISPATCH(x.device(), put, y, values, positions, r.geometry(x.shape())); });
   return x;

@@ -16,6 +16,8 @@ namespace detail {
 Tensor select_rows(const Tensor& x, int d, const Tensor& positions);
 /// The derivative of select_rows: zeros of `shape` with the slices of x added at the positions along d.
 Tensor add_rows(const Tensor& x, const Shape& shape, int d, const Tensor& positions);
+/// `read` row-major, and in memory of its own where it shares x's, which is to be written.
+Tensor row_major_apart(const Tensor& x, const Tensor& read);
 /// Calls change(y), which changes y in place, for x itself where it is row-major, else for a copy that is written back.
 template <class F>
 void change_row_major(const Tensor& x, const F& change) {

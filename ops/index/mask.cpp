@@ -80,8 +80,7 @@ const Tensor& masked_assign_(const Tensor& x, const Tensor& mask, const Tensor& 
     fail<ShapeError>("masked_assign_: a source of shape {} does not broadcast to the {} elements at which the mask holds",
                      source.shape(), chosen.count);
   if (chosen.count == 0) return x;
-  Tensor values = contiguous_data(to_data(source.detach(), x.dtype()));
-  if (share_memory(x, values)) values = clone(values);
+  const Tensor values = detail::row_major_apart(x, to_data(source.detach(), x.dtype()));
   if (!x.is_cpu() && chosen.holds.storage() == x.storage()) chosen.holds = clone(chosen.holds);
   detail::change_row_major(x.detach(), [&](const Tensor& target) {
     if (x.is_cpu()) cpu::put(target, values, places, {1, x.numel(), chosen.count, 1, true});

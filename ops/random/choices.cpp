@@ -32,7 +32,7 @@ void check_weights(const Tensor& weights, std::int64_t needed) {
 
 /// How many of a row's rising bounds [rows, n] are at most each of `values` [rows, m].
 Tensor count_reached(const Tensor& bounds, const Tensor& values) {
-  constexpr std::int64_t kFewComparisons = 1 << 22;  // which are faster all at once
+  constexpr std::int64_t kFewComparisons = 1 << 22;  // so many are faster all at once
   const std::int64_t n = bounds.size(1);
   if (values.numel() <= kFewComparisons / std::max<std::int64_t>(n, 1))
     return sum(le(unsqueeze(bounds, 1), unsqueeze(values, 2)), {2});

@@ -62,7 +62,7 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   check_dims("norm", x, dims);
   if (p == 2) return euclidean_norm(x, dims, keepdim);
   if (p == 0) return sum(to(ne(x, 0), x.dtype()), dims, keepdim);
-  if (dtype_size(x.dtype()) == 2 && p != 1 && !std::isinf(p))  // whose powers would overflow
+  if (dtype_size(x.dtype()) == 2 && p != 1 && !std::isinf(p))  // its powers would overflow
     return to(norm(to(x, DType::float32), p, dims, keepdim), x.dtype());
   const Tensor magnitude = abs(x);
   if (p == 1) return sum(magnitude, dims, keepdim);

@@ -67,7 +67,7 @@ class ForwardTask {
       simd_.transpose(chunk_.count, K_, k[0], k.row(), keys_[0], keys_.row());
       chunk_.scores(q, keys_, r_.K, scores_);
       compute_outputs(Chunk<T>::kStrip);
-      // What is not finite among the values is not in the last row either, which has something of all of them.
+      // A value that is not finite makes the last row not finite too, as that depends on all values.
       if (!all_finite(V_, out_[chunk_.count - 1])) compute_outputs(1);
     }
     if (chunk_.shared) {
