@@ -75,7 +75,7 @@ CLI::Validator number_check(bool (*is_right)(double), const char* expected, cons
 
 /// Rewrites numbers: CLI11 alone would read "010" as octal.
 template <class T>
-CLI::Validator whole_number(T lowest, T highest, const char* expected) {
+CLI::Validator whole_number(T lowest, T highest, const std::string& expected) {
   const auto read = [=](std::string& text) {
     T value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -117,6 +117,10 @@ CLI::Validator positive_integer() {
 
 CLI::Validator count() {
   return whole_number<std::int64_t>(0, std::numeric_limits<std::int64_t>::max(), "a whole number of at least 0");
+}
+
+CLI::Validator count_up_to(std::int64_t most) {
+  return whole_number<std::int64_t>(0, most, "a whole number from 0 to " + std::to_string(most));
 }
 
 CLI::Validator seed() {

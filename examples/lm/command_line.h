@@ -12,9 +12,10 @@ namespace lm {
 CLI::Validator positive_number();
 CLI::Validator non_negative_number();
 /// For transform(), as CLI11 alone reads octal numbers, and makes some other number of one that is too large: of options for
-/// sizes, a whole number of at least 1; for counts, of at least 0; for a std::uint64_t.
+/// sizes, a whole number of at least 1; for counts, of at least 0 (and at most `most`); for a std::uint64_t.
 CLI::Validator positive_integer();
 CLI::Validator count();
+CLI::Validator count_up_to(std::int64_t most);
 CLI::Validator seed();
 
 /// Parses the command line and runs `body`, whose result is the exit code. Options that CLI11 or, by a ValueError, glade

@@ -97,8 +97,7 @@ void add_options(CLI::App& app, Options& o) {
       ->default_str("all that there are");
   app.add_option("--shard", o.shard,
                  "What all processes divide among them: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too")
-      ->transform(count())
-      ->check(CLI::Range(0, 3))
+      ->transform(count_up_to(3))
       ->capture_default_str();
   app.add_option("--reduce-dtype", o.reduce_dtype, "Type in which processes exchange gradients; bfloat16 halves the bytes")
       ->check(CLI::IsMember({"float32", "bfloat16"}))

@@ -342,7 +342,7 @@ TEST_F(LanguageModel, RefusesBadInput) {
            {run + "--warmup 0x10", 2, "--warmup: 0x10, expected a whole number of at least 0"},
            {run + "--eval-every 18446744073709551616", 2, "--eval-every: 18446744073709551616, expected a whole number"},
            {run + "--keep 1.5 --save m.h5", 2, "--keep: 1.5, expected a whole number of at least 0"},
-           {run + "--shard 010", 2, "--shard: Value 10 not in range"},
+           {run + "--shard 010", 2, "--shard: 010, expected a whole number from 0 to 3"},
            {run + "--save ''", 2, "--save: an empty file name"},
            {run + "--save m.h5 --log ./m.h5", 2, "--log ./m.h5: that is the file of --save"},
            {run + "--save m.h5 --log m.h5.tmp", 2,
