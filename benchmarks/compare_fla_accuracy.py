@@ -4,9 +4,9 @@
 
 Prints, for every form, gate, dtype, strength of gates and shape, the root-mean-square error relative to the recurrence in
 float64 of the output and of each gradient, glade's beside fla's (fused_recurrent_*, chunk_*), and whether glade's are good:
-below 5e-3, and no more than fla's in the chunk form, 1.2 times fla's in the recurrent one. Where both round alike, chance makes
-one or the other larger by up to 1.2%, so the chunk form may have 1.02 times fla's. Gates are logsigmoid(normal) / N, as in fla's
-tests, or uniform from -20 to 0.
+below 5e-3, and no more than fla's in the chunk form, 1.2 times fla's in the recurrent one. At the end comes the largest ratio to fla's
+of the chunk form: where both round alike, chance makes either error larger, by up to 1.2%. Gates are logsigmoid(normal) / N, as in
+fla's tests, or uniform from -20 to 0.
 """
 import argparse
 import importlib.util
@@ -18,7 +18,7 @@ import fla_tuning
 import worker_pool
 
 LAYER, LAYERS = 1, 8  # of lightning attention
-LIMITS = {"recurrent": 1.2, "chunk": 1.02}  # of glade's error over fla's
+LIMITS = {"recurrent": 1.2, "chunk": 1.0}  # of glade's error over fla's
 # form, gate, dtype, N, (T, H, K, V)
 CASES = [
     *(("chunk", gate, "bfloat16", normalizer, (512, H, D, D))
@@ -140,7 +140,8 @@ def main():
         worker_pool.Pool(arguments.processes, float("inf"), float("inf"), Comparison).run(range(len(CASES)), keep)
     except worker_pool.NotStarted:
         sys.exit("compare_fla_accuracy.py: a process did not start")
-    print(f"{sum(row['good'] for row in rows.values())} of {len(CASES)} good")
+    ratios = [x["glade"] / x["fla"] for row in rows.values() if row["form"] == "chunk" for x in row["errors"].values()]
+    print(f"{sum(row['good'] for row in rows.values())} of {len(CASES)} good, chunk form at most {max(ratios, default=0):.3f} times fla's")
 
 
 if __name__ == "__main__":
