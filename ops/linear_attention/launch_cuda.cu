@@ -19,7 +19,8 @@ Family family_of(AttentionKernels kernels) {
   switch (kernels) {
     case AttentionKernels::recurrent:
     case AttentionKernels::decode_step:
-    case AttentionKernels::few_tokens: return Family::recurrent;
+    case AttentionKernels::few_tokens:
+    case AttentionKernels::warp_chunks: return Family::recurrent;
     case AttentionKernels::chunk_mma: return Family::chunk_mma;
     case AttentionKernels::sm90_pass:
     case AttentionKernels::sm90_constant_decay:

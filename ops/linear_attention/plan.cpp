@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/plan_rules.h>
@@ -20,7 +21,13 @@ CpuChunkPlan plan_cpu_chunk(const AttentionProblem& p) {
 // ---- recurrent, on CUDA --------------------------------------------------------------------------------------------
 
 /// Tokens: checkpoint intervals are multiples of it, so that a checkpoint is the last position of a tile of the recurrent kernel.
-constexpr std::int64_t kInterval = 32;
+constexpr std::int64_t kInterval = 32, kDefaultInterval = 128;
+
+/// The checkpoint interval of a backward pass of recurrent_cuda.
+std::int64_t checkpoint_interval(const AttentionProblem& p, const AttentionConfig& config) {
+  const std::int64_t wanted = config.checkpoint_interval != 0 ? config.checkpoint_interval : kDefaultInterval;
+  return ceil_div(std::min(wanted, std::max<std::int64_t>(p.length, 1)), kInterval) * kInterval;
+}
 
 /// Whether the kernel for few tokens takes a pass. It keeps one checkpoint for each sequence, so that an interval must hold them.
 bool takes_few_tokens(const AttentionProblem& p, const AttentionConfig& config) {
@@ -41,6 +48,23 @@ RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t i
   return plan;
 }
 
+/// How many segments of a sequence pay.
+struct SegmentRule {
+  std::int64_t idle;    ///< as many as the GPU has room for
+  std::int64_t most;    ///< as many as a sequence has tokens for
+  std::int64_t fewest;  ///< fewer do not pay, as a first pass over the segments costs half of the pass
+  std::int64_t unit;    ///< tokens, of which a segment has a multiple
+};
+/// Splits sequences into segments. Few heads and a long sequence leave most of the GPU idle. The caller may ask for another
+/// number.
+void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule) {
+  const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min(rule.idle, most),
+                     own = found < rule.fewest ? 1 : found, asked = std::min(config.sequence_split, p.length);
+  plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
+  plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), rule.unit) * rule.unit;
+  if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
+}
+
 /// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
 RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
                                       std::int64_t outer) {
@@ -55,16 +79,61 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
   plan.columns = plan.warps * warp_columns;
   plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
 
-  // Few heads and a long sequence leave most of the GPU idle. A first pass over the segments costs half of the pass, so two
-  // segments do not pay, unless the caller asks for them.
-  constexpr std::int64_t kShortest = 256;  // tokens: a multiple of every tile of the kernel
+  constexpr std::int64_t kShortest = 256, kFewest = 3;  // kShortest: tokens, a multiple of every tile of the kernel
   const std::int64_t idle = p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks, 1);
-  const std::int64_t most = std::min<std::int64_t>(p.length / kShortest, kMostBlocks),
-                     own = std::min(idle, most) < 3 ? 1 : std::min(idle, most);
-  const std::int64_t asked = std::min(config.sequence_split, p.length);
-  plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
-  plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), kShortest) * kShortest;
-  if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
+  set_segments(plan, p, config, {idle, p.length / kShortest, kFewest, kShortest});
+  return plan;
+}
+
+// ---- chunk, small heads, sm_80 and later ---------------------------------------------------------------------------
+
+/// Whether the kernel for small heads can compute the outputs, or the gradients too.
+bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kMostChannels = 128;
+  const bool is_16_bit = p.dtype == DType::bfloat16 || p.dtype == DType::float16;
+  return p.device.is_cuda() && is_16_bit && p.gpu.compute_capability >= 80 && std::max(p.K, p.V) <= kMostChannels &&
+         p.K % 2 == 0 && p.V % 2 == 0 && p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
+}
+
+/// Whether that kernel is taken, for both passes or for neither. It is the only one in chunks with gv. Measured beside the others
+/// (benchmarks/results/2026-11-26_h100/small_heads.txt): it pays where heads are so small that they fill the tiles of others
+/// badly, and so many, or so long, that warps have enough to do.
+bool takes_warp_chunks(const AttentionProblem& p) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  if (!supports_warp_chunks(p, wanted.any())) return false;
+  if (p.gv) return true;
+  constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kShort = 32;
+  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
+  const bool many_heads = heads >= kManyHeads, many = many_heads || p.heads * p.all_tokens() >= kManyTokens;
+  if (wanted.any()) {
+    if (wanted.g || wanted.g_gamma)
+      return false;  // their gradients are sums over channels, which other kernels make on their way
+    if (p.length <= kShort) return many_heads && size <= (p.gk || p.g ? 32 : 64);
+    return size <= 16 ? many : size <= 32 && !p.gk && !p.g && (p.g_gamma ? many_heads : many);
+  }
+  if (p.length <= kShort) return 4 * heads >= kManyHeads && size <= 64;
+  if (size <= 16) return many;
+  if (size <= 32) return !p.g && (p.g_gamma ? many_heads : many);
+  return size <= 64 && p.K <= 32 && p.gk && many_heads;
+}
+
+/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
+RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
+                                 std::int64_t outer) {
+  constexpr std::int64_t kWarpChannels = 16, kMostWarps = 4, kShortest = 128,
+                         kUnit = 64;  // kShortest, kUnit: tokens of a segment
+  RecurrentPassPlan plan;
+  plan.inner = inner <= 16 ? 16 : inner <= 32 ? 32 : inner <= 64 ? 64 : 128;
+  plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
+  plan.columns = static_cast<int>(plan.warps * kWarpChannels);
+  plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
+  plan.low_parts = p.gv;  // as exact as the others that take it, which go step by step
+  // Measured: so many warps of a multiprocessor, and from so many segments on.
+  constexpr std::int64_t kLong = 2048;
+  const std::int64_t fewest = p.length >= kLong ? 3 : 4;
+  const std::int64_t warps = (p.gk || p.gv || p.g) && plan.inner < 128 ? 12 : 8;
+  const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
+  set_segments(plan, p, config, {idle, p.length / kShortest, fewest, kUnit});
   return plan;
 }
 
@@ -91,8 +160,8 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool sm90 = backward ? supports_sm90_backward(p) : supports_chunk_sm90(p);
-  return !chunk || config.sequence_split <= 1 || sm90
+  const bool splits = takes_warp_chunks(p) || (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p));
+  return !chunk || config.sequence_split <= 1 || splits
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
 }
@@ -130,6 +199,9 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
     f.kernels = AttentionKernels::cpu_chunk;
     f.cpu_chunk = plan_cpu_chunk(p);
     f.keeps_states = may_keep;
+  } else if (takes_warp_chunks(p)) {
+    f.kernels = AttentionKernels::warp_chunks;
+    f.recurrent = plan_warp_pass(p, config, p.K, p.V);
   } else if (!supports_chunk_sm90(p)) {
     f.kernels = AttentionKernels::chunk_mma;
     f.mma = plan_mma(p);
@@ -141,13 +213,12 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
 void plan_recurrent_backward(AttentionPlan& plan, const AttentionConfig& config) {
   const AttentionProblem& p = plan.problem;
   AttentionPlan::Backward& b = plan.backward;
-  constexpr std::int64_t kDefaultInterval = 128;
   b.checkpoint_interval = config.checkpoint_interval != 0 ? config.checkpoint_interval : kDefaultInterval;
   b.kernels = AttentionKernels::cpu_recurrent;
   if (p.device.is_cpu()) return;
   const bool few = takes_few_tokens(p, config);
   b.kernels = few ? AttentionKernels::few_tokens : AttentionKernels::recurrent;
-  b.checkpoint_interval = ceil_div(std::min(b.checkpoint_interval, std::max<std::int64_t>(p.length, 1)), kInterval) * kInterval;
+  b.checkpoint_interval = checkpoint_interval(p, config);
   b.keys_inner = few ? plan_few_tokens_pass(p, p.K, p.V) : plan_recurrent_pass(p, config, p.K, p.V);
   b.values_inner = few ? plan_few_tokens_pass(p, p.V, p.K) : plan_recurrent_pass(p, config, p.V, p.K);
 }
@@ -157,6 +228,12 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.kernels = AttentionKernels::cpu_chunk;
     plan.backward.cpu_chunk = plan_cpu_chunk(plan.problem);
     plan.backward.reuses_states = plan.forward.keeps_states;
+  } else if (takes_warp_chunks(plan.problem)) {
+    const AttentionProblem& p = plan.problem;
+    plan.backward.kernels = AttentionKernels::warp_chunks;
+    plan.backward.checkpoint_interval = checkpoint_interval(p, config);
+    plan.backward.keys_inner = plan_warp_pass(p, config, p.K, p.V);
+    plan.backward.values_inner = plan_warp_pass(p, config, p.V, p.K);
   } else if (!supports_sm90_backward(plan.problem)) {
     plan.backward.kernels = AttentionKernels::chunk_mma;
     plan.backward.mma = plan_mma(plan.problem);
@@ -172,7 +249,9 @@ const char* algorithm_name(Algorithm algorithm) {
 }
 
 const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
-  if (p.gv) return "gv";
+  if (p.gv && p.device.is_cpu()) return "gv on the CPU";
+  if (p.gv && !takes_warp_chunks(p))
+    return "gv, except in 16 bits with even numbers of up to 128 channels and a softmax_scale that is not 0";
   if (p.device.is_cpu()) return nullptr;
   if (p.dtype == DType::float64) return "float64 on CUDA";
   if (p.heads > kMostBlocks) return "more than 65535 heads";
@@ -222,6 +301,10 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   bool pays = p.length >= 64;
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
+  } else if (takes_warp_chunks(p)) {
+    // Measured: where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
+    constexpr std::int64_t kFewTokens = 16, kLarge = 64, kFewHeads = 40, kManyHeads = 80;
+    pays = p.length > kFewTokens && (std::max(p.K, p.V) <= kLarge || heads < kFewHeads || heads >= kManyHeads);
   } else if (!backward && supports_chunk_sm90(p)) {
     // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
     constexpr std::int64_t kMostFewTokens = 12;

@@ -67,6 +67,7 @@ enum class AttentionKernels {
   recurrent,            ///< recurrent_cuda/kernel.cuh: step by step, the state in registers
   decode_step,          ///< recurrent_cuda/decode_step.cu: sequences of one token
   few_tokens,           ///< recurrent_cuda/few_tokens.cu: step by step, as fast as states are read and written
+  warp_chunks,          ///< recurrent_cuda/warp_chunks.cuh: chunks of 16 tokens, the state in a warp's registers
   chunk_mma,            ///< chunk_mma/: boundary states, then outputs or gradients of all chunks at the same time
   sm90_pass,            ///< chunk_sm90/pass_kernel.cuh: one fused pass for each result
   sm90_constant_decay,  ///< chunk_sm90/constant_decay.cuh: fused passes for data-independent decay
@@ -79,14 +80,15 @@ struct CpuChunkPlan {
   std::int64_t checkpoint_interval = 0;  ///< tokens between the states that the backward pass needs
 };
 
-/// A pass of the recurrent kernel, or of that for few tokens, over a state with so many inner channels.
+/// A pass of the recurrent kernel, or of those for few tokens and for small heads, over a state with so many inner channels.
 struct RecurrentPassPlan {
-  int inner = 0;                    ///< channels that the kernel is compiled for: 32, 64, 128, 256, 512, or for few tokens 320
+  int inner = 0;                    ///< channels that the kernel is compiled for: 16, 32, 64, 128, 256, 320 or 512
   int warps = 0;                    ///< of a block that compute
   int blocks = 0;                   ///< of a head
   int columns = 0;                  ///< outer channels of a block
   int segments = 1;                 ///< Of each sequence, computed at the same time.
   std::int64_t segment_tokens = 0;  ///< Tokens of a segment; the last one may be shorter.
+  bool low_parts = false;           ///< warp_chunks: what is rounded to 16 bits keeps the rest in a low part
 
   /// Values of the state that a checkpoint keeps for a head.
   std::int64_t checkpoint_size() const { return std::int64_t{blocks} * columns * inner; }
@@ -128,7 +130,7 @@ struct AttentionPlan {
     /// The family that computes it; the field below of that family holds, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
     CpuChunkPlan cpu_chunk;            ///< For cpu_chunk.
-    RecurrentPassPlan recurrent;       ///< For recurrent and few_tokens.
+    RecurrentPassPlan recurrent;       ///< For recurrent, few_tokens and warp_chunks.
     ChunkSegments mma;                 ///< For chunk_mma.
     Sm90PassPlan pass;                 ///< For sm90_pass.
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
@@ -141,7 +143,7 @@ struct AttentionPlan {
   struct Backward {
     /// The family that computes it; the fields below of that family hold, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens: tokens
+    std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens, warp_chunks: tokens
     CpuChunkPlan cpu_chunk;                      ///< For cpu_chunk.
     RecurrentPassPlan keys_inner, values_inner;  ///< the same: for dv and gv's gradient; for dq, dk and the other gates'
     ChunkSegments mma;                           ///< For chunk_mma.

@@ -104,7 +104,10 @@ inline bool is_wide(DType dtype) { return dtype == DType::float64 || dtype == DT
 
 /// What can compute x.
 inline std::vector<Algorithm> algorithms(const RecurrenceArguments& x) {
-  if (x.options.gv.defined()) return {Algorithm::recurrent};
+  constexpr std::int64_t kMostChannels = 128;  // of heads with gv in chunks, on CUDA alone
+  const std::int64_t K = x.query.size(-1), V = x.value.size(-1);
+  const bool small = std::max(K, V) <= kMostChannels && K % 2 == 0 && V % 2 == 0;
+  if (x.options.gv.defined() && (x.query.device().is_cpu() || is_wide(x.query.dtype()) || !small)) return {Algorithm::recurrent};
   if (x.query.device().is_cuda() && x.query.dtype() == DType::float64) return {Algorithm::recurrent};
   return {Algorithm::recurrent, Algorithm::chunk};
 }
@@ -144,8 +147,10 @@ inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const Re
     EXPECT_EQ(grad.dtype(), input.dtype());
     const double bound = input.dtype() == x.query.dtype() ? tolerance.gradient : tolerance.wide_gradient;
     const Tensor reference = like(expected.gradient(i), grad);
-    if (tolerance.gate != 0 && (&input == &x.options.g || &input == &x.options.gk)) {
-      const auto& sizes = input.ndim() == x.query.ndim() ? expected.channel_gates : expected.head_gates;
+    if (tolerance.gate != 0 && (&input == &x.options.g || &input == &x.options.gk || &input == &x.options.gv)) {
+      const auto& sizes = &input == &x.options.gv          ? expected.value_gates
+                          : input.ndim() == x.query.ndim() ? expected.channel_gates
+                                                           : expected.head_gates;
       EXPECT_LE(distance(grad, reference), tolerance.gate * sizes.size + tolerance.whole * sizes.whole)
           << "gradient of " << named[i].first << ", whose norm is " << norm(reference).item<double>();
       continue;

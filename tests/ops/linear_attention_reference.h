@@ -51,8 +51,8 @@ struct RecurrenceReference {
   struct GateSizes {
     double size = 0, whole = 0;
   };
-  GateSizes head_gates, channel_gates;   ///< root mean squares, times the root of the number
-  std::vector<GateSizes> g_gamma_steps;  ///< of each gradient: added up over the steps
+  GateSizes head_gates, channel_gates, value_gates;  ///< root mean squares, times the root of the number
+  std::vector<GateSizes> g_gamma_steps;              ///< of each gradient: added up over the steps
 
   const Values& gradient(std::size_t input) const {
     const Values* all[] = {&query, &key, &value, &g, &g_gamma, &gk, &gv, &initial_state};
@@ -139,6 +139,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
       for (std::size_t p = L; p-- > 0;) {
         const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
         RecurrenceReference::GateSum step;
+        std::vector<RecurrenceReference::GateSum> values(gv.empty() ? 0 : static_cast<std::size_t>(V));
         set_decays(row);
         for (std::int64_t i = 0; i < K; ++i) {
           RecurrenceReference::GateSum channel;
@@ -154,12 +155,14 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
             if (!gk.empty()) y.gk[row * K + i] += log;
             if (!gv.empty()) y.gv[row * V + j] += log;
             channel.add(log, d * states[p + 1][i * V + j]);
+            if (!gv.empty()) values[j].add(log, d * states[p + 1][i * V + j]);
             d *= D;
           }
           add_squares(y.channel_gates, channel);
           step.add(channel);
         }
         add_squares(y.head_gates, step);
+        for (const auto& value : values) add_squares(y.value_gates, value);
         if (gamma.empty()) continue;
         y.g_gamma[gamma_at] += step.value;
         y.g_gamma_steps[gamma_at].size += step.size();
@@ -168,7 +171,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
       for (std::size_t e = 0; e < size; ++e)
         if (!initial.empty()) y.initial_state[state_at + e] += dS[e];
     }
-  for (RecurrenceReference::GateSizes* sizes : {&y.head_gates, &y.channel_gates})
+  for (RecurrenceReference::GateSizes* sizes : {&y.head_gates, &y.channel_gates, &y.value_gates})
     *sizes = {std::sqrt(sizes->size), std::sqrt(sizes->whole)};
   return y;
 }

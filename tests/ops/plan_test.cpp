@@ -58,6 +58,16 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(1, 8192, 64, 128, 128, "g_gamma")), Names("sm90_constant_decay", "sm90_constant_decay"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "g_gamma")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 128, "gk gv")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 136, "gk gv")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 63, 64, "gv")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv", DType::float32)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 16, 16, 64, 64, "gk gv")), Names("few_tokens", "few_tokens"));
+  EXPECT_EQ(kernels(problem(4, 17, 16, 64, 64, "gk gv", DType::bfloat16, kA100)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "gk")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "g")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 32, "")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 2048, 8, 128, 128, "gk", DType::float32)), Names("recurrent", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "gk", DType::float32)), Names("recurrent", "chunk_mma"));
@@ -232,7 +242,8 @@ TEST(Plan, RefusesWhatNoKernelOffers) {
     return throws_with<ValueError>([&] { plan(p, config, config, "here"); }, words);
   };
   const AttentionConfig chunk{.algorithm = Algorithm::chunk};
-  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "gv"), chunk, "here: algorithm chunk does not take gv"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 130, "gv"), chunk, "here: algorithm chunk does not take gv"));
+  EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "gv", DType::float32), chunk, "gv, except in 16 bits"));
   EXPECT_TRUE(refuses(problem(1, 64, 1, 64, 64, "g", DType::float64), chunk, "float64 on CUDA"));
   EXPECT_TRUE(refuses(problem(65536, 64, 1, 64, 64, "g"), chunk, "more than 65535 sequences"));
   EXPECT_TRUE(refuses(problem(1, 64, 65536, 64, 64, "g"), chunk, "more than 65535 heads"));
@@ -318,7 +329,8 @@ TEST(Plan, ChoosesAsRecorded) {
     };
     const std::int64_t N = p.sequences;
     const auto is_recurrent = [](AttentionKernels kernels) {
-      return kernels == AttentionKernels::recurrent || kernels == AttentionKernels::few_tokens;
+      return kernels == AttentionKernels::recurrent || kernels == AttentionKernels::few_tokens ||
+             kernels == AttentionKernels::warp_chunks;
     };
     if (is_recurrent(made.forward.kernels)) {
       EXPECT_EQ(launched("forward"), launch_of(made.forward.kernels, made.forward.recurrent, p)) << line;

@@ -59,8 +59,8 @@ def test_against_reference(gates, reverse, layout, rng, device):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("gates", [(), ("g",), ("gk",), ("g", "g_gamma", "gk", "gv")], ids=",".join)
 def test_lower_precision(gates, dtype, algorithm, rng, device):
-    if algorithm == "chunk" and "gv" in gates:
-        pytest.skip("chunks have no gates of values")
+    if algorithm == "chunk" and "gv" in gates and (device == "cpu" or dtype == "float32"):
+        pytest.skip("chunks have no gates of values on the CPU and in float32")
     arrays, _ = make_inputs(rng, gates, "batch", K=16, V=32)
     inputs = {name: glade.tensor(x, device=device).to("float32" if name in (*GATES, "initial_state") else dtype) for name, x in arrays.items()}
     rounded = {name: to_numpy(x).astype(float) for name, x in inputs.items()}  # the reference sees the same rounded inputs

@@ -5,7 +5,7 @@ namespace glade::cuda::recurrent {
 namespace {
 
 constexpr int kBlock = 128;                   // threads
-constexpr int kBatch = 4;                     // positions whose rows are loaded before the first one is used
+constexpr int kBatch = 8;                     // positions whose rows are loaded before the first one is used
 constexpr int kHeadBlock = 32 * 32 / kBatch;  // threads of head_kernel: enough warps for 32 positions in batches
 
 /// The positions of one sequence and head up to a checkpoint, from the checkpoint before it: [low, high).

@@ -63,6 +63,8 @@ template <class F, class T>
 void run(const Pass<F>& pass, AttentionKernels kernels, const RecurrentPassPlan& plan, Device device) {
   if constexpr (std::is_same_v<F, float>)
     if (kernels == AttentionKernels::few_tokens) return run_few_tokens<T>(pass, plan, device);
+  if constexpr (sizeof(T) == 2)
+    if (kernels == AttentionKernels::warp_chunks) return run_warp_chunks<T>(pass, plan, device);
   run<F, T>(pass, plan, device);
 }
 
@@ -89,7 +91,7 @@ SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
   pass.initial = {};
   pass.final = {pointer<F>(added), r.heads * r.K * r.V, 0};
   pass.segment_decays = pointer<F>(decay);
-  run<F, T>(pass, plan.forward.recurrent, r.q.device());
+  run<F, T>(pass, plan.forward.kernels, plan.forward.recurrent, r.q.device());
   return {added, slice(decay, 2, 0, r.gk.defined() ? r.K : 1), r.gv.defined() ? slice(decay, 2, r.K, r.K + r.V) : Tensor()};
 }
 

@@ -1,0 +1,169 @@
+// Small heads on the tensor cores, in chunks of 16 tokens, on GPUs.
+#include <glade/ops/linear_attention/plan.h>
+#include <glade/ops/shape/shape.h>
+
+#include "ops/linear_attention_cases.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class WarpChunks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+using Kernels = std::pair<AttentionKernels, AttentionKernels>;
+constexpr Kernels kBoth{AttentionKernels::warp_chunks, AttentionKernels::warp_chunks};
+
+/// Checks a call in chunks against the reference, and that the kernels are taken for both passes.
+void check(RecurrenceArguments& x, const std::string& what) {
+  x.options.algorithm = Algorithm::chunk;
+  for (auto& [name, tensor] : x.named())
+    if (tensor->defined()) tensor->set_requires_grad();
+  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+  ASSERT_EQ(Kernels(made.forward.kernels, made.backward.kernels), kBoth) << what << '\n' << made.to_string();
+  expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+void check(const Spec& s, DType dtype = DType::bfloat16) {
+  RecurrenceArguments x = make(s, kCUDA, dtype);
+  check(x, s.str());
+}
+
+TEST_F(WarpChunks, MatchesTheReferenceWithGatesOfValues) {
+  int i = 0;
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {16, 16}, {8, 24}, {32, 64}, {30, 34}, {64, 64}, {48, 16}, {128, 128}, {100, 72}, {2, 128}})
+    for (const char* gates : {"v", "kv", "gv", "nckv"})
+      for (const std::int64_t T : {1, 17, 33, 70}) {
+        ++i;
+        check({.T = T,
+               .Hkv = 1 + i % 2,
+               .K = K,
+               .V = V,
+               .gates = gates,
+               .state = i % 5 > 2 ? i % 5 : 0,
+               .reverse = i % 3 == 0,
+               .float32_gates = i % 4 == 0,
+               .interval = 32},
+              i % 5 < 2 ? DType::float16 : DType::bfloat16);
+      }
+}
+
+TEST_F(WarpChunks, MatchesTheReferenceWithManyHeads) {
+  for (const char* gates : {"", "k", "c"})
+    for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{16, 16}, {8, 10}, {32, 24}}) {
+      if (*gates != 0 && K > 16) continue;  // other kernels are faster
+      for (const DType dtype : {DType::bfloat16, DType::float16})
+        for (const bool reverse : {false, true})
+          check({.B = 16, .T = 75, .H = 16, .Hkv = 8, .K = K, .V = V, .gates = gates, .state = 4, .reverse = reverse}, dtype);
+    }
+}
+
+TEST_F(WarpChunks, PackedSequences) {
+  const std::vector<std::int64_t> starts{0, 0, 5, 21, 37, 100, 101, 300};
+  for (const char* gates : {"v", "ckv"})
+    for (const std::int64_t size : {16, 32, 128})
+      for (const bool reverse : {false, true})
+        check({.B = 1, .T = 300, .K = size, .V = size, .gates = gates, .state = 4, .reverse = reverse, .starts = starts});
+}
+
+TEST_F(WarpChunks, SequencesInSegments) {
+  for (const std::int64_t size : {16, 32, 64, 128})
+    for (const bool reverse : {false, true}) {
+      const Spec s{.B = 1, .T = 1100, .H = 2, .K = size, .V = size, .gates = "kv", .state = 4, .reverse = reverse, .gate = -0.02};
+      RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+      EXPECT_GT(plan(x.query, x.key, x.value,
+                     [&] {
+                       RecurrentOptions options = x.options;
+                       options.algorithm = Algorithm::chunk;
+                       return options;
+                     }())
+                    .forward.recurrent.segments,
+                2);
+      check(x, s.str());
+    }
+}
+
+TEST_F(WarpChunks, StrongGates) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double strength : {-4.0, -20.0, -1e4, -kInfinity})
+    for (const char* gates : {"v", "kv", "gv"})
+      for (const DType dtype : {DType::bfloat16, DType::float16})
+        for (const bool reverse : {false, true}) {
+          const Spec s{.T = 70, .K = 24, .V = 32, .gates = gates, .state = 4, .reverse = reverse};
+          RecurrenceArguments x = make(s, kCUDA, dtype);
+          for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
+            if (gate->defined()) fill_data(*gate, strength);
+          check(x, s.str() + " all " + std::to_string(strength));
+          // A strong step among weak ones.
+          x = make(s, kCUDA, dtype);
+          for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
+            if (gate->defined()) fill_data(slice(*gate, 1, 3, {}, 11), strength);
+          check(x, s.str() + " some " + std::to_string(strength));
+        }
+}
+
+TEST_F(WarpChunks, OutputsAlone) {
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{32, 32}, {24, 64}, {64, 64}})
+    for (const bool reverse : {false, true}) {
+      const Spec s{.B = 32, .T = K == 64 ? 30 : 75, .H = 8, .K = K, .V = V, .gates = "k", .state = 4, .reverse = reverse};
+      SCOPED_TRACE(s.str());
+      RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+      x.options.algorithm = Algorithm::chunk;
+      EXPECT_EQ(plan(x.query, x.key, x.value, x.options).forward.kernels, AttentionKernels::warp_chunks);
+      const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+      const RecurrenceReference expected = recurrence_reference(x, {}, {});
+      constexpr double kTolerance = 1.28 * 0x1p-8;
+      EXPECT_LE(relative_error(o, like(expected.o, o)), kTolerance);
+      EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), kTolerance);
+    }
+}
+
+/// The outputs of heads with gates that all channels share, and gradients but those of the gates.
+TEST_F(WarpChunks, SharedDecays) {
+  for (const char* gates : {"m", "n", "g", "gm"})
+    for (const std::int64_t size : {16, 12})
+      for (const bool reverse : {false, true}) {
+        const bool has_g = std::string(gates).find('g') != std::string::npos;
+        const Spec s{.B = 32, .T = 70, .H = 16, .Hkv = 16, .K = size, .V = size, .gates = gates, .state = 4, .reverse = reverse};
+        SCOPED_TRACE(s.str());
+        RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+        x.options.algorithm = Algorithm::chunk;
+        const Tensor grad = random_tensor(x.value.shape(), kCUDA, DType::bfloat16);
+        const RecurrenceReference expected = recurrence_reference(x, grad.to_vector<double>(), {});
+        if (!has_g)
+          for (Tensor* input : {&x.query, &x.key, &x.value}) input->set_requires_grad();
+        const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+        EXPECT_EQ(made.forward.kernels, AttentionKernels::warp_chunks) << made.to_string();
+        const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+        constexpr double kTolerance = 1.28 * 0x1p-8;
+        EXPECT_LE(relative_error(o, like(expected.o, o)), kTolerance);
+        EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), kTolerance);
+        if (has_g) continue;
+        EXPECT_EQ(made.backward.kernels, AttentionKernels::warp_chunks);
+        o.backward(grad);
+        EXPECT_LE(relative_error(x.query.grad(), like(expected.query, x.query)), kTolerance);
+        EXPECT_LE(relative_error(x.key.grad(), like(expected.key, x.key)), kTolerance);
+        EXPECT_LE(relative_error(x.value.grad(), like(expected.value, x.value)), kTolerance);
+      }
+}
+
+TEST_F(WarpChunks, RowsThatAreNotAligned) {
+  // Views that begin in the middle of 16 bytes.
+  const Spec s{.T = 40, .K = 16, .V = 16, .gates = "kv"};
+  RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+  for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk, &x.options.gv}) {
+    const Tensor memory = empty({input->numel() + 1}, input->options());
+    const Tensor view = reshape(slice(memory, 0, 1, input->numel() + 1), input->shape());
+    copy_data(view, *input);
+    *input = view;
+  }
+  check(x, s.str());
+}
+
+}  // namespace
+}  // namespace glade
