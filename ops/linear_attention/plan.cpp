@@ -103,6 +103,7 @@ bool takes_warp_chunks(const AttentionProblem& p) {
   if (!supports_warp_chunks(p, wanted.any())) return false;
   if (p.gv) return true;
   constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kShort = 32;
+  constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
   const bool many_heads = heads >= kManyHeads, many = many_heads || p.heads * p.all_tokens() >= kManyTokens;
   if (wanted.any()) {
@@ -113,8 +114,9 @@ bool takes_warp_chunks(const AttentionProblem& p) {
   }
   if (p.length <= kShort) return 4 * heads >= kManyHeads && size <= 64;
   if (size <= 16) return many;
-  if (size <= 32) return !p.g && (p.g_gamma ? many_heads : many);
-  return size <= 64 && p.K <= 32 && p.gk && many_heads;
+  if (size > 32 || p.g) return false;
+  if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
+  return p.g_gamma ? many_heads : many;
 }
 
 /// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
@@ -127,7 +129,6 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
   plan.columns = static_cast<int>(plan.warps * kWarpChannels);
   plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
-  plan.low_parts = p.gv;  // as exact as the others that take it, which go step by step
   // Measured: so many warps of a multiprocessor, and from so many segments on.
   constexpr std::int64_t kLong = 2048;
   const std::int64_t fewest = p.length >= kLong ? 3 : 4;
@@ -304,7 +305,7 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   } else if (takes_warp_chunks(p)) {
     // Measured: where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
     constexpr std::int64_t kFewTokens = 16, kLarge = 64, kFewHeads = 40, kManyHeads = 80;
-    pays = p.length > kFewTokens && (std::max(p.K, p.V) <= kLarge || heads < kFewHeads || heads >= kManyHeads);
+    pays = p.length > kFewTokens && (std::min(p.K, p.V) <= kLarge || heads < kFewHeads || heads >= kManyHeads);
   } else if (!backward && supports_chunk_sm90(p)) {
     // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
     constexpr std::int64_t kMostFewTokens = 12;

@@ -88,7 +88,6 @@ struct RecurrentPassPlan {
   int columns = 0;                  ///< outer channels of a block
   int segments = 1;                 ///< Of each sequence, computed at the same time.
   std::int64_t segment_tokens = 0;  ///< Tokens of a segment; the last one may be shorter.
-  bool low_parts = false;           ///< warp_chunks: what is rounded to 16 bits keeps the rest in a low part
 
   /// Values of the state that a checkpoint keeps for a head.
   std::int64_t checkpoint_size() const { return std::int64_t{blocks} * columns * inner; }

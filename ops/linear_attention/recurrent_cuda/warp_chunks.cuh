@@ -9,10 +9,10 @@
 //     c'_p = c_p e^{a_p - a_M},    d'_p = d_p e^{a_M - a_p},    e'_p = e_p e^{b_M - b_p}
 //     past_p = e^{b_p - b_M} [ c'_p X' + sum_{s<p} (c'_p . d'_s) e'_s ]
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
-// A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits for the tensor cores may keep the rest
-// in a low part: X' always does, c', d', e' and the sums of products where gv asks for it, which others only offer step by step.
-// A chunk with a decay outside of the safe exponent range is computed step by step. Gates that all channels share multiply scores
-// and results instead, by decays that are at most 1: any are safe.
+// A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits for the tensor cores keeps the rest in a
+// low part: X', c', d', e' and, with gates of channels, the products c' . d'. A chunk with a decay outside of the safe exponent
+// range is computed step by step. Gates that all channels share multiply scores and results instead, by decays that are at most
+// 1: any are safe.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_products.cuh>
@@ -311,43 +311,30 @@ void launch(const Pass<float>& pass, int strips, Device device) {
   GLADE_CUDA_LAUNCHED();
 }
 
-template <class E, class G, int I, bool kLow>
+template <class E, class G, int I>
 void launch(const Pass<float>& pass, int strips, Device device) {
   const bool inner = pass.rows[kInnerGate].data != nullptr, outer = pass.rows[kOuterGate].data != nullptr;
-  if constexpr (kLow) {
-    if (inner && outer) launch<Variant<E, G, I, Gates::both, true>>(pass, strips, device);
-    else if (inner) launch<Variant<E, G, I, Gates::inner, true>>(pass, strips, device);
-    else launch<Variant<E, G, I, Gates::outer, true>>(pass, strips, device);
-  } else {
+  if (inner && outer) return launch<Variant<E, G, I, Gates::both>>(pass, strips, device);
+  if (inner) return launch<Variant<E, G, I, Gates::inner>>(pass, strips, device);
+  if (outer) return launch<Variant<E, G, I, Gates::outer>>(pass, strips, device);
+  if constexpr (I <= 64) {
     const bool head = pass.head_gate.data != nullptr || pass.gamma != nullptr;
-    if (inner) launch<Variant<E, G, I, Gates::inner, false>>(pass, strips, device);
-    else if (outer) launch<Variant<E, G, I, Gates::outer, false>>(pass, strips, device);
-    else if (head) launch<Variant<E, E, I, Gates::head, false>>(pass, strips, device);
-    else launch<Variant<E, E, I, Gates::none, false>>(pass, strips, device);
+    if (head) launch<Variant<E, E, I, Gates::head>>(pass, strips, device);
+    else launch<Variant<E, E, I, Gates::none>>(pass, strips, device);
+  } else {
+    fail<Error>("recurrent: a plan of {} channels without gates of channels", I);
   }
 }
 
-template <class E, int I, bool kLow>
+template <class E, int I>
 void run(Pass<float>& pass, const RecurrentPassPlan& plan, Device device) {
-  constexpr int kBlockColumns = Variant<E, E, I, Gates::outer, kLow>::kBlockColumns;
+  constexpr int kBlockColumns = Variant<E, E, I, Gates::outer>::kBlockColumns;
   if (plan.columns != kBlockColumns || pass.inner() > I)  // plan.cpp and the kernels must agree
     fail<Error>("recurrent: a plan of {} columns and {} channels for small heads", plan.columns, plan.inner);
   const bool float_gates = has_type<float>(pass.rows[kInnerGate]) || has_type<float>(pass.rows[kOuterGate]);
   run_in_segments(pass, plan, device, [&](const Pass<float>& segments) {
-    (float_gates ? launch<E, float, I, kLow> : launch<E, E, I, kLow>)(segments, plan.blocks, device);
+    (float_gates ? launch<E, float, I> : launch<E, E, I>)(segments, plan.blocks, device);
   });
-}
-
-template <class E, bool kLow>
-void run(Pass<float>& pass, const RecurrentPassPlan& plan, Device device) {
-  switch (plan.inner) {
-    case 16: return run<E, 16, kLow>(pass, plan, device);
-    case 32: return run<E, 32, kLow>(pass, plan, device);
-    case 64: return run<E, 64, kLow>(pass, plan, device);
-    default:
-      if constexpr (kLow) return run<E, 128, kLow>(pass, plan, device);
-      fail<Error>("recurrent: a plan of {} channels for small heads", plan.inner);
-  }
 }
 
 }  // namespace glade::cuda::recurrent::warp_chunks
@@ -358,7 +345,12 @@ template <class T>
 void run_warp_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device) {
   if (pass.sequences.count == 0) return;
   Pass<float> own = pass;
-  (plan.low_parts ? warp_chunks::run<T, true> : warp_chunks::run<T, false>)(own, plan, device);
+  switch (plan.inner) {
+    case 16: return warp_chunks::run<T, 16>(own, plan, device);
+    case 32: return warp_chunks::run<T, 32>(own, plan, device);
+    case 64: return warp_chunks::run<T, 64>(own, plan, device);
+    default: return warp_chunks::run<T, 128>(own, plan, device);
+  }
 }
 
 }  // namespace glade::cuda::recurrent

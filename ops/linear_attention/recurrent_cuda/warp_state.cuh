@@ -11,16 +11,16 @@ constexpr int kColumns = 16;  ///< of a warp
 /// Whether there are gates: that all channels share alone, or, perhaps beside those, of the inner or outer channels.
 enum class Gates { none, head, inner, outer, both };
 
-/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G. kLow: operands have low parts.
-template <class E_, class G_, int I_, Gates kGates_, bool kLow_>
+/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G.
+template <class E_, class G_, int I_, Gates kGates_>
 struct Variant {
   using E = E_;
   using G = G_;
   static constexpr int I = I_, kTiles = I / 16, kWarps = kTiles < 4 ? kTiles : 4, kThreads = kLanes * kWarps;
   static constexpr int kBlockColumns = kColumns * kWarps;  ///< of a block
   static constexpr Gates kGates = kGates_;
-  static constexpr bool kLow = kLow_;
-  static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer;
+  static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer,
+                        kLow = kInner || kOuter;  ///< kLow: operands have low parts
   static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, 2), kGateRow = row_bytes(I, kGateBytes),
                        kOuterRow = row_bytes(kBlockColumns, 2), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
   /// Blocks on a multiprocessor, as registers allow it.
