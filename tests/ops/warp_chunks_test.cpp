@@ -110,7 +110,8 @@ TEST_F(WarpChunks, StrongGates) {
 TEST_F(WarpChunks, OutputsAlone) {
   for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{32, 32}, {24, 30}, {64, 64}})
     for (const bool reverse : {false, true}) {
-      const Spec s{.B = 48, .T = K == 64 ? 30 : 75, .H = 8, .Hkv = 8, .K = K, .V = V, .gates = "k", .state = 4, .reverse = reverse};
+      const Spec s{
+          .B = 48, .T = K == 64 ? 30 : 75, .H = 8, .Hkv = 8, .K = K, .V = V, .gates = "k", .state = 4, .reverse = reverse};
       SCOPED_TRACE(s.str());
       RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
       x.options.algorithm = Algorithm::chunk;
