@@ -13,6 +13,8 @@
 //     dv         K  V   k         scale q   do        reverse scan, that of the next position
 //
 // In the reverse scans X is the gradient of the state.
+#include <optional>
+
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/linear_attention/recurrent_cuda/rows.cuh>
 
@@ -26,6 +28,13 @@ template <class F>
 struct States {
   F* data;                         ///< null: zeros, or not wanted
   std::int64_t sequence, segment;  ///< from one sequence, one segment of a sequence to the next; 0: shared by all
+};
+
+/// The states before the segments of sequences: what the first of several scans in the same direction finds, for all of them.
+struct SegmentStates {
+  std::optional<Scratch> memory;
+  int segments = 0;
+  std::int64_t segment = 0;
 };
 
 template <class F>
@@ -56,6 +65,8 @@ struct Pass {
   // its update: product = sum_i X_i state_i. The layout of the states is the kernel's own, the same in both scans.
   F* states;    ///< of plan.checkpoint_size() values a checkpoint and head; null: none
   F* products;  ///< [checkpoints, heads, J]; not null in a reverse scan with states
+
+  SegmentStates* kept;  ///< on the host, or null: where the states before segments are kept, or found
 
   // As run() sets it: a sequence's positions in segments that run at the same time (segments.cuh).
   int segments;          ///< of the longest sequence

@@ -129,14 +129,22 @@ struct GateBuffers {
   }
 };
 
+/// The states of all scans forward, and of all reverse ones.
+struct KeptStates {
+  SegmentStates forward, reverse;
+};
+
 template <class F, class T>
-void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanPair& pair, const Tensor& grad_final_state) {
+void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanPair& pair, const Tensor& grad_final_state,
+              KeptStates& kept) {
   const Device device = r.q.device();
   const auto scan = [&](bool reverse, const Rows(&rows)[3]) {
     return make_pass<F>(r, checkpoint_interval, pair.keys_inside, reverse, rows[0], rows[1], rows[2]);
   };
   Pass<F> forward = scan(false, pair.forward_scan), reverse = scan(true, pair.reverse_scan);
   const GateBuffers<F> buffers(r, pair, forward.sequences, grad_final_state.defined());
+  forward.kept = &kept.forward;
+  reverse.kept = &kept.reverse;
   forward.past = pointer<F>(buffers.past_x);
   reverse.past = pointer<F>(buffers.past_y);
   forward.states = reverse.states = pointer<F>(buffers.states);
@@ -184,8 +192,9 @@ void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Te
       plan.kernels, plan.keys_inner, true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
   const bool values_run = values.reverse_out.defined() || values.wants_gates();
   (values_run ? values : keys).initial_state = grads.initial_state;
-  run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state);
-  run_pair<F, T>(r, plan.checkpoint_interval, values, grad_final_state);
+  KeptStates kept;
+  run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state, kept);
+  run_pair<F, T>(r, plan.checkpoint_interval, values, grad_final_state, kept);
 }
 
 }  // namespace

@@ -12,28 +12,32 @@ namespace glade::cuda::recurrent {
 template <class F>
 void compose(const Pass<F>& pass, const F* decays, F* states, F* total_decay, Device device);
 
-/// Calls launch(pass), twice if there are several segments. A pass with segment_decays is one without outputs from zeros, for the
-/// final state and the decay of whole sequences: of it the first launch is enough.
+/// Calls launch(pass), twice if there are several segments whose states are not kept yet. A pass with segment_decays is one
+/// without outputs from zeros, for the final state and the decay of whole sequences: of it the first launch is enough.
 template <class F, class Launch>
 void run_in_segments(Pass<F>& pass, const RecurrentPassPlan& plan, Device device, const Launch& launch) {
   pass.segments = plan.segments;
   pass.segment = plan.segment_tokens;
   if (pass.segments == 1) return launch(pass);
-  const std::int64_t heads = pass.sequences.count * pass.heads;
-  const Scratch states(static_cast<std::size_t>(pass.segments * heads * pass.state_size()) * sizeof(F), device);
-  const Scratch decays(static_cast<std::size_t>(pass.segments * heads * (pass.inner() + pass.outer())) * sizeof(F), device);
-
-  Pass<F> from_zeros = pass;
-  from_zeros.rows[kC].data = nullptr;
-  from_zeros.initial.data = nullptr;
-  from_zeros.final = {states.template data<F>(), pass.heads * pass.state_size(), heads * pass.state_size()};
-  from_zeros.out = nullptr;
-  from_zeros.past = from_zeros.states = from_zeros.products = nullptr;
-  from_zeros.segment_decays = decays.template data<F>();
-  launch(from_zeros);
-  compose(pass, from_zeros.segment_decays, from_zeros.final.data, pass.segment_decays, device);
+  const std::int64_t heads = pass.sequences.count * pass.heads, size = pass.state_size();
+  SegmentStates own, &states = pass.kept != nullptr ? *pass.kept : own;
+  if (!states.memory || states.segments != pass.segments || states.segment != pass.segment) {
+    states.memory.emplace(static_cast<std::size_t>(pass.segments * heads * size) * sizeof(F), device);
+    states.segments = pass.segments;
+    states.segment = pass.segment;
+    const Scratch decays(static_cast<std::size_t>(pass.segments * heads * (pass.inner() + pass.outer())) * sizeof(F), device);
+    Pass<F> from_zeros = pass;
+    from_zeros.rows[kC].data = nullptr;
+    from_zeros.initial.data = nullptr;
+    from_zeros.final = {states.memory->template data<F>(), pass.heads * size, heads * size};
+    from_zeros.out = nullptr;
+    from_zeros.past = from_zeros.states = from_zeros.products = nullptr;
+    from_zeros.segment_decays = decays.template data<F>();
+    launch(from_zeros);
+    compose(pass, from_zeros.segment_decays, from_zeros.final.data, pass.segment_decays, device);
+  }
   if (pass.segment_decays != nullptr) return;
-  pass.initial = {from_zeros.final.data, from_zeros.final.sequence, from_zeros.final.segment};
+  pass.initial = {states.memory->template data<F>(), pass.heads * size, heads * size};
   launch(pass);
 }
 
