@@ -102,7 +102,7 @@ bool takes_warp_chunks(const AttentionProblem& p) {
   const AttentionProblem::Gradients& wanted = p.gradients;
   if (!supports_warp_chunks(p, wanted.any())) return false;
   if (p.gv) return true;
-  constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kShort = 32;
+  constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kVeryManyTokens = 1'000'000, kShort = 32;
   constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
   const bool many_heads = heads >= kManyHeads, many = many_heads || p.heads * p.all_tokens() >= kManyTokens;
@@ -114,7 +114,8 @@ bool takes_warp_chunks(const AttentionProblem& p) {
   }
   if (p.length <= kShort) return 4 * heads >= kManyHeads && size <= 64;
   if (size <= 16) return many;
-  if (size > 32 || p.g) return false;
+  if (size > 32) return false;
+  if (p.g) return heads <= kSplitHeads && p.heads * p.all_tokens() >= kVeryManyTokens;
   if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
   return p.g_gamma ? many_heads : many;
 }
@@ -132,7 +133,7 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   // Measured: so many warps of a multiprocessor, and from so many segments on.
   constexpr std::int64_t kLong = 2048;
   const std::int64_t fewest = p.length >= kLong ? 3 : 4;
-  const std::int64_t warps = (p.gk || p.gv || p.g) && plan.inner < 128 ? 12 : 8;
+  const std::int64_t warps = plan.inner == 128 ? 8 : p.g ? 16 : p.gk || p.gv ? 12 : 8;
   const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
   set_segments(plan, p, config, {idle, p.length / kShortest, fewest, kUnit});
   return plan;

@@ -92,7 +92,7 @@ TEST_P(RecurrenceGrid, EveryPair) {
 }
 
 TEST_P(RecurrenceGrid, EveryPairInChunks) {
-  // What the chunk form takes: no gv, and on CUDA no float64.
+  // What the chunk form takes in all sizes: no gv, and on CUDA no float64.
   std::array<int, factors> ways = kWays;
   ways[value_gate] = 1;
   if (device().is_cuda()) ways[dtype] = 3;
