@@ -32,6 +32,13 @@ __device__ float2 unpack(std::uint32_t pair) {
   else return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
+/// The low parts of a pair of values (x = hi + lo): the differences that rounding to `packed` left, rounded in turn.
+template <class E>
+__device__ std::uint32_t pack_low(float first, float second, std::uint32_t packed) {
+  const float2 rounded = unpack<E>(packed);
+  return pack<E>(first - rounded.x, second - rounded.y);
+}
+
 /// The larger of both; NaN stays.
 __device__ inline float at_least(float x, float least) {
   float y;
@@ -51,6 +58,24 @@ __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
+}
+
+/// Loads four matrices of 8 x 8 16-bit elements, or of 8 x 4 floats, from shared memory. Lane i passes the address of row i % 8
+/// of matrix i / 8.
+template <bool Transposed>
+__device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t shared) {
+  if constexpr (Transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared));
+}
+template <bool Transposed>
+__device__ inline void ldmatrix(std::uint32_t (&r)[4], const void* address) {
+  ldmatrix<Transposed>(r, static_cast<std::uint32_t>(__cvta_generic_to_shared(address)));
 }
 
 /// c += a b: m16n8k16 for 16-bit elements, m16n8k8 for floats, which are cut to TF32.

@@ -85,20 +85,6 @@ __device__ void store(Tile<E, N>& tile, const Fragment<N>& f, F&& keep) {
     }
 }
 
-/// Loads four matrices of 8 x 8 16-bit elements, or of 8 x 4 floats. Lane i passes the address of row i % 8 of matrix i / 8.
-template <bool Transposed>
-__device__ inline void ldmatrix(std::uint32_t (&r)[4], const void* address) {
-  const auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(address));
-  if constexpr (Transposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared));
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared));
-}
-
 /// How an operand of a product lies in its tile: as the product uses it, or transposed.
 enum class Layout { plain, transposed };
 

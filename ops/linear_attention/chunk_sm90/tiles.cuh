@@ -6,13 +6,6 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// The low parts of a pair of values (x = hi + lo): the differences that rounding to `packed` left, rounded in turn.
-template <class E>
-__device__ std::uint32_t pack_low(float first, float second, std::uint32_t packed) {
-  const float2 rounded = unpack<E>(packed);
-  return pack<E>(first - rounded.x, second - rounded.y);
-}
-
 /// Two neighbouring values times their factors, as rounded values and, where kLowPart, low parts; else these are 0.
 template <class E, bool kLowPart>
 struct ScaledPair {

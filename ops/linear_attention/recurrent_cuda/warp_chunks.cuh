@@ -23,10 +23,9 @@ template <class V>
 struct Warp : WarpProducts<V> {
   using State = WarpState<V>;
   using State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum, State::save_undecayed,
-      State::saved, State::store_state, State::x;
+      State::store_state, State::x;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
-      State::block_column, State::segment, State::warp, State::column, State::lane, State::row, State::pair, State::sequence,
-      State::sign;
+      State::block_column, State::segment, State::warp, State::column, State::row, State::pair, State::sequence;
   using typename State::E;
   using GatesOf = WarpGates<V>;
   using GatesOf::element_at, GatesOf::find, GatesOf::find_transposed, GatesOf::gate_at, GatesOf::has_head_gates,
@@ -149,7 +148,6 @@ struct Warp : WarpProducts<V> {
   /// Step by step.
   __device__ void run_steps(const Chunk& chunk) {
     const float own_log = has_head_gates() ? head_log(chunk) : 0.f;
-    const StateDecay none{nullptr, {1, 1}};
 #pragma unroll 1
     for (int s = 0; s < chunk.count; ++s) {
       const int position = pass.reverse_scan ? chunk.count - 1 - s : s;

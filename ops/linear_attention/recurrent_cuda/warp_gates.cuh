@@ -9,9 +9,8 @@ using linear_attention::base_2::kLeastGate, linear_attention::base_2::kLog2e;
 template <class V>
 struct WarpGates : WarpState<V> {
   using State = WarpState<V>;
-  using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
-      State::block_column, State::segment, State::warp, State::column, State::lane, State::row, State::pair, State::sequence,
-      State::sign;
+  using State::kTiles, State::kInner, State::kOuter, State::pass, State::n, State::h, State::block_column, State::segment,
+      State::warp, State::column, State::lane, State::row, State::pair, State::sequence, State::sign;
   using typename State::E;
   using WarpState<V>::WarpState;
 

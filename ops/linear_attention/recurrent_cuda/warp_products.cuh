@@ -10,8 +10,7 @@ constexpr float kSafeRange = linear_attention::base_2::kSafeRange<std::condition
 template <class V>
 struct WarpProducts : WarpGates<V> {
   using State = WarpState<V>;
-  using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
-      State::block_column, State::segment, State::warp, State::column, State::lane, State::row, State::pair, State::sequence,
+  using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::warp, State::row, State::pair,
       State::sign;
   using State::quad_sum, State::save, State::x;
   using typename State::E;
@@ -19,7 +18,6 @@ struct WarpProducts : WarpGates<V> {
   using GatesOf::find, GatesOf::in_scan;
   using typename GatesOf::HeadSums;
   using typename State::StateDecay;
-  static constexpr bool kLow = V::kLow, kLowInner = kLow && kInner, kLowOuter = kLow && kOuter;
   using WarpGates<V>::WarpGates;
 
   // ---- operands ----
@@ -54,18 +52,18 @@ struct WarpProducts : WarpGates<V> {
         *reinterpret_cast<float2*>(decays + I + at) = make_float2(to_end[2 * k], to_end[2 * k + 1]);
       }
     }
-    Operand<E, kLow> c, d;
+    Operand<E, true> c, d;
     load_matrices<false>(d.high, chunk.rows + V::kD + 32 * tile, V::kRow);
     if (sums_up()) {
       load_matrices<false>(c.high, chunk.rows + V::kC + 32 * tile, V::kRow);
       store_self(c.high, d.high, tile);
       scale(c, logs, 1);
       store_matrices(c.high, memory + V::kScaledC + 32 * tile, V::kRow);
-      if constexpr (kLow) store_matrices(c.low, memory + V::kLowC + 32 * tile, V::kRow);
+      store_matrices(c.low, memory + V::kLowC + 32 * tile, V::kRow);
     }
     scale(d, logs, -1);
     store_matrices(d.high, memory + V::kScaledD + 32 * tile, V::kRow);
-    if constexpr (kLow) store_matrices(d.low, memory + V::kLowD + 32 * tile, V::kRow);
+    store_matrices(d.low, memory + V::kLowD + 32 * tile, V::kRow);
     return largest <= kSafeRange<E>;
   }
   /// Stores the products of 16 channels of c and d at each position.
@@ -96,7 +94,7 @@ struct WarpProducts : WarpGates<V> {
     for (int k = 0; k < kTiles; ++k) {
       std::uint32_t c[4], d[4], low_c[4], low_d[4];
       load_matrices<false>(c, c_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kLowInner) load_matrices<false>(low_c, memory + V::kLowC + 32 * k, V::kRow);
+      if constexpr (kInner) load_matrices<false>(low_c, memory + V::kLowC + 32 * k, V::kRow);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         std::uint32_t high[2], low[2];
@@ -104,18 +102,17 @@ struct WarpProducts : WarpGates<V> {
         for (int i = 0; i < 2; ++i) {
           const float* two = &x[2 * k + i][2 * j];
           high[i] = pack<E>(two[0], two[1]);
-          const float2 rounded = unpack<E>(high[i]);
-          low[i] = pack<E>(two[0] - rounded.x, two[1] - rounded.y);
+          low[i] = pack_low<E>(two[0], two[1], high[i]);
         }
         mma<E>(past[j], c, low[0], low[1]);
-        if constexpr (kLowInner) mma<E>(past[j], low_c, high[0], high[1]);
+        if constexpr (kInner) mma<E>(past[j], low_c, high[0], high[1]);
         mma<E>(past[j], c, high[0], high[1]);
       }
       load_matrices<false>(d, d_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kLowInner) load_matrices<false>(low_d, memory + V::kLowD + 32 * k, V::kRow);
+      if constexpr (kInner) load_matrices<false>(low_d, memory + V::kLowD + 32 * k, V::kRow);
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        if constexpr (kLowInner) {
+        if constexpr (kInner) {
           mma<E>(scores[t], low_c, d[t], d[2 + t]);
           mma<E>(scores[t], c, low_d[t], low_d[2 + t]);
         }
@@ -136,7 +133,7 @@ struct WarpProducts : WarpGates<V> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[t][i] *= power_of_2<float>(sign * (head.rows[i / 2] - head.columns[2 * t + i % 2]));
   }
-  using OperandE = Operand<E, kLowOuter>;
+  using OperandE = Operand<E, kOuter>;
 
   /// The scores of positions `row` and `row` + 8 with themselves.
   __device__ __forceinline__ void find_self(float (&self)[2], const float (&scores)[2][4]) const {
@@ -153,7 +150,7 @@ struct WarpProducts : WarpGates<V> {
   }
   /// Adds the terms of other positions of the chunk.
   __device__ __forceinline__ void multiply_scores(float (&past)[2][4], const float (&scores)[2][4], const OperandE& e) const {
-    Operand<E, kLow> rows;
+    Operand<E, kInner || kOuter> rows;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float own[2];
@@ -166,8 +163,8 @@ struct WarpProducts : WarpGates<V> {
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      if constexpr (kLow) mma<E>(past[j], rows.low, e.high[j], e.high[2 + j]);
-      if constexpr (kLowOuter) mma<E>(past[j], rows.high, e.low[j], e.low[2 + j]);
+      if constexpr (kInner || kOuter) mma<E>(past[j], rows.low, e.high[j], e.high[2 + j]);
+      if constexpr (kOuter) mma<E>(past[j], rows.high, e.low[j], e.low[2 + j]);
       mma<E>(past[j], rows.high, e.high[j], e.high[2 + j]);
     }
   }
@@ -177,11 +174,11 @@ struct WarpProducts : WarpGates<V> {
     for (int k = 0; k < kTiles; ++k) {
       std::uint32_t d[4], low_d[4];
       load_matrices<true>(d, d_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kLowInner) load_matrices<true>(low_d, memory + V::kLowD + 32 * k, V::kRow);
+      if constexpr (kInner) load_matrices<true>(low_d, memory + V::kLowD + 32 * k, V::kRow);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if constexpr (kLowOuter) mma<E>(x[2 * k + i], e.low, d[2 * i], d[2 * i + 1]);
-        if constexpr (kLowInner) mma<E>(x[2 * k + i], e.high, low_d[2 * i], low_d[2 * i + 1]);
+        if constexpr (kOuter) mma<E>(x[2 * k + i], e.low, d[2 * i], d[2 * i + 1]);
+        if constexpr (kInner) mma<E>(x[2 * k + i], e.high, low_d[2 * i], low_d[2 * i + 1]);
         mma<E>(x[2 * k + i], e.high, d[2 * i], d[2 * i + 1]);
       }
     }
@@ -195,7 +192,7 @@ struct WarpProducts : WarpGates<V> {
       const std::uint32_t mask = position == 0 ? 0x0000ffffu : position == 1 ? 0xffff0000u : 0u;
       earlier.high[i] = e.high[i] & ~mask;
       last.high[i] = e.high[i] & mask;
-      if constexpr (kLowOuter) earlier.low[i] = e.low[i] & ~mask, last.low[i] = e.low[i] & mask;
+      if constexpr (kOuter) earlier.low[i] = e.low[i] & ~mask, last.low[i] = e.low[i] & mask;
     }
     update(chunk, earlier);
     save(chunk.checkpoint, to_end);

@@ -18,16 +18,8 @@ constexpr int rows_bytes(int channels, int element) { return kTokens * row_bytes
 template <bool kTransposed>
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], const unsigned char* rows, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
-                  static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16);
-  if constexpr (kTransposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
+  ldmatrix<kTransposed>(r, static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
+                               static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16));
 }
 
 /// The larger of two values of 16 bits and `least`, in both halves; NaN stays.
@@ -55,10 +47,7 @@ struct Operand {
 
   __device__ __forceinline__ void set(int i, float x, float y) {
     high[i] = pack<E>(x, y);
-    if constexpr (kLow) {
-      const float2 rounded = unpack<E>(high[i]);
-      low[i] = pack<E>(x - rounded.x, y - rounded.y);
-    }
+    if constexpr (kLow) low[i] = pack_low<E>(x, y, high[i]);
   }
 };
 

@@ -19,8 +19,7 @@ struct Variant {
   static constexpr int I = I_, kTiles = I / 16, kWarps = kTiles < 4 ? kTiles : 4, kThreads = kLanes * kWarps;
   static constexpr int kBlockColumns = kColumns * kWarps;  ///< of a block
   static constexpr Gates kGates = kGates_;
-  static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer,
-                        kLow = kInner || kOuter;  ///< kLow: operands have low parts
+  static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer;
   static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, 2), kGateRow = row_bytes(I, kGateBytes),
                        kOuterRow = row_bytes(kBlockColumns, 2), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
   /// Blocks on a multiprocessor, as registers allow it.
@@ -33,9 +32,9 @@ struct Variant {
                        kStageBytes = kOuterGates + (kOuter ? rows_bytes(kBlockColumns, kGateBytes) : 0);
   // After the stages: c' and d' with their low parts, the decays of the inner channels to the middle of a chunk and from there
   // on, and the products c . d of its positions, by tile.
-  static constexpr int kScaledBytes = kInner ? rows_bytes(I, 2) : 0, kLowBytes = kLow ? kScaledBytes : 0;
-  static constexpr int kScaledC = kStages * kStageBytes, kLowC = kScaledC + kScaledBytes, kScaledD = kLowC + kLowBytes,
-                       kLowD = kScaledD + kScaledBytes, kStateDecays = kLowD + kLowBytes,
+  static constexpr int kScaledBytes = kInner ? rows_bytes(I, 2) : 0;
+  static constexpr int kScaledC = kStages * kStageBytes, kLowC = kScaledC + kScaledBytes, kScaledD = kLowC + kScaledBytes,
+                       kLowD = kScaledD + kScaledBytes, kStateDecays = kLowD + kScaledBytes,
                        kSelf = kStateDecays + (kInner ? 2 * I * static_cast<int>(sizeof(float)) : 0),
                        kBytes = kSelf + (kInner ? kTiles * kTokens * static_cast<int>(sizeof(float)) : 0);
 };
