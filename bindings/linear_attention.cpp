@@ -83,7 +83,7 @@ constexpr const char* kShared =
     "softmax_scale is K^-1/2 by default. initial_state is [N, H, K, V] or [H, K, V], zeros by default. reverse runs every "
     "sequence from its last "
     "token to its first. cu_seqlens [N + 1] (int64 or int32) packs N sequences in a batch of 1, or in inputs without the batch "
-    "dimension. algorithm is \"recurrent\", step by step; \"chunk\", many steps at a time, which has gv only on CUDA, in 16 bits "
+    "dimension. algorithm is \"recurrent\", step by step; \"chunk\", many steps at a time, which has gv only on CUDA, "
     "with even numbers of up to 128 channels, and on CUDA no float64; or \"auto\", the one that should be faster.\n\n"
     "Returns the output [B, T, H, V] in the query's dtype and the final state [N, H, K, V] in float32 (float64 for float64), "
     "both differentiable in "

@@ -90,18 +90,76 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
 /// Whether the kernel for small heads can compute the outputs, or the gradients too.
 bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kMostChannels = 128;
-  const bool is_16_bit = p.dtype == DType::bfloat16 || p.dtype == DType::float16;
-  return p.device.is_cuda() && is_16_bit && p.gpu.compute_capability >= 80 && std::max(p.K, p.V) <= kMostChannels &&
-         p.K % 2 == 0 && p.V % 2 == 0 && p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
+  // A forward pass has the values in columns, of which there may be more. For 16 bits, others are faster then.
+  const bool any_values = p.dtype == DType::float32 && !p.gv && !backward;
+  return p.device.is_cuda() && p.dtype != DType::float64 && p.gpu.compute_capability >= 80 && p.K <= kMostChannels &&
+         (any_values || p.V <= kMostChannels) && p.K % 2 == 0 && p.V % 2 == 0 &&
+         p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
 }
 
-/// Whether that kernel is taken, for both passes or for neither. It is the only one in chunks with gv. Measured beside the others
-/// (benchmarks/results/2026-11-26_h100/small_heads.txt): it pays where heads are so small that they fill the tiles of others
-/// badly, and so many, or so long, that warps have enough to do.
-bool takes_warp_chunks(const AttentionProblem& p) {
+/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
+RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
+                                 std::int64_t outer) {
+  constexpr std::int64_t kWarpChannels = 16, kMostWarps = 4, kUnit = 64;  // kUnit: tokens of a segment
+  RecurrentPassPlan plan;
+  plan.inner = inner <= 16 ? 16 : inner <= 32 ? 32 : inner <= 64 ? 64 : 128;
+  plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
+  plan.columns = static_cast<int>(plan.warps * kWarpChannels);
+  plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
+  // Measured: so many warps of a multiprocessor, and from so many segments on.
+  constexpr std::int64_t kLong = 2048;
+  const bool gated = p.g || p.gk || p.gv, is_float = p.dtype == DType::float32;
+  const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
+  const std::int64_t warps = is_float            ? (plan.inner > 32 || !gated ? 8
+                                                    : p.gv                    ? 12
+                                                                              : 16)
+                             : plan.inner == 128 ? 8
+                             : p.g               ? 16
+                             : gated             ? 12
+                                                 : 8;
+  const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
+  set_segments(plan, p, config, {idle, p.length / shortest, fewest, kUnit});
+  return plan;
+}
+
+/// The most inner channels that the passes have: the forward pass those of keys, the backward pass both.
+std::int64_t inner_channels(const AttentionProblem& p, bool backward) { return backward ? std::max(p.K, p.V) : p.K; }
+
+/// Whether in float32 other kernels are faster for such a large head, because heads are too many for segments, or sequences too
+/// short, but not too many for one wave of the recurrent kernel. All measured.
+bool waits_for_chunks(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kSmall = 32, kMedium = 64, kShort = 256, kFewChunks = 640, kLong = 2048;
+  const std::int64_t least = std::min(p.K, p.V), size = inner_channels(p, backward);
+  const std::int64_t blocks = all_heads(p) * ceil_div(p.V, kMedium), multiprocessors = p.gpu.multiprocessors;
+  if (blocks > multiprocessors || (size <= kSmall && (p.length < kShort || p.gv))) return false;
+  const bool gated = p.g || p.gk || p.gv, is_segmented = plan_warp_pass(p, {}, p.K, p.V).segments > 1;
+  if (is_segmented) {
+    const bool fills_wave = gated && least > kSmall && 2 * blocks > multiprocessors;
+    return size > kSmall && (fills_wave || (p.length < kFewChunks && !p.gv));
+  }
+  return p.length < kLong || (least > kSmall && (gated || (size <= kMedium && !p.g_gamma)));
+}
+
+/// Whether that kernel is the chunk algorithm in float32. Measured (benchmarks/results/2026-11-26_h100/float32.txt): it is faster
+/// than those of chunk_mma, but for large heads with few tokens, whose chunks the latter compute at the same time.
+bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kSmall = 32, kMedium = 64, kFewTokens = 10'000, kFewLargeTokens = 30'000, kFewGatedTokens = 4'000;
+  const std::int64_t size = inner_channels(p, backward), tokens = p.heads * p.all_tokens();
+  if (waits_for_chunks(p, backward)) return false;
+  if (size <= kSmall) return true;
+  if (size <= kMedium) return !(backward && (p.gradients.g || p.gradients.g_gamma)) || tokens >= kFewTokens;
+  return tokens >= (p.gk ? kFewGatedTokens : kFewLargeTokens);
+}
+
+/// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
+/// Measured beside the others (benchmarks/results/2026-11-26_h100/small_heads.txt): in 16 bits it pays where heads are so small
+/// that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
+bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   const AttentionProblem::Gradients& wanted = p.gradients;
-  if (!supports_warp_chunks(p, wanted.any())) return false;
+  const bool apart = p.dtype == DType::float32 && !p.gv;
+  if (!supports_warp_chunks(p, apart ? backward : wanted.any())) return false;
   if (p.gv) return true;
+  if (apart) return prefers_warp_chunks_float32(p, backward);
   constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kVeryManyTokens = 1'000'000, kShort = 32;
   constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
@@ -118,25 +176,6 @@ bool takes_warp_chunks(const AttentionProblem& p) {
   if (p.g) return heads <= kSplitHeads && p.heads * p.all_tokens() >= kVeryManyTokens;
   if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
   return p.g_gamma ? many_heads : many;
-}
-
-/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
-RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
-                                 std::int64_t outer) {
-  constexpr std::int64_t kWarpChannels = 16, kMostWarps = 4, kShortest = 128,
-                         kUnit = 64;  // kShortest, kUnit: tokens of a segment
-  RecurrentPassPlan plan;
-  plan.inner = inner <= 16 ? 16 : inner <= 32 ? 32 : inner <= 64 ? 64 : 128;
-  plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
-  plan.columns = static_cast<int>(plan.warps * kWarpChannels);
-  plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
-  // Measured: so many warps of a multiprocessor, and from so many segments on.
-  constexpr std::int64_t kLong = 2048;
-  const std::int64_t fewest = p.length >= kLong ? 3 : 4;
-  const std::int64_t warps = plan.inner == 128 ? 8 : p.g ? 16 : p.gk || p.gv ? 12 : 8;
-  const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
-  set_segments(plan, p, config, {idle, p.length / kShortest, fewest, kUnit});
-  return plan;
 }
 
 // ---- chunk, sm_80 and later ----------------------------------------------------------------------------------------
@@ -162,7 +201,7 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool splits = takes_warp_chunks(p) || (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p));
+  const bool splits = takes_warp_chunks(p, backward) || (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p));
   return !chunk || config.sequence_split <= 1 || splits
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
@@ -201,7 +240,7 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
     f.kernels = AttentionKernels::cpu_chunk;
     f.cpu_chunk = plan_cpu_chunk(p);
     f.keeps_states = may_keep;
-  } else if (takes_warp_chunks(p)) {
+  } else if (takes_warp_chunks(p, false)) {
     f.kernels = AttentionKernels::warp_chunks;
     f.recurrent = plan_warp_pass(p, config, p.K, p.V);
   } else if (!supports_chunk_sm90(p)) {
@@ -230,7 +269,7 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.kernels = AttentionKernels::cpu_chunk;
     plan.backward.cpu_chunk = plan_cpu_chunk(plan.problem);
     plan.backward.reuses_states = plan.forward.keeps_states;
-  } else if (takes_warp_chunks(plan.problem)) {
+  } else if (takes_warp_chunks(plan.problem, true)) {
     const AttentionProblem& p = plan.problem;
     plan.backward.kernels = AttentionKernels::warp_chunks;
     plan.backward.checkpoint_interval = checkpoint_interval(p, config);
@@ -252,8 +291,8 @@ const char* algorithm_name(Algorithm algorithm) {
 
 const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
   if (p.gv && p.device.is_cpu()) return "gv on the CPU";
-  if (p.gv && !takes_warp_chunks(p))
-    return "gv, except in 16 bits with even numbers of up to 128 channels and a softmax_scale that is not 0";
+  if (p.gv && !takes_warp_chunks(p, backward))
+    return "gv, except with even numbers of up to 128 channels and a softmax_scale that is not 0";
   if (p.device.is_cpu()) return nullptr;
   if (p.dtype == DType::float64) return "float64 on CUDA";
   if (p.heads > kMostBlocks) return "more than 65535 heads";
@@ -275,23 +314,57 @@ Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config,
 
 namespace {
 
+/// Whether in float32 the chunk kernels for mma.sync are faster than the recurrent ones. All measured. `fills_tiles`,
+/// `fills_rows`: see mma_pays().
+bool mma_pays_float32(const AttentionProblem& p, bool backward, bool fills_tiles, bool fills_rows) {
+  constexpr std::int64_t kVeryFewHeads = 10, kFewHeads = 32, kShort = 192, kTile = kChunkTokens * kChunkTokens;
+  const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
+  if (p.gk) {
+    constexpr std::int64_t kManyHeads = 128, kLong = 768;
+    if (backward) return !fills_rows || (fills_tiles && (heads <= kFewHeads || (size < kTile && heads < kManyHeads)));
+    return heads < kVeryFewHeads && p.length >= kShort && p.length < kLong;
+  }
+  if (backward) {
+    constexpr std::int64_t kLarge = 128 * 128, kManyHeads = 64;
+    return p.g || p.g_gamma || size < kLarge ? fills_tiles || heads < kManyHeads : heads <= kFewHeads;
+  }
+  if (!fills_rows) return true;
+  if (states == 1) return heads <= kFewHeads && p.length >= kShort;
+  constexpr std::int64_t kFewTiles = 80, kManyHeads = 48, kLong = 512, kLargest = 128;
+  const bool few = heads * states < kFewTiles || (heads < kManyHeads && p.length >= kLong);
+  return heads < kVeryFewHeads || (few && std::max(p.K, p.V) <= kLargest);
+}
+
 /// Whether the chunk kernels for mma.sync are faster than the recurrent ones, in sequences of at least 64 tokens. All measured
 /// (docs/notes/2026-11-26-errors-beside-fla.md). The former take tiles of 64 x 64 channels, empty or not, and longer with
 /// per-channel gates and in float32. The latter need heads, round 129 to 256 key channels up to 256, and are slow with more.
 bool mma_pays(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kLargeState = 256 * 256, kMostRecurrentKeys = 256, kTile = kChunkTokens * kChunkTokens;
   const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
-  if (size >= kLargeState) return true;
+  const bool is_float = p.dtype == DType::float32;
+  constexpr std::int64_t kSmallKeys = 128;
+  if (size >= kLargeState && (!is_float || backward || (!p.gk && p.K > kSmallKeys))) return true;
   const bool fills_tiles = states == 1 || states * kTile < 3 * size, fills_rows = p.K <= 128 || p.K > 192;
-  if (p.dtype != DType::float32) {
-    if (!p.gk) return true;
-    if (p.K > kMostRecurrentKeys) return p.V > 16 || (backward && heads < 128);
-    return backward && states * heads >= 64;
+  if (is_float && !p.gk && p.K > kMostRecurrentKeys) return true;
+  if (is_float) return mma_pays_float32(p, backward, fills_tiles, fills_rows);
+  if (!p.gk) return true;
+  if (p.K > kMostRecurrentKeys) return p.V > 16 || (backward && heads < 128);
+  return backward && states * heads >= 64;
+}
+
+/// Whether the kernel for small heads is faster than single steps. All measured.
+bool warp_chunks_pay(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kFewTokens = 16;
+  const std::int64_t least = std::min(p.K, p.V), size = inner_channels(p, backward), heads = all_heads(p);
+  if (p.length <= kFewTokens) return false;
+  if (p.dtype == DType::float32) {
+    constexpr std::int64_t kTiny = 16, kMedium = 64;
+    if (p.length <= kInterval) return p.gk || p.gv ? size <= kTiny && p.V <= kMedium : size <= kMedium;
+    return !waits_for_chunks(p, backward);
   }
-  if (p.gk) return backward && (!fills_rows || (fills_tiles && heads < (size >= 128 * 128 ? 64 : 128)));
-  if (p.K > kMostRecurrentKeys) return true;
-  if (backward) return fills_tiles || heads < 64;
-  return !fills_rows || (states > 1 ? heads < 10 : heads < 100 || size < 1024);
+  // Where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
+  constexpr std::int64_t kLarge = 64, kFewHeads = 40, kManyHeads = 80;
+  return least <= kLarge || heads < kFewHeads || heads >= kManyHeads;
 }
 
 }  // namespace
@@ -303,10 +376,8 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   bool pays = p.length >= 64;
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
-  } else if (takes_warp_chunks(p)) {
-    // Measured: where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
-    constexpr std::int64_t kFewTokens = 16, kLarge = 64, kFewHeads = 40, kManyHeads = 80;
-    pays = p.length > kFewTokens && (std::min(p.K, p.V) <= kLarge || heads < kFewHeads || heads >= kManyHeads);
+  } else if (takes_warp_chunks(p, backward)) {
+    pays = warp_chunks_pay(p, backward);
   } else if (!backward && supports_chunk_sm90(p)) {
     // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
     constexpr std::int64_t kMostFewTokens = 12;

@@ -107,7 +107,8 @@ inline std::vector<Algorithm> algorithms(const RecurrenceArguments& x) {
   constexpr std::int64_t kMostChannels = 128;  // of heads with gv in chunks, on CUDA alone
   const std::int64_t K = x.query.size(-1), V = x.value.size(-1);
   const bool small = std::max(K, V) <= kMostChannels && K % 2 == 0 && V % 2 == 0;
-  if (x.options.gv.defined() && (x.query.device().is_cpu() || is_wide(x.query.dtype()) || !small)) return {Algorithm::recurrent};
+  if (x.options.gv.defined() && (x.query.device().is_cpu() || x.query.dtype() == DType::float64 || !small))
+    return {Algorithm::recurrent};
   if (x.query.device().is_cuda() && x.query.dtype() == DType::float64) return {Algorithm::recurrent};
   return {Algorithm::recurrent, Algorithm::chunk};
 }

@@ -49,7 +49,9 @@ TEST_F(WarpChunks, MatchesTheReferenceWithGatesOfValues) {
                .reverse = i % 3 == 0,
                .float32_gates = i % 4 == 0,
                .interval = 32},
-              i % 5 < 2 ? DType::float16 : DType::bfloat16);
+              i % 5 < 2   ? DType::float16
+              : i % 5 < 4 ? DType::bfloat16
+                          : DType::float32);
       }
 }
 
@@ -63,19 +65,49 @@ TEST_F(WarpChunks, MatchesTheReferenceWithManyHeads) {
     }
 }
 
+TEST_F(WarpChunks, MatchesTheReferenceInFloat32) {
+  int i = 0;
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{16, 16}, {8, 24}, {32, 32}, {30, 18}})
+    for (const char* gates : {"", "n", "g", "k", "gk", "c"})
+      for (const std::int64_t T : {17, 33, 70, 200}) {
+        ++i;
+        check({.T = T,
+               .Hkv = 1 + i % 2,
+               .K = K,
+               .V = V,
+               .gates = gates,
+               .state = i % 5 > 2 ? i % 5 : 0,
+               .reverse = i % 3 == 0,
+               .gate = i % 2 == 0 ? -0.3 : -2,
+               .interval = 32},
+              DType::float32);
+      }
+}
+
+TEST_F(WarpChunks, MatchesTheReferenceInFloat32WithLargeHeads) {
+  for (const char* gates : {"", "n", "g", "k", "gk"})  // others are faster where heads are few
+    check({.B = 70, .T = 75, .H = 2, .Hkv = 1, .K = 64, .V = 40, .gates = gates, .state = 4}, DType::float32);
+  for (const char* gates : {"", "g", "k"})
+    check({.B = 110, .T = 140, .H = 2, .K = 72, .V = 66, .gates = gates, .reverse = *gates == 'g'}, DType::float32);
+  check({.B = 110, .T = 20, .H = 2, .K = 128, .V = 128, .gates = "k", .state = 3}, DType::float32);
+}
+
 TEST_F(WarpChunks, PackedSequences) {
   const std::vector<std::int64_t> starts{0, 0, 5, 21, 37, 100, 101, 300};
   for (const char* gates : {"v", "ckv"})
     for (const std::int64_t size : {16, 32, 128})
       for (const bool reverse : {false, true})
-        check({.B = 1, .T = 300, .K = size, .V = size, .gates = gates, .state = 4, .reverse = reverse, .starts = starts});
+        for (const DType dtype : {DType::bfloat16, DType::float32})
+          check({.B = 1, .T = 300, .K = size, .V = size, .gates = gates, .state = 4, .reverse = reverse, .starts = starts},
+                dtype);
 }
 
 TEST_F(WarpChunks, SequencesInSegments) {
   for (const std::int64_t size : {16, 32, 64, 128})
     for (const bool reverse : {false, true}) {
+      const DType dtype = reverse ? DType::bfloat16 : DType::float32;
       const Spec s{.B = 1, .T = 1100, .H = 2, .K = size, .V = size, .gates = "kv", .state = 4, .reverse = reverse, .gate = -0.02};
-      RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+      RecurrenceArguments x = make(s, kCUDA, dtype);
       EXPECT_GT(plan(x.query, x.key, x.value,
                      [&] {
                        RecurrentOptions options = x.options;
@@ -92,7 +124,7 @@ TEST_F(WarpChunks, StrongGates) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double strength : {-4.0, -20.0, -1e4, -kInfinity})
     for (const char* gates : {"v", "kv", "gv"})
-      for (const DType dtype : {DType::bfloat16, DType::float16})
+      for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32})
         for (const bool reverse : {false, true}) {
           const Spec s{.T = 70, .K = 24, .V = 32, .gates = gates, .state = 4, .reverse = reverse};
           RecurrenceArguments x = make(s, kCUDA, dtype);
@@ -156,14 +188,16 @@ TEST_F(WarpChunks, SharedDecays) {
 TEST_F(WarpChunks, RowsThatAreNotAligned) {
   // Views that begin in the middle of 16 bytes.
   const Spec s{.T = 40, .K = 16, .V = 16, .gates = "kv"};
-  RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
-  for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk, &x.options.gv}) {
-    const Tensor memory = empty({input->numel() + 1}, input->options());
-    const Tensor view = reshape(slice(memory, 0, 1, input->numel() + 1), input->shape());
-    copy_data(view, *input);
-    *input = view;
+  for (const DType dtype : {DType::bfloat16, DType::float32}) {
+    RecurrenceArguments x = make(s, kCUDA, dtype);
+    for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk, &x.options.gv}) {
+      const Tensor memory = empty({input->numel() + 1}, input->options());
+      const Tensor view = reshape(slice(memory, 0, 1, input->numel() + 1), input->shape());
+      copy_data(view, *input);
+      *input = view;
+    }
+    check(x, s.str());
   }
-  check(x, s.str());
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ void run_step(const Pass<F>& pass, Device device);
 template <class T>
 void run_few_tokens(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device);
 
-/// The same on the tensor cores, for heads of few channels. T is a type of 16 bits.
+/// The same on the tensor cores, for heads of few channels.
 template <class T>
 void run_warp_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device);
 

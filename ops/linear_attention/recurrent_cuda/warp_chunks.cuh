@@ -9,10 +9,10 @@
 //     c'_p = c_p e^{a_p - a_M},    d'_p = d_p e^{a_M - a_p},    e'_p = e_p e^{b_M - b_p}
 //     past_p = e^{b_p - b_M} [ c'_p X' + sum_{s<p} (c'_p . d'_s) e'_s ]
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
-// A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits for the tensor cores keeps the rest in a
-// low part: X', c', d', e' and, with gates of channels, the products c' . d'. A chunk with a decay outside of the safe exponent
-// range is computed step by step. Gates that all channels share multiply scores and results instead, by decays that are at most
-// 1: any are safe.
+// A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits, or in float32 to TF32, for the tensor
+// cores keeps the rest in a low part: X', c', d', e' and, with gates of channels and in float32, the products c' . d'. A chunk with
+// a decay outside of the safe exponent range is computed step by step. Gates that all channels share multiply scores and results
+// instead, by decays that are at most 1: any are safe but in float32, where decays between positions are differences of exponents.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_products.cuh>
@@ -22,20 +22,21 @@ namespace glade::cuda::recurrent::warp_chunks {
 template <class V>
 struct Warp : WarpProducts<V> {
   using State = WarpState<V>;
-  using State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum, State::save_undecayed,
-      State::store_state, State::x;
+  using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum,
+      State::save_undecayed, State::store_state, State::x, State::zero;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
       State::block_column, State::segment, State::warp, State::column, State::row, State::pair, State::sequence;
   using typename State::E;
   using GatesOf = WarpGates<V>;
-  using GatesOf::element_at, GatesOf::find, GatesOf::find_transposed, GatesOf::gate_at, GatesOf::has_head_gates,
-      GatesOf::head_log, GatesOf::head_sums, GatesOf::in_scan, GatesOf::load_head_gate;
+  using GatesOf::element_at, GatesOf::find_transposed, GatesOf::gate_at, GatesOf::has_head_gates, GatesOf::head_log,
+      GatesOf::head_sums, GatesOf::load_head_gate, GatesOf::to_end;
   using Products = WarpProducts<V>;
-  using Products::decay_scores, Products::find_self, Products::multiply_c, Products::multiply_scores, Products::prepare_inner,
+  using Products::collect, Products::decay_scores, Products::multiply_c, Products::multiply_scores, Products::prepare,
       Products::scale, Products::state_decays, Products::sums_up, Products::update, Products::update_and_save;
   using typename GatesOf::HeadSums;
   using typename GatesOf::SegmentDecay;
   using typename Products::OperandE;
+  using typename Products::Scores;
   using typename State::StateDecay;
   static constexpr bool kHead = V::kGates == Gates::head;
   using WarpProducts<V>::WarpProducts;
@@ -56,18 +57,20 @@ struct Warp : WarpProducts<V> {
     for (int i = 0; i < 2; ++i) {
       const int position = row + 8 * i, columns = kWhole ? kColumns : position < chunk.count ? pass.outer() - column - pair : 0;
       const std::int64_t to = chunk.results + i * 8 * result_step();
-      const auto* e_row =
-          reinterpret_cast<const std::uint32_t*>(chunk.rows + V::kE + position * V::kOuterRow) + 8 * warp + pair / 2;
+      const unsigned char* e_row = chunk.rows + V::kE + position * V::kOuterRow + (kColumns * warp + pair) * V::kElementBytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         if (8 * j >= columns) continue;
-        const float2 e = unpack<E>(e_row[4 * j]), own = make_float2(past[j][2 * i], past[j][2 * i + 1]),
+        const float2 e = row_pair<E>(e_row, 8 * j), own = make_float2(past[j][2 * i], past[j][2 * i + 1]),
                      all = make_float2(own.x + self[i] * e.x, own.y + self[i] * e.y);
         const std::int64_t at = to + 8 * j;
         if (pass.past != nullptr) *reinterpret_cast<float2*>(pass.past + at) = own;
         if (pass.out == nullptr) continue;
-        if (pass.out_dtype == DType::float32) *reinterpret_cast<float2*>(static_cast<float*>(pass.out) + at) = all;
-        else *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(pass.out) + at) = pack<E>(all.x, all.y);
+        if (V::kIsFloat || pass.out_dtype == DType::float32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(pass.out) + at) = all;
+        } else if constexpr (!V::kIsFloat) {
+          *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(pass.out) + at) = pack<E>(all.x, all.y);
+        }
       }
     }
   }
@@ -92,53 +95,58 @@ struct Warp : WarpProducts<V> {
     const HeadSums head = head_sums(chunk), none;
     const HeadSums& outer_head = kInner ? none : head;
     const unsigned char* outer_gates = chunk.rows + V::kOuterGates + 16 * V::kGateBytes * warp;
-    StateDecay to_middle{state_decays(0), {}}, to_end{state_decays(1), {}};
+    StateDecay to_middle{state_decays(0), {}}, from_middle{state_decays(1), {}};
     float outer[2][4] = {};
-    bool safe = true;
-    if constexpr (kInner) safe = prepare_inner(chunk, head);
+    bool safe = prepare(chunk, head);
+    if constexpr (V::kIsFloat && V::kGates != Gates::none)
+      safe = safe && (pass.head_gate.data == nullptr || fminf(head.to_middle, head.to_end) >= -kSafeRange<E>);
     if constexpr (kOuter)
-      safe = find_transposed(outer, to_middle.outer, to_end.outer, outer_gates, outer_head) <= kSafeRange<E> && safe;
-    if constexpr (kInner || kOuter) safe = all_safe(safe);
+      safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= kSafeRange<E> && safe;
+    if constexpr (kInner || kOuter || V::kShareScores) safe = all_safe(safe);
     if (column >= pass.outer()) return;
     if (!safe) return run_steps(chunk);
 
     if constexpr (kInner || kOuter) decay(to_middle);
-    std::uint32_t r[4];
-    load_matrices<true>(r, chunk.rows + V::kE + 32 * warp, V::kOuterRow);
+    Pair<E> r[4];
+    load_matrices<true, false>(r, chunk.rows + V::kE + kColumns * V::kElementBytes * warp, V::kOuterRow);
     OperandE e{{r[0], r[2], r[1], r[3]}, {}};  // transposed: [columns, positions]
     if constexpr (kOuter) scale(e, outer, -1);
+    else e.split();
     if (sums_up()) {
-      float past[2][4] = {}, scores[2][4] = {}, self[2];
+      float past[2][4];
+      Scores scores;
       multiply_c(past, scores, chunk);
-      if constexpr (kHead) decay_scores(past, scores, head);
-      find_self(self, scores);
-      multiply_scores(past, scores, e);
-      finish_results(past, self, outer_gates, outer_head);
-      if (chunk.whole) store_results<true>(chunk, past, self);
-      else store_results<false>(chunk, past, self);
+      collect(scores);
+      if constexpr (kHead) decay_scores(past, scores.pairs, head);
+      multiply_scores(past, scores.pairs, e);
+      finish_results(past, scores.self, outer_gates, outer_head);
+      if (chunk.whole) store_results<true>(chunk, past, scores.self);
+      else store_results<false>(chunk, past, scores.self);
     }
     if constexpr (kHead) {
-      const float all = power_of_2<float>(head.all);
+      const float all = power_of_2<float>(head.all());
 #pragma unroll
       for (auto& four : x)
 #pragma unroll
         for (float& element : four) element *= all;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // the decays from the positions to the chunk's end
-        const float2 both = unpack<E>(e.high[i]);
-        const auto decay = [&](int t) { return power_of_2<float>(head.all - in_scan(head.columns[t], head)); };
+        const float2 both = e.get(i);
+        const auto decay = [&](int t) { return power_of_2<float>(at_most(to_end(head.columns[t], head), 0)); };
         e.set(i, both.x * decay(i / 2 * 2), both.y * decay(i / 2 * 2 + 1));
       }
+    } else {
+      e = e.copy(zero());
     }
-    if (chunk.checkpoint >= 0 && !pass.reverse_scan) update_and_save(chunk, e, to_end);
+    if (chunk.checkpoint >= 0 && !pass.reverse_scan) update_and_save(chunk, e, from_middle);
     else update(chunk, e);
-    if constexpr (kInner || kOuter) decay(to_end);
+    if constexpr (kInner || kOuter) decay(from_middle);
   }
   /// Multiplies results by what they lack.
   __device__ __forceinline__ void finish_results(float (&past)[2][4], float (&self)[2], const unsigned char* gates,
                                                  const HeadSums& head) const {
     float logs[2][4] = {}, to_middle[4], to_end[4];
-    if constexpr (kOuter) find(logs, to_middle, to_end, gates, V::kOuterGateRow, head);
+    if constexpr (kOuter) this->template find<false>(logs, to_middle, to_end, gates, V::kOuterGateRow, head);
 #pragma unroll
     for (int i = 0; i < 8; ++i) past[i / 4][i % 4] *= kOuter ? factor * power_of_2<float>(logs[i / 4][i % 4]) : factor;
 #pragma unroll
@@ -158,6 +166,7 @@ struct Warp : WarpProducts<V> {
         return power_of_2<float>(gate_at(gates, channel) * kLog2e + log);
       };
       const auto decay = [&] {
+        const float together = power_of_2<float>(shared);
         float outer[2] = {1, 1};
         if constexpr (kOuter)
           for (int i = 0; i < 2; ++i) outer[i] = decay_at(outer_gates, kColumns * warp + row + 8 * i, kInner ? 0.f : shared);
@@ -165,7 +174,7 @@ struct Warp : WarpProducts<V> {
         for (int k = 0; k < 2 * kTiles; ++k)
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const float inner = kInner ? decay_at(inner_gates, 8 * k + pair + i, shared) : 1.f;
+            const float inner = kInner ? decay_at(inner_gates, 8 * k + channel(i), shared) : kOuter ? 1.f : together;
             x[k][i] *= inner * outer[0];
             x[k][2 + i] *= inner * outer[1];
           }
@@ -189,7 +198,8 @@ struct Warp : WarpProducts<V> {
     for (int k = 0; k < 2 * kTiles; ++k)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float c = sums_up() ? factor * element_at(c_row, 8 * k + pair + i) : 0.f, d = element_at(d_row, 8 * k + pair + i);
+        const int inner = 8 * k + channel(i);
+        const float c = sums_up() ? factor * element_at(c_row, inner) : 0.f, d = element_at(d_row, inner);
         self += c * d;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -221,8 +231,8 @@ struct Warp : WarpProducts<V> {
     const bool reverse = pass.reverse_scan;
     const int step = reverse ? -kTokens : kTokens;
     int first = low + (reverse ? (chunks - 1) * kTokens : 0);
-    using InnerRows = Copier<I, 2, V::kThreads>;
-    using OuterRows = Copier<V::kBlockColumns, 2, V::kThreads>;
+    using InnerRows = Copier<I, V::kElementBytes, V::kThreads>;
+    using OuterRows = Copier<V::kBlockColumns, V::kElementBytes, V::kThreads>;
     using InnerGates = Copier<I, V::kGateBytes, V::kThreads>;
     using OuterGates = Copier<V::kBlockColumns, V::kGateBytes, V::kThreads>;
     InnerRows c(pass.rows[sums_up() ? recurrent::kC : recurrent::kD], h, 0, sequence, first, reverse),
@@ -241,7 +251,7 @@ struct Warp : WarpProducts<V> {
     if (sums_up()) pieces = pieces && has_pieces(pass.rows[recurrent::kC]);
     if constexpr (kInner) pieces = pieces && has_pieces(pass.rows[kInnerGate]);
     if constexpr (kOuter) pieces = pieces && has_pieces(pass.rows[kOuterGate]);
-    for (int i = 0; i < kStages; ++i)
+    for (int i = 0; i < V::kStages; ++i)
       for_each_copier([&](auto& copier, int at) { copier.clear(memory + i * V::kStageBytes + at); });
     int next_first = first, next_stage = 0;  // of the next chunk to copy
     const auto copy = [&] {
@@ -251,25 +261,25 @@ struct Warp : WarpProducts<V> {
       else if (next_first >= low && count > 0) for_each_copier([&](auto& copier, int at) { copier.copy_any(to + at, count); });
       asm volatile("cp.async.commit_group;" ::: "memory");
       next_first += step;
-      next_stage = next_stage == (kStages - 1) * V::kStageBytes ? 0 : next_stage + V::kStageBytes;
+      next_stage = next_stage == (V::kStages - 1) * V::kStageBytes ? 0 : next_stage + V::kStageBytes;
     };
 #pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) copy();
+    for (int i = 0; i < V::kStages - 1; ++i) copy();
     load_state();
     SegmentDecay segment_decay;
-    float next_gate = chunks > 0 ? load_head_gate(first, low, high) : 0.f;
+    std::uint32_t next_gate = chunks > 0 ? load_head_gate(first, low, high) : 0;
     const bool columns = column + kColumns <= pass.outer();
     const std::int64_t results_step = step * result_step();
     std::int64_t results = result_row(first + row) + column + pair;
     int stage = 0;
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i, first += step, results += results_step) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      asm volatile("cp.async.wait_group %0;" ::"n"(V::kStages - 2) : "memory");
       sync();  // all rows are there, and no warp needs those of the chunk before
       copy();
       const int count = min(high - first, kTokens);
       Chunk chunk{memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
-      stage = stage == (kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
+      stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
       if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
       if (pass.states != nullptr) chunk.checkpoint = checkpoint_of(first);
       if (pass.segment_decays != nullptr) add(segment_decay, chunk);
@@ -315,7 +325,7 @@ void launch(const Pass<float>& pass, int strips, Device device) {
   if (inner && outer) return launch<Variant<E, G, I, Gates::both>>(pass, strips, device);
   if (inner) return launch<Variant<E, G, I, Gates::inner>>(pass, strips, device);
   if (outer) return launch<Variant<E, G, I, Gates::outer>>(pass, strips, device);
-  if constexpr (I <= 64) {
+  if constexpr (I <= 64 || std::is_same_v<E, float>) {
     const bool head = pass.head_gate.data != nullptr || pass.gamma != nullptr;
     if (head) launch<Variant<E, E, I, Gates::head>>(pass, strips, device);
     else launch<Variant<E, E, I, Gates::none>>(pass, strips, device);
@@ -329,7 +339,7 @@ void run(Pass<float>& pass, const RecurrentPassPlan& plan, Device device) {
   constexpr int kBlockColumns = Variant<E, E, I, Gates::outer>::kBlockColumns;
   if (plan.columns != kBlockColumns || pass.inner() > I)  // plan.cpp and the kernels must agree
     fail<Error>("recurrent: a plan of {} columns and {} channels for small heads", plan.columns, plan.inner);
-  const bool float_gates = has_type<float>(pass.rows[kInnerGate]) || has_type<float>(pass.rows[kOuterGate]);
+  const bool float_gates = has_type<float>(pass.rows[kInnerGate]) || has_type<float>(pass.rows[kOuterGate]);  // or all are
   run_in_segments(pass, plan, device, [&](const Pass<float>& segments) {
     (float_gates ? launch<E, float, I> : launch<E, E, I>)(segments, plan.blocks, device);
   });

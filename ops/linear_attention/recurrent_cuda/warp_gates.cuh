@@ -14,22 +14,24 @@ struct WarpGates : WarpState<V> {
   using typename State::E;
   using WarpState<V>::WarpState;
 
-  /// The gates of 16 channels as a sum of parts; calls f for each as load_matrices<true>() returns it.
-  template <class F>
+  /// The type of 16 bits that gates are multiplied in.
+  using GatePart = std::conditional_t<V::kIsFloat, bfloat16, E>;
+  /// The gates of 16 channels, inner or outer ones, as a sum of parts; calls f for each as load_matrices<true>() returns it.
+  template <bool kOfInner, class F>
   __device__ __forceinline__ void for_each_part(const unsigned char* gates, int gate_row, F&& f) const {
     constexpr float kLeast = linear_attention::base_e::kLeastGate;
     std::uint32_t r[4];
     if constexpr (V::kGateBytes == 2) {
       load_matrices<true>(r, gates, gate_row);
-      const std::uint32_t least = pack<E>(kLeast, kLeast);
+      const std::uint32_t least = pack<GatePart>(kLeast, kLeast);
 #pragma unroll
-      for (std::uint32_t& bits : r) bits = at_least_pair<E>(bits, least);
+      for (std::uint32_t& bits : r) bits = at_least_pair<GatePart>(bits, least);
       f(r);
     } else {
       float values[4][2];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int token = i / 2 % 2 * 8 + pair + i % 2, channel = i / 4 * 8 + row;
+        const int token = i / 2 % 2 * 8 + pair + i % 2, channel = i / 4 * 8 + (kOfInner ? channel_of_column<E>(row) : row);
         values[i / 2][i % 2] = at_least(reinterpret_cast<const float*>(gates + token * gate_row)[channel], kLeast);
       }
       constexpr int kParts = 3;  // of 8 to 11 bits of a float's 24
@@ -37,60 +39,73 @@ struct WarpGates : WarpState<V> {
       for (int part = 0; part < kParts; ++part) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          r[i] = pack<E>(values[i][0], values[i][1]);
-          const float2 rounded = unpack<E>(r[i]);
+          r[i] = pack<GatePart>(values[i][0], values[i][1]);
+          const float2 rounded = unpack<GatePart>(r[i]);
           values[i][0] -= rounded.x, values[i][1] -= rounded.y;
         }
         f(r);
       }
     }
   }
-  /// The lower triangle of a matrix [8, 8] of ones.
-  __device__ std::uint32_t triangle() const { return pack<E>(row >= pair ? 1.f : 0.f, row > pair ? 1.f : 0.f); }
-  /// Sums the gates of 16 channels, base e, over the positions up to each: [16 positions, twice 8 channels].
+  /// The sums up to the positions of a chunk's second half, from its middle: the lower triangle of a matrix [8, 8] of ones.
+  __device__ std::uint32_t late_sums() const { return pack<GatePart>(row >= pair ? 1.f : 0.f, row > pair ? 1.f : 0.f); }
+  /// The sums up to the positions of the first half, from the middle: those after them, negative. In place of the last one, which
+  /// is 0, that over the whole half.
+  __device__ std::uint32_t early_sums() const {
+    const auto factor = [&](int position) { return row == kMiddle ? 1.f : position > row ? -1.f : 0.f; };
+    return pack<GatePart>(factor(pair), factor(pair + 1));
+  }
+  static constexpr int kHalf = kTokens / 2, kMiddle = kHalf - 1;  ///< kMiddle: the position that decays are measured from
+  /// Sums the gates of 16 channels, base e, from the middle up to each position: [16 positions, twice 8 channels].
+  template <bool kOfInner>
   __device__ __forceinline__ void sum_gates(float (&sums)[2][4], const unsigned char* gates, int gate_row) const {
-    const std::uint32_t ones = pack<E>(1.f, 1.f), lower[4] = {triangle(), ones, 0, triangle()};
-    for_each_part(gates, gate_row, [&](const std::uint32_t(&r)[4]) {
-      mma<E>(sums[0], lower, r[0], r[1]);
-      mma<E>(sums[1], lower, r[2], r[3]);
+    const std::uint32_t factors[4] = {early_sums(), 0, 0, late_sums()};
+    for_each_part<kOfInner>(gates, gate_row, [&](const std::uint32_t(&r)[4]) {
+      mma<GatePart>(sums[0], factors, r[0], r[1]);
+      mma<GatePart>(sums[1], factors, r[2], r[3]);
     });
   }
-  /// The same, transposed: [16 channels, twice 8 positions].
+  /// The same of outer channels, transposed: [16 channels, twice 8 positions].
   __device__ __forceinline__ void sum_gates_transposed(float (&sums)[2][4], const unsigned char* gates) const {
-    const std::uint32_t ones = pack<E>(1.f, 1.f);
-    for_each_part(gates, V::kOuterGateRow, [&](const std::uint32_t(&r)[4]) {
+    for_each_part<false>(gates, V::kOuterGateRow, [&](const std::uint32_t(&r)[4]) {
       const std::uint32_t rows[4] = {r[0], r[2], r[1], r[3]};
-      mma<E>(sums[0], rows, triangle(), 0u);
-      mma<E>(sums[1], rows, ones, triangle());
+      mma<GatePart>(sums[0], rows, early_sums(), 0u);
+      mma<GatePart>(sums[1], rows, 0u, late_sums());
     });
   }
 
-  /// Sums, base 2, of the log decays that all channels share: up to positions `row` and `row` + 8, up to `pair`, `pair` + 1 and
-  /// those 8 later, and of all.
+  /// Sums, base 2, of the log decays that all channels share: from the chunk's middle to positions `row` and `row` + 8, and to
+  /// `pair`, `pair` + 1 and those 8 later; from its start to the middle, and from there to its end.
   struct HeadSums {
-    float rows[2] = {}, columns[4] = {}, all = 0;
+    float rows[2] = {}, columns[4] = {}, to_middle = 0, to_end = 0;
+
+    __device__ float all() const { return to_middle + to_end; }
   };
   __device__ bool has_head_gates() const { return pass.head_gate.data != nullptr || pass.gamma != nullptr; }
-  /// The head's gate of this lane's position, of those from `first` on, if that is within [low, high).
-  __device__ float load_head_gate(int first, int low, int high) const {
+  /// The bits of the head's gate of this lane's position, of those from `first` on, if that is within [low, high).
+  __device__ std::uint32_t load_head_gate(int first, int low, int high) const {
     if (pass.head_gate.data == nullptr || lane >= kTokens || first < low || first + lane >= high) return 0;
-    return load_element<float>(pass.head_gate, sequence.token(first + lane) * pass.heads + h);
+    return load_bits<float>(pass.head_gate, sequence.token(first + lane) * pass.heads + h);
   }
   /// The log decay, base 2, of this lane's position.
   __device__ float head_log(const Chunk& chunk) const {
-    return lane < chunk.count ? at_least((chunk.head_gate + pass.gamma_gate(n, h)) * kLog2e, kLeastGate) : 0.f;
+    const std::uint32_t bits[1] = {chunk.head_gate};
+    float gate[1];
+    decode(pass.head_gate, bits, gate);
+    return lane < chunk.count ? at_least((gate[0] + pass.gamma_gate(n, h)) * kLog2e, kLeastGate) : 0.f;
   }
   __device__ __forceinline__ HeadSums head_sums(const Chunk& chunk) const {
     HeadSums sums;
     if (V::kGates == Gates::none || !has_head_gates()) return sums;
-    if (pass.head_gate.data == nullptr) {  // one decay for all positions
-      const float log = at_least(pass.gamma_gate(n, h) * kLog2e, kLeastGate);
-      const auto up_to = [&](int position) { return log * static_cast<float>(min(position + 1, chunk.count)); };
+    if (pass.head_gate.data == nullptr) {  // one decay for all positions, also for those that do not exist
+      const float log = at_least(pass.gamma_gate(n, h) * kLog2e, kLeastGate), half = log * kHalf;
+      const float own_row = static_cast<float>(row - kMiddle), own_column = static_cast<float>(pair - kMiddle);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) sums.rows[i] = up_to(row + 8 * i);
+      for (int i = 0; i < 2; ++i) sums.rows[i] = log * (own_row + static_cast<float>(kHalf * i));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums.columns[i] = up_to(pair + i % 2 + i / 2 * 8);
-      sums.all = up_to(kTokens - 1);
+      for (int i = 0; i < 4; ++i) sums.columns[i] = log * (own_column + static_cast<float>(i % 2 + i / 2 * kHalf));
+      sums.to_middle = half;
+      sums.to_end = log * static_cast<float>(chunk.count - kHalf);
       return sums;
     }
     float sum = head_log(chunk);
@@ -99,29 +114,38 @@ struct WarpGates : WarpState<V> {
       const float other = __shfl_up_sync(~0u, sum, step, kTokens);
       if (lane % kTokens >= step) sum += other;
     }
+    sums.to_middle = __shfl_sync(~0u, sum, kMiddle);
+    const auto to = [&](int position) { return __shfl_sync(~0u, sum, position) - sums.to_middle; };
 #pragma unroll
-    for (int i = 0; i < 2; ++i) sums.rows[i] = __shfl_sync(~0u, sum, row + 8 * i);
+    for (int i = 0; i < 2; ++i) sums.rows[i] = to(row + kHalf * i);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums.columns[i] = __shfl_sync(~0u, sum, pair + i % 2 + i / 2 * 8);
-    sums.all = __shfl_sync(~0u, sum, kTokens - 1);
+    for (int i = 0; i < 4; ++i) sums.columns[i] = to(pair + i % 2 + i / 2 * kHalf);
+    sums.to_end = to(kTokens - 1);
     return sums;
   }
-  /// The log decay that all channels share, from the chunk's start to a position in the direction of the scan.
-  __device__ float in_scan(float sum, const HeadSums& head) const { return pass.reverse_scan ? head.all - sum : sum; }
+  /// The log decays that all channels share, from the chunk's start, in the direction of the scan, to a position, and from there
+  /// on. `sum`: that from the middle.
+  __device__ float from_start(float sum, const HeadSums& head) const {
+    return pass.reverse_scan ? head.to_end - sum : head.to_middle + sum;
+  }
+  __device__ float to_end(float sum, const HeadSums& head) const {
+    return pass.reverse_scan ? head.to_middle + sum : head.to_end - sum;
+  }
 
   // ---- decays of a chunk ----
 
-  /// The decays of a state's channel, from the sums of its log decays up to the middle and to the end.
+  /// The decays of a state's channel, from the sums of its log decays up to the middle, and from there to the end.
   __device__ __forceinline__ void set_decay(float middle, float end, float& to_middle, float& to_end) const {
-    const float first = power_of_2<float>(middle), last = power_of_2<float>(end - middle);
+    const float first = power_of_2<float>(middle), last = power_of_2<float>(end);
     to_middle = pass.reverse_scan ? last : first;
     to_end = pass.reverse_scan ? first : last;
   }
-  /// Those of 16 inner channels or columns: [positions, twice 8 channels]. Returns the largest magnitude. The state's decays are
-  /// of channels `pair`, `pair` + 1, and those 8 later.
+  /// Those of 16 inner or outer channels: [positions, twice 8 channels]. Returns the largest magnitude. The state's decays are of
+  /// a lane's pair of channels, and of those 8 later.
+  template <bool kOfInner>
   __device__ __forceinline__ float find(float (&logs)[2][4], float (&to_middle)[4], float (&to_end)[4],
                                         const unsigned char* gates, int gate_row, const HeadSums& head) const {
-    sum_gates(logs, gates, gate_row);
+    sum_gates<kOfInner>(logs, gates, gate_row);
     float largest = 0;
 #pragma unroll
     for (int k = 0; k < 2; ++k)
@@ -129,11 +153,11 @@ struct WarpGates : WarpState<V> {
       for (int i = 0; i < 2; ++i) {
         float &early = logs[k][i], &late = logs[k][2 + i];
         const int last_row = 28 + lane % 4;
-        const float middle = __shfl_sync(~0u, early * kLog2e + head.rows[0], last_row),
-                    end = __shfl_sync(~0u, late * kLog2e + head.rows[1], last_row);
+        const float middle = __shfl_sync(~0u, early, last_row) * kLog2e + head.to_middle,
+                    end = __shfl_sync(~0u, late, last_row) * kLog2e + head.to_end;
         set_decay(middle, end, to_middle[2 * k + i], to_end[2 * k + i]);
-        early = early * (sign * kLog2e) + sign * (head.rows[0] - middle);
-        late = late * (sign * kLog2e) + sign * (head.rows[1] - middle);
+        early = row == kMiddle ? 0.f : early * (sign * kLog2e) + sign * head.rows[0];
+        late = late * (sign * kLog2e) + sign * head.rows[1];
         largest = fmaxf(largest, fmaxf(fabsf(early), fabsf(late)));
       }
     return largest;
@@ -146,13 +170,13 @@ struct WarpGates : WarpState<V> {
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float middle = __shfl_sync(~0u, logs[0][2 * i + 1] * kLog2e + head.columns[1], lane | 3),
-                  end = __shfl_sync(~0u, logs[1][2 * i + 1] * kLog2e + head.columns[3], lane | 3);
+      const float middle = __shfl_sync(~0u, logs[0][2 * i + 1], lane | 3) * kLog2e + head.to_middle,
+                  end = __shfl_sync(~0u, logs[1][2 * i + 1], lane | 3) * kLog2e + head.to_end;
       set_decay(middle, end, to_middle[i], to_end[i]);
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         float& log = logs[t / 2][2 * i + t % 2];
-        log = log * (sign * kLog2e) + sign * (head.columns[t] - middle);
+        log = t == 1 && pair + 1 == kMiddle ? 0.f : log * (sign * kLog2e) + sign * head.columns[t];
         largest = fmaxf(largest, fabsf(log));
       }
     }
@@ -195,7 +219,8 @@ struct WarpGates : WarpState<V> {
   // ---- single elements ----
 
   __device__ static float element_at(const unsigned char* row, int channel) {
-    return unpack<E>(reinterpret_cast<const std::uint16_t*>(row)[channel]).x;
+    if constexpr (V::kIsFloat) return reinterpret_cast<const float*>(row)[channel];
+    else return unpack<E>(reinterpret_cast<const std::uint16_t*>(row)[channel]).x;
   }
   __device__ static float gate_at(const unsigned char* gate_row, int channel) {
     if constexpr (V::kGateBytes == 4) return reinterpret_cast<const float*>(gate_row)[channel];

@@ -4,18 +4,21 @@
 
 namespace glade::cuda::recurrent::warp_chunks {
 
+/// The largest safe exponent of a factor. In float32 its rounding limits the error of a decay; decays that all channels share are
+/// differences of such exponents there.
 template <class E>
-constexpr float kSafeRange = linear_attention::base_2::kSafeRange<std::conditional_t<kIsBfloat16<E>, __nv_bfloat16, __half>>;
+constexpr float kSafeRange =
+    sizeof(E) == 4 ? 24.f : linear_attention::base_2::kSafeRange<std::conditional_t<kIsBfloat16<E>, __nv_bfloat16, __half>>;
 
 template <class V>
 struct WarpProducts : WarpGates<V> {
   using State = WarpState<V>;
-  using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::warp, State::row, State::pair,
-      State::sign;
-  using State::quad_sum, State::save, State::x;
+  using State::channel, State::quad_sum, State::save, State::x;
+  using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::warp, State::lane, State::row,
+      State::pair, State::sign;
   using typename State::E;
   using GatesOf = WarpGates<V>;
-  using GatesOf::find, GatesOf::in_scan;
+  using GatesOf::find, GatesOf::from_start;
   using typename GatesOf::HeadSums;
   using typename State::StateDecay;
   using WarpGates<V>::WarpGates;
@@ -27,96 +30,183 @@ struct WarpProducts : WarpGates<V> {
   __device__ __forceinline__ static void scale(Operand<E, kLowPart>& x, const float (&logs)[2][4], float sign) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 both = unpack<E>(x.high[i]);
+      const float2 both = values_of<E>(x.high[i]);
       const float* log = &logs[i / 2][i % 2 * 2];
       x.set(i, both.x * power_of_2<float>(sign * log[0]), both.y * power_of_2<float>(sign * log[1]));
     }
   }
-  /// Prepares the warp's tiles of the inner channels: c', d', the state's decays, and products c . d. Whether all is safe.
-  __device__ __forceinline__ bool prepare_inner(const Chunk& chunk, const HeadSums& head) const {
+  using OperandRows = Operand<E, V::kLowRows>;
+  /// The products of c and d at all pairs of positions, and at each position, without the rounding of c' and d'.
+  struct Scores {
+    float pairs[2][4] = {}, self[2] = {};
+  };
+
+  /// Prepares the warp's tiles of channels, for all warps: with gates of inner channels c', d' and the state's decays; and, if
+  /// warps share them, scores. Whether all is safe.
+  __device__ __forceinline__ bool prepare(const Chunk& chunk, const HeadSums& head) const {
     bool safe = true;
+    Scores scores;
+    if constexpr (kInner || V::kShareScores) {
 #pragma unroll
-    for (int tile = warp; tile < kTiles; tile += V::kWarps) safe = prepare_tile(chunk, tile, head) && safe;
+      for (int tile = warp; tile < kTiles; tile += V::kWarps) {
+        OperandRows c, d;
+        if constexpr (kInner) safe = prepare_tile(c, d, chunk, tile, head, scores) && safe;
+        if constexpr (V::kShareScores) {
+          if (!sums_up()) continue;
+          if constexpr (!kInner) load_c(c, chunk, tile), load_d<false>(d, chunk, tile);
+          add_scores(scores, c, d);
+        }
+      }
+      if (sums_up()) share(scores);
+    }
     return safe;
   }
-  __device__ __forceinline__ bool prepare_tile(const Chunk& chunk, int tile, const HeadSums& head) const {
+  __device__ __forceinline__ bool prepare_tile(OperandRows& c, OperandRows& d, const Chunk& chunk, int tile, const HeadSums& head,
+                                               Scores& scores) const {
     float logs[2][4] = {}, to_middle[4], to_end[4];
     const unsigned char* gates = chunk.rows + V::kInnerGates + 16 * V::kGateBytes * tile;
-    const float largest = find(logs, to_middle, to_end, gates, V::kGateRow, head);
+    const float largest = this->template find<true>(logs, to_middle, to_end, gates, V::kGateRow, head);
     float* decays = state_decays(0);
     if (row == 0) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int at = 16 * tile + 8 * k + pair;
-        *reinterpret_cast<float2*>(decays + at) = make_float2(to_middle[2 * k], to_middle[2 * k + 1]);
-        *reinterpret_cast<float2*>(decays + I + at) = make_float2(to_end[2 * k], to_end[2 * k + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const int at = 16 * tile + i / 2 * 8 + channel(i % 2);
+        decays[at] = to_middle[i];
+        decays[I + at] = to_end[i];
       }
     }
-    Operand<E, true> c, d;
-    load_matrices<false>(d.high, chunk.rows + V::kD + 32 * tile, V::kRow);
+    load_matrices<false>(d.high, chunk.rows + V::kD + tile_offset(tile), V::kRow);
     if (sums_up()) {
-      load_matrices<false>(c.high, chunk.rows + V::kC + 32 * tile, V::kRow);
-      store_self(c.high, d.high, tile);
+      load_matrices<false>(c.high, chunk.rows + V::kC + tile_offset(tile), V::kRow);
+      if constexpr (kSumsSelf) add_self(scores.self, c.high, d.high);
       scale(c, logs, 1);
-      store_matrices(c.high, memory + V::kScaledC + 32 * tile, V::kRow);
-      store_matrices(c.low, memory + V::kLowC + 32 * tile, V::kRow);
+      store_tile(c, V::kScaledC, V::kLowC, tile);
     }
     scale(d, logs, -1);
-    store_matrices(d.high, memory + V::kScaledD + 32 * tile, V::kRow);
-    store_matrices(d.low, memory + V::kLowD + 32 * tile, V::kRow);
+    store_tile(d, V::kScaledD, V::kLowD, tile);
     return largest <= kSafeRange<E>;
   }
-  /// Stores the products of 16 channels of c and d at each position.
-  __device__ __forceinline__ void store_self(const std::uint32_t (&c)[4], const std::uint32_t (&d)[4], int tile) const {
-    float sums[2] = {};
+  __device__ __forceinline__ void store_tile(const OperandRows& x, int high, int low, int tile) const {
+    if constexpr (V::kStoresLow) {
+      store_matrices(x.high, memory + high + tile_offset(tile), V::kRow);
+      store_matrices(x.low, memory + low + tile_offset(tile), V::kRow);
+    } else {
+      Pair<E> whole[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) whole[i] = x.whole(i);
+      store_matrices(whole, memory + high + tile_offset(tile), V::kRow);
+    }
+  }
+  /// Where the channels of a tile begin in a row.
+  __device__ static int tile_offset(int tile) { return 16 * V::kElementBytes * tile; }
+
+  // In 16 bits with gates of inner channels, the products at a position come from c and d themselves.
+  static constexpr bool kSumsSelf = kInner && !V::kIsFloat;
+  /// Adds the products of 16 channels at positions `row` and `row` + 8.
+  __device__ __forceinline__ static void add_self(float (&self)[2], const Pair<E> (&c)[4], const Pair<E> (&d)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<E>(c[i]), y = unpack<E>(d[i]);
-      sums[i % 2] += x.x * y.x + x.y * y.y;
+      const float2 x = values_of<E>(c[i]), y = values_of<E>(d[i]);
+      self[i % 2] += x.x * y.x + x.y * y.y;
+    }
+  }
+  /// Adds the products of a tile's channels at all pairs of positions.
+  __device__ __forceinline__ static void add_scores(Scores& scores, const OperandRows& c, const OperandRows& d) {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) multiply_add(scores.pairs[t], c, d, t, 2 + t);
+  }
+  /// Leaves the warp's part of the scores for the others.
+  __device__ __forceinline__ void share(const Scores& scores) const {
+    if constexpr (kSumsSelf) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float sum = quad_sum(scores.self[i]);
+        if (pair == 0) shared_self(warp)[row + 8 * i] = sum;
+      }
+    }
+    if constexpr (V::kShareScores)
+#pragma unroll
+      for (int t = 0; t < 2; ++t) shared_scores(warp)[t * kLanes] = *reinterpret_cast<const float4*>(scores.pairs[t]);
+  }
+  /// Completes the scores, with the parts of all warps, which have met.
+  __device__ __forceinline__ void collect(Scores& scores) const {
+    if constexpr (V::kShareScores) {
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        float4 sum = shared_scores(0)[t * kLanes];
+#pragma unroll
+        for (int w = 1; w < V::kWarps; ++w) {
+          const float4 other = shared_scores(w)[t * kLanes];
+          sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+        }
+        scores.pairs[t][0] = sum.x, scores.pairs[t][1] = sum.y, scores.pairs[t][2] = sum.z, scores.pairs[t][3] = sum.w;
+      }
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float sum = quad_sum(sums[i]);
-      if (pair == 0) products(tile)[row + 8 * i] = sum;
+      if constexpr (kSumsSelf) {
+        scores.self[i] = 0;
+#pragma unroll
+        for (int w = 0; w < V::kWarps; ++w) scores.self[i] += shared_self(w)[row + 8 * i];
+      } else {
+        const float(&own)[4] = scores.pairs[i];
+        scores.self[i] = __shfl_sync(~0u, row % 2 == 0 ? own[2 * i] : own[2 * i + 1], 4 * row + row / 2);
+      }
     }
   }
-  __device__ float* products(int tile) const { return reinterpret_cast<float*>(memory + V::kSelf) + tile * kTokens; }
+  __device__ float4* shared_scores(int w) const { return reinterpret_cast<float4*>(memory + V::kScores) + w * 2 * kLanes + lane; }
+  __device__ float* shared_self(int w) const { return reinterpret_cast<float*>(memory + V::kSelf) + w * kTokens; }
   __device__ float* state_decays(int which) const { return reinterpret_cast<float*>(memory + V::kStateDecays) + which * I; }
-  __device__ const unsigned char* c_rows(const Chunk& chunk) const { return kInner ? memory + V::kScaledC : chunk.rows + V::kC; }
-  __device__ const unsigned char* d_rows(const Chunk& chunk) const { return kInner ? memory + V::kScaledD : chunk.rows + V::kD; }
   __device__ bool sums_up() const { return pass.rows[recurrent::kC].data != nullptr; }
+
+  /// Loads a tile of c' or d'; without gates of inner channels c or d. `raw`: where the rows of a chunk lie.
+  template <bool kTransposed, bool kCut>
+  __device__ __forceinline__ void load(OperandRows& x, const Chunk& chunk, int raw, int scaled, int low, int tile) const {
+    const unsigned char* rows = kInner ? memory + scaled : chunk.rows + raw;
+    load_matrices<kTransposed>(x.high, rows + tile_offset(tile), V::kRow);
+    if constexpr (kInner && V::kStoresLow) load_matrices<kTransposed>(x.low, memory + low + tile_offset(tile), V::kRow);
+    else x.template split<kCut>();
+  }
+  __device__ __forceinline__ void load_c(OperandRows& c, const Chunk& chunk, int tile) const {
+    load<false, false>(c, chunk, V::kC, V::kScaledC, V::kLowC, tile);
+  }
+  template <bool kTransposed>
+  __device__ __forceinline__ void load_d(OperandRows& d, const Chunk& chunk, int tile) const {
+    load<kTransposed, true>(d, chunk, V::kD, V::kScaledD, V::kLowD, tile);
+  }
 
   // ---- products ----
 
-  /// Computes c' X' and c' . d' of all pairs of positions.
-  __device__ __forceinline__ void multiply_c(float (&past)[2][4], float (&scores)[2][4], const Chunk& chunk) const {
+  // The tensor cores cut their sums instead of rounding them. Therefore those of float32 start from 0, for at most so many tiles
+  // of channels, and are added to the others by ordinary instructions.
+  static constexpr int kSumTiles = V::kIsFloat ? 4 : kTiles;
+
+  /// Computes c' X', and the scores if the warps do not share them.
+  __device__ __forceinline__ void multiply_c(float (&past)[2][4], Scores& scores, const Chunk& chunk) const {
 #pragma unroll
-    for (int k = 0; k < kTiles; ++k) {
-      std::uint32_t c[4], d[4], low_c[4], low_d[4];
-      load_matrices<false>(c, c_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kInner) load_matrices<false>(low_c, memory + V::kLowC + 32 * k, V::kRow);
+    for (int first = 0; first < kTiles; first += kSumTiles) {
+      float sums[2][4] = {};
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        std::uint32_t high[2], low[2];
+      for (int k = first; k < kTiles && k < first + kSumTiles; ++k) {
+        OperandRows c;
+        load_c(c, chunk, k);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float* two = &x[2 * k + i][2 * j];
-          high[i] = pack<E>(two[0], two[1]);
-          low[i] = pack_low<E>(two[0], two[1], high[i]);
+        for (int j = 0; j < 2; ++j) {
+          Operand<E, true> state;  // 16 channels of 8 columns
+#pragma unroll
+          for (int i = 0; i < 2; ++i) state.set_cut(i, x[2 * k + i][2 * j], x[2 * k + i][2 * j + 1]);
+          multiply_add(sums[j], c, state, 0, 1);
         }
-        mma<E>(past[j], c, low[0], low[1]);
-        if constexpr (kInner) mma<E>(past[j], low_c, high[0], high[1]);
-        mma<E>(past[j], c, high[0], high[1]);
+        if constexpr (!V::kShareScores) {
+          OperandRows d;
+          load_d<false>(d, chunk, k);
+          add_scores(scores, c, d);
+        }
       }
-      load_matrices<false>(d, d_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kInner) load_matrices<false>(low_d, memory + V::kLowD + 32 * k, V::kRow);
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        if constexpr (kInner) {
-          mma<E>(scores[t], low_c, d[t], d[2 + t]);
-          mma<E>(scores[t], c, low_d[t], low_d[2 + t]);
-        }
-        mma<E>(scores[t], c, d[t], d[2 + t]);
+      for (int i = 0; i < 8; ++i) {
+        float& result = past[i / 4][i % 4];
+        result = first == 0 ? sums[i / 4][i % 4] : result + sums[i / 4][i % 4];
       }
     }
   }
@@ -124,7 +214,7 @@ struct WarpProducts : WarpGates<V> {
   __device__ __forceinline__ void decay_scores(float (&past)[2][4], float (&scores)[2][4], const HeadSums& head) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float decay = power_of_2<float>(in_scan(head.rows[i], head));
+      const float decay = power_of_2<float>(from_start(head.rows[i], head));
 #pragma unroll
       for (auto& result : past) result[2 * i] *= decay, result[2 * i + 1] *= decay;
     }
@@ -133,24 +223,11 @@ struct WarpProducts : WarpGates<V> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[t][i] *= power_of_2<float>(sign * (head.rows[i / 2] - head.columns[2 * t + i % 2]));
   }
-  using OperandE = Operand<E, kOuter>;
+  using OperandE = Operand<E, V::kLowColumns>;
 
-  /// The scores of positions `row` and `row` + 8 with themselves.
-  __device__ __forceinline__ void find_self(float (&self)[2], const float (&scores)[2][4]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (kInner) {  // those of c' and d' are rounded
-        self[i] = 0;
-#pragma unroll
-        for (int k = 0; k < kTiles; ++k) self[i] += products(k)[row + 8 * i];
-      } else {
-        self[i] = __shfl_sync(~0u, row % 2 == 0 ? scores[i][2 * i] : scores[i][2 * i + 1], 4 * row + row / 2);
-      }
-    }
-  }
   /// Adds the terms of other positions of the chunk.
   __device__ __forceinline__ void multiply_scores(float (&past)[2][4], const float (&scores)[2][4], const OperandE& e) const {
-    Operand<E, kInner || kOuter> rows;
+    Operand<E, V::kLowRows || V::kLowColumns> rows;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float own[2];
@@ -162,24 +239,25 @@ struct WarpProducts : WarpGates<V> {
       rows.set(i, own[0], own[1]);
     }
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      if constexpr (kInner || kOuter) mma<E>(past[j], rows.low, e.high[j], e.high[2 + j]);
-      if constexpr (kOuter) mma<E>(past[j], rows.high, e.low[j], e.low[2 + j]);
-      mma<E>(past[j], rows.high, e.high[j], e.high[2 + j]);
-    }
+    for (int j = 0; j < 2; ++j) multiply_add(past[j], rows, e, j, 2 + j);
   }
   /// Adds d' e' to the state.
   __device__ __forceinline__ void update(const Chunk& chunk, const OperandE& e) {
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
-      std::uint32_t d[4], low_d[4];
-      load_matrices<true>(d, d_rows(chunk) + 32 * k, V::kRow);
-      if constexpr (kInner) load_matrices<true>(low_d, memory + V::kLowD + 32 * k, V::kRow);
+      OperandRows d;
+      load_d<true>(d, chunk, k);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if constexpr (kOuter) mma<E>(x[2 * k + i], e.low, d[2 * i], d[2 * i + 1]);
-        if constexpr (kInner) mma<E>(x[2 * k + i], e.high, low_d[2 * i], low_d[2 * i + 1]);
-        mma<E>(x[2 * k + i], e.high, d[2 * i], d[2 * i + 1]);
+        float(&state)[4] = x[2 * k + i];
+        if constexpr (V::kIsFloat) {
+          float added[4] = {};
+          multiply_add(added, e, d, 2 * i, 2 * i + 1);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) state[j] += added[j];
+        } else {
+          multiply_add(state, e, d, 2 * i, 2 * i + 1);
+        }
       }
     }
   }
@@ -189,14 +267,20 @@ struct WarpProducts : WarpGates<V> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int position = chunk.count - 1 - pair - i / 2 * 8;
-      const std::uint32_t mask = position == 0 ? 0x0000ffffu : position == 1 ? 0xffff0000u : 0u;
-      earlier.high[i] = e.high[i] & ~mask;
-      last.high[i] = e.high[i] & mask;
-      if constexpr (kOuter) earlier.low[i] = e.low[i] & ~mask, last.low[i] = e.low[i] & mask;
+      earlier.high[i] = keep(e.high[i], position != 0, position != 1);
+      last.high[i] = keep(e.high[i], position == 0, position == 1);
+      if constexpr (V::kLowColumns) {
+        earlier.low[i] = keep(e.low[i], position != 0, position != 1);
+        last.low[i] = keep(e.low[i], position == 0, position == 1);
+      }
     }
-    update(chunk, earlier);
-    save(chunk.checkpoint, to_end);
-    update(chunk, last);
+    constexpr int kUnrolled = I == 32 ? 2 : 1;  // as measured
+#pragma unroll kUnrolled
+    for (int i = 0; i < 2; ++i) {
+      update(chunk, earlier);
+      if (i == 0) save(chunk.checkpoint, to_end);
+      earlier = last;
+    }
   }
 };
 

@@ -6,20 +6,90 @@
 namespace glade::cuda::recurrent::warp_chunks {
 
 constexpr int kLanes = 32;
-constexpr int kTokens = 16;  ///< positions of a chunk
-constexpr int kPadding = 8;  ///< elements between rows, against bank conflicts
+constexpr int kTokens = 16;   ///< positions of a chunk
+constexpr int kPadding = 16;  ///< bytes between rows, against bank conflicts
 
 /// Bytes of a row of so many channels in shared memory, and of the rows of a chunk.
-constexpr int row_bytes(int channels, int element) { return (channels + kPadding) * element; }
+constexpr int row_bytes(int channels, int element) { return channels * element + kPadding; }
 constexpr int rows_bytes(int channels, int element) { return kTokens * row_bytes(channels, element); }
+
+/// Two elements of a matrix [8, 8], in the registers of a lane: neighbors in 16 bits, and four columns apart in float32.
+template <class E>
+using Pair = std::conditional_t<sizeof(E) == 2, std::uint32_t, uint2>;
+
+/// The inner channel that lies in column n of a matrix of 8 inner channels. In float32, products over them then find each row in
+/// shared memory in the order of memory.
+template <class E>
+__device__ __forceinline__ int channel_of_column(int n) {
+  return sizeof(E) == 2 ? n : n / 2 + n % 2 * 4;
+}
+
+/// Rounds two values to what the tensor cores multiply: to 16 bits, or to TF32 numbers of 11 bits.
+template <class E>
+__device__ __forceinline__ Pair<E> round_pair(float x, float y) {
+  if constexpr (sizeof(E) == 2) {
+    return pack<E>(x, y);
+  } else {
+    const auto round = [](float value) { return (__float_as_uint(value) + 0x1000u) & ~0x1fffu; };
+    return {round(x), round(y)};
+  }
+}
+template <class E>
+__device__ __forceinline__ float2 values_of(const Pair<E>& pair) {
+  if constexpr (sizeof(E) == 2) return unpack<E>(pair);
+  else return make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
+}
+/// The low parts of a pair of values: what rounding to `high` left.
+template <class E>
+__device__ __forceinline__ Pair<E> low_pair(float x, float y, const Pair<E>& high) {
+  if constexpr (sizeof(E) == 2) return pack_low<E>(x, y, high);
+  else return {__float_as_uint(x - __uint_as_float(high.x)), __float_as_uint(y - __uint_as_float(high.y))};
+}
+
+/// c += a b for a [16, 16] and b [16, 8], whose halves are b0 and b1.
+template <class E>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<E> (&a)[4], const Pair<E>& b0, const Pair<E>& b1) {
+  if constexpr (sizeof(E) == 2) {
+    mma<E>(c, a, b0, b1);
+  } else {
+    const std::uint32_t first[4] = {a[0].x, a[1].x, a[0].y, a[1].y}, second[4] = {a[2].x, a[3].x, a[2].y, a[3].y};
+    mma<float>(c, first, b0.x, b0.y);
+    mma<float>(c, second, b1.x, b1.y);
+  }
+}
 
 /// Four matrices [8, 8] of 16-bit elements from the rows of a chunk: its first and second 8 positions of the first 8 channels at
 /// `rows`, and of the next 8. A lane has two channels of a position, or two positions of a channel if kTransposed.
-template <bool kTransposed>
+template <bool kTransposed, bool kInner = true>
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], const unsigned char* rows, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   ldmatrix<kTransposed>(r, static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
                                static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16));
+}
+/// The same of floats. A lane has channels as WarpState::channel() says, or two neighboring positions of channel_of_column(), or
+/// of channels in order if not kInner, if kTransposed.
+template <bool kTransposed, bool kInner = true>
+__device__ __forceinline__ void load_matrices(uint2 (&r)[4], const unsigned char* rows, int row_bytes) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  if constexpr (kTransposed) {
+    const int channel = kInner ? channel_of_column<float>(lane / 4) : lane / 4;
+    const unsigned char* at = rows + lane % 4 * 2 * row_bytes + channel * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned char* first = at + i % 2 * 8 * row_bytes + i / 2 * 32;
+      r[i] = {*reinterpret_cast<const std::uint32_t*>(first), *reinterpret_cast<const std::uint32_t*>(first + row_bytes)};
+    }
+  } else {
+    const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
+                    static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      std::uint32_t quads[4];
+      ldmatrix<false>(quads, at + static_cast<std::uint32_t>(32 * i));
+      r[2 * i] = {quads[0], quads[2]};
+      r[2 * i + 1] = {quads[1], quads[3]};
+    }
+  }
 }
 
 /// The larger of two values of 16 bits and `least`, in both halves; NaN stays.
@@ -38,18 +108,103 @@ __device__ __forceinline__ void store_matrices(const std::uint32_t (&r)[4], unsi
 #pragma unroll
   for (int i = 0; i < 4; ++i) *reinterpret_cast<std::uint32_t*>(at + i % 2 * 8 * row_bytes + i / 2 * 16) = r[i];
 }
+__device__ __forceinline__ void store_matrices(const uint2 (&r)[4], unsigned char* rows, int row_bytes) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  unsigned char* at = rows + lane / 4 * row_bytes + lane % 4 * 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    unsigned char* first = at + i % 2 * 8 * row_bytes + i / 2 * 32;
+    *reinterpret_cast<std::uint32_t*>(first) = r[i].x;
+    *reinterpret_cast<std::uint32_t*>(first + 16) = r[i].y;
+  }
+}
+
+/// A copy of registers that the compiler cannot undo: `zero` is 0, which it does not know. Where an operand is a right one first
+/// and a left one later, whose registers are in another order, it would copy them for every product.
+__device__ __forceinline__ std::uint32_t copy_of(std::uint32_t pair, std::uint32_t zero) { return pair ^ zero; }
+__device__ __forceinline__ uint2 copy_of(const uint2& pair, std::uint32_t zero) { return {pair.x ^ zero, pair.y ^ zero}; }
+
+/// Of a pair, the elements that are to be kept; the others become 0.
+__device__ __forceinline__ std::uint32_t keep(std::uint32_t pair, bool first, bool second) {
+  return pair & ((first ? 0x0000ffffu : 0u) | (second ? 0xffff0000u : 0u));
+}
+__device__ __forceinline__ uint2 keep(const uint2& pair, bool first, bool second) {
+  return {first ? pair.x : 0u, second ? pair.y : 0u};
+}
+
+/// Two neighboring elements of a row in shared memory.
+template <class E>
+__device__ __forceinline__ float2 row_pair(const unsigned char* row, int channel) {
+  if constexpr (sizeof(E) == 2) return unpack<E>(*reinterpret_cast<const std::uint32_t*>(row + 2 * channel));
+  else return *reinterpret_cast<const float2*>(row + 4 * channel);
+}
 
 /// A lane's part of an operand [16, 16]: its 8 x 8 matrices above each other, then those to their right. If kLow, the operand is
-/// the sum of two parts of 16 bits; else it has no low part.
+/// the sum of two rounded parts; else it has no low part.
 template <class E, bool kLow>
 struct Operand {
-  std::uint32_t high[4], low[4];
+  Pair<E> high[4], low[4];
 
   __device__ __forceinline__ void set(int i, float x, float y) {
-    high[i] = pack<E>(x, y);
-    if constexpr (kLow) low[i] = pack_low<E>(x, y, high[i]);
+    high[i] = round_pair<E>(x, y);
+    if constexpr (kLow) low[i] = low_pair<E>(x, y, high[i]);
+  }
+  /// The same for products alone, in fewer instructions: in float32 the tensor cores cut `high` as they cut all that they
+  /// multiply. The other operand has to be rounded, so that the product of low parts, which is left out, is 0 on average.
+  __device__ __forceinline__ void set_cut(int i, float x, float y) {
+    if constexpr (sizeof(E) == 2) {
+      set(i, x, y);
+    } else {
+      const auto rest = [](float value) { return __float_as_uint(value - __uint_as_float(__float_as_uint(value) & ~0x1fffu)); };
+      high[i] = {__float_as_uint(x), __float_as_uint(y)};
+      low[i] = {rest(x), rest(y)};
+    }
+  }
+  __device__ __forceinline__ float2 get(int i) const {
+    float2 sum = values_of<E>(high[i]);
+    if constexpr (kLow) {
+      const float2 rest = values_of<E>(low[i]);
+      sum.x += rest.x, sum.y += rest.y;
+    }
+    return sum;
+  }
+  /// A pair of sums of both parts, which float32 holds exactly.
+  __device__ __forceinline__ Pair<E> whole(int i) const {
+    const float2 sum = get(i);
+    return {__float_as_uint(sum.x), __float_as_uint(sum.y)};
+  }
+  /// copy_of() its pairs.
+  __device__ __forceinline__ Operand copy(std::uint32_t zero) const {
+    Operand other;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      other.high[i] = copy_of(high[i], zero);
+      if constexpr (kLow) other.low[i] = copy_of(low[i], zero);
+    }
+    return other;
+  }
+  /// Splits what load_matrices() has left in `high`, as float32 needs it.
+  template <bool kCut = false>
+  __device__ __forceinline__ void split() {
+    if constexpr (sizeof(E) == 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 both = values_of<E>(high[i]);
+        if constexpr (kCut) set_cut(i, both.x, both.y);
+        else set(i, both.x, both.y);
+      }
+    }
   }
 };
+
+/// c += a b for all parts but the product of the low ones. b [16, 8] is what the pairs `first` and `second` of its operand hold.
+template <class E, bool kLowA, bool kLowB>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const Operand<E, kLowA>& a, const Operand<E, kLowB>& b, int first,
+                                             int second) {
+  if constexpr (kLowA) multiply_add<E>(c, a.low, b.high[first], b.high[second]);
+  if constexpr (kLowB) multiply_add<E>(c, a.high, b.low[first], b.low[second]);
+  multiply_add<E>(c, a.high, b.high[first], b.high[second]);
+}
 
 /// Whether every 16 bytes of the rows are aligned, and within a row.
 __device__ inline bool has_pieces(const Rows& rows) {

@@ -5,7 +5,6 @@
 
 namespace glade::cuda::recurrent::warp_chunks {
 
-constexpr int kStages = 3;    ///< chunks in shared memory: that in use, and the next ones
 constexpr int kColumns = 16;  ///< of a warp
 
 /// Whether there are gates: that all channels share alone, or, perhaps beside those, of the inner or outer channels.
@@ -17,26 +16,37 @@ struct Variant {
   using E = E_;
   using G = G_;
   static constexpr int I = I_, kTiles = I / 16, kWarps = kTiles < 4 ? kTiles : 4, kThreads = kLanes * kWarps;
+  static constexpr int kElementBytes = sizeof(E);
+  static constexpr bool kIsFloat = kElementBytes == 4;
+  static constexpr int kStages = kIsFloat ? 2 : 3;         ///< chunks in shared memory: that in use, and the next ones
   static constexpr int kBlockColumns = kColumns * kWarps;  ///< of a block
   static constexpr Gates kGates = kGates_;
   static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer;
-  static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, 2), kGateRow = row_bytes(I, kGateBytes),
-                       kOuterRow = row_bytes(kBlockColumns, 2), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
+  static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, kElementBytes), kGateRow = row_bytes(I, kGateBytes),
+                       kOuterRow = row_bytes(kBlockColumns, kElementBytes), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
+  /// Which operands have low parts: rows of the inner channels, and those of the outer ones. In float32 all have.
+  static constexpr bool kLowRows = kInner || kIsFloat, kLowColumns = kOuter || kIsFloat;
   /// Blocks on a multiprocessor, as registers allow it.
-  static constexpr int kBlocks = (I <= 32 || !(kInner || kOuter) ? 16 : I == 64 ? 12 : 8) / kWarps;
+  static constexpr int kBlocks = (I <= 32 || !(kInner || kOuter || kIsFloat) ? 16 : I == 64 ? 12 : 8) / kWarps;
+
+  /// Whether each warp computes a part of the scores, for all. Else all compute all of them, which takes no memory.
+  static constexpr bool kShareScores = I == 128;
 
   // Where the rows of a chunk lie in its part of shared memory.
-  static constexpr int kC = 0, kD = kC + rows_bytes(I, 2), kE = kD + rows_bytes(I, 2),
-                       kInnerGates = kE + rows_bytes(kBlockColumns, 2),
+  static constexpr int kC = 0, kD = kC + rows_bytes(I, kElementBytes), kE = kD + rows_bytes(I, kElementBytes),
+                       kInnerGates = kE + rows_bytes(kBlockColumns, kElementBytes),
                        kOuterGates = kInnerGates + (kInner ? rows_bytes(I, kGateBytes) : 0),
                        kStageBytes = kOuterGates + (kOuter ? rows_bytes(kBlockColumns, kGateBytes) : 0);
-  // After the stages: c' and d' with their low parts, the decays of the inner channels to the middle of a chunk and from there
-  // on, and the products c . d of its positions, by tile.
-  static constexpr int kScaledBytes = kInner ? rows_bytes(I, 2) : 0;
-  static constexpr int kScaledC = kStages * kStageBytes, kLowC = kScaledC + kScaledBytes, kScaledD = kLowC + kScaledBytes,
-                       kLowD = kScaledD + kScaledBytes, kStateDecays = kLowD + kScaledBytes,
+  // After the stages: c' and d' with their low parts (if they are not split when they are loaded, which takes less memory), the
+  // decays of the inner channels to the middle of a chunk and from there on, and the products c . d of a position and of pairs
+  // of positions, by warp.
+  static constexpr bool kStoresLow = !kIsFloat || I >= 64;
+  static constexpr int kScaledBytes = kInner ? rows_bytes(I, kElementBytes) : 0, kLowBytes = kStoresLow ? kScaledBytes : 0;
+  static constexpr int kScaledC = kStages * kStageBytes, kLowC = kScaledC + kScaledBytes, kScaledD = kLowC + kLowBytes,
+                       kLowD = kScaledD + kScaledBytes, kStateDecays = kLowD + kLowBytes,
                        kSelf = kStateDecays + (kInner ? 2 * I * static_cast<int>(sizeof(float)) : 0),
-                       kBytes = kSelf + (kInner ? kTiles * kTokens * static_cast<int>(sizeof(float)) : 0);
+                       kScores = kSelf + (kInner ? kWarps * kTokens * static_cast<int>(sizeof(float)) : 0),
+                       kBytes = kScores + (kShareScores ? kWarps * kTokens * kTokens * static_cast<int>(sizeof(float)) : 0);
 };
 
 /// The positions of a chunk.
@@ -46,7 +56,7 @@ struct Chunk {
   bool whole;               ///< all positions, and columns of the results, exist
   std::int64_t results;     ///< offset of this lane's first result
   std::int64_t checkpoint;  ///< the number of its last position's, or -1
-  float head_gate;          ///< of this lane's position
+  std::uint32_t head_gate;  ///< the bits of this lane's position's, as no load is waited for before they are needed
 };
 
 /// A warp of a block, and its part of the state.
@@ -67,7 +77,7 @@ struct WarpState {
             pair = lane % 4 * 2;  ///< of its part of a matrix [8, 8]
   const Sequence sequence = Sequence(pass.sequences, n);
   const float sign = pass.reverse_scan ? -1.f : 1.f;  ///< of log decays
-  /// The state, transposed: of each 8 inner channels a lane has columns `row` and `row` + 8, and channels `pair` and `pair` + 1.
+  /// The state, transposed: of each 8 inner channels a lane has columns `row` and `row` + 8, and two channels (channel()).
   float x[2 * kTiles][4] = {};
 
   /// `pair_of_heads`: of a sequence and a head.
@@ -82,6 +92,10 @@ struct WarpState {
         factor(factor),
         update_factor(update_factor) {}
 
+  /// 0, as the compiler does not know. See copy_of().
+  __device__ std::uint32_t zero() const { return static_cast<std::uint32_t>(pass.heads) >> 31; }
+  /// Of each 8 inner channels, the one of this lane's element i of a pair.
+  __device__ int channel(int i) const { return V::kIsFloat ? pair / 2 + 4 * i : pair + i; }
   /// Calls f(offset, element) for the lane's elements within the state.
   template <class F>
   __device__ __forceinline__ void for_each(F&& f) {
@@ -89,7 +103,7 @@ struct WarpState {
     for (int k = 0; k < 2 * kTiles; ++k)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int inner = 8 * k + pair + i % 2, outer = column + row + i / 2 * 8;
+        const int inner = 8 * k + channel(i % 2), outer = column + row + i / 2 * 8;
         if (inner < pass.inner() && outer < pass.outer()) f(inner * pass.inner_stride + outer * pass.outer_stride, x[k][i]);
       }
   }
@@ -114,7 +128,7 @@ struct WarpState {
 #pragma unroll
     for (int k = 0; k < 2 * kTiles; ++k) {
       float2 inner = make_float2(1, 1);
-      if constexpr (kInner) inner = *reinterpret_cast<const float2*>(decay.inner + 8 * k + pair);
+      if constexpr (kInner) inner = make_float2(decay.inner[8 * k + channel(0)], decay.inner[8 * k + channel(1)]);
       float decays[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) decays[i] = (i % 2 == 0 ? inner.x : inner.y) * (kOuter ? decay.outer[i / 2] : 1.f);
