@@ -11,7 +11,8 @@
 namespace glade {
 
 /// How the recurrence is computed. `recurrent` goes step by step and does everything; `chunk` takes up to 64 steps at a time
-/// as matrix products. It has gv only on CUDA, with even numbers of up to 128 channels. On CUDA it does not have float64, more than 65535 heads or sequences and, on Hopper GPUs in 16 bits, a scale of 0.
+/// as matrix products. It has gv only on CUDA, with even numbers of up to 128 channels. On CUDA it does not have float64, more
+/// than 65535 heads or sequences and, on Hopper GPUs in 16 bits, a scale of 0.
 /// `automatic` takes chunk where it can and the sequences are long enough for it to pay.
 enum class Algorithm { automatic, recurrent, chunk };
 

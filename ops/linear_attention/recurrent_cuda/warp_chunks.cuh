@@ -10,9 +10,10 @@
 //     past_p = e^{b_p - b_M} [ c'_p X' + sum_{s<p} (c'_p . d'_s) e'_s ]
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
 // A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits, or in float32 to TF32, for the tensor
-// cores keeps the rest in a low part: X', c', d', e' and, with gates of channels and in float32, the products c' . d'. A chunk with
-// a decay outside of the safe exponent range is computed step by step. Gates that all channels share multiply scores and results
-// instead, by decays that are at most 1: any are safe but in float32, where decays between positions are differences of exponents.
+// cores keeps the rest in a low part: X', c', d', e' and, with gates of channels and in float32, the products c' . d'. A chunk
+// with a decay outside of the safe exponent range is computed step by step. Gates that all channels share multiply scores and
+// results instead, by decays that are at most 1: any are safe but in float32, where decays between positions are differences of
+// exponents.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_products.cuh>
