@@ -53,6 +53,13 @@ TEST_F(Chunk, WideBlocks) {
   for (const bool gk : {false, true}) check({.B = 50, .T = 130, .K = 128, .V = 128, .g = !gk, .gk = gk});
 }
 
+TEST_F(Chunk, WideTilesOfStates) {
+  // So many heads that the kernels for mma.sync take 128 channels of values.
+  for (const std::int64_t V : {97, 192})
+    check({.B = 8, .T = 130, .H = 14, .K = 270, .V = V, .g = true, .gk = false, .reverse = V == 97, .dtype = DType::float16});
+  check({.B = 1, .T = 300, .H = 60, .K = 258, .V = 72, .g_gamma = true, .gk = false, .cu_seqlens = {0, 100, 100, 300}});
+}
+
 TEST_F(Chunk, OddHeadSizes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{20, 60}, {100, 36}, {33, 130}, {300, 20}})

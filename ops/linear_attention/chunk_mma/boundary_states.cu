@@ -1,7 +1,7 @@
 // The chunk boundary states, by a forward scan, or their gradients, by a reverse scan:
 //     S' = e^{b_C} S + sum_t (k_t e^{b_C - b_t}) v_t^T         dS = e^{b_C} dS' + sum_t (scale q_t e^{b_t}) do_t^T
-// A block keeps a tile of 64 x 64 elements of the state in registers and scans the chunks of a segment. It loads the next chunk
-// while it processes the current one.
+// A block keeps a tile of 64 x 64 or 64 x 128 elements of the state in registers and scans the chunks of a segment. It loads the
+// next chunk while it processes the current one.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_mma/chunk_mma.h>
 
@@ -9,19 +9,65 @@ namespace glade::cuda::chunk_mma {
 
 namespace {
 
-template <class E, bool kPerChannel>
+template <class E, bool kPerChannel, int kValues>
 struct Shared {
-  Tile<E, kTile> x[2], y[2];
+  Tile<E, kTile> x[2];
+  Tile<E, kValues> y[2];
   typename Gates<E, kPerChannel>::Shared gates;
 };
 
-template <class E, bool kPerChannel, bool kBackward>
+/// Of four 8 x 8 matrices side by side, a lane has a pair of 16-bit elements of each; afterwards all 8 elements of a row of one.
+__device__ inline uint4 exchange_pairs(std::uint32_t (&pairs)[4]) {
+#pragma unroll
+  for (int bit = 1; bit <= 2;
+       bit *= 2) {  // pairs[i] of lane j and pairs[j] of lane i change places, one bit of i and j at a time
+    const bool upper = threadIdx.x & bit;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? pairs[i] : pairs[i + bit], bit);
+      if (upper) pairs[i] = other;
+      else pairs[i + bit] = other;
+    }
+  }
+  return {pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+
+/// Stores the rows of a tile of a chunk boundary state; if kVectors 16 bytes at a time, so that no part of a sector is written
+/// alone. `rows` and `columns`: of the state, from the tile's first one on; columns are whole vectors.
+template <bool kVectors, class E, int kValues>
+__device__ void store_state(const Fragment<kValues>& state, E* to, int stride, int rows, int columns) {
+  if constexpr (kVectors) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int n = 0; n < Fragment<kValues>::kBlocks; n += 4) {
+        std::uint32_t pairs[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) pairs[j] = pack<E>(state.x[n + j][2 * i], state.x[n + j][2 * i + 1]);
+        const uint4 vector = exchange_pairs(pairs);
+        const int row = state.row(2 * i), column = state.first_column() + (n + static_cast<int>(threadIdx.x) % 4) * 8;
+        if (row < rows && column < columns) *reinterpret_cast<uint4*>(to + std::int64_t{row} * stride + column) = vector;
+      }
+  } else {
+#pragma unroll
+    for (int n = 0; n < Fragment<kValues>::kBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const int row = state.row(i), column = state.column(n, i);
+        if (row < rows && column < columns)
+          store_pair(to + std::int64_t{row} * stride + column, state.x[n][i], state.x[n][i + 1]);
+      }
+  }
+}
+
+template <class E, bool kPerChannel, bool kBackward, int kValues>
 __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, StatesArguments<E> s) {
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<E, kPerChannel>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<E, kPerChannel, kValues>*>(memory);
   const auto& decays = shared.gates;
-  const int v_tiles = (a.V + kTile - 1) / kTile;
-  const int first_k = static_cast<int>(blockIdx.x) / v_tiles * kTile, first_v = static_cast<int>(blockIdx.x) % v_tiles * kTile;
+  const int v_tiles = (a.V + kValues - 1) / kValues;
+  const int first_k = static_cast<int>(blockIdx.x) / v_tiles * kTile, first_v = static_cast<int>(blockIdx.x) % v_tiles * kValues;
   const int head = blockIdx.y, segments = s.from_zeros ? s.segments - 1 : s.segments,
             segment = static_cast<int>(blockIdx.z) % segments;
   const std::int64_t n = blockIdx.z / segments, row = (n * s.segments + segment) * a.heads + head;
@@ -30,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
             end = min(begin + s.segment_chunks, chunks);
   auto position = [&](int i) { return kBackward ? chunks - 1 - i : i; };
 
-  Fragment<kTile> state;
+  Fragment<kValues> state;
   const std::int64_t size = std::int64_t{a.K} * a.V;
   auto element = [&](int row, int column) { return std::int64_t{first_k + row} * a.V + first_v + column; };
   auto inside = [&](int row, int column) { return first_k + row < a.K && first_v + column < a.V; };
@@ -53,10 +99,9 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
     const int c = position(i);
     if (!s.from_zeros) {
       E* boundary_state = s.states + ((sequence.first_slot(a.sequences, n) + c) * a.heads + head) * a.state_size();
-      state.each_pair([&](const float* pair, int row, int column) {
-        if (first_k + row < a.K && first_v + column < a.state_columns())
-          store_pair(boundary_state + std::int64_t{first_k + row} * a.state_columns() + first_v + column, pair[0], pair[1]);
-      });
+      constexpr bool kVectors = sizeof(E) == 2 && !kPerChannel;
+      store_state<kVectors>(state, boundary_state + std::int64_t{first_k} * a.state_columns() + first_v, a.state_columns(),
+                            a.K - first_k, a.state_columns() - first_v);
     }
 
     gates.sum(shared.gates);
@@ -89,15 +134,26 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
     }
 }
 
-template <bool kPerChannel, bool kBackward, class E>
-void launch(const Arguments<E>& a, const StatesArguments<E>& s, cudaStream_t stream) {
-  constexpr int bytes = sizeof(Shared<E, kPerChannel>);
-  auto kernel = states_kernel<E, kPerChannel, kBackward>;
+template <bool kPerChannel, bool kBackward, int kValues, class E>
+void launch(const Arguments<E>& a, const StatesArguments<E>& s, std::int64_t blocks, cudaStream_t stream) {
+  constexpr int bytes = sizeof(Shared<E, kPerChannel, kValues>);
+  auto kernel = states_kernel<E, kPerChannel, kBackward, kValues>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const dim3 grid(blocks_for(a.K, kTile) * blocks_for(a.V, kTile), a.heads,
-                  static_cast<unsigned>(a.sequences.count * (s.from_zeros ? s.segments - 1 : s.segments)));
+  const dim3 grid(blocks_for(a.K, kTile) * blocks_for(a.V, kValues), a.heads, static_cast<unsigned>(blocks));
   kernel<<<grid, kThreads, bytes, stream>>>(a, s);
   GLADE_CUDA_LAUNCHED();
+}
+
+template <bool kPerChannel, bool kBackward, class E>
+void launch(const Arguments<E>& a, const StatesArguments<E>& s, cudaStream_t stream) {
+  const std::int64_t sequences = a.sequences.count * (s.from_zeros ? s.segments - 1 : s.segments);
+  if constexpr (sizeof(E) == 2 && !kPerChannel) {
+    // Wide tiles read the rows of keys less often, where narrow ones are more than the GPU has room for.
+    constexpr std::int64_t kManyBlocks = 512;
+    const std::int64_t blocks = sequences * a.heads * blocks_for(a.K, kTile) * blocks_for(a.V, 2 * kTile);
+    if (a.V > kTile && blocks >= kManyBlocks) return launch<kPerChannel, kBackward, 2 * kTile>(a, s, sequences, stream);
+  }
+  launch<kPerChannel, kBackward, kTile>(a, s, sequences, stream);
 }
 
 }  // namespace

@@ -99,6 +99,9 @@ __device__ void copy_state(Tile<E, Columns>& tile, const Arguments<E>& a, const 
 }
 /// Waits for the asynchronous copies of this thread.
 __device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// Ends a group of copies, and waits for all groups of this thread but the last one.
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void wait_earlier_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 /// Scales the elements that this thread has copied: f(row, column) returns the factors of two neighboring columns. Because it
 /// does not touch the elements of other threads, it needs no barrier after wait_copies().

@@ -8,19 +8,27 @@ namespace glade::cuda::chunk_mma {
 
 namespace {
 
+/// Tiles of 64 channels in shared memory: that in use and, where there is room and they are used as they are, the next one.
+template <class E, bool kPerChannel>
+inline constexpr int kStages = sizeof(E) == 2 && !kPerChannel ? 2 : 1;
+
 template <class E, bool kPerChannel, int kValues>
 struct Shared {
-  Tile<E, kTile> x, y;
-  Tile<E, kValues> state, values;
+  struct Stage {
+    Tile<E, kTile> x, y;
+    Tile<E, kValues> state;
+  } stages[kStages<E, kPerChannel>];
+  Tile<E, kValues> values;
   typename Gates<E, kPerChannel>::Shared gates;
 };
 
 /// Adds the products of 64 channels with gates of their own to the scores and the result. copy_x and copy_y start to copy the
 /// rows of x and y again.
 template <bool kForValues, class E, int kValues, class CopyX, class CopyY>
-__device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, true>& gates, Fragment<kTile>& scores,
+__device__ void add_channels(Shared<E, true, kValues>& all, const Gates<E, true>& gates, Fragment<kTile>& scores,
                              Fragment<kValues>& result, CopyX&& copy_x, CopyY&& copy_y) {
-  const auto& decays = shared.gates;
+  const auto& decays = all.gates;
+  auto& shared = all.stages[0];
   auto scale_both = [&](bool inverted) {
     auto of_query = [&](int t, int channel) { return decays.factor(t, channel); };
     auto of_key = [&](int t, int channel) { return decays.key_factor(t, channel, inverted); };
@@ -32,7 +40,7 @@ __device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, tr
       scale(shared.y, of_key);
     }
   };
-  bool safe = gates.from_middle(shared.gates, kTile);
+  bool safe = gates.from_middle(all.gates, kTile);
   wait_copies();
   __syncthreads();
   if (safe) {
@@ -45,7 +53,7 @@ __device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, tr
     multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
     multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
   } else {
-    kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
+    kForValues ? gates.to_end(all.gates) : gates.from_start(all.gates);
     __syncthreads();
     scale(shared.x, [&](int t, int channel) { return decays.factor(t, channel); });
     __syncthreads();
@@ -54,7 +62,7 @@ __device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, tr
       __syncthreads();
       copy_x();
       copy_y();
-      safe = gates.from_middle(shared.gates, block);
+      safe = gates.from_middle(all.gates, block);
       wait_copies();
       __syncthreads();
       scale_both(safe);
@@ -89,25 +97,46 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
   Fragment<kValues> result;
   copy_rows(shared.values, kForValues ? Head<E>{o.grad_o, a.heads, head, a.V} : a.values(head), chunk, first_v);
   Gates<E, kPerChannel> gates;
-  for (int first_k = 0; first_k < a.K; first_k += kTile) {
-    auto copy_x = [&] { copy_rows(shared.x, kForValues ? a.keys(head) : a.queries(head), chunk, first_k); };
-    auto copy_y = [&] { copy_rows(shared.y, kForValues ? a.queries(head) : a.keys(head), chunk, first_k); };
-    copy_x();
-    copy_y();
-    copy_state(shared.state, a, boundary_state, first_k, first_v);
-    if (kPerChannel || first_k == 0) {
+  auto copy_x = [&](int stage, int k) {
+    copy_rows(shared.stages[stage].x, kForValues ? a.keys(head) : a.queries(head), chunk, k);
+  };
+  auto copy_y = [&](int stage, int k) {
+    copy_rows(shared.stages[stage].y, kForValues ? a.queries(head) : a.keys(head), chunk, k);
+  };
+  auto copy_tile = [&](int stage, int k) {
+    copy_x(stage, k);
+    copy_y(stage, k);
+    copy_state(shared.stages[stage].state, a, boundary_state, k, first_v);
+  };
+  if constexpr (kPerChannel) {
+    for (int first_k = 0; first_k < a.K; first_k += kTile) {
+      copy_tile(0, first_k);
       gates.load(a, chunk, n, head, first_k);
       gates.sum(shared.gates);
-    }
-    if constexpr (!kPerChannel) {
-      wait_copies();
+      add_channels<kForValues>(shared, gates, scores, result, [&] { copy_x(0, first_k); }, [&] { copy_y(0, first_k); });
       __syncthreads();
-      multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
-      multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
-    } else {
-      add_channels<kForValues>(shared, gates, scores, result, copy_x, copy_y);
     }
-    __syncthreads();
+  } else {
+    constexpr int kAhead = kStages<E, kPerChannel> - 1;
+    copy_tile(0, 0);
+    end_copies();
+    gates.load(a, chunk, n, head, 0);
+    gates.sum(shared.gates);
+    for (int first_k = 0, stage = 0; first_k < a.K; first_k += kTile, stage ^= kAhead) {
+      if (kAhead == 1 && first_k + kTile < a.K) {
+        copy_tile(stage ^ 1, first_k + kTile);
+        end_copies();
+        wait_earlier_copies();
+      } else {
+        wait_copies();
+      }
+      __syncthreads();
+      const auto& tile = shared.stages[stage];
+      multiply<Layout::plain, Layout::plain>(result, tile.x, tile.state);
+      multiply<Layout::plain, Layout::transposed>(scores, tile.x, tile.y);
+      __syncthreads();
+      if (kAhead == 0 && first_k + kTile < a.K) copy_tile(0, first_k + kTile);
+    }
   }
 
   scores.each([&](float& value, int row, int column) {
@@ -118,9 +147,9 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
     if (!kForValues) value *= a.scale;
     if constexpr (!kPerChannel) value *= (kForValues ? decays.to_end : decays.from_start)[row];
   });
-  store(shared.x, scores, [](int row, int column) { return kForValues ? row <= column : row >= column; });
+  store(shared.stages[0].x, scores, [](int row, int column) { return kForValues ? row <= column : row >= column; });
   __syncthreads();
-  multiply<Layout::plain, Layout::plain>(result, shared.x, shared.values);
+  multiply<Layout::plain, Layout::plain>(result, shared.stages[0].x, shared.values);
   result.each_pair([&](const float* pair, int row, int column) {
     if (row >= chunk.count) return;
     const std::int64_t at = (chunk.token(row) * a.heads + head) * a.V;
