@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include <glade/core/format.h>
@@ -118,7 +119,10 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
                              : gated             ? 12
                                                  : 8;
   const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
-  set_segments(plan, p, config, {idle, p.length / shortest, fewest, kUnit});
+  // Many short segments take as long to be joined as to be computed; measured in float32.
+  const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.length)));
+  const std::int64_t most = is_float ? std::min(p.length / shortest, root) : p.length / shortest;
+  set_segments(plan, p, config, {idle, most, fewest, kUnit});
   return plan;
 }
 
