@@ -98,6 +98,15 @@ bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
          p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
 }
 
+/// The warps of a multiprocessor that segments of sequences should give work to. Measured.
+std::int64_t warps_to_fill(const AttentionProblem& p, std::int64_t inner) {
+  constexpr std::int64_t kFew = 8, kSome = 12, kMany = 16, kSmall = 32, kLargest = 128;
+  const bool gated = p.g || p.gk || p.gv;
+  if (p.dtype == DType::float32) return inner > kSmall || !gated ? kFew : p.gv ? kSome : kMany;
+  if (inner == kLargest || !gated) return kFew;
+  return p.g ? kMany : kSome;
+}
+
 /// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
 RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
                                  std::int64_t outer) {
@@ -107,18 +116,11 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
   plan.columns = static_cast<int>(plan.warps * kWarpChannels);
   plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
-  // Measured: so many warps of a multiprocessor, and from so many segments on.
-  constexpr std::int64_t kLong = 2048;
-  const bool gated = p.g || p.gk || p.gv, is_float = p.dtype == DType::float32;
+  constexpr std::int64_t kLong = 2048;  // measured, as from how many segments on they pay
+  const bool is_float = p.dtype == DType::float32;
   const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
-  const std::int64_t warps = is_float            ? (plan.inner > 32 || !gated ? 8
-                                                    : p.gv                    ? 12
-                                                                              : 16)
-                             : plan.inner == 128 ? 8
-                             : p.g               ? 16
-                             : gated             ? 12
-                                                 : 8;
-  const std::int64_t idle = warps * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
+  const std::int64_t idle =
+      warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
   // Many short segments take as long to be joined as to be computed; measured in float32.
   const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.length)));
   const std::int64_t most = is_float ? std::min(p.length / shortest, root) : p.length / shortest;
