@@ -116,7 +116,8 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
   plan.columns = static_cast<int>(plan.warps * kWarpChannels);
   plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
-  constexpr std::int64_t kLong = 2048;  // measured, as from how many segments on they pay
+  // Measured: from so many segments on they pay, in long sequences from fewer.
+  constexpr std::int64_t kLong = 2048;
   const bool is_float = p.dtype == DType::float32;
   const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
   const std::int64_t idle =
