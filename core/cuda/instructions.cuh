@@ -60,6 +60,22 @@ __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   return out;
 }
 
+__device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+
+// cp.async: copies by a thread from global to shared memory past the registers.
+/// Starts to copy 16 bytes; zeros where `inside` is false.
+__device__ inline void copy_async(void* target, const void* source, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits for this thread's groups of copies, but for the last `Pending`.
+template <int Pending>
+__device__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
 /// Loads four matrices of 8 x 8 16-bit elements, or of 8 x 4 floats, from shared memory. Lane i passes the address of row i % 8
 /// of matrix i / 8.
 template <bool Transposed>
@@ -75,7 +91,7 @@ __device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t shared) {
 }
 template <bool Transposed>
 __device__ inline void ldmatrix(std::uint32_t (&r)[4], const void* address) {
-  ldmatrix<Transposed>(r, static_cast<std::uint32_t>(__cvta_generic_to_shared(address)));
+  ldmatrix<Transposed>(r, shared_address(address));
 }
 
 /// c += a b: m16n8k16 for 16-bit elements, m16n8k8 for floats, which are cut to TF32.

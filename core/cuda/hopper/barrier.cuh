@@ -2,9 +2,9 @@
 // Barriers of Hopper GPUs: mbarriers in shared memory, named barriers of a block's warps, and clusters of blocks.
 #include <cstdint>
 
-namespace glade::cuda {
+#include <glade/core/cuda/instructions.cuh>
 
-__device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+namespace glade::cuda {
 
 // mbarriers.
 __device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {

@@ -6,20 +6,9 @@
 
 namespace glade::cuda {
 
-// cp.async: 16 bytes from global to shared memory past the registers.
-/// 16 bytes of zeros where `inside` is false.
-__device__ inline void copy_async(void* target, const void* source, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Arrives at a barrier when this thread's copies so far have completed (one of the arrivals that the barrier counts).
 __device__ inline void arrive_with_copies(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-template <int Pending>
-__device__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 // Bulk copies of contiguous bytes (multiples of 16), which report to an mbarrier (see barrier_expect).

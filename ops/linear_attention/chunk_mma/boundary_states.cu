@@ -18,9 +18,9 @@ struct Shared {
 
 /// Of four 8 x 8 matrices side by side, a lane has a pair of 16-bit elements of each; afterwards all 8 elements of a row of one.
 __device__ inline uint4 exchange_pairs(std::uint32_t (&pairs)[4]) {
+  // Element i of lane j and element j of lane i change places, one bit of i and j at a time.
 #pragma unroll
-  for (int bit = 1; bit <= 2;
-       bit *= 2) {  // pairs[i] of lane j and pairs[j] of lane i change places, one bit of i and j at a time
+  for (int bit = 1; bit <= 2; bit *= 2) {
     const bool upper = threadIdx.x & bit;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2) states_kernel(Arguments<E> a, Sta
 
     gates.sum(shared.gates);
     if constexpr (kPerChannel) kBackward ? gates.from_start(shared.gates) : gates.to_end(shared.gates);
-    wait_copies();
+    wait_all_copies();
     __syncthreads();
     scale(shared.x[c % 2], [&](int t, int channel) {
       float2 factor;

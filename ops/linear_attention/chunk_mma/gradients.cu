@@ -54,7 +54,7 @@ __device__ float multiply_values(const Arguments<E>& a, const GradientsArguments
     copy_rows(shared.v, a.values(head), chunk, first_v);
     copy_state(shared.state, a, g.states + boundary_state, first_k, first_v);
     copy_state(shared.grad_state, a, g.grad_states + boundary_state, first_k, first_v);
-    wait_copies();
+    wait_all_copies();
     __syncthreads();
     multiply<Layout::plain, Layout::transposed>(grad_scores, shared.grad_o, shared.v);
     multiply<Layout::plain, Layout::transposed>(dq, shared.grad_o, shared.state);
@@ -174,7 +174,7 @@ __device__ void add_token_pairs(Shared<E, kPerChannel>& shared, const Gates<E, k
     for (int block = kTile; block > 1 && !safe; block /= 2) {
       if (block < kTile) copy_queries_and_keys();
       safe = gates.from_middle(shared.gates, block);
-      wait_copies();
+      wait_all_copies();
       __syncthreads();
       add_pairs_around_middles(block);
     }
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) gradients
   Fragment<kTile> q_dq_minus_k_dk;
   bool safe = true;
   if constexpr (kPerChannel) safe = gates.from_middle(shared.gates, kTile);
-  wait_copies();
+  wait_all_copies();
   __syncthreads();
   state_sum = sum_shares(state_sum);
   if (thread % kShare == 0) shared.end_sum[row] = state_sum * decays.decay(row);

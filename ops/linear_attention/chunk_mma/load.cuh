@@ -62,7 +62,7 @@ struct Vectors {
 };
 
 /// Copies rows, `stride` elements from one to the next, into a tile, and fills it with zeros beyond `rows` and `columns`. The
-/// copy is asynchronous if `aligned`; see wait_copies().
+/// copy is asynchronous if `aligned`; see wait_all_copies().
 template <class E, int Columns>
 __device__ void copy(Tile<E, Columns>& tile, const E* from, std::int64_t stride, int rows, int columns, bool aligned) {
   using V = Vectors<E, Columns>;
@@ -97,14 +97,11 @@ __device__ void copy_state(Tile<E, Columns>& tile, const Arguments<E>& a, const 
   const int stride = a.state_columns();
   copy(tile, state + std::int64_t{first_row} * stride + first_column, stride, a.K - first_row, stride - first_column, true);
 }
-/// Waits for the asynchronous copies of this thread.
-__device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/// Ends a group of copies, and waits for all groups of this thread but the last one.
-__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ inline void wait_earlier_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+/// Waits for all asynchronous copies of this thread, also those of no group.
+__device__ inline void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// Scales the elements that this thread has copied: f(row, column) returns the factors of two neighboring columns. Because it
-/// does not touch the elements of other threads, it needs no barrier after wait_copies().
+/// does not touch the elements of other threads, it needs no barrier after wait_all_copies().
 template <class E, int Columns, class F>
 __device__ void scale(Tile<E, Columns>& tile, F&& f) {
   using V = Vectors<E, Columns>;

@@ -25,50 +25,50 @@ struct Shared {
 /// Adds the products of 64 channels with gates of their own to the scores and the result. copy_x and copy_y start to copy the
 /// rows of x and y again.
 template <bool kForValues, class E, int kValues, class CopyX, class CopyY>
-__device__ void add_channels(Shared<E, true, kValues>& all, const Gates<E, true>& gates, Fragment<kTile>& scores,
+__device__ void add_channels(Shared<E, true, kValues>& shared, const Gates<E, true>& gates, Fragment<kTile>& scores,
                              Fragment<kValues>& result, CopyX&& copy_x, CopyY&& copy_y) {
-  const auto& decays = all.gates;
-  auto& shared = all.stages[0];
+  const auto& decays = shared.gates;
+  auto& tile = shared.stages[0];
   auto scale_both = [&](bool inverted) {
     auto of_query = [&](int t, int channel) { return decays.factor(t, channel); };
     auto of_key = [&](int t, int channel) { return decays.key_factor(t, channel, inverted); };
     if constexpr (kForValues) {
-      scale(shared.x, of_key);
-      scale(shared.y, of_query);
+      scale(tile.x, of_key);
+      scale(tile.y, of_query);
     } else {
-      scale(shared.x, of_query);
-      scale(shared.y, of_key);
+      scale(tile.x, of_query);
+      scale(tile.y, of_key);
     }
   };
-  bool safe = gates.from_middle(all.gates, kTile);
-  wait_copies();
+  bool safe = gates.from_middle(shared.gates, kTile);
+  wait_all_copies();
   __syncthreads();
   if (safe) {
     scale_both(true);
-    scale(shared.state, [&](int channel, int) {  // between the chunk's boundary and its middle
+    scale(tile.state, [&](int channel, int) {  // between the chunk's boundary and its middle
       const float middle_decay = decays.middle_decays[kForValues][channel];
       return make_float2(middle_decay, middle_decay);
     });
     __syncthreads();
-    multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
-    multiply<Layout::plain, Layout::transposed>(scores, shared.x, shared.y);
+    multiply<Layout::plain, Layout::plain>(result, tile.x, tile.state);
+    multiply<Layout::plain, Layout::transposed>(scores, tile.x, tile.y);
   } else {
-    kForValues ? gates.to_end(all.gates) : gates.from_start(all.gates);
+    kForValues ? gates.to_end(shared.gates) : gates.from_start(shared.gates);
     __syncthreads();
-    scale(shared.x, [&](int t, int channel) { return decays.factor(t, channel); });
+    scale(tile.x, [&](int t, int channel) { return decays.factor(t, channel); });
     __syncthreads();
-    multiply<Layout::plain, Layout::plain>(result, shared.x, shared.state);
+    multiply<Layout::plain, Layout::plain>(result, tile.x, tile.state);
     for (int block = kTile; !safe; block /= 2) {
       __syncthreads();
       copy_x();
       copy_y();
-      safe = gates.from_middle(all.gates, block);
-      wait_copies();
+      safe = gates.from_middle(shared.gates, block);
+      wait_all_copies();
       __syncthreads();
       scale_both(safe);
       __syncthreads();
       Fragment<kTile> block_scores;
-      multiply<Layout::plain, Layout::transposed>(block_scores, shared.x, shared.y);
+      multiply<Layout::plain, Layout::transposed>(block_scores, tile.x, tile.y);
 #pragma unroll
       for (int i = 0; i < Fragment<kTile>::kBlocks; ++i)
 #pragma unroll
@@ -119,16 +119,16 @@ __global__ void __launch_bounds__(kThreads, kResident<E, kPerChannel>) outputs_k
   } else {
     constexpr int kAhead = kStages<E, kPerChannel> - 1;
     copy_tile(0, 0);
-    end_copies();
+    commit_copies();
     gates.load(a, chunk, n, head, 0);
     gates.sum(shared.gates);
     for (int first_k = 0, stage = 0; first_k < a.K; first_k += kTile, stage ^= kAhead) {
       if (kAhead == 1 && first_k + kTile < a.K) {
         copy_tile(stage ^ 1, first_k + kTile);
-        end_copies();
-        wait_earlier_copies();
+        commit_copies();
+        wait_copies<1>();
       } else {
-        wait_copies();
+        wait_all_copies();
       }
       __syncthreads();
       const auto& tile = shared.stages[stage];

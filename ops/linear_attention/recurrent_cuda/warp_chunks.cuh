@@ -260,7 +260,7 @@ struct Warp : WarpProducts<V> {
       unsigned char* to = memory + next_stage;
       if (next_first >= low && count >= kTokens && pieces) for_each_copier([&](auto& copier, int at) { copier.copy(to + at); });
       else if (next_first >= low && count > 0) for_each_copier([&](auto& copier, int at) { copier.copy_any(to + at, count); });
-      asm volatile("cp.async.commit_group;" ::: "memory");
+      commit_copies();
       next_first += step;
       next_stage = next_stage == (V::kStages - 1) * V::kStageBytes ? 0 : next_stage + V::kStageBytes;
     };
@@ -275,7 +275,7 @@ struct Warp : WarpProducts<V> {
     int stage = 0;
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i, first += step, results += results_step) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(V::kStages - 2) : "memory");
+      wait_copies<V::kStages - 2>();
       sync();  // all rows are there, and no warp needs those of the chunk before
       copy();
       const int count = min(high - first, kTokens);

@@ -63,8 +63,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<E> (&a)[4
 template <bool kTransposed, bool kInner = true>
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], const unsigned char* rows, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  ldmatrix<kTransposed>(r, static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
-                               static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16));
+  ldmatrix<kTransposed>(r, shared_address(rows) + static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16));
 }
 /// The same of floats. A lane has channels as WarpState::channel() says, or two neighboring positions of channel_of_column(), or
 /// of channels in order if not kInner, if kTransposed.
@@ -80,8 +79,7 @@ __device__ __forceinline__ void load_matrices(uint2 (&r)[4], const unsigned char
       r[i] = {*reinterpret_cast<const std::uint32_t*>(first), *reinterpret_cast<const std::uint32_t*>(first + row_bytes)};
     }
   } else {
-    const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(rows)) +
-                    static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16);
+    const auto at = shared_address(rows) + static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       std::uint32_t quads[4];
@@ -240,7 +238,7 @@ class Copier {
   }
   /// Starts to copy the next chunk. All its positions exist, and all pieces are whole.
   __device__ __forceinline__ void copy(unsigned char* to) {
-    auto shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) + static_cast<std::uint32_t>(offset_);
+    auto shared = shared_address(to) + static_cast<std::uint32_t>(offset_);
     if (count_ > 0) {
       const unsigned char* from = from_;
 #pragma unroll
