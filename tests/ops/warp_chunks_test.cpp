@@ -33,6 +33,18 @@ void check(const Spec& s, DType dtype = DType::bfloat16) {
   check(x, s.str());
 }
 
+/// A call whose groups, initial state and direction change with i.
+Spec varied(int i, std::int64_t T, std::int64_t K, std::int64_t V, const char* gates) {
+  return {.T = T,
+          .Hkv = 1 + i % 2,
+          .K = K,
+          .V = V,
+          .gates = gates,
+          .state = i % 5 > 2 ? i % 5 : 0,
+          .reverse = i % 3 == 0,
+          .interval = 32};
+}
+
 TEST_F(WarpChunks, MatchesTheReferenceWithGatesOfValues) {
   int i = 0;
   for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{
@@ -40,18 +52,9 @@ TEST_F(WarpChunks, MatchesTheReferenceWithGatesOfValues) {
     for (const char* gates : {"v", "kv", "gv", "nckv"})
       for (const std::int64_t T : {1, 17, 33, 70}) {
         ++i;
-        check({.T = T,
-               .Hkv = 1 + i % 2,
-               .K = K,
-               .V = V,
-               .gates = gates,
-               .state = i % 5 > 2 ? i % 5 : 0,
-               .reverse = i % 3 == 0,
-               .float32_gates = i % 4 == 0,
-               .interval = 32},
-              i % 5 < 2   ? DType::float16
-              : i % 5 < 4 ? DType::bfloat16
-                          : DType::float32);
+        Spec s = varied(i, T, K, V, gates);
+        s.float32_gates = i % 4 == 0;
+        check(s, i % 5 < 2 ? DType::float16 : i % 5 < 4 ? DType::bfloat16 : DType::float32);
       }
 }
 
@@ -71,16 +74,9 @@ TEST_F(WarpChunks, MatchesTheReferenceInFloat32) {
     for (const char* gates : {"", "n", "g", "k", "gk", "c"})
       for (const std::int64_t T : {17, 33, 70, 200}) {
         ++i;
-        check({.T = T,
-               .Hkv = 1 + i % 2,
-               .K = K,
-               .V = V,
-               .gates = gates,
-               .state = i % 5 > 2 ? i % 5 : 0,
-               .reverse = i % 3 == 0,
-               .gate = i % 2 == 0 ? -0.3 : -2,
-               .interval = 32},
-              DType::float32);
+        Spec s = varied(i, T, K, V, gates);
+        s.gate = i % 2 == 0 ? -0.3 : -2;
+        check(s, DType::float32);
       }
 }
 
@@ -90,6 +86,18 @@ TEST_F(WarpChunks, MatchesTheReferenceInFloat32WithLargeHeads) {
   for (const char* gates : {"", "g", "k"})
     check({.B = 110, .T = 140, .H = 2, .K = 72, .V = 66, .gates = gates, .reverse = *gates == 'g'}, DType::float32);
   check({.B = 110, .T = 20, .H = 2, .K = 128, .V = 128, .gates = "k", .state = 3}, DType::float32);
+}
+
+/// Forward in float32, with more channels of values than the backward pass takes.
+TEST_F(WarpChunks, ManyValuesForward) {
+  for (const Spec& s :
+       {Spec{.T = 75, .K = 16, .V = 512, .gates = "k", .state = 4}, Spec{.T = 70, .K = 30, .V = 130, .gates = "g"},
+        Spec{.B = 1, .T = 1100, .K = 32, .V = 200, .gates = "n", .state = 4, .reverse = true}}) {
+    RecurrenceArguments x = make(s, kCUDA, DType::float32);
+    x.options.algorithm = Algorithm::chunk;
+    EXPECT_EQ(plan(x.query, x.key, x.value, x.options).forward.kernels, AttentionKernels::warp_chunks) << s.str();
+    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+  }
 }
 
 TEST_F(WarpChunks, PackedSequences) {

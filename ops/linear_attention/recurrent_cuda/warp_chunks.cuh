@@ -10,8 +10,8 @@
 //     past_p = e^{b_p - b_M} [ c'_p X' + sum_{s<p} (c'_p . d'_s) e'_s ]
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
 // A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits, or in float32 to TF32, for the tensor
-// cores keeps the rest in a low part: X', c', d', e' and, with gates of channels and in float32, the products c' . d'. A chunk
-// with a decay outside of the safe exponent range is computed step by step. Gates that all channels share multiply scores and
+// cores keeps the rest in a low part: X', c', d', e' and, with per-channel gates and in float32, the products c' . d'. A chunk
+// with large decay (outside of the safe exponent range) is computed step by step. Per-head gates multiply scores and
 // results instead, by decays that are at most 1: any are safe but in float32, where decays between positions are differences of
 // exponents.
 #include <glade/core/format.h>
@@ -331,7 +331,7 @@ void launch(const Pass<float>& pass, int strips, Device device) {
     if (head) launch<Variant<E, E, I, Gates::head>>(pass, strips, device);
     else launch<Variant<E, E, I, Gates::none>>(pass, strips, device);
   } else {
-    fail<Error>("recurrent: a plan of {} channels without gates of channels", I);
+    fail<Error>("recurrent: a plan of {} channels without per-channel gates", I);
   }
 }
 

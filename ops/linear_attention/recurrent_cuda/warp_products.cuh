@@ -41,7 +41,7 @@ struct WarpProducts : WarpGates<V> {
     float pairs[2][4] = {}, self[2] = {};
   };
 
-  /// Prepares the warp's tiles of channels, for all warps: with gates of inner channels c', d' and the state's decays; and, if
+  /// Prepares the warp's tiles of channels, for all warps: with per-channel gates c', d' and the state's decays; and, if
   /// warps share them, scores. Whether all is safe.
   __device__ __forceinline__ bool prepare(const Chunk& chunk, const HeadSums& head) const {
     bool safe = true;
@@ -100,7 +100,7 @@ struct WarpProducts : WarpGates<V> {
   /// Where the channels of a tile begin in a row.
   __device__ static int tile_offset(int tile) { return 16 * V::kElementBytes * tile; }
 
-  // In 16 bits with gates of inner channels, the products at a position come from c and d themselves.
+  // In 16 bits with per-channel gates, the products at a position come from c and d themselves.
   static constexpr bool kSumsSelf = kInner && !V::kIsFloat;
   /// Adds the products of 16 channels at positions `row` and `row` + 8.
   __device__ __forceinline__ static void add_self(float (&self)[2], const Pair<E> (&c)[4], const Pair<E> (&d)[4]) {
@@ -159,7 +159,7 @@ struct WarpProducts : WarpGates<V> {
   __device__ float* state_decays(int which) const { return reinterpret_cast<float*>(memory + V::kStateDecays) + which * I; }
   __device__ bool sums_up() const { return pass.rows[recurrent::kC].data != nullptr; }
 
-  /// Loads a tile of c' or d'; without gates of inner channels c or d. `raw`: where the rows of a chunk lie.
+  /// Loads a tile of c' or d'; without gates of these channels c or d. `raw`: where the rows of a chunk lie.
   template <bool kTransposed, bool kCut>
   __device__ __forceinline__ void load(OperandRows& x, const Chunk& chunk, int raw, int scaled, int low, int tile) const {
     const unsigned char* rows = kInner ? memory + scaled : chunk.rows + raw;
