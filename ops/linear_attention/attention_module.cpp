@@ -72,7 +72,8 @@ void AttentionModule::describe(const AttentionProblem& problem, tuning::Key& key
       .add("heads", tuning::bucket(p.heads));
   key.add("K", tuning::bucket(p.K)).add("V", tuning::bucket(p.V)).add("gates", gate_names(p));
   key.add("shared_heads", p.kv_heads < p.heads).add("packed", p.packed);
-  key.add("chunk", chunk_obstacle(p, p.pass == Pass::backward) == nullptr).add("sm90", supports_chunk_sm90(p));
+  const bool backward = p.pass == Pass::backward;
+  key.add("chunk", chunk_obstacle(p, backward) == nullptr).add("sm90", takes_chunk_sm90(p, backward));
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
@@ -89,7 +90,7 @@ std::vector<AttentionConfig> AttentionModule::candidate_cfgs(const AttentionProb
   const auto add = [&](const AttentionConfig& cfg) {
     if (!config_obstacle(problem, cfg, backward)) candidates.push_back(cfg);
   };
-  const bool fast = chunk && (!cuda || supports_chunk_sm90(problem));
+  const bool fast = chunk && (!cuda || takes_chunk_sm90(problem, backward));
   if (!fast || problem.length < kLong) {  // else chunk wins by far
     for (const std::int64_t interval : {64, 256})
       if (backward && interval < 2 * problem.length) add({.algorithm = Algorithm::recurrent, .checkpoint_interval = interval});

@@ -51,8 +51,10 @@ class ChunkBackward {
       of_heads.q = grads.q;
       of_heads.k = per_query_head(grads.k, r_.K);
       of_heads.dgk = grads.gk;
-      if (wanted.g || wanted.g_gamma)
-        of_heads.dg = empty({(r_.K + kChunkTokens - 1) / kChunkTokens, r_.tokens, r_.heads}, {DType::float32, r_.q.device()});
+      if (wanted.g || wanted.g_gamma) {
+        const std::int64_t parts = plan_.backward.intra_chunk.key_parts, tile = parts * kChunkTokens;
+        of_heads.dg = empty({(r_.K + tile - 1) / tile, r_.tokens, r_.heads * parts}, {DType::float32, r_.q.device()});
+      }
     }
     if (values) {
       of_heads.v = per_query_head(grads.v, r_.V);

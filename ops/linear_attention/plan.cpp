@@ -122,10 +122,9 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
   const std::int64_t idle =
       warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
-  // Many short segments take as long to be joined as to be computed; measured in float32.
+  // Many short segments take as long to be joined as to be computed.
   const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.length)));
-  const std::int64_t most = is_float ? std::min(p.length / shortest, root) : p.length / shortest;
-  set_segments(plan, p, config, {idle, most, fewest, kUnit});
+  set_segments(plan, p, config, {idle, std::min(p.length / shortest, root), fewest, kUnit});
   return plan;
 }
 
@@ -208,7 +207,7 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool splits = takes_warp_chunks(p, backward) || (backward ? supports_sm90_backward(p) : supports_chunk_sm90(p));
+  const bool splits = takes_warp_chunks(p, backward) || takes_chunk_sm90(p, backward);
   return !chunk || config.sequence_split <= 1 || splits
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
@@ -250,7 +249,7 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
   } else if (takes_warp_chunks(p, false)) {
     f.kernels = AttentionKernels::warp_chunks;
     f.recurrent = plan_warp_pass(p, config, p.K, p.V);
-  } else if (!supports_chunk_sm90(p)) {
+  } else if (!takes_chunk_sm90(p, false)) {
     f.kernels = AttentionKernels::chunk_mma;
     f.mma = plan_mma(p);
   } else {
@@ -282,7 +281,7 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.checkpoint_interval = checkpoint_interval(p, config);
     plan.backward.keys_inner = plan_warp_pass(p, config, p.K, p.V);
     plan.backward.values_inner = plan_warp_pass(p, config, p.V, p.K);
-  } else if (!supports_sm90_backward(plan.problem)) {
+  } else if (!takes_chunk_sm90(plan.problem, true)) {
     plan.backward.kernels = AttentionKernels::chunk_mma;
     plan.backward.mma = plan_mma(plan.problem);
   } else {
@@ -305,7 +304,7 @@ const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
   if (p.heads > kMostBlocks) return "more than 65535 heads";
   if (p.sequences > kMostBlocks) return "more than 65535 sequences";
   // The fused passes divide the final state's gradient by the scale, as they scale all that they add to it.
-  const bool vanishes = backward && p.gradients.any() && p.zero_scale && supports_sm90_backward(p);
+  const bool vanishes = backward && p.gradients.any() && p.zero_scale && takes_chunk_sm90(p, true);
   return vanishes ? "a softmax_scale of 0 on this GPU" : nullptr;
 }
 
@@ -385,11 +384,11 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
     pays = p.length >= 32 && size >= 2048;
   } else if (takes_warp_chunks(p, backward)) {
     pays = warp_chunks_pay(p, backward);
-  } else if (!backward && supports_chunk_sm90(p)) {
+  } else if (!backward && takes_chunk_sm90(p, false)) {
     // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
     constexpr std::int64_t kMostFewTokens = 12;
     pays = p.length > (p.states_only ? 1 : kMostFewTokens);
-  } else if (backward && supports_sm90_backward(p)) {
+  } else if (backward && takes_chunk_sm90(p, true)) {
     // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
     // of a state scan and an intra-chunk kernel, if heads are small.
     pays = p.length >= (heads >= 64 ? 2 : p.gk && p.K <= 2 * kChunkTokens ? 1 : 8);

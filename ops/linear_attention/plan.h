@@ -103,12 +103,12 @@ struct Sm90PassPlan : ChunkSegments {
   bool wide_blocks = false;      ///< blocks of 128 output channels, with two consumers
   bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs
   int scan_key_tiles = 1;        ///< of a block of that scan
+  int key_parts = 1;             ///< of each head's key channels; the kernels compute them as heads of their own
 };
 
 /// The backward pass by state scan and intra-chunk kernel. The segments are those of the scans to the chunk boundaries.
 struct Sm90IntraChunkPlan : Sm90PassPlan {
   int boundary_key_tiles = 1;  ///< of a block of the scan to the chunk boundaries
-  int key_parts = 1;           ///< of each head's key channels; the kernels compute them as heads of their own
   bool beside_scan = false;   ///< The intra-chunk kernel runs beside the scan to the states' gradients (chunk_sm90/progress.cuh).
   bool reverse_scan = false;  ///< The gradients come from a reverse scan over the chunks (chunk_sm90/head_gate_scan.cuh).
   Sm90PassPlan gradients;     ///< the segments of the reverse scan
@@ -189,7 +189,7 @@ const char* config_obstacle(const AttentionProblem& problem, const AttentionConf
 Algorithm pick_algorithm(const AttentionProblem& problem, bool backward);
 /// The algorithm of a config, picked where it is automatic.
 Algorithm algorithm_of(const AttentionProblem& problem, const AttentionConfig& config, bool backward);
-/// Whether the kernels of chunk_sm90 can compute the outputs.
-bool supports_chunk_sm90(const AttentionProblem& problem);
+/// Whether the kernels of chunk_sm90 compute a pass by chunks, if those for small heads do not.
+bool takes_chunk_sm90(const AttentionProblem& problem, bool backward);
 
 }  // namespace glade

@@ -12,9 +12,6 @@ inline std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.len
 /// Heads of all sequences together.
 inline std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
 
-/// Whether the kernels of chunk_sm90 can compute the gradients that are wanted. supports_chunk_sm90(): the outputs.
-bool supports_sm90_backward(const AttentionProblem& problem);
-
 /// Plans the forward pass on chunk_sm90. `may_keep`: a backward pass by chunks may follow, which could reuse the states before
 /// the segments.
 void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool may_keep);

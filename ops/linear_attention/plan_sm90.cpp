@@ -40,20 +40,52 @@ AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
   return p;
 }
 
-/// Parts of the key channels that the intra-chunk kernel computes as heads of their own, as it has room for two tiles of keys; 0
-/// where it cannot compute the gradients.
+/// Whether so many parts of the key channels can be computed as heads of their own.
+bool divides_keys(const AttentionProblem& p, int parts) {
+  constexpr int kMultiple = 8;
+  return parts == 1 || (p.kv_heads == p.heads && p.K % (parts * kMultiple) == 0 && p.heads * parts <= kMostBlocks);
+}
+
+/// The fewest parts, each of which a fused pass has room for; 0 where that takes too many.
+int pass_key_parts(const AttentionProblem& p) {
+  constexpr int kMostParts = 4;
+  for (int parts = 1; parts <= kMostParts; ++parts)
+    if (p.K <= parts * kMostPassKeys && divides_keys(p, parts)) return parts;
+  return 0;
+}
+
+/// The same for the intra-chunk kernel, which with gk has room for two tiles of keys, and adds up pairs of parts.
 int intra_chunk_key_parts(const AttentionProblem& p) {
   if (supports_state_scan(p)) return 1;
-  constexpr int kParts = 2, kMultiple = 8;
-  if (!p.gk || p.g || p.g_gamma || p.kv_heads != p.heads || p.K % (kParts * kMultiple) != 0 || p.heads * kParts > kMostBlocks)
-    return 0;
-  return supports_state_scan(with_parts_as_heads(p, kParts)) ? kParts : 0;
+  if (!p.gk) {
+    const int parts = pass_key_parts(p);
+    return parts > 1 && supports_state_scan(with_parts_as_heads(p, parts)) ? parts : 0;
+  }
+  constexpr int kMostParts = 4;
+  for (int parts = 2; parts <= kMostParts; parts += 2)
+    if (!p.g && !p.g_gamma && divides_keys(p, parts) && supports_state_scan(with_parts_as_heads(p, parts))) return parts;
+  return 0;
+}
+
+/// Whether parts of the keys are faster than the kernels for mma.sync. Measured (benchmarks/results/2026-11-26_h100/key_parts.txt):
+/// backward they are but for very few tokens of small heads; forward without gk it depends on how well the parts fill what a
+/// pass is compiled for, 128 or 256 channels.
+bool key_parts_pay(const AttentionProblem& p, bool backward) {
+  constexpr std::int64_t kShort = 32, kFewValues = 16, kFewTokens = 50'000;
+  if (p.length < kShort && p.V <= (p.gk && !backward ? kChunkTokens : kFewValues)) return false;
+  if (backward || p.gk) return true;
+  const int parts = pass_key_parts(p);
+  const std::int64_t compiled = parts * (p.K <= parts * 2 * kChunkTokens ? 2 * kChunkTokens : kMostPassKeys);
+  if (4 * p.K >= 3 * compiled) return p.V > kFewValues || p.heads * p.all_tokens() >= kFewTokens;
+  constexpr std::int64_t kVeryFewHeads = 2;
+  return all_heads(p) <= kVeryFewHeads || p.length < kShort;
 }
 
 /// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
 /// take 0.5 to 0.99 of the time of the passes.
 int plan_key_parts(const AttentionProblem& p) {
   const AttentionProblem::Gradients& wanted = p.gradients;
+  if (p.K > kMostPassKeys) return intra_chunk_key_parts(p);
   if (!p.gk && !p.g && !wanted.g_gamma) return 0;  // constant decay without a gradient
   return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
 }
@@ -198,10 +230,26 @@ void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& conf
   keys = plan_backward_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
 }
 
+/// Whether the kernels can compute the outputs.
+bool supports_outputs(const AttentionProblem& p) {
+  constexpr std::int64_t kMostValues = 512, kMultiple = 8;
+  const bool is_16_bit = p.dtype == DType::bfloat16 || p.dtype == DType::float16;
+  return is_16_bit && p.gpu.sm90 && pass_key_parts(p) > 0 && p.V <= kMostValues && p.K % kMultiple == 0 && p.V % kMultiple == 0;
+}
+
+/// Whether they can compute the gradients that are wanted.
+bool supports_gradients(const AttentionProblem& p) {
+  // A fused pass for dq or dk sums over the values.
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  if (!supports_outputs(p) || plan_key_parts(p) > 0) return supports_outputs(p);
+  return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !(wanted.q || wanted.k || wanted.of_key_gates()));
+}
+
 /// The forward pass of the fused kernels. Where the backward pass will take sequences in segments, outputs in as many cost
 /// little more than its states made again (measured): then the states before them are kept.
 void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
                             AttentionPlan::Forward& plan) {
+  const int parts = pass_key_parts(p);
   std::int64_t least = 1;
   plan.keeps_boundary_states = may_keep && keeps_boundary_states(p);
   if (may_keep && plan_key_parts(p) == 0) {
@@ -209,7 +257,8 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
-  plan.pass = plan_forward_pass(p, config, least);
+  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least);
+  plan.pass.key_parts = parts;
   plan.keeps_states = plan.keeps_boundary_states || (may_keep && plan.pass.segments > 1);
 }
 
@@ -303,17 +352,9 @@ ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const Attention
 
 }  // namespace
 
-bool supports_chunk_sm90(const AttentionProblem& p) {
-  constexpr std::int64_t kMostValues = 512, kMultiple = 8;
-  const bool is_16_bit = p.dtype == DType::bfloat16 || p.dtype == DType::float16;
-  return is_16_bit && p.gpu.sm90 && p.K <= kMostPassKeys && p.V <= kMostValues && p.K % kMultiple == 0 && p.V % kMultiple == 0;
-}
-
-bool supports_sm90_backward(const AttentionProblem& p) {
-  // A fused pass for dq or dk sums over the values.
-  const AttentionProblem::Gradients& wanted = p.gradients;
-  return supports_chunk_sm90(p) &&
-         (p.V <= kMostPassKeys || plan_key_parts(p) > 0 || !(wanted.q || wanted.k || wanted.of_key_gates()));
+bool takes_chunk_sm90(const AttentionProblem& p, bool backward) {
+  const bool supported = backward ? supports_gradients(p) : supports_outputs(p);
+  return supported && (p.K <= kMostPassKeys || key_parts_pay(p, backward));
 }
 
 void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool may_keep) {
@@ -325,7 +366,7 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
     f.constant_decay = plan_constant_decay(p, config, 1);
   } else {
     f.kernels = AttentionKernels::sm90_pass;
-    plan_sm90_forward_pass(p, config, may_keep && supports_sm90_backward(p), f);
+    plan_sm90_forward_pass(p, config, may_keep && takes_chunk_sm90(p, true), f);
   }
 }
 

@@ -60,6 +60,25 @@ TEST_F(Chunk, WideTilesOfStates) {
   check({.B = 1, .T = 300, .H = 60, .K = 258, .V = 72, .g_gamma = true, .gk = false, .cu_seqlens = {0, 100, 100, 300}});
 }
 
+TEST_F(Chunk, MoreKeysThanAPassHas) {
+  // On Hopper GPUs parts of the keys are heads of their own.
+  int i = 0;
+  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{264, 72}, {272, 24}, {320, 264}, {360, 40}, {384, 64}, {512, 128}})
+    for (const char gates : {'n', 'g', 'c', 'k'}) {
+      ++i;
+      Case c{.B = i % 2 + 1, .T = i % 3 == 0 ? 40 : 210, .K = K, .V = V, .gk = gates == 'k', .reverse = i % 4 == 1};
+      c.g = gates == 'g', c.g_gamma = gates == 'c';
+      c.shared_state = i % 5 == 0, c.own_decays = c.g_gamma && i % 2 == 0;
+      if (i % 3 == 1) c.B = 1, c.cu_seqlens = {0, 0, 5, 133, 210};
+      c.dtype = i % 2 == 0 ? DType::bfloat16 : DType::float16;
+      check(c);
+    }
+  for (const bool gk : {false, true}) {
+    check({.B = 1, .T = 2000, .H = 1, .K = 320, .V = 64, .g = !gk, .gk = gk});
+    check({.B = 1, .T = 500, .H = 2, .K = 512, .V = 64, .g = !gk, .gk = gk, .reverse = true, .strength = 10});
+  }
+}
+
 TEST_F(Chunk, OddHeadSizes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{20, 60}, {100, 36}, {33, 130}, {300, 20}})

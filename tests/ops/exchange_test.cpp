@@ -120,7 +120,7 @@ void expect_exchange_matches(const Spec& spec, Device device, DType dtype, Uses 
   std::vector<const Values*> expected{&reference.o, &reference.final_state};
   for (std::size_t i = 0; i < x.named().size(); ++i) expected.push_back(&reference.gradient(i));
   const bool splits = !x.options.gv.defined() &&
-                      supports_chunk_sm90(AttentionProblem::of(x.query, x.key, x.value, x.options, tuning::Pass::forward));
+                      takes_chunk_sm90(AttentionProblem::of(x.query, x.key, x.value, x.options, tuning::Pass::forward), false);
   for (const Algorithm algorithm : algorithms(x))
     for (const std::int64_t split : {0, 1, 2, 5}) {
       if (split > 0 && (!splits || algorithm == Algorithm::recurrent)) continue;
@@ -167,6 +167,8 @@ TEST_P(ExchangeTest, RecurrenceBetweenOthersMatchesTheReference) {
       {.B = 1, .T = 390, .H = 2, .Hkv = 1, .K = 256, .V = 64, .gates = "k", .state = 4, .gate = -0.01},
       {.B = 1, .T = 700, .H = 2, .Hkv = 1, .K = 64, .V = 72, .gates = "g", .state = 4, .gate = -0.01},
       {.B = 1, .T = 260, .H = 1, .Hkv = 1, .K = 256, .V = 256, .gates = "g", .state = 4, .reverse = true, .gate = -0.01},
+      {.B = 1, .T = 600, .H = 2, .Hkv = 2, .K = 320, .V = 72, .gates = "k", .state = 4, .gate = -0.01},
+      {.B = 1, .T = 390, .H = 2, .Hkv = 2, .K = 512, .V = 64, .gates = "g", .state = 4, .reverse = true, .gate = -0.01},
       {.B = 2, .T = 520, .H = 1, .Hkv = 1, .K = 72, .V = 128, .gates = "m", .state = 4, .gate = -0.01},
       // Reverse scans, in one segment and in several (chunk_sm90/head_gate_scan.cuh).
       {.B = 3, .T = 130, .H = 44, .Hkv = 44, .K = 16, .V = 24, .gates = "g", .state = 4, .gate = -0.03},

@@ -46,7 +46,8 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 4, 128, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk g")), Names("sm90_pass", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "g")), Names("sm90_pass", "sm90_intra_chunk"));
-  EXPECT_EQ(kernels(problem(4, 2048, 4, 320, 512, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 320, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 328, 512, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 520, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
@@ -82,8 +83,9 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 16, 400, 48, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 160, 160, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(2, 2048, 4, 256, 16, "gk", DType::float32)), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 320, 64, "gk")), Names("chunk_mma", "chunk_mma"));
-  EXPECT_EQ(kernels(problem(4, 2048, 64, 320, 16, "gk")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 328, 64, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 64, 328, 16, "gk")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(64, 20, 16, 512, 64, "gk")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(32, 1, 16, 128, 128, "gk"), {.algorithm = Algorithm::recurrent}), Names("decode_step", "few_tokens"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::bfloat16, kA100)), Names("chunk_mma", "chunk_mma"));
@@ -132,6 +134,25 @@ TEST(Plan, SplitsLargeKeysIntoHeads) {
   EXPECT_EQ(kernels(p).second, "chunk_mma");
   p.gradients = {.v = true};
   EXPECT_EQ(kernels(p).second, "sm90_pass");
+}
+
+TEST(Plan, SplitsKeysBeyondAPassIntoHeads) {
+  const auto parts = [](const AttentionProblem& p) {
+    const AttentionPlan made = plan(p);
+    return std::pair(made.forward.kernels == AttentionKernels::sm90_pass ? made.forward.pass.key_parts : 0,
+                     made.backward.kernels == AttentionKernels::sm90_intra_chunk ? made.backward.intra_chunk.key_parts : 0);
+  };
+  using Parts = std::pair<int, int>;
+  EXPECT_EQ(parts(problem(4, 2048, 4, 512, 256, "gk")), Parts(2, 4));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 272, 256, "gk")), Parts(2, 0));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 512, 256, "g")), Parts(2, 2));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 360, 256, "")), Parts(3, 3));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 272, 256, "g")), Parts(0, 2));  // they would fill half of a pass
+  EXPECT_EQ(parts(problem(1, 16384, 2, 272, 256, "g")), Parts(2, 2));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 296, 256, "g")), Parts(0, 0));  // 37 times 8
+  AttentionProblem shared = problem(4, 2048, 4, 512, 256, "g");
+  shared.kv_heads = 2;
+  EXPECT_EQ(parts(shared), Parts(0, 0));
 }
 
 // Where the gradients need the states before the chunks, the forward pass stores them as it goes.

@@ -247,7 +247,9 @@ ConstantDecayPass constant_decay_pass(const Recurrence& r, Outer outer, const Te
 
 }  // namespace
 
-void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
+namespace {
+
+void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
   Launcher launcher(r);
   State state = initial_state(r, final_state);
   if (plan.forward.kernels == AttentionKernels::sm90_constant_decay) {
@@ -267,7 +269,69 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
   launcher.run(pass);
 }
 
-SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) { return Launcher(r).segment_effect(plan.forward.pass); }
+// ---- parts of the keys as heads ----
+
+Tensor split_heads(const Tensor& x, std::int64_t tokens, std::int64_t heads, std::int64_t size) {
+  return x.defined() ? reshape(x, {tokens, heads, size}) : x;
+}
+/// States [.., heads, K, V] with another number of heads.
+Tensor states_of_heads(const Tensor& x, std::int64_t heads) {
+  if (!x.defined()) return x;
+  const std::int64_t keys = x.size(-3) * x.size(-2) / heads, V = x.size(-1);
+  return reshape(x, x.ndim() == 3 ? Shape{heads, keys, V} : Shape{x.size(0), heads, keys, V});
+}
+/// What happens to a state whose heads are parts of keys: the same, of heads. Parts share a decay that has no channels.
+SegmentEffect effect_of_heads(const SegmentEffect& of_parts, std::int64_t heads, int parts) {
+  SegmentEffect effect{states_of_heads(of_parts.added, heads), of_parts.key_decay, {}};
+  if (!effect.key_decay.defined()) return effect;
+  const Tensor decay = reshape(effect.key_decay, {effect.added.size(0), heads, -1});
+  effect.key_decay = of_parts.key_decay.size(-1) == 1 ? contiguous_data(slice(decay, 2, 0, {}, parts)) : decay;
+  return effect;
+}
+
+/// The recurrence whose heads are parts of r's key channels. They share the head's gates.
+Recurrence parts_as_heads(const Recurrence& r, int parts) {
+  Recurrence split = r;
+  split.heads *= parts;
+  split.kv_heads *= parts;
+  split.K /= parts;
+  split.q = split_heads(r.q, r.tokens, split.heads, split.K);
+  split.k = split_heads(r.k, r.tokens, split.heads, split.K);
+  split.gk = split_heads(r.gk, r.tokens, split.heads, split.K);
+  for (Tensor* gate : {&split.g, &split.g_gamma})
+    if (gate->defined()) *gate = repeat_interleave(*gate, parts, -1);
+  split.initial_state = states_of_heads(r.initial_state, split.heads);
+  if (r.exchange)
+    split.exchange = [exchange = r.exchange, parts, heads = r.heads](const SegmentEffect& effect) {
+      return states_of_heads(exchange(effect_of_heads(effect, heads, parts)), heads * parts);
+    };
+  return split;
+}
+
+/// Room for a part of a result [tokens, heads, size] from each part of the keys.
+Tensor room_for_parts(const Recurrence& split, std::int64_t size) {
+  return empty({split.tokens, split.heads, size}, {DType::float32, split.q.device()});
+}
+
+}  // namespace
+
+void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
+  const int parts = plan.forward.pass.key_parts;
+  if (parts == 1) return forward_of_heads(plan, r, o, final_state);
+  Recurrence split = parts_as_heads(r, parts);
+  const Tensor of_parts = room_for_parts(split, r.V);
+  forward_of_heads(plan, split, of_parts, final_state);
+  linear_attention::sum_heads(of_parts, o);
+  r.states = split.states;
+  r.initial_state = states_of_heads(split.initial_state, r.heads);
+}
+
+SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r) {
+  const Sm90PassPlan& pass = plan.forward.pass;
+  if (pass.key_parts == 1) return Launcher(r).segment_effect(pass);
+  const Recurrence split = parts_as_heads(r, pass.key_parts);
+  return effect_of_heads(Launcher(split).segment_effect(pass), r.heads, pass.key_parts);
+}
 
 namespace {
 
@@ -282,6 +346,9 @@ State forward_states(Launcher& launcher, const AttentionPlan& plan, const Sm90Pa
 State final_gradient(const Tensor& grad_final_state, const ChunkGradients& grads) {
   return {pointer<const float>(grad_final_state), false, pointer<float>(grads.initial_state)};
 }
+
+/// Parts of the keys whose gradients of the values the intra-chunk kernel adds up.
+int joined_parts(const AttentionPlan& plan) { return plan.problem.gk && plan.backward.intra_chunk.key_parts > 1 ? 2 : 1; }
 
 /// Scans to the states at the chunk boundaries and to their gradients, then all chunks at the same time; or a scan to the states
 /// alone, then the chunks one after the other.
@@ -339,46 +406,26 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.parts = static_cast<unsigned>(tiles(r.K) * ((tiles(r.V) + 1) / 2));
   a.dq = result(grads.q, r.heads, r.K);
   a.dk = result(grads.k, r.heads, r.K);
-  a.key_parts = segments.key_parts;
+  a.key_parts = joined_parts(plan);
   a.dv = result(grads.v, r.heads / a.key_parts, r.V);
   a.dgk = pointer(grads.dgk);
   a.dg = pointer<float>(grads.dg);
   segments.reverse_scan ? launcher.run_reverse_scan(a, reverse) : launcher.run_intra_chunk(a);
 }
 
-Tensor split_heads(const Tensor& x, std::int64_t tokens, std::int64_t heads, std::int64_t size) {
-  return x.defined() ? reshape(x, {tokens, heads, size}) : x;
-}
-
-/// The recurrence whose heads are parts of r's key channels.
-Recurrence parts_as_heads(Recurrence r, int parts) {
-  r.heads *= parts;
-  r.K /= parts;
-  r.q = split_heads(r.q, r.tokens, r.heads, r.K);
-  r.k = split_heads(r.k, r.tokens, r.heads, r.K);
-  r.gk = split_heads(r.gk, r.tokens, r.heads, r.K);
-  if (r.initial_state.defined())
-    r.initial_state =
-        reshape(r.initial_state, r.initial_state.ndim() == 3 ? Shape{r.heads, r.K, r.V} : Shape{r.sequences, r.heads, r.K, r.V});
-  if (r.exchange)
-    r.exchange = [exchange = r.exchange, of_parts = Shape{r.sequences, r.heads, r.K, r.V},
-                  of_heads = Shape{r.sequences, r.heads / parts, r.K * parts, r.V}](const SegmentEffect& effect) {
-      const Tensor state = exchange({reshape(effect.added, of_heads), {}, {}});
-      return state.defined() ? reshape(state, of_parts) : state;
-    };
-  return r;
-}
-
-/// By the kernels for two tiles of keys. The gradient of the values is a sum over the parts of the keys.
+/// By the kernels for two tiles of keys, or four without gk. The gradient of the values is a sum over the parts of the keys.
 void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                         const ChunkGradients& grads) {
-  const int parts = plan.backward.intra_chunk.key_parts;
+  const int parts = plan.backward.intra_chunk.key_parts, sums = parts / joined_parts(plan);
   if (parts == 1) return backward_of_heads(plan, r, grad_o, grad_final_state, grads);
   const Recurrence split = parts_as_heads(r, parts);
   ChunkGradients of_parts = grads;
   of_parts.q = split_heads(grads.q, split.tokens, split.heads, split.K);
   of_parts.k = split_heads(grads.k, split.tokens, split.heads, split.K);
+  if (sums > 1 && grads.v.defined())
+    of_parts.v = empty({r.tokens, r.heads * sums, r.V}, {DType::float32, r.q.device()});
   backward_of_heads(plan, split, reshape(grad_o, {r.tokens, r.heads, r.V}), grad_final_state, of_parts);
+  if (sums > 1 && grads.v.defined()) linear_attention::sum_heads(of_parts.v, grads.v);
 }
 
 /// Where decay is constant and has no gradient.

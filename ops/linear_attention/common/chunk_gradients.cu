@@ -2,10 +2,9 @@
 
 #include <cuda_fp16.h>
 
-#include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/loops.cuh>
 #include <glade/core/float16.h>
 #include <glade/ops/linear_attention/common/sequence.cuh>
-#include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::linear_attention {
@@ -14,10 +13,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Sums over the tiles of K of the gradients of per-head gates.
+/// Sums over the parts and tiles of K of the gradients of per-head gates.
 struct GateSums {
-  const float* of_tiles;  ///< [tiles, tokens, heads]
-  int tiles, heads;
+  const float* of_tiles;  ///< [tiles, tokens, heads, parts]
+  int tiles, parts, heads;
   std::int64_t tokens;
   Sequences sequences;
   void* dg;       ///< [tokens, heads], or null
@@ -34,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
   for (std::int64_t t = threadIdx.x; t < sequence.length; t += kThreads) {
     const std::int64_t at = (sequence.begin + t) * s.heads + head;
     float sum = 0;
-    for (int i = 0; i < s.tiles; ++i) sum += s.of_tiles[i * s.tokens * s.heads + at];
+    for (int i = 0; i < s.tiles; ++i)
+      for (int part = 0; part < s.parts; ++part) sum += s.of_tiles[(i * s.tokens * s.heads + at) * s.parts + part];
     if (s.dg) static_cast<G*>(s.dg)[at] = static_cast<G>(sum);
     total += sum;
   }
@@ -50,9 +50,14 @@ __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
 
 void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, const Tensor& dgamma) {
   if (r.sequences == 0) return;
-  const GateSums s{
-      of_tiles.data<float>(), static_cast<int>(of_tiles.size(0)), static_cast<int>(r.heads), r.tokens, sequences(r), pointer(dg),
-      pointer<float>(dgamma)};
+  const GateSums s{.of_tiles = of_tiles.data<float>(),
+                   .tiles = static_cast<int>(of_tiles.size(0)),
+                   .parts = static_cast<int>(of_tiles.size(2) / r.heads),
+                   .heads = static_cast<int>(r.heads),
+                   .tokens = r.tokens,
+                   .sequences = sequences(r),
+                   .dg = pointer(dg),
+                   .dgamma = pointer<float>(dgamma)};
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
   const DType dtype = dg.defined() ? dg.dtype() : DType::float32;
   const auto kernel = dtype == DType::bfloat16  ? sum_gates_kernel<bfloat16>
@@ -62,18 +67,55 @@ void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, co
   GLADE_CUDA_LAUNCHED();
 }
 
-/// [tokens, heads, size] summed over the query heads of each kv head, into `out` [..., kv_heads, size].
-void sum_groups(const Recurrence& r, const Tensor& x, const Tensor& out) {
-  const std::int64_t size = x.size(-1);
-  copy_data(reshape(out, {r.tokens, r.kv_heads, size}), sum(reshape(x, {r.tokens, r.kv_heads, r.group(), size}), {2}));
+/// Sums of heads. T: the elements of the result, of which a thread has N.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    sum_heads_kernel(const float* x, T* out, std::int64_t count, std::int64_t token_step, int heads, int summed, int size) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int quads = size / N;
+  const std::int64_t row = i / quads, token = row / heads;
+  const int channel = static_cast<int>(i - row * quads) * N, head = static_cast<int>(row - token * heads);
+  using Floats = detail::Vector<float, N>;
+  const float* from = x + row * summed * size + channel;
+  Floats sum{};
+  for (int part = 0; part < summed; ++part, from += size) {
+    const Floats other = *reinterpret_cast<const Floats*>(from);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum.x[j] += other.x[j];
+  }
+  detail::Vector<T, N> rounded;
+#pragma unroll
+  for (int j = 0; j < N; ++j) rounded.x[j] = static_cast<T>(sum.x[j]);
+  *reinterpret_cast<detail::Vector<T, N>*>(out + token * token_step + head * size + channel) = rounded;
 }
 
 }  // namespace
 
+void sum_heads(const Tensor& x, const Tensor& given) {
+  const std::int64_t size = x.size(-1), tokens = x.size(0), summed = x.numel() / std::max<std::int64_t>(given.numel(), 1);
+  if (given.numel() == 0) return;
+  const Tensor out = reshape(given, {tokens, x.size(1) / summed, size});
+  const std::int64_t step = out.strides()[0];
+  const auto run = [&]<class T, int N>(T, std::integral_constant<int, N>) {
+    const std::int64_t count = out.numel() / N;
+    sum_heads_kernel<T, N><<<blocks_for(count, kThreads), kThreads, 0, stream(x.device())>>>(
+        x.data<float>(), static_cast<T*>(out.raw_data()), count, step, static_cast<int>(out.size(1)), static_cast<int>(summed),
+        static_cast<int>(size));
+    GLADE_CUDA_LAUNCHED();
+  };
+  const auto run_of = [&]<class T>(T t) {
+    size % 4 == 0 && step % 4 == 0 ? run(t, std::integral_constant<int, 4>()) : run(t, std::integral_constant<int, 1>());
+  };
+  if (out.dtype() == DType::bfloat16) run_of(bfloat16());
+  else if (out.dtype() == DType::float16) run_of(float16());
+  else run_of(float());
+}
+
 void sum_chunk_gradients(const Recurrence& r, ChunkGradients&& of_heads, const RecurrenceGradients& grads) {
   const ChunkGradients own = std::move(of_heads);
-  if (r.group() > 1 && own.k.defined()) sum_groups(r, own.k, grads.k);
-  if (r.group() > 1 && own.v.defined()) sum_groups(r, own.v, grads.v);
+  if (r.group() > 1 && own.k.defined()) sum_heads(own.k, grads.k);
+  if (r.group() > 1 && own.v.defined()) sum_heads(own.v, grads.v);
   if (own.dg.defined()) sum_gates(r, own.dg, grads.g, grads.g_gamma);
 }
 

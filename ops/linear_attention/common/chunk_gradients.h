@@ -5,11 +5,15 @@
 namespace glade::cuda::linear_attention {
 
 /// Gradients that kernels fill in; undefined ones are not wanted. k and v are [tokens, heads, ..], for every query head, in the
-/// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [ceil(K / 64), tokens, heads], a
-/// sum over each tile's channels.
+/// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [tiles, tokens, heads x parts], a
+/// sum over the 64 channels of a tile of a part of the keys.
 struct ChunkGradients {
   Tensor q, k, v, dgk, dg, initial_state;
 };
+
+/// Adds up n heads in a row: x, float32 [tokens, heads n, size], into out [tokens, heads, size], between whose tokens there may be
+/// gaps.
+void sum_heads(const Tensor& x, const Tensor& out);
 
 /// Sums k, v and dg over the heads and tiles that share a result. The memory of dg and of per-head k and v is let go of.
 void sum_chunk_gradients(const Recurrence& r, ChunkGradients&& of_heads, const RecurrenceGradients& grads);

@@ -8,7 +8,7 @@ namespace glade::cuda::recurrent::warp_chunks {
 /// differences of such exponents there.
 template <class E>
 constexpr float kSafeRange =
-    sizeof(E) == 4 ? 24.f : linear_attention::base_2::kSafeRange<std::conditional_t<kIsBfloat16<E>, __nv_bfloat16, __half>>;
+    sizeof(E) == 4 ? 60.f : linear_attention::base_2::kSafeRange<std::conditional_t<kIsBfloat16<E>, __nv_bfloat16, __half>>;
 
 template <class V>
 struct WarpProducts : WarpGates<V> {
