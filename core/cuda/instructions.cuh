@@ -68,6 +68,13 @@ __device__ inline void copy_async(void* target, const void* source, bool inside)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(inside ? 16 : 0)
                : "memory");
 }
+/// The same of 4 or 8 bytes.
+template <int Bytes>
+__device__ void copy_few_async(void* target, const void* source, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(target)), "l"(source), "n"(Bytes),
+               "r"(inside ? Bytes : 0)
+               : "memory");
+}
 /// Ends a group of this thread's copies.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits for this thread's groups of copies, but for the last `Pending`.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/plan_rules.h>
@@ -107,10 +108,13 @@ std::int64_t warps_to_fill(const AttentionProblem& p, std::int64_t inner) {
   return p.g ? kMany : kSome;
 }
 
-/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh.
-RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
-                                 std::int64_t outer) {
-  constexpr std::int64_t kWarpChannels = 16, kMostWarps = 4, kUnit = 64;  // kUnit: tokens of a segment
+/// Tokens that a segment of a pass of the kernel for small heads has a multiple of.
+constexpr std::int64_t kWarpSegment = 64;
+
+/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh. `unit`: tokens of its segments.
+RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner, std::int64_t outer,
+                                 std::int64_t unit = kWarpSegment) {
+  constexpr std::int64_t kWarpChannels = 16, kMostWarps = 4;
   RecurrentPassPlan plan;
   plan.inner = inner <= 16 ? 16 : inner <= 32 ? 32 : inner <= 64 ? 64 : 128;
   plan.warps = static_cast<int>(std::min(plan.inner / kWarpChannels, kMostWarps));
@@ -124,7 +128,7 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
       warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
   // Many short segments take as long to be joined as to be computed.
   const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.length)));
-  set_segments(plan, p, config, {idle, std::min(p.length / shortest, root), fewest, kUnit});
+  set_segments(plan, p, config, {idle, std::min(p.length / shortest, root), fewest, unit});
   return plan;
 }
 
@@ -169,12 +173,20 @@ bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kVeryManyTokens = 1'000'000, kShort = 32;
   constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
-  const bool many_heads = heads >= kManyHeads, many = many_heads || p.heads * p.all_tokens() >= kManyTokens;
+  const bool many_heads = heads >= kManyHeads, many_tokens = p.heads * p.all_tokens() >= kManyTokens,
+             many = many_heads || many_tokens;
   if (wanted.any()) {
-    if (wanted.g || wanted.g_gamma)
-      return false;  // their gradients are sums over channels, which other kernels make on their way
-    if (p.length <= kShort) return many_heads && size <= (p.gk || p.g ? 32 : 64);
-    return size <= 16 ? many : size <= 32 && !p.gk && !p.g && (p.g_gamma ? many_heads : many);
+    // Gradients of per-head gates are sums over channels, which other kernels make with less work.
+    constexpr std::int64_t kVeryManyHeads = 2048, kSmallState = 600, kTwoChunks = 128;
+    const bool of_heads = wanted.g || wanted.g_gamma;
+    if (p.length <= kShort)
+      return of_heads ? heads >= kVeryManyHeads && size <= 16 : many_heads && size <= (p.gk || p.g ? 32 : 64);
+    if (size > 32) return false;
+    if (size <= 16) return of_heads ? many_tokens : many;
+    if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
+    if (p.gk) return many_tokens && heads >= (p.K <= 16 ? 32 : kUnsplitHeads);
+    constexpr std::int64_t kFewHeads = 8;
+    return p.g_gamma ? many_heads || (many_tokens && heads >= kFewHeads && heads <= kSplitHeads) : many;
   }
   if (p.length <= kShort) return 4 * heads >= kManyHeads && size <= 64;
   if (size <= 16) return many;
@@ -277,10 +289,16 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.reuses_states = plan.forward.keeps_states;
   } else if (takes_warp_chunks(plan.problem, true)) {
     const AttentionProblem& p = plan.problem;
-    plan.backward.kernels = AttentionKernels::warp_chunks;
-    plan.backward.checkpoint_interval = checkpoint_interval(p, config);
-    plan.backward.keys_inner = plan_warp_pass(p, config, p.K, p.V);
-    plan.backward.values_inner = plan_warp_pass(p, config, p.V, p.K);
+    AttentionPlan::Backward& b = plan.backward;
+    b.kernels = AttentionKernels::warp_chunks;
+    b.checkpoint_interval = checkpoint_interval(p, config);
+    // Segments end with a checkpoint, as gates' gradients are summed up from there.
+    const bool asked = config.checkpoint_interval != 0;
+    const std::int64_t unit = asked ? std::lcm(kWarpSegment, b.checkpoint_interval) : kWarpSegment;
+    b.keys_inner = plan_warp_pass(p, config, p.K, p.V, unit);
+    b.values_inner = plan_warp_pass(p, config, p.V, p.K, unit);
+    for (const RecurrentPassPlan& pass : {b.keys_inner, b.values_inner})
+      if (pass.segments > 1 && pass.segment_tokens % b.checkpoint_interval != 0) b.checkpoint_interval = kWarpSegment;
   } else if (!takes_chunk_sm90(plan.problem, true)) {
     plan.backward.kernels = AttentionKernels::chunk_mma;
     plan.backward.mma = plan_mma(plan.problem);

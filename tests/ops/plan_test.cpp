@@ -66,7 +66,9 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 16, 16, 64, 64, "gk gv")), Names("few_tokens", "few_tokens"));
   EXPECT_EQ(kernels(problem(4, 17, 16, 64, 64, "gk gv", DType::bfloat16, kA100)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "gk")), Names("warp_chunks", "warp_chunks"));
-  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "g")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "g")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "g")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "gk")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 32, "")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_pass"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));

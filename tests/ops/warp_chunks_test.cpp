@@ -130,7 +130,7 @@ TEST_F(WarpChunks, SequencesInSegments) {
 
 TEST_F(WarpChunks, StrongGates) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const double strength : {-4.0, -20.0, -1e4, -kInfinity})
+  for (const double strength : {-3.0, -4.0, -7.5, -20.0, -1e4, -kInfinity})
     for (const char* gates : {"v", "kv", "gv"})
       for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32})
         for (const bool reverse : {false, true}) {

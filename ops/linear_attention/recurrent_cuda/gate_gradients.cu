@@ -102,6 +102,18 @@ __device__ F warp_sum(F x) {
   return x;
 }
 
+/// The sum over this lane and the lanes before it, which have later positions.
+template <class F>
+__device__ F sum_later(F x) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const F other = __shfl_up_sync(~0u, x, offset);
+    if (lane >= offset) x += other;
+  }
+  return x;
+}
+
 /// Gradients of per-head gates. One block handles a checkpoint interval: its warps sum the terms over the channels, then the
 /// first warp accumulates them over the positions, and sums the gradients of the interval for g_gamma.
 template <class F>
@@ -132,13 +144,7 @@ __global__ void __launch_bounds__(kHeadBlock) head_kernel(GateGradients<F> gates
     }
     __syncthreads();
     if (warp == 0) {
-      F sum = terms[lane];
-#pragma unroll
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const F other = __shfl_up_sync(~0u, sum, offset);
-        if (lane >= offset) sum += other;
-      }
-      sum += carry;
+      const F sum = sum_later(terms[lane]) + carry;
       carry = __shfl_sync(~0u, sum, 31);
       const std::int64_t position = high - lane;
       if (position >= interval.low) {
@@ -151,6 +157,33 @@ __global__ void __launch_bounds__(kHeadBlock) head_kernel(GateGradients<F> gates
   }
   total = warp_sum(total);
   if (threadIdx.x == 0 && gamma_partials != nullptr) gamma_partials[number] = total;
+}
+
+/// The same from sums over strips of channels. One warp handles a checkpoint interval.
+template <class F>
+__global__ void __launch_bounds__(kBlock) head_sums_kernel(GateGradients<F> gates, F* gamma_partials, std::int64_t intervals) {
+  const std::int64_t number = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (number >= intervals) return;
+  const CheckpointInterval interval(gates.sequences, gates.heads, number);
+  F total = 0, carry = 0;  // as in head_kernel
+  if (interval.low < interval.high)
+    for (int channel = lane; channel < gates.x.size; channel += 32) carry += product(gates, interval, channel);
+  carry = warp_sum(carry);
+  for (std::int64_t high = interval.high - 1; high >= interval.low; high -= 32) {
+    const std::int64_t position = high - lane, token = interval.sequence.token(position);
+    F term = 0;
+    if (position >= interval.low)
+      for (int strip = 0; strip < gates.strips; ++strip)
+        term += gates.sums[(static_cast<std::int64_t>(strip) * gates.heads + interval.h) * gates.tokens + token];
+    const F sum = sum_later(term) + carry;
+    carry = __shfl_sync(~0u, sum, 31);
+    if (position < interval.low) continue;
+    total += sum;
+    if (gates.head != nullptr) store_element(sum, gates.head, gates.head_dtype, token * gates.heads + interval.h);
+  }
+  total = warp_sum(total);
+  if (lane == 0 && gamma_partials != nullptr) gamma_partials[number] = total;
 }
 
 /// The gradient of g_gamma: one warp sums the checkpoint intervals of a sequence and head.
@@ -180,7 +213,9 @@ void run(const GateGradients<F>& gates, Device device) {
   const unsigned blocks = blocks_for(intervals, 1);
   const Scratch partials(static_cast<std::size_t>(intervals) * sizeof(F), device);
   if (intervals > 0) {
-    head_kernel<<<blocks, kHeadBlock, 0, on>>>(gates, partials.template data<F>());
+    F* const totals = partials.template data<F>();
+    if (gates.sums != nullptr) head_sums_kernel<<<blocks_for(intervals * 32, kBlock), kBlock, 0, on>>>(gates, totals, intervals);
+    else head_kernel<<<blocks, kHeadBlock, 0, on>>>(gates, totals);
     GLADE_CUDA_LAUNCHED();
   }
   if (gates.gamma == nullptr || pairs == 0) return;

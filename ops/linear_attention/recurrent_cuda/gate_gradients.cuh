@@ -13,6 +13,9 @@
 
 namespace glade::cuda::recurrent {
 
+/// Channels of a strip (`sums`).
+constexpr int kStripChannels = 16;
+
 template <class F>
 struct GateGradients {
   Rows x, y;                 ///< q and k for key channels, do and v for value channels
@@ -20,6 +23,11 @@ struct GateGradients {
   const F* products;         ///< [checkpoints, heads, size]
   Sequences sequences;
   int heads;
+
+  /// In place of the rows and past ones: the sums of x past_x - y past_y over strips of channels, [strips, heads, tokens].
+  const F* sums = nullptr;
+  int strips = 0;
+  std::int64_t tokens = 0;
 
   // The results, null if not wanted: the gradients of the per-channel gates [tokens, heads, size], of the per-head gates
   // [tokens, heads], and of g_gamma [sequences, heads].

@@ -66,6 +66,14 @@ struct Pass {
   F* states;    ///< of plan.checkpoint_size() values a checkpoint and head; null: none
   F* products;  ///< [checkpoints, heads, J]; not null in a reverse scan with states
 
+  // The kernel for small heads sums up the gradients of gates in its reverse scans (warp_gate_gradients.cuh), in place of `past`.
+  Rows y;           ///< as in GateGradients; e's rows are x
+  const F* past_x;  ///< the same; null: no gate has a gradient
+  void* gate;       ///< [tokens, heads, J]: the gradients of the outer channels' gates, or null
+  DType gate_dtype;
+  F* gate_sums;         ///< GateGradients::sums, or null
+  std::int64_t tokens;  ///< of all sequences
+
   SegmentStates* kept;  ///< on the host, or null: where the states before segments are kept, or found
 
   // As run() sets it: a sequence's positions in segments that run at the same time (segments.cuh).

@@ -109,19 +109,23 @@ struct ScanPair {
   Tensor initial_state;         // its gradient
 
   bool wants_gates() const { return channel.defined() || head.defined() || gamma.defined(); }
+  /// Whether the reverse scan sums up their terms, in strips of channels.
+  bool sums_gates() const { return wants_gates() && kernels == AttentionKernels::warp_chunks; }
+  std::int64_t strips() const { return (x.size + kStripChannels - 1) / kStripChannels; }
 };
 
 /// What both scans leave for the gradients of the gates.
 template <class F>
 struct GateBuffers {
-  Tensor past_x, past_y, states, products;
+  Tensor past_x, past_y, states, products, sums;
 
   GateBuffers(const Recurrence& r, const ScanPair& pair, const Sequences& sequences, bool has_final_gradient) {
     if (!pair.wants_gates()) return;
     const auto buffer = [&](std::int64_t values) { return empty({values}, {dtype_of<F>(), r.q.device()}); };
     const std::int64_t rows = r.tokens * r.heads, checkpoints = sequences.checkpoints(r.tokens) * r.heads;
     past_x = buffer(rows * pair.x.size);
-    past_y = buffer(rows * pair.x.size);
+    if (!pair.sums_gates()) past_y = buffer(rows * pair.x.size);
+    else if (pair.head.defined() || pair.gamma.defined()) sums = buffer(rows * pair.strips());
     products = buffer(checkpoints * pair.x.size);
     const bool last_alone = sequences.length <= sequences.interval;  // all checkpoints are sequences' last positions
     if (last_alone && !has_final_gradient) fill_data(products, 0);
@@ -149,6 +153,18 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
   reverse.past = pointer<F>(buffers.past_y);
   forward.states = reverse.states = pointer<F>(buffers.states);
   reverse.products = pointer<F>(buffers.products);
+  const auto set = [](const Tensor& x, void*& data, DType& dtype) {
+    if (!x.defined()) return;
+    data = x.raw_data();
+    dtype = x.dtype();
+  };
+  if (pair.sums_gates()) {
+    reverse.y = pair.y;
+    reverse.past_x = forward.past;
+    reverse.gate_sums = pointer<F>(buffers.sums);
+    reverse.tokens = r.tokens;
+    set(pair.channel, reverse.gate, reverse.gate_dtype);
+  }
   if (pair.forward_out.defined()) {
     forward.out = pair.forward_out.raw_data();
     forward.out_dtype = pair.forward_out.dtype();
@@ -163,19 +179,20 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
   }
   reverse.initial = {pointer<const F>(grad_final_state), r.heads * r.K * r.V, 0};
   reverse.final = {pointer<F>(pair.initial_state), r.heads * r.K * r.V, 0};
-  if (reverse.out != nullptr || reverse.past != nullptr || reverse.final.data != nullptr)
+  if (reverse.out != nullptr || pair.wants_gates() || reverse.final.data != nullptr)
     run<F, T>(reverse, pair.kernels, pair.plan, device);
   if (pair.reverse_out.defined() && r.group() > 1)
     copy_data(pair.reverse_out, reshape(sum(of_heads, {2}), pair.reverse_out.shape()));
 
   if (!pair.wants_gates()) return;
   GateGradients<F> gates{pair.x, pair.y, forward.past, reverse.past, reverse.products, forward.sequences, forward.heads};
-  const auto set = [](const Tensor& x, void*& data, DType& dtype) {
-    if (!x.defined()) return;
-    data = x.raw_data();
-    dtype = x.dtype();
-  };
-  set(pair.channel, gates.channel, gates.channel_dtype);
+  if (pair.sums_gates()) {
+    gates.sums = reverse.gate_sums;
+    gates.strips = static_cast<int>(pair.strips());
+    gates.tokens = r.tokens;
+  } else {
+    set(pair.channel, gates.channel, gates.channel_dtype);
+  }
   set(pair.head, gates.head, gates.head_dtype);
   gates.gamma = pointer<F>(pair.gamma);
   run(gates, device);

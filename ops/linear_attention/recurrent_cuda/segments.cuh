@@ -32,6 +32,7 @@ void run_in_segments(Pass<F>& pass, const RecurrentPassPlan& plan, Device device
     from_zeros.final = {states.memory->template data<F>(), pass.heads * size, heads * size};
     from_zeros.out = nullptr;
     from_zeros.past = from_zeros.states = from_zeros.products = nullptr;
+    from_zeros.past_x = nullptr;
     from_zeros.segment_decays = decays.template data<F>();
     launch(from_zeros);
     compose(pass, from_zeros.segment_decays, from_zeros.final.data, pass.segment_decays, device);

@@ -16,12 +16,12 @@
 // exponents.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
-#include <glade/ops/linear_attention/recurrent_cuda/warp_products.cuh>
+#include <glade/ops/linear_attention/recurrent_cuda/warp_gate_gradients.cuh>
 
 namespace glade::cuda::recurrent::warp_chunks {
 
 template <class V>
-struct Warp : WarpProducts<V> {
+struct Warp : WarpGateGradients<V> {
   using State = WarpState<V>;
   using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum,
       State::save_undecayed, State::store_state, State::x, State::zero;
@@ -31,6 +31,9 @@ struct Warp : WarpProducts<V> {
   using GatesOf = WarpGates<V>;
   using GatesOf::element_at, GatesOf::find_transposed, GatesOf::gate_at, GatesOf::has_head_gates, GatesOf::head_log,
       GatesOf::head_sums, GatesOf::load_head_gate, GatesOf::to_end;
+  using GateGradients = WarpGateGradients<V>;
+  using GateGradients::add_terms, GateGradients::copy_terms, GateGradients::result_row, GateGradients::result_step,
+      GateGradients::start_terms;
   using Products = WarpProducts<V>;
   using Products::collect, Products::decay_scores, Products::multiply_c, Products::multiply_scores, Products::prepare,
       Products::scale, Products::state_decays, Products::sums_up, Products::update, Products::update_and_save;
@@ -40,17 +43,10 @@ struct Warp : WarpProducts<V> {
   using typename Products::Scores;
   using typename State::StateDecay;
   static constexpr bool kHead = V::kGates == Gates::head;
-  using WarpProducts<V>::WarpProducts;
+  using WarpGateGradients<V>::WarpGateGradients;
 
   // ---- results ----
 
-  /// Where the row of a position's results begins, and from one to the next.
-  __device__ std::int64_t result_row(std::int64_t position) const {
-    return (sequence.token(position) * pass.heads + h) * pass.outer();
-  }
-  __device__ std::int64_t result_step() const {
-    return static_cast<std::int64_t>(pass.heads) * pass.outer() * (sequence.reverse ? -1 : 1);
-  }
   /// Stores the sums over other positions, and the results. `self`: what multiplies e at positions `row` and `row` + 8.
   template <bool kWhole>
   __device__ __forceinline__ void store_results(const Chunk& chunk, const float (&past)[2][4], const float (&self)[2]) const {
@@ -92,7 +88,7 @@ struct Warp : WarpProducts<V> {
   }
 
   __device__ void run_chunk(const Chunk& chunk) {
-    if (chunk.checkpoint >= 0 && pass.reverse_scan) multiply_saved(chunk.checkpoint);
+    if (chunk.checkpoint >= 0 && pass.reverse_scan && pass.states != nullptr) multiply_saved(chunk.checkpoint);
     const HeadSums head = head_sums(chunk), none;
     const HeadSums& outer_head = kInner ? none : head;
     const unsigned char* outer_gates = chunk.rows + V::kOuterGates + 16 * V::kGateBytes * warp;
@@ -100,9 +96,9 @@ struct Warp : WarpProducts<V> {
     float outer[2][4] = {};
     bool safe = prepare(chunk, head);
     if constexpr (V::kIsFloat && V::kGates != Gates::none)
-      safe = safe && (pass.head_gate.data == nullptr || fminf(head.to_middle, head.to_end) >= -kSafeRange<E>);
+      safe = safe && (pass.head_gate.data == nullptr || fminf(head.to_middle, head.to_end) >= -Products::kSafeRange);
     if constexpr (kOuter)
-      safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= kSafeRange<E> && safe;
+      safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= Products::kSafeRange && safe;
     if constexpr (kInner || kOuter || V::kShareScores) safe = all_safe(safe);
     if (column >= pass.outer()) return;
     if (!safe) return run_steps(chunk);
@@ -123,6 +119,7 @@ struct Warp : WarpProducts<V> {
       finish_results(past, scores.self, outer_gates, outer_head);
       if (chunk.whole) store_results<true>(chunk, past, scores.self);
       else store_results<false>(chunk, past, scores.self);
+      if constexpr (V::kGateGradients) add_terms(chunk, past);
     }
     if constexpr (kHead) {
       const float all = power_of_2<float>(head.all());
@@ -157,6 +154,7 @@ struct Warp : WarpProducts<V> {
   /// Step by step.
   __device__ void run_steps(const Chunk& chunk) {
     const float own_log = has_head_gates() ? head_log(chunk) : 0.f;
+    float past[2][4] = {};  // as run_chunk() has them
 #pragma unroll 1
     for (int s = 0; s < chunk.count; ++s) {
       const int position = pass.reverse_scan ? chunk.count - 1 - s : s;
@@ -184,12 +182,13 @@ struct Warp : WarpProducts<V> {
         decay();
         if (chunk.checkpoint >= 0 && position == chunk.count - 1) save_undecayed(chunk.checkpoint);
       }
-      step(chunk, position);
+      step(chunk, position, past);
       if (pass.reverse_scan) decay();
     }
+    if constexpr (V::kGateGradients) add_terms(chunk, past);
   }
   /// A position's results, and its update of the state.
-  __device__ __forceinline__ void step(const Chunk& chunk, int position) {
+  __device__ __forceinline__ void step(const Chunk& chunk, int position, float (&pasts)[2][4]) {
     const unsigned char *c_row = chunk.rows + V::kC + position * V::kRow, *d_row = chunk.rows + V::kD + position * V::kRow,
                         *e_row = chunk.rows + V::kE + position * V::kOuterRow;
     float sums[2] = {}, e[2], self = 0;
@@ -214,6 +213,12 @@ struct Warp : WarpProducts<V> {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float past = quad_sum(sums[j]);
+      if constexpr (V::kGateGradients)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // of columns `pair` and `pair` + 1
+          const float other = __shfl_sync(~0u, past, 4 * (pair + i % 2));
+          if (position == row + i / 2 * 8) pasts[j][i] = other;
+        }
       const int outer = column + 8 * j + row;
       if (pair != 0 || outer >= pass.outer()) continue;
       const std::int64_t at = result_row(chunk.first + position) + outer;
@@ -273,16 +278,18 @@ struct Warp : WarpProducts<V> {
     const std::int64_t results_step = step * result_step();
     std::int64_t results = result_row(first + row) + column + pair;
     int stage = 0;
+    if constexpr (V::kGateGradients) start_terms();
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i, first += step, results += results_step) {
       wait_copies<V::kStages - 2>();
       sync();  // all rows are there, and no warp needs those of the chunk before
-      copy();
       const int count = min(high - first, kTokens);
       Chunk chunk{memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
+      if constexpr (V::kGateGradients) copy_terms(chunk);
+      copy();
       stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
       if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
-      if (pass.states != nullptr) chunk.checkpoint = checkpoint_of(first);
+      if (pass.states != nullptr || V::kGateGradients) chunk.checkpoint = checkpoint_of(first);
       if (pass.segment_decays != nullptr) add(segment_decay, chunk);
       run_chunk(chunk);
     }
@@ -320,15 +327,22 @@ void launch(const Pass<float>& pass, int strips, Device device) {
   GLADE_CUDA_LAUNCHED();
 }
 
+/// A pass with gates.
+template <class E, class G, int I, Gates kGates>
+void launch_gated(const Pass<float>& pass, int strips, Device device) {
+  if (pass.past_x != nullptr) launch<Variant<E, G, I, kGates, true>>(pass, strips, device);
+  else launch<Variant<E, G, I, kGates>>(pass, strips, device);
+}
+
 template <class E, class G, int I>
 void launch(const Pass<float>& pass, int strips, Device device) {
   const bool inner = pass.rows[kInnerGate].data != nullptr, outer = pass.rows[kOuterGate].data != nullptr;
-  if (inner && outer) return launch<Variant<E, G, I, Gates::both>>(pass, strips, device);
-  if (inner) return launch<Variant<E, G, I, Gates::inner>>(pass, strips, device);
-  if (outer) return launch<Variant<E, G, I, Gates::outer>>(pass, strips, device);
+  if (inner && outer) return launch_gated<E, G, I, Gates::both>(pass, strips, device);
+  if (inner) return launch_gated<E, G, I, Gates::inner>(pass, strips, device);
+  if (outer) return launch_gated<E, G, I, Gates::outer>(pass, strips, device);
   if constexpr (I <= 64 || std::is_same_v<E, float>) {
     const bool head = pass.head_gate.data != nullptr || pass.gamma != nullptr;
-    if (head) launch<Variant<E, E, I, Gates::head>>(pass, strips, device);
+    if (head) launch_gated<E, E, I, Gates::head>(pass, strips, device);
     else launch<Variant<E, E, I, Gates::none>>(pass, strips, device);
   } else {
     fail<Error>("recurrent: a plan of {} channels without per-channel gates", I);

@@ -4,12 +4,6 @@
 
 namespace glade::cuda::recurrent::warp_chunks {
 
-/// The largest safe exponent of a factor. In float32 its rounding limits the error of a decay; decays that all channels share are
-/// differences of such exponents there.
-template <class E>
-constexpr float kSafeRange =
-    sizeof(E) == 4 ? 60.f : linear_attention::base_2::kSafeRange<std::conditional_t<kIsBfloat16<E>, __nv_bfloat16, __half>>;
-
 template <class V>
 struct WarpProducts : WarpGates<V> {
   using State = WarpState<V>;
@@ -22,6 +16,13 @@ struct WarpProducts : WarpGates<V> {
   using typename GatesOf::HeadSums;
   using typename State::StateDecay;
   using WarpGates<V>::WarpGates;
+
+  /// The largest safe exponent of a factor: half of it where terms of the state have a factor of both sides. In float32 the
+  /// exponents' rounding limits the error of a decay, as decays between positions are quotients of factors.
+  static constexpr float kSafeRange =
+      V::kIsFloat ? 40.f
+      : kIsBfloat16<E> ? linear_attention::base_2::kSafeRange<__nv_bfloat16> / (kInner && kOuter ? 2 : 1)
+                       : linear_attention::base_2::kSafeRange<__half>;
 
   // ---- operands ----
 
@@ -84,7 +85,7 @@ struct WarpProducts : WarpGates<V> {
     }
     scale(d, logs, -1);
     store_tile(d, V::kScaledD, V::kLowD, tile);
-    return largest <= kSafeRange<E>;
+    return largest <= kSafeRange;
   }
   __device__ __forceinline__ void store_tile(const OperandRows& x, int high, int low, int tile) const {
     if constexpr (V::kStoresLow) {

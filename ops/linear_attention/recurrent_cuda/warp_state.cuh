@@ -1,17 +1,19 @@
 #pragma once
 // The kernels of warp_chunks.cuh: how they divide their work, and the part of a state that a warp holds.
+#include <glade/ops/linear_attention/recurrent_cuda/gate_gradients.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_rows.cuh>
 
 namespace glade::cuda::recurrent::warp_chunks {
 
-constexpr int kColumns = 16;  ///< of a warp
+constexpr int kColumns = kStripChannels;  ///< of a warp
 
 /// Whether there are gates: that all channels share alone, or, perhaps beside those, of the inner or outer channels.
 enum class Gates { none, head, inner, outer, both };
 
-/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G.
-template <class E_, class G_, int I_, Gates kGates_>
+/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G. `kGateGradients`: a reverse scan
+/// that sums up gradients of gates.
+template <class E_, class G_, int I_, Gates kGates_, bool kGateGradients_ = false>
 struct Variant {
   using E = E_;
   using G = G_;
@@ -21,6 +23,7 @@ struct Variant {
   static constexpr int kStages = kIsFloat ? 2 : 3;         ///< chunks in shared memory: that in use, and the next ones
   static constexpr int kBlockColumns = kColumns * kWarps;  ///< of a block
   static constexpr Gates kGates = kGates_;
+  static constexpr bool kGateGradients = kGateGradients_;
   static constexpr bool kInner = kGates == Gates::inner || kGates == Gates::both, kOuter = kGates >= Gates::outer;
   static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, kElementBytes), kGateRow = row_bytes(I, kGateBytes),
                        kOuterRow = row_bytes(kBlockColumns, kElementBytes), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
@@ -46,7 +49,12 @@ struct Variant {
                        kLowD = kScaledD + kScaledBytes, kStateDecays = kLowD + kLowBytes,
                        kSelf = kStateDecays + (kInner ? 2 * I * static_cast<int>(sizeof(float)) : 0),
                        kScores = kSelf + (kInner ? kWarps * kTokens * static_cast<int>(sizeof(float)) : 0),
-                       kBytes = kScores + (kShareScores ? kWarps * kTokens * kTokens * static_cast<int>(sizeof(float)) : 0);
+                       kTerms = kScores + (kShareScores ? kWarps * kTokens * kTokens * static_cast<int>(sizeof(float)) : 0);
+  // Last, for gradients of gates, by warp: elements of y and past_x of a chunk, and a number for each column.
+  static constexpr int kY = 0, kPastX = kY + kTokens * kColumns * kElementBytes,
+                       kLater = kPastX + kTokens * kColumns * static_cast<int>(sizeof(float)),
+                       kTermBytes = kLater + kColumns * static_cast<int>(sizeof(float)),
+                       kBytes = kTerms + (kGateGradients ? kWarps * kTermBytes : 0);
 };
 
 /// The positions of a chunk.
@@ -168,8 +176,12 @@ struct WarpState {
       const float sum = quad_sum(sums[i]) * update_factor;
       const int outer = column + row + 8 * i;
       if (pair == 0 && outer < pass.outer()) pass.products[(checkpoint * pass.heads + h) * pass.outer() + outer] = sum;
+      if (V::kGateGradients && pair == 0) later()[row + 8 * i] = sum;
     }
   }
+  __device__ unsigned char* term_memory() const { return memory + V::kTerms + warp * V::kTermBytes; }
+  /// The sums over later positions of the terms of the gates' gradients, of the warp's columns.
+  __device__ float* later() const { return reinterpret_cast<float*>(term_memory() + V::kLater); }
   /// The sum over the four lanes that share rows of matrices.
   __device__ static float quad_sum(float x) {
     x += __shfl_xor_sync(~0u, x, 1);
