@@ -89,13 +89,30 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
 
 // ---- chunk, small heads, sm_80 and later ---------------------------------------------------------------------------
 
+constexpr std::int64_t kMostWarpChannels = 128;
+
+/// Parts of the values that the kernel for small heads takes as heads of their own for dq and dk, where it sums over them; 0 where
+/// it takes too many, or in 16 bits, where others are faster.
+int value_parts(const AttentionProblem& p) {
+  if (p.V <= kMostWarpChannels) return 1;
+  constexpr int kMostParts = 4, kMultiple = 2;
+  if (p.dtype != DType::float32 || p.gv || p.kv_heads != p.heads) return 0;
+  for (int parts = 2; parts <= kMostParts; ++parts)
+    if (p.V % (kMultiple * parts) == 0 && p.V <= parts * kMostWarpChannels) return parts;
+  return 0;
+}
+AttentionProblem with_value_parts_as_heads(AttentionProblem p) {
+  const int parts = value_parts(p);
+  if (parts > 1) p.heads *= parts, p.kv_heads *= parts, p.V /= parts;
+  return p;
+}
+
 /// Whether the kernel for small heads can compute the outputs, or the gradients too.
 bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
-  constexpr std::int64_t kMostChannels = 128;
   // A forward pass has the values in columns, of which there may be more. For 16 bits, others are faster then.
   const bool any_values = p.dtype == DType::float32 && !p.gv && !backward;
-  return p.device.is_cuda() && p.dtype != DType::float64 && p.gpu.compute_capability >= 80 && p.K <= kMostChannels &&
-         (any_values || p.V <= kMostChannels) && p.K % 2 == 0 && p.V % 2 == 0 &&
+  return p.device.is_cuda() && p.dtype != DType::float64 && p.gpu.compute_capability >= 80 && p.K <= kMostWarpChannels &&
+         (any_values || value_parts(p) > 0) && p.K % 2 == 0 && p.V % 2 == 0 &&
          p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
 }
 
@@ -161,6 +178,14 @@ bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
   return tokens >= (p.gk ? kFewGatedTokens : kFewLargeTokens);
 }
 
+/// Whether parts of the values are faster than other kernels. Measured (benchmarks/results/2026-11-26_h100/value_parts.txt).
+bool value_parts_pay(const AttentionProblem& p) {
+  constexpr std::int64_t kSmall = 32, kManyHeads = 64, kVeryManyHeads = 100, kLong = 8192;
+  const std::int64_t heads = all_heads(p), parts = value_parts(p);
+  if (p.gradients.g || p.gradients.g_gamma) return heads >= kManyHeads && parts == 2 && 4 * p.V > parts * 3 * kMostWarpChannels;
+  return p.K <= kSmall ? !p.gk || heads < kVeryManyHeads : heads >= kManyHeads || p.length >= kLong;
+}
+
 /// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
 /// Measured beside the others (benchmarks/results/2026-11-26_h100/small_heads.txt): in 16 bits it pays where heads are so small
 /// that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
@@ -169,18 +194,18 @@ bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   const bool apart = p.dtype == DType::float32 && !p.gv;
   if (!supports_warp_chunks(p, apart ? backward : wanted.any())) return false;
   if (p.gv) return true;
-  if (apart) return prefers_warp_chunks_float32(p, backward);
+  if (apart && backward && p.V > kMostWarpChannels && !value_parts_pay(p)) return false;
+  if (apart) return prefers_warp_chunks_float32(backward ? with_value_parts_as_heads(p) : p, backward);
   constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kVeryManyTokens = 1'000'000, kShort = 32;
   constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
   const bool many_heads = heads >= kManyHeads, many_tokens = p.heads * p.all_tokens() >= kManyTokens,
              many = many_heads || many_tokens;
   if (wanted.any()) {
+    const bool of_heads = wanted.g || wanted.g_gamma;
+    if (p.length <= kShort) return many_heads && size <= (p.gk || p.g || of_heads ? 32 : 64);
     // Gradients of per-head gates are sums over channels, which other kernels make with less work.
     constexpr std::int64_t kVeryManyHeads = 2048, kSmallState = 600, kTwoChunks = 128;
-    const bool of_heads = wanted.g || wanted.g_gamma;
-    if (p.length <= kShort)
-      return of_heads ? heads >= kVeryManyHeads && size <= 16 : many_heads && size <= (p.gk || p.g ? 32 : 64);
     if (size > 32) return false;
     if (size <= 16) return of_heads ? many_tokens : many;
     if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
@@ -296,7 +321,9 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     const bool asked = config.checkpoint_interval != 0;
     const std::int64_t unit = asked ? std::lcm(kWarpSegment, b.checkpoint_interval) : kWarpSegment;
     b.keys_inner = plan_warp_pass(p, config, p.K, p.V, unit);
-    b.values_inner = plan_warp_pass(p, config, p.V, p.K, unit);
+    b.value_parts = value_parts(p);
+    const AttentionProblem split = with_value_parts_as_heads(p);
+    b.values_inner = plan_warp_pass(split, config, split.V, split.K, unit);
     for (const RecurrentPassPlan& pass : {b.keys_inner, b.values_inner})
       if (pass.segments > 1 && pass.segment_tokens % b.checkpoint_interval != 0) b.checkpoint_interval = kWarpSegment;
   } else if (!takes_chunk_sm90(plan.problem, true)) {
@@ -377,7 +404,8 @@ bool mma_pays(const AttentionProblem& p, bool backward) {
 }
 
 /// Whether the kernel for small heads is faster than single steps. All measured.
-bool warp_chunks_pay(const AttentionProblem& p, bool backward) {
+bool warp_chunks_pay(const AttentionProblem& given, bool backward) {
+  const AttentionProblem p = backward ? with_value_parts_as_heads(given) : given;
   constexpr std::int64_t kFewTokens = 16;
   const std::int64_t least = std::min(p.K, p.V), size = inner_channels(p, backward), heads = all_heads(p);
   if (p.length <= kFewTokens) return false;

@@ -145,6 +145,7 @@ struct AttentionPlan {
     std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens, warp_chunks: tokens
     CpuChunkPlan cpu_chunk;                      ///< For cpu_chunk.
     RecurrentPassPlan keys_inner, values_inner;  ///< the same: for dv and gv's gradient; for dq, dk and the other gates'
+    int value_parts = 1;                         ///< warp_chunks: of each head's values; in values_inner heads of their own
     ChunkSegments mma;                           ///< For chunk_mma.
     Sm90PassPlan values, keys;                   ///< sm90_pass: for dv; for dq and dk
     bool values_last = false;                    ///< sm90_pass: dv is computed when the memory of all else is free again

@@ -78,6 +78,7 @@ Json describe(const AttentionPlan::Backward& plan) {
       json["checkpoint_interval"] = plan.checkpoint_interval;
       json["dq, dk"] = describe(plan.values_inner);
       json["dv"] = describe(plan.keys_inner);
+      if (plan.value_parts > 1) json["value_parts"] = plan.value_parts;
       break;
     case AttentionKernels::chunk_mma: json.update(describe(plan.mma)); break;
     case AttentionKernels::sm90_pass:

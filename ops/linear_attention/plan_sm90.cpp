@@ -76,7 +76,7 @@ bool key_parts_pay(const AttentionProblem& p, bool backward) {
   if (backward || p.gk) return true;
   const int parts = pass_key_parts(p);
   const std::int64_t compiled = parts * (p.K <= parts * 2 * kChunkTokens ? 2 * kChunkTokens : kMostPassKeys);
-  if (4 * p.K >= 3 * compiled) return p.V > kFewValues || p.heads * p.all_tokens() >= kFewTokens;
+  if (8 * p.K >= 7 * compiled) return p.V > kFewValues || p.heads * p.all_tokens() >= kFewTokens;
   constexpr std::int64_t kVeryFewHeads = 2;
   return all_heads(p) <= kVeryFewHeads || p.length < kShort;
 }

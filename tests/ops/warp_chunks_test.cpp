@@ -100,6 +100,29 @@ TEST_F(WarpChunks, ManyValuesForward) {
   }
 }
 
+/// Backward in float32, with parts of the values as heads of their own.
+TEST_F(WarpChunks, ManyValues) {
+  const auto check_parts = [](const Spec& s, int parts) {
+    RecurrenceArguments x = make(s, kCUDA, DType::float32);
+    x.options.algorithm = Algorithm::chunk;
+    for (auto& [name, tensor] : x.named())
+      if (tensor->defined()) tensor->set_requires_grad();
+    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    ASSERT_EQ(made.backward.kernels, AttentionKernels::warp_chunks) << s.str() << '\n' << made.to_string();
+    ASSERT_EQ(made.backward.value_parts, parts) << s.str();
+    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+  };
+  for (const char* gates : {"", "k"}) {
+    Spec s{.B = 6, .T = 450, .H = 4, .Hkv = 4, .K = 30, .V = 264, .gates = gates, .state = 3, .gate = -0.1};
+    check_parts(s, 3);
+    s.K = 16, s.V = 512, s.state = 4, s.reverse = true;
+    s.B = 1, s.T = 2700, s.starts = {0, 0, 5, 500, 521, 900, 1300, 1700, 2100, 2500, 2700};
+    check_parts(s, 4);
+  }
+  for (const char* gates : {"g", "gk", "m"})
+    check_parts({.B = 35, .T = 120, .H = 4, .Hkv = 4, .K = 50, .V = 220, .gates = gates, .state = 4}, 2);
+}
+
 TEST_F(WarpChunks, PackedSequences) {
   const std::vector<std::int64_t> starts{0, 0, 5, 21, 37, 100, 101, 300};
   for (const char* gates : {"v", "ckv"})

@@ -16,54 +16,67 @@ constexpr int kThreads = 256;
 /// Sums over the parts and tiles of K of the gradients of per-head gates.
 struct GateSums {
   const float* of_tiles;  ///< [tiles, tokens, heads, parts]
-  int tiles, parts, heads;
-  std::int64_t tokens;
-  Sequences sequences;
-  void* dg;       ///< [tokens, heads], or null
-  float* dgamma;  ///< [sequences, heads], or null
+  int tiles, parts;
+  std::int64_t count;  ///< tokens x heads
+  void* dg;            ///< [tokens, heads], or null
+  float* sums;         ///< the same, or null
 };
 
-/// A block for each sequence and head. G: the elements of dg.
+/// One thread for each token and head. G: the elements of dg.
 template <class G>
 __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= s.count) return;
+  float sum = 0;
+#pragma unroll 4
+  for (int i = 0; i < s.tiles * s.parts; ++i) sum += s.of_tiles[(i / s.parts * s.count + at) * s.parts + i % s.parts];
+  if (s.dg) static_cast<G*>(s.dg)[at] = static_cast<G>(sum);
+  if (s.sums) s.sums[at] = sum;
+}
+
+constexpr int kTokenThreads = 512;
+
+/// Sums over the tokens: `sums` [tokens, heads] to dgamma [sequences, heads]. A block for each sequence and head.
+__global__ void __launch_bounds__(kTokenThreads)
+    sum_tokens_kernel(const float* sums, Sequences sequences, std::int64_t heads, float* dgamma) {
   const std::int64_t n = blockIdx.x;
-  const Sequence sequence(s.sequences, n);
-  const int head = blockIdx.y;
+  const Sequence sequence(sequences, n);
+  const float* from = sums + sequence.begin * heads + blockIdx.y;
   float total = 0;
-  for (std::int64_t t = threadIdx.x; t < sequence.length; t += kThreads) {
-    const std::int64_t at = (sequence.begin + t) * s.heads + head;
-    float sum = 0;
-    for (int i = 0; i < s.tiles; ++i)
-      for (int part = 0; part < s.parts; ++part) sum += s.of_tiles[(i * s.tokens * s.heads + at) * s.parts + part];
-    if (s.dg) static_cast<G*>(s.dg)[at] = static_cast<G>(sum);
-    total += sum;
-  }
-  __shared__ float totals[kThreads];
+#pragma unroll 8
+  for (std::int64_t t = threadIdx.x; t < sequence.length; t += kTokenThreads) total += from[t * heads];
+  __shared__ float totals[kTokenThreads];
   totals[threadIdx.x] = total;
   __syncthreads();
-  for (int step = kThreads / 2; step > 0; step /= 2) {
+  for (int step = kTokenThreads / 2; step > 0; step /= 2) {
     if (static_cast<int>(threadIdx.x) < step) totals[threadIdx.x] += totals[threadIdx.x + step];
     __syncthreads();
   }
-  if (threadIdx.x == 0 && s.dgamma) s.dgamma[n * s.heads + head] = totals[0];
+  if (threadIdx.x == 0) dgamma[n * heads + blockIdx.y] = totals[0];
 }
 
 void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, const Tensor& dgamma) {
   if (r.sequences == 0) return;
+  const TensorOptions options{DType::float32, r.q.device()};
+  const Tensor sums = dgamma.defined() ? empty({r.tokens, r.heads}, options) : Tensor();
   const GateSums s{.of_tiles = of_tiles.data<float>(),
                    .tiles = static_cast<int>(of_tiles.size(0)),
                    .parts = static_cast<int>(of_tiles.size(2) / r.heads),
-                   .heads = static_cast<int>(r.heads),
-                   .tokens = r.tokens,
-                   .sequences = sequences(r),
+                   .count = r.tokens * r.heads,
                    .dg = pointer(dg),
-                   .dgamma = pointer<float>(dgamma)};
-  const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
+                   .sums = pointer<float>(sums)};
   const DType dtype = dg.defined() ? dg.dtype() : DType::float32;
   const auto kernel = dtype == DType::bfloat16  ? sum_gates_kernel<bfloat16>
                       : dtype == DType::float16 ? sum_gates_kernel<float16>
                                                 : sum_gates_kernel<float>;
-  kernel<<<grid, kThreads, 0, stream(r.q.device())>>>(s);
+  const cudaStream_t on = stream(r.q.device());
+  if (s.count > 0) {
+    kernel<<<blocks_for(s.count, kThreads), kThreads, 0, on>>>(s);
+    GLADE_CUDA_LAUNCHED();
+  }
+  if (!dgamma.defined()) return;
+  const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
+  sum_tokens_kernel<<<grid, kTokenThreads, 0, on>>>(sums.data<float>(), sequences(r), r.heads, dgamma.data<float>());
   GLADE_CUDA_LAUNCHED();
 }
 

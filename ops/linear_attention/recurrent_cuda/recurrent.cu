@@ -1,5 +1,6 @@
 #include <glade/ops/linear_attention/recurrent_cuda/recurrent.h>
 
+#include <glade/ops/linear_attention/common/chunk_gradients.h>
 #include <glade/ops/linear_attention/recurrent_cuda/gate_gradients.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 #include <glade/ops/reduce/reduce.h>
@@ -22,18 +23,19 @@ Rows rows(const Recurrence& r, const Tensor& x, std::int64_t size, double factor
   return result;
 }
 
-/// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that.
+/// A pass with the keys or the values as inner channels, and the gates and the state's strides that go with that. `group`: heads
+/// of r that share gates.
 template <class F>
 Pass<F> make_pass(const Recurrence& r, std::int64_t checkpoint_interval, bool keys_inside, bool reverse_scan, const Rows& c,
-                  const Rows& d, const Rows& e) {
-  const Rows gk = rows(r, r.gk, r.K), gv = rows(r, r.gv, r.V);
+                  const Rows& d, const Rows& e, std::int64_t group = 1) {
+  const Rows gk = rows(r, r.gk, r.K, 1, group), gv = rows(r, r.gv, r.V);
   Pass<F> pass{};
   pass.rows[kC] = c;
   pass.rows[kD] = d;
   pass.rows[kE] = e;
   pass.rows[kInnerGate] = keys_inside ? gk : gv;
   pass.rows[kOuterGate] = keys_inside ? gv : gk;
-  pass.head_gate = rows(r, r.g, 1);
+  pass.head_gate = rows(r, r.g, 1, 1, group);
   pass.gamma = pointer<const F>(r.g_gamma);
   pass.gamma_step = static_cast<int>(r.gamma_step());
   pass.heads = static_cast<int>(r.heads);
@@ -107,6 +109,7 @@ struct ScanPair {
   Tensor forward_out, reverse_out;
   Tensor channel, head, gamma;  // gradients of gates
   Tensor initial_state;         // its gradient
+  std::int64_t gate_group = 1;  // heads that share gates
 
   bool wants_gates() const { return channel.defined() || head.defined() || gamma.defined(); }
   /// Whether the reverse scan sums up their terms, in strips of channels.
@@ -143,7 +146,7 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
               KeptStates& kept) {
   const Device device = r.q.device();
   const auto scan = [&](bool reverse, const Rows(&rows)[3]) {
-    return make_pass<F>(r, checkpoint_interval, pair.keys_inside, reverse, rows[0], rows[1], rows[2]);
+    return make_pass<F>(r, checkpoint_interval, pair.keys_inside, reverse, rows[0], rows[1], rows[2], pair.gate_group);
   };
   Pass<F> forward = scan(false, pair.forward_scan), reverse = scan(true, pair.reverse_scan);
   const GateBuffers<F> buffers(r, pair, forward.sequences, grad_final_state.defined());
@@ -198,6 +201,56 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
   run(gates, device);
 }
 
+/// States [.., heads, K, V] with parts of the values as heads of their own.
+Tensor states_of_parts(const Tensor& x, const Recurrence& split, std::int64_t parts) {
+  if (!x.defined()) return x;
+  const Tensor apart = reshape(x, {-1, split.heads / parts, split.K, parts, split.V});
+  const Shape shape = x.ndim() == 3 ? Shape{split.heads, split.K, split.V} : Shape{x.size(0), split.heads, split.K, split.V};
+  return reshape(contiguous_data(permute(apart, {0, 1, 3, 2, 4})), shape);
+}
+
+/// dq, dk and the gates' gradients where heads have more values than a kernel sums over: as sums over those of parts of the
+/// values, which share keys and gates. Keys have as many heads as queries.
+template <class F, class T>
+void keys_by_parts(const AttentionPlan::Backward& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                   const RecurrenceGradients& grads) {
+  const std::int64_t parts = plan.value_parts;
+  Recurrence split = r;
+  split.heads *= parts;
+  split.kv_heads *= parts;
+  split.V /= parts;
+  if (r.g_gamma.defined()) split.g_gamma = repeat_interleave(r.g_gamma, parts, -1);
+  split.initial_state = states_of_parts(r.initial_state, split, parts);
+  const Rows q = rows(split, r.q, r.K, 1, parts), scaled_q = rows(split, r.q, r.K, r.scale, parts),
+             k = rows(split, r.k, r.K, 1, parts), v = rows(split, r.v, split.V), out = rows(split, grad_o, split.V),
+             scaled_out = rows(split, grad_o, split.V, r.scale);
+  const auto room = [&](const Tensor& wanted, std::int64_t rows, std::int64_t size) {
+    return wanted.defined() ? empty({rows, split.heads, size}, {dtype_of<F>(), r.q.device()}) : Tensor();
+  };
+  ScanPair keys{plan.kernels,
+                plan.values_inner,
+                false,
+                {scaled_out, v, k},
+                {v, out, scaled_q},
+                q,
+                k,
+                room(grads.q, r.tokens, r.K),
+                room(grads.k, r.tokens, r.K),
+                room(grads.gk, r.tokens, r.K),
+                room(grads.g, r.tokens, 1),
+                room(grads.g_gamma, r.sequences, 1),
+                {},
+                parts};
+  KeptStates kept;
+  run_pair<F, T>(split, plan.checkpoint_interval, keys, states_of_parts(grad_final_state, split, parts), kept);
+  for (const auto& [of_parts, sum] : {std::pair(keys.forward_out, grads.q),
+                                      {keys.reverse_out, grads.k},
+                                      {keys.channel, grads.gk},
+                                      {keys.head, grads.g},
+                                      {keys.gamma, grads.g_gamma}})
+    if (sum.defined()) linear_attention::sum_heads(of_parts, sum);
+}
+
 template <class F, class T>
 void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const RecurrenceGradients& grads) {
@@ -207,10 +260,11 @@ void backward(const AttentionPlan::Backward& plan, const Recurrence& r, const Te
                 grads.g,      grads.g_gamma,     {}};
   ScanPair values{
       plan.kernels, plan.keys_inner, true, {scaled_q, k, v}, {k, scaled_q, out}, out, v, {}, grads.v, grads.gv, {}, {}, {}};
-  const bool values_run = values.reverse_out.defined() || values.wants_gates();
-  (values_run ? values : keys).initial_state = grads.initial_state;
+  const bool values_run = values.reverse_out.defined() || values.wants_gates(), by_parts = plan.value_parts > 1;
+  (values_run || by_parts ? values : keys).initial_state = grads.initial_state;
   KeptStates kept;
-  run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state, kept);
+  if (by_parts) keys_by_parts<F, T>(plan, r, grad_o, grad_final_state, grads);
+  else run_pair<F, T>(r, plan.checkpoint_interval, keys, grad_final_state, kept);
   run_pair<F, T>(r, plan.checkpoint_interval, values, grad_final_state, kept);
 }
 

@@ -85,7 +85,7 @@ struct WarpGates : WarpState<V> {
   /// The bits of the head's gate of this lane's position, of those from `first` on, if that is within [low, high).
   __device__ std::uint32_t load_head_gate(int first, int low, int high) const {
     if (pass.head_gate.data == nullptr || lane >= kTokens || first < low || first + lane >= high) return 0;
-    return load_bits<float>(pass.head_gate, sequence.token(first + lane) * pass.heads + h);
+    return load_bits<float>(pass.head_gate, pass.head_gate.row(sequence.token(first + lane), h));
   }
   /// The log decay, base 2, of this lane's position.
   __device__ float head_log(const Chunk& chunk) const {
