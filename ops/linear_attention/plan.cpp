@@ -91,8 +91,8 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
 
 constexpr std::int64_t kMostWarpChannels = 128;
 
-/// Parts of the values that the kernel for small heads takes as heads of their own for dq and dk, where it sums over them; 0 where
-/// it takes too many, or in 16 bits, where others are faster.
+/// Parts of the values that the kernel for small heads takes as heads of their own for dq and dk, where it sums over them; 0
+/// where it takes too many, or in 16 bits, where others are faster.
 int value_parts(const AttentionProblem& p) {
   if (p.V <= kMostWarpChannels) return 1;
   constexpr int kMostParts = 4, kMultiple = 2;
@@ -112,8 +112,8 @@ bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
   // A forward pass has the values in columns, of which there may be more. For 16 bits, others are faster then.
   const bool any_values = p.dtype == DType::float32 && !p.gv && !backward;
   return p.device.is_cuda() && p.dtype != DType::float64 && p.gpu.compute_capability >= 80 && p.K <= kMostWarpChannels &&
-         (any_values || value_parts(p) > 0) && p.K % 2 == 0 && p.V % 2 == 0 &&
-         p.length <= std::numeric_limits<int>::max() / 2 && !(backward && p.zero_scale);
+         (any_values || value_parts(p) > 0) && p.K % 2 == 0 && p.V % 2 == 0 && p.length <= std::numeric_limits<int>::max() / 2 &&
+         !(backward && p.zero_scale);
 }
 
 /// The warps of a multiprocessor that segments of sequences should give work to. Measured.
@@ -121,7 +121,7 @@ std::int64_t warps_to_fill(const AttentionProblem& p, std::int64_t inner) {
   constexpr std::int64_t kFew = 8, kSome = 12, kMany = 16, kSmall = 32, kLargest = 128;
   const bool gated = p.g || p.gk || p.gv;
   if (p.dtype == DType::float32) return inner > kSmall || !gated ? kFew : p.gv ? kSome : kMany;
-  if (inner == kLargest || !gated) return kFew;
+  if (inner == kLargest || !gated) return inner == kSmall ? kSome : kFew;
   return p.g ? kMany : kSome;
 }
 
@@ -186,39 +186,53 @@ bool value_parts_pay(const AttentionProblem& p) {
   return p.K <= kSmall ? !p.gk || heads < kVeryManyHeads : heads >= kManyHeads || p.length >= kLong;
 }
 
-/// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
-/// Measured beside the others (benchmarks/results/2026-11-26_h100/small_heads.txt): in 16 bits it pays where heads are so small
-/// that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
-bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
-  const AttentionProblem::Gradients& wanted = p.gradients;
-  const bool apart = p.dtype == DType::float32 && !p.gv;
-  if (!supports_warp_chunks(p, apart ? backward : wanted.any())) return false;
-  if (p.gv) return true;
-  if (apart && backward && p.V > kMostWarpChannels && !value_parts_pay(p)) return false;
-  if (apart) return prefers_warp_chunks_float32(backward ? with_value_parts_as_heads(p) : p, backward);
-  constexpr std::int64_t kManyHeads = 256, kManyTokens = 100'000, kVeryManyTokens = 1'000'000, kShort = 32;
-  constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;  // between them, segments would be too few to pay
-  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
-  const bool many_heads = heads >= kManyHeads, many_tokens = p.heads * p.all_tokens() >= kManyTokens,
-             many = many_heads || many_tokens;
-  if (wanted.any()) {
-    const bool of_heads = wanted.g || wanted.g_gamma;
-    if (p.length <= kShort) return many_heads && size <= (p.gk || p.g || of_heads ? 32 : 64);
-    // Gradients of per-head gates are sums over channels, which other kernels make with less work.
-    constexpr std::int64_t kVeryManyHeads = 2048, kSmallState = 600, kTwoChunks = 128;
-    if (size > 32) return false;
-    if (size <= 16) return of_heads ? many_tokens : many;
-    if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
-    if (p.gk) return many_tokens && heads >= (p.K <= 16 ? 32 : kUnsplitHeads);
-    constexpr std::int64_t kFewHeads = 8;
-    return p.g_gamma ? many_heads || (many_tokens && heads >= kFewHeads && heads <= kSplitHeads) : many;
-  }
-  if (p.length <= kShort) return 4 * heads >= kManyHeads && size <= 64;
+/// Heads whose sequences that kernel splits where that pays, and those it need not split: between them, segments would be too
+/// few.
+constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;
+/// In 16 bits: from so many heads, or from so many tokens of all heads, on warps have enough to do.
+constexpr std::int64_t kManyWarpHeads = 256, kManyWarpTokens = 100'000;
+/// In 16 bits: the most tokens of a sequence that leave the other kernels' chunks less than half full.
+constexpr std::int64_t kFewWarpTokens = 32;
+
+/// Whether that kernel is faster than others for outputs in 16 bits, where no gradients are wanted.
+bool prefers_warp_chunks_forward(const AttentionProblem& p) {
+  constexpr std::int64_t kVeryManyTokens = 1'000'000;
+  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p), tokens = p.heads * p.all_tokens();
+  const bool many_heads = heads >= kManyWarpHeads, many = many_heads || tokens >= kManyWarpTokens;
+  if (p.length <= kFewWarpTokens) return 4 * heads >= kManyWarpHeads && size <= 64;
   if (size <= 16) return many;
   if (size > 32) return false;
-  if (p.g) return heads <= kSplitHeads && p.heads * p.all_tokens() >= kVeryManyTokens;
+  if (p.g) return heads <= kSplitHeads && tokens >= kVeryManyTokens;
   if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
   return p.g_gamma ? many_heads : many;
+}
+
+/// The same for both passes.
+bool prefers_warp_chunks_backward(const AttentionProblem& p) {
+  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
+  const bool of_heads = p.gradients.g || p.gradients.g_gamma, many_heads = heads >= kManyWarpHeads,
+             many_tokens = p.heads * p.all_tokens() >= kManyWarpTokens, many = many_heads || many_tokens;
+  if (p.length <= kFewWarpTokens) return many_heads && size <= (p.gk || p.g || of_heads ? 32 : 64);
+  if (size > 32) return false;
+  // Gradients of per-head gates are sums over channels, which other kernels make with less work.
+  constexpr std::int64_t kVeryManyHeads = 2048, kSmallState = 600, kTwoChunks = 128;
+  if (size <= 16) return of_heads ? many_tokens : many;
+  if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
+  if (p.gk) return many_tokens && heads >= (p.K <= 16 ? 32 : kUnsplitHeads);
+  constexpr std::int64_t kVeryFewHeads = 8;
+  return p.g_gamma ? many_heads || (many_tokens && heads >= kVeryFewHeads && heads <= kSplitHeads) : many;
+}
+
+/// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
+/// Measured beside the others (benchmarks/results/2026-11-26_h100/small_heads.txt and gate_gradients.txt): in 16 bits it pays
+/// where heads are so small that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
+bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
+  const bool apart = p.dtype == DType::float32 && !p.gv;
+  if (!supports_warp_chunks(p, apart ? backward : p.gradients.any())) return false;
+  if (p.gv) return true;
+  if (!apart) return p.gradients.any() ? prefers_warp_chunks_backward(p) : prefers_warp_chunks_forward(p);
+  if (!backward) return prefers_warp_chunks_float32(p, false);
+  return (p.V <= kMostWarpChannels || value_parts_pay(p)) && prefers_warp_chunks_float32(with_value_parts_as_heads(p), true);
 }
 
 // ---- chunk, sm_80 and later ----------------------------------------------------------------------------------------

@@ -63,7 +63,8 @@ TEST_F(Chunk, WideTilesOfStates) {
 TEST_F(Chunk, MoreKeysThanAPassHas) {
   // On Hopper GPUs parts of the keys are heads of their own.
   int i = 0;
-  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{264, 72}, {272, 24}, {320, 264}, {360, 40}, {384, 64}, {512, 128}})
+  for (const auto& [K, V] :
+       {std::pair<std::int64_t, std::int64_t>{264, 72}, {272, 24}, {320, 264}, {360, 40}, {384, 64}, {512, 128}})
     for (const char gates : {'n', 'g', 'c', 'k'}) {
       ++i;
       Case c{.B = i % 2 + 1, .T = i % 3 == 0 ? 40 : 210, .K = K, .V = V, .gk = gates == 'k', .reverse = i % 4 == 1};

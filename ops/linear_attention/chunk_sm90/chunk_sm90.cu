@@ -422,8 +422,7 @@ void backward_by_chunks(const AttentionPlan& plan, const Recurrence& r, const Te
   ChunkGradients of_parts = grads;
   of_parts.q = split_heads(grads.q, split.tokens, split.heads, split.K);
   of_parts.k = split_heads(grads.k, split.tokens, split.heads, split.K);
-  if (sums > 1 && grads.v.defined())
-    of_parts.v = empty({r.tokens, r.heads * sums, r.V}, {DType::float32, r.q.device()});
+  if (sums > 1 && grads.v.defined()) of_parts.v = empty({r.tokens, r.heads * sums, r.V}, {DType::float32, r.q.device()});
   backward_of_heads(plan, split, reshape(grad_o, {r.tokens, r.heads, r.V}), grad_final_state, of_parts);
   if (sums > 1 && grads.v.defined()) linear_attention::sum_heads(of_parts.v, grads.v);
 }

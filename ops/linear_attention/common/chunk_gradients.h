@@ -11,8 +11,8 @@ struct ChunkGradients {
   Tensor q, k, v, dgk, dg, initial_state;
 };
 
-/// Adds up n heads in a row: x, float32 [tokens, heads n, size], into out [tokens, heads, size], between whose tokens there may be
-/// gaps.
+/// Adds up n heads in a row: x, float32 [tokens, heads n, size], into out [tokens, heads, size], between whose tokens there may
+/// be gaps.
 void sum_heads(const Tensor& x, const Tensor& out);
 
 /// Sums k, v and dg over the heads and tiles that share a result. The memory of dg and of per-head k and v is let go of.

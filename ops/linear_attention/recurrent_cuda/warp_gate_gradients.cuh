@@ -39,8 +39,8 @@ struct WarpGateGradients : WarpProducts<V> {
   /// Starts to copy the elements of a chunk, as a group of its own.
   __device__ __forceinline__ void copy_terms(const Chunk& chunk) const {
     const std::int64_t y_step = static_cast<std::int64_t>(pass.y.heads) * pass.outer() * (sequence.reverse ? -8 : 8);
-    const E* y = static_cast<const E*>(pass.y.data) + pass.y.row(sequence.token(chunk.first + row), h) * pass.outer() + column +
-                 pair;
+    const E* y =
+        static_cast<const E*>(pass.y.data) + pass.y.row(sequence.token(chunk.first + row), h) * pass.outer() + column + pair;
     const float* past_x = pass.past_x + chunk.results;
 #pragma unroll
     for (int i = 0; i < 2; ++i, y += y_step, past_x += 8 * result_step()) {

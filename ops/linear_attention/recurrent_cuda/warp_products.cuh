@@ -19,10 +19,10 @@ struct WarpProducts : WarpGates<V> {
 
   /// The largest safe exponent of a factor: half of it where terms of the state have a factor of both sides. In float32 the
   /// exponents' rounding limits the error of a decay, as decays between positions are quotients of factors.
-  static constexpr float kSafeRange =
-      V::kIsFloat ? 40.f
-      : kIsBfloat16<E> ? linear_attention::base_2::kSafeRange<__nv_bfloat16> / (kInner && kOuter ? 2 : 1)
-                       : linear_attention::base_2::kSafeRange<__half>;
+  static constexpr float kSafeRange = V::kIsFloat ? 40.f
+                                      : kIsBfloat16<E>
+                                          ? linear_attention::base_2::kSafeRange<__nv_bfloat16> / (kInner && kOuter ? 2 : 1)
+                                          : linear_attention::base_2::kSafeRange<__half>;
 
   // ---- operands ----
 
