@@ -29,8 +29,12 @@ CASES = [
       for gate, H, K, V in (("gk", 4, 256, 512), ("gk", 4, 128, 256), ("gk", 8, 256, 256), ("gk", 12, 96, 96), ("gk", 6, 32, 64),
                             ("g", 16, 64, 64), ("g", 8, 256, 256), ("g_gamma", 8, 256, 256), ("g_gamma", 16, 128, 128))
       for normalizer in (("16",) if gate == "g_gamma" else ("1", "16", "uniform"))),
+    # Heads whose keys glade computes in parts.
+    *(("chunk", gate, "bfloat16", normalizer, (512, 2, K, V))
+      for gate, K, V in (("gk", 512, 256), ("g", 512, 256), ("g", 360, 96)) for normalizer in ("1", "16", "uniform")),
     # Many small heads, and gates of values, which fla has in the recurrent form alone.
-    *(("chunk", "gk", "bfloat16", normalizer, (512, 128, 16, 16)) for normalizer in ("1", "16", "uniform")),
+    *(("chunk", gate, "bfloat16", normalizer, (512, H, 16, 16))
+      for gate, H in (("gk", 128), ("g", 256)) for normalizer in ("1", "16", "uniform")),
     *(("chunk", "gk+gv", "bfloat16", normalizer, (512, H, K, V))
       for H, K, V in ((128, 16, 16), (16, 64, 64), (8, 128, 128)) for normalizer in ("1", "16", "uniform")),
     *(("recurrent", gate, dtype, normalizer, (300, 4, K, V))

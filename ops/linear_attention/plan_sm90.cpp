@@ -74,6 +74,8 @@ bool key_parts_pay(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kShort = 32, kFewValues = 16, kFewTokens = 50'000;
   if (p.length < kShort && p.V <= (p.gk && !backward ? kChunkTokens : kFewValues)) return false;
   if (backward || p.gk) return true;
+  constexpr std::int64_t kFewChunks = 16;
+  if (p.length >= kChunkTokens && all_heads(p) * chunks_of(p) < kFewChunks) return false;
   const int parts = pass_key_parts(p);
   const std::int64_t compiled = parts * (p.K <= parts * 2 * kChunkTokens ? 2 * kChunkTokens : kMostPassKeys);
   if (8 * p.K >= 7 * compiled) return p.V > kFewValues || p.heads * p.all_tokens() >= kFewTokens;

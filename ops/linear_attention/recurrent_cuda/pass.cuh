@@ -66,6 +66,8 @@ struct Pass {
   F* states;    ///< of plan.checkpoint_size() values a checkpoint and head; null: none
   F* products;  ///< [checkpoints, heads, J]; not null in a reverse scan with states
 
+  bool for_gates;  ///< gradients of gates follow from it: differences of what two passes find, whose errors they show
+
   // The kernel for small heads sums up the gradients of gates in its reverse scans (warp_gate_gradients.cuh), in place of `past`.
   Rows y;           ///< as in GateGradients; e's rows are x
   const F* past_x;  ///< the same; null: no gate has a gradient

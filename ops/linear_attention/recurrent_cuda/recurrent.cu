@@ -161,6 +161,7 @@ void run_pair(const Recurrence& r, std::int64_t checkpoint_interval, const ScanP
     data = x.raw_data();
     dtype = x.dtype();
   };
+  forward.for_gates = reverse.for_gates = pair.wants_gates();
   if (pair.sums_gates()) {
     reverse.y = pair.y;
     reverse.past_x = forward.past;

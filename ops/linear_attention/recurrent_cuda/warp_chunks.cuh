@@ -10,10 +10,10 @@
 //     past_p = e^{b_p - b_M} [ c'_p X' + sum_{s<p} (c'_p . d'_s) e'_s ]
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
 // A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits, or in float32 to TF32, for the tensor
-// cores keeps the rest in a low part: X', c', d', e' and, with per-channel gates and in float32, the products c' . d'. A chunk
-// with large decay (outside of the safe exponent range) is computed step by step. Per-head gates multiply scores and
-// results instead, by decays that are at most 1: any are safe but in float32, where decays between positions are differences of
-// exponents.
+// cores keeps the rest in a low part: X', c', d', e' and, with per-channel gates, in float32 and where gates have gradients, the
+// products c' . d'. A chunk with large decay (outside of the safe exponent range) is computed step by step. Per-head gates multiply
+// scores and results instead, by decays that are at most 1: any are safe but in float32, where decays between positions are
+// differences of exponents.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_gate_gradients.cuh>
@@ -24,7 +24,7 @@ template <class V>
 struct Warp : WarpGateGradients<V> {
   using State = WarpState<V>;
   using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum,
-      State::save_undecayed, State::store_state, State::x, State::zero;
+      State::save_undecayed, State::store_state, State::sums_terms, State::x, State::zero;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
       State::block_column, State::segment, State::warp, State::column, State::row, State::pair, State::sequence;
   using typename State::E;
@@ -119,7 +119,7 @@ struct Warp : WarpGateGradients<V> {
       finish_results(past, scores.self, outer_gates, outer_head);
       if (chunk.whole) store_results<true>(chunk, past, scores.self);
       else store_results<false>(chunk, past, scores.self);
-      if constexpr (V::kGateGradients) add_terms(chunk, past);
+      if (sums_terms()) add_terms(chunk, past);
     }
     if constexpr (kHead) {
       const float all = power_of_2<float>(head.all());
@@ -185,7 +185,7 @@ struct Warp : WarpGateGradients<V> {
       step(chunk, position, past);
       if (pass.reverse_scan) decay();
     }
-    if constexpr (V::kGateGradients) add_terms(chunk, past);
+    if (sums_terms()) add_terms(chunk, past);
   }
   /// A position's results, and its update of the state.
   __device__ __forceinline__ void step(const Chunk& chunk, int position, float (&pasts)[2][4]) {
@@ -278,18 +278,18 @@ struct Warp : WarpGateGradients<V> {
     const std::int64_t results_step = step * result_step();
     std::int64_t results = result_row(first + row) + column + pair;
     int stage = 0;
-    if constexpr (V::kGateGradients) start_terms();
+    if (sums_terms()) start_terms();
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i, first += step, results += results_step) {
       wait_copies<V::kStages - 2>();
       sync();  // all rows are there, and no warp needs those of the chunk before
       const int count = min(high - first, kTokens);
       Chunk chunk{memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
-      if constexpr (V::kGateGradients) copy_terms(chunk);
+      if (sums_terms()) copy_terms(chunk);
       copy();
       stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
       if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
-      if (pass.states != nullptr || V::kGateGradients) chunk.checkpoint = checkpoint_of(first);
+      if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoint_of(first);
       if (pass.segment_decays != nullptr) add(segment_decay, chunk);
       run_chunk(chunk);
     }
@@ -330,7 +330,8 @@ void launch(const Pass<float>& pass, int strips, Device device) {
 /// A pass with gates.
 template <class E, class G, int I, Gates kGates>
 void launch_gated(const Pass<float>& pass, int strips, Device device) {
-  if (pass.past_x != nullptr) launch<Variant<E, G, I, kGates, true>>(pass, strips, device);
+  const bool is_exact = kGates == Gates::head && sizeof(E) == 2 && pass.for_gates;
+  if (pass.past_x != nullptr || is_exact) launch<Variant<E, G, I, kGates, true>>(pass, strips, device);
   else launch<Variant<E, G, I, kGates>>(pass, strips, device);
 }
 

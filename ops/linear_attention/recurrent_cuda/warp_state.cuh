@@ -11,8 +11,8 @@ constexpr int kColumns = kStripChannels;  ///< of a warp
 /// Whether there are gates: that all channels share alone, or, perhaps beside those, of the inner or outer channels.
 enum class Gates { none, head, inner, outer, both };
 
-/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G. `kGateGradients`: a reverse scan
-/// that sums up gradients of gates.
+/// A kernel for up to I inner channels, with elements of type E and per-channel gates of type G. `kGateGradients`: for a reverse
+/// scan that sums up gradients of gates, or with per-head gates for all scans that they follow from.
 template <class E_, class G_, int I_, Gates kGates_, bool kGateGradients_ = false>
 struct Variant {
   using E = E_;
@@ -28,7 +28,8 @@ struct Variant {
   static constexpr int kGateBytes = sizeof(G), kRow = row_bytes(I, kElementBytes), kGateRow = row_bytes(I, kGateBytes),
                        kOuterRow = row_bytes(kBlockColumns, kElementBytes), kOuterGateRow = row_bytes(kBlockColumns, kGateBytes);
   /// Which operands have low parts: rows of the inner channels, and those of the outer ones. In float32 all have.
-  static constexpr bool kLowRows = kInner || kIsFloat, kLowColumns = kOuter || kIsFloat;
+  static constexpr bool kLowRows = kInner || kIsFloat,
+                        kLowColumns = kOuter || kIsFloat || (kGates == Gates::head && kGateGradients);
   /// Blocks on a multiprocessor, as registers allow it.
   static constexpr int kBlocks = (I <= 32 || !(kInner || kOuter || kIsFloat) ? 16 : I == 64 ? 12 : 8) / kWarps;
 
@@ -179,6 +180,7 @@ struct WarpState {
       if (V::kGateGradients && pair == 0) later()[row + 8 * i] = sum;
     }
   }
+  __device__ bool sums_terms() const { return V::kGateGradients && pass.past_x != nullptr; }
   __device__ unsigned char* term_memory() const { return memory + V::kTerms + warp * V::kTermBytes; }
   /// The sums over later positions of the terms of the gates' gradients, of the warp's columns.
   __device__ float* later() const { return reinterpret_cast<float*>(term_memory() + V::kLater); }
