@@ -143,8 +143,13 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   constexpr std::int64_t kLong = 2048;
   const bool is_float = p.dtype == DType::float32;
   const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
-  const std::int64_t idle =
+  std::int64_t idle =
       warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
+  // Measured: with g, sequences of very different lengths take up to 1.4 times as long as if they were split, which spreads the
+  // longest.
+  constexpr std::int64_t kSpread = 12, kVeryLong = 8192;
+  const bool differ = p.packed && p.length >= kVeryLong && 3 * p.all_tokens() <= 2 * p.sequences * p.length;
+  if (differ && p.g && !p.gk && !p.gv && !is_float && plan.inner == 16 && idle >= 1) idle = std::max(idle, kSpread);
   // Many short segments take as long to be joined as to be computed.
   const auto root = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.length)));
   set_segments(plan, p, config, {idle, std::min(p.length / shortest, root), fewest, unit});

@@ -11,9 +11,9 @@
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
 // A reverse scan has the opposite signs, and sums over s > p. What is rounded to 16 bits, or in float32 to TF32, for the tensor
 // cores keeps the rest in a low part: X', c', d', e' and, with per-channel gates, in float32 and where gates have gradients, the
-// products c' . d'. A chunk with large decay (outside of the safe exponent range) is computed step by step. Per-head gates multiply
-// scores and results instead, by decays that are at most 1: any are safe but in float32, where decays between positions are
-// differences of exponents.
+// products c' . d'. A chunk with large decay (outside of the safe exponent range) is computed step by step. Per-head gates
+// multiply scores and results instead, by decays that are at most 1: any are safe but in float32, where decays between positions
+// are differences of exponents.
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/warp_gate_gradients.cuh>
