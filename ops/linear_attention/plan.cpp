@@ -121,8 +121,8 @@ std::int64_t warps_to_fill(const AttentionProblem& p, std::int64_t inner) {
   constexpr std::int64_t kFew = 8, kSome = 12, kMany = 16, kSmall = 32, kLargest = 128;
   const bool gated = p.g || p.gk || p.gv;
   if (p.dtype == DType::float32) return inner > kSmall || !gated ? kFew : p.gv ? kSome : kMany;
-  constexpr std::int64_t kManyHeads = 32;
-  if (!gated && inner == kSmall && all_heads(p) >= kManyHeads) return kSome;
+  constexpr std::int64_t kManyHeads = 32, kVeryLong = 20'000;
+  if (!gated && inner == kSmall && all_heads(p) >= kManyHeads && p.length < kVeryLong) return kSome;
   if (inner == kLargest || !gated) return kFew;
   return p.g ? kMany : kSome;
 }
