@@ -185,7 +185,7 @@ bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
   return tokens >= (p.gk ? kFewGatedTokens : kFewLargeTokens);
 }
 
-/// Whether parts of the values are faster than other kernels. Measured (benchmarks/results/2026-11-26_h100/value_parts.txt).
+/// Whether parts of the values are faster than other kernels. Measured (benchmarks/results/2026-11-27_h100/value_parts.txt).
 bool value_parts_pay(const AttentionProblem& p) {
   constexpr std::int64_t kSmall = 32, kManyHeads = 64, kVeryManyHeads = 100, kLong = 8192;
   const std::int64_t heads = all_heads(p), parts = value_parts(p);
@@ -231,7 +231,7 @@ bool prefers_warp_chunks_backward(const AttentionProblem& p) {
 }
 
 /// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
-/// Measured beside the others (benchmarks/results/2026-11-26_h100/small_heads.txt and gate_gradients.txt): in 16 bits it pays
+/// Measured beside the others (small_heads.txt and gate_gradients.txt in benchmarks/results): in 16 bits it pays
 /// where heads are so small that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
 bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   const bool apart = p.dtype == DType::float32 && !p.gv;

@@ -68,7 +68,7 @@ int intra_chunk_key_parts(const AttentionProblem& p) {
 }
 
 /// Whether parts of the keys are faster than the kernels for mma.sync. Measured
-/// (benchmarks/results/2026-11-26_h100/key_parts.txt): backward they are but for very few tokens of small heads; forward without
+/// (benchmarks/results/2026-11-27_h100/key_parts.txt): backward they are but for very few tokens of small heads; forward without
 /// gk it depends on how well the parts fill what a pass is compiled for, 128 or 256 channels.
 bool key_parts_pay(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kShort = 32, kFewValues = 16, kFewTokens = 50'000;
