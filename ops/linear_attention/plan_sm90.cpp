@@ -243,7 +243,8 @@ bool supports_outputs(const AttentionProblem& p) {
 bool supports_gradients(const AttentionProblem& p) {
   // A fused pass for dq or dk sums over the values.
   const AttentionProblem::Gradients& wanted = p.gradients;
-  if (!supports_outputs(p) || plan_key_parts(p) > 0) return supports_outputs(p);
+  if (!supports_outputs(p)) return false;
+  if (plan_key_parts(p) > 0) return true;
   return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !(wanted.q || wanted.k || wanted.of_key_gates()));
 }
 

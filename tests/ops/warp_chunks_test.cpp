@@ -88,7 +88,7 @@ TEST_F(WarpChunks, MatchesTheReferenceInFloat32WithLargeHeads) {
   check({.B = 110, .T = 20, .H = 2, .K = 128, .V = 128, .gates = "k", .state = 3}, DType::float32);
 }
 
-/// Forward in float32, with more channels of values than the backward pass takes.
+/// Forward in float32, with more channels of values than the backward pass sums over.
 TEST_F(WarpChunks, ManyValuesForward) {
   for (const Spec& s :
        {Spec{.T = 75, .K = 16, .V = 512, .gates = "k", .state = 4}, Spec{.T = 70, .K = 30, .V = 130, .gates = "g"},

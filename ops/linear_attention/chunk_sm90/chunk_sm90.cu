@@ -246,10 +246,6 @@ ConstantDecayPass constant_decay_pass(const Recurrence& r, Outer outer, const Te
   return p;
 }
 
-}  // namespace
-
-namespace {
-
 void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
   Launcher launcher(r);
   State state = initial_state(r, final_state);
