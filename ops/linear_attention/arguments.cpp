@@ -176,6 +176,8 @@ AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradien
   p.g_gamma = r.g_gamma.defined();
   p.gk = r.gk.defined();
   p.gv = r.gv.defined();
+  p.float_gates =
+      std::ranges::any_of(std::array{r.g, r.gk, r.gv}, [&](const Tensor& x) { return x.defined() && x.dtype() != p.dtype; });
   p.packed = r.cu_seqlens.defined();
   p.reverse = r.reverse;
   p.zero_scale = std::abs(r.scale) < kLeastScale;

@@ -127,7 +127,7 @@ Tensors AttentionModule::sample(const AttentionProblem& p, Generator& generator)
   const TensorOptions wide{DType::float32, p.device};
   const auto random = [&](const Shape& shape) { return to_data(normal(shape, 0, 1, wide, generator), p.dtype); };
   const auto gate = [&](const Shape& shape) {  // as in trained models
-    return to_data(logsigmoid(normal(shape, 0, 1, wide, generator)) / 16, p.dtype);
+    return to_data(logsigmoid(normal(shape, 0, 1, wide, generator)) / 16, p.float_gates ? DType::float32 : p.dtype);
   };
   // Packed sequences all have the mean length, by which tunings are kept.
   const std::int64_t length = p.packed ? std::max<std::int64_t>(mean_length(p), 1) : p.length;

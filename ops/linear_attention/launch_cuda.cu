@@ -58,6 +58,7 @@ class ChunkBackward {
     }
     if (values) {
       of_heads.v = per_query_head(grads.v, r_.V);
+      of_heads.dgv = grads.gv;
       of_heads.initial_state = grads.initial_state;
     }
     (sm90 ? chunk_sm90::backward : chunk_mma::backward)(plan_, r_, grad_o_, grad_final_state_, of_heads);

@@ -236,7 +236,7 @@ bool prefers_warp_chunks_backward(const AttentionProblem& p) {
 bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   const bool apart = p.dtype == DType::float32 && !p.gv;
   if (!supports_warp_chunks(p, apart ? backward : p.gradients.any())) return false;
-  if (p.gv) return true;
+  if (p.gv) return !takes_chunk_sm90(p, backward);
   if (!apart) return p.gradients.any() ? prefers_warp_chunks_backward(p) : prefers_warp_chunks_forward(p);
   if (!backward) return prefers_warp_chunks_float32(p, false);
   return (p.V <= kMostWarpChannels || value_parts_pay(p)) && prefers_warp_chunks_float32(with_value_parts_as_heads(p), true);
@@ -363,7 +363,7 @@ const char* algorithm_name(Algorithm algorithm) {
 
 const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
   if (p.gv && p.device.is_cpu()) return "gv on the CPU";
-  if (p.gv && !takes_warp_chunks(p, backward))
+  if (p.gv && !takes_warp_chunks(p, backward) && !takes_chunk_sm90(p, backward))
     return "gv, except with even numbers of up to 128 channels and a softmax_scale that is not 0";
   if (p.device.is_cpu()) return nullptr;
   if (p.dtype == DType::float64) return "float64 on CUDA";

@@ -29,9 +29,10 @@ struct AttentionProblem : tuning::Problem {
   std::int64_t tokens = 0;                                  ///< of all sequences; 0: sequences * length
   std::int64_t heads = 1, kv_heads = 1, K = 64, V = 64;     ///< H, heads of keys and values, and channels of a key and a value.
   bool g = false, g_gamma = false, gk = false, gv = false;  ///< g: per-head gates; per-channel gates g count as gk
-  bool packed = false;                                      ///< with cu_seqlens
-  bool reverse = false;                                     ///< Every sequence from its last token to its first.
-  bool zero_scale = false;                                  ///< |softmax_scale| is below 1e-30
+  bool float_gates = false;  ///< gates are float32 beside elements of 16 bits, as sums of two gates are
+  bool packed = false;       ///< with cu_seqlens
+  bool reverse = false;      ///< Every sequence from its last token to its first.
+  bool zero_scale = false;   ///< |softmax_scale| is below 1e-30
   bool states_only = false;  ///< only what is done to states is wanted, or to their gradients (attention_segment())
   bool exchanges = false;    ///< the sequences begin or go on elsewhere, where their states are known (Recurrence::exchange)
 

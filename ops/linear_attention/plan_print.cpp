@@ -108,6 +108,7 @@ Json describe(const AttentionProblem& p) {
             {"K", p.K},
             {"V", p.V},
             {"gates", std::move(gates)},
+            {"float_gates", p.float_gates},
             {"packed", p.packed},
             {"reverse", p.reverse}};
   if (p.device.is_cuda())

@@ -13,7 +13,7 @@ constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums 
 bool supports_constant_decay(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
   const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= 2 * kChunkTokens;
-  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.reverse;
+  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.gv && !p.reverse;
 }
 
 /// Chunks of all sequences, at most.
@@ -248,6 +248,25 @@ bool supports_gradients(const AttentionProblem& p) {
   return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !(wanted.q || wanted.k || wanted.of_key_gates()));
 }
 
+/// Whether the passes for gates of values, perhaps beside those of keys, are taken. Measured
+/// (benchmarks/results/2026-11-27_h100/value_gates.txt): with fewer heads, whose sequences the kernel for small heads splits,
+/// with smaller heads or with few tokens that kernel is faster.
+bool takes_value_gates(const AttentionProblem& p) {
+  constexpr std::int64_t kMostChannels = 2 * kChunkTokens, kShortest = 4 * kChunkTokens,
+                         kMostTokens = std::numeric_limits<int>::max();
+  const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= kMostChannels;
+  const bool supported = sizes && supports_outputs(p) && p.all_tokens() <= kMostTokens && !p.reverse && !p.float_gates &&
+                         !p.states_only && !p.exchanges;
+  return supported && p.length >= kShortest && (p.gk ? 6 : 5) * all_heads(p) >= p.gpu.multiprocessors;
+}
+
+/// A pass over sequences in one segment.
+Sm90PassPlan whole_sequences(const AttentionProblem& p) {
+  Sm90PassPlan plan;
+  plan.segment_chunks = static_cast<int>(chunks_of(p));
+  return plan;
+}
+
 /// The forward pass of the fused kernels. Where the backward pass will take sequences in segments, outputs in as many cost
 /// little more than its states made again (measured): then the states before them are kept.
 void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& config, bool may_keep,
@@ -356,6 +375,7 @@ ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const Attention
 }  // namespace
 
 bool takes_chunk_sm90(const AttentionProblem& p, bool backward) {
+  if (p.gv) return takes_value_gates(p);
   const bool supported = backward ? supports_gradients(p) : supports_outputs(p);
   return supported && (p.K <= kMostPassKeys || key_parts_pay(p, backward));
 }
@@ -367,6 +387,10 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
   if (supports_constant_decay(p) && !p.states_only) {
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
+  } else if (p.gv) {
+    f.kernels = AttentionKernels::sm90_pass;
+    f.exchanges = false;
+    f.pass = whole_sequences(p);
   } else {
     f.kernels = AttentionKernels::sm90_pass;
     plan_sm90_forward_pass(p, config, may_keep && takes_chunk_sm90(p, true), f);
@@ -378,6 +402,11 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
   AttentionPlan::Backward& b = plan.backward;
   const AttentionProblem::Gradients& wanted = p.gradients;
   const bool gates = wanted.of_key_gates(), gate_gradients = gates || p.gk;
+  if (p.gv) {
+    b.kernels = AttentionKernels::sm90_pass;
+    b.values = b.keys = whole_sequences(p);
+    return;
+  }
   if (const int parts = plan_key_parts(p)) {
     b.kernels = AttentionKernels::sm90_intra_chunk;
     b.intra_chunk = plan_intra_chunk(with_parts_as_heads(p, parts), config, plan.forward);

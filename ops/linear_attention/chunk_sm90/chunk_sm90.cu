@@ -145,6 +145,8 @@ class Launcher {
     set_segments(p, plan, state);
     p.x = rows(r_, x);
     p.gates_are_inner = outer == Outer::values;
+    p.gv = pointer(r_.gv);
+    p.both_gates = r_.gv.defined();
     p.wide_blocks = plan.wide_blocks;
     set_out(p, r_, out);
     return p;
@@ -153,7 +155,9 @@ class Launcher {
     if (p.sequences.count == 0) return;
     Pass pass = p;
     pass.multiprocessors = multiprocessor_count(r_.q.device());
-    is_bfloat16(r_) ? run_pass<__nv_bfloat16>(pass, stream_) : run_pass<__half>(pass, stream_);
+    pass.tokens = r_.tokens;
+    if (p.both_gates) (is_bfloat16(r_) ? run_pass_of_both_gates<__nv_bfloat16> : run_pass_of_both_gates<__half>)(pass, stream_);
+    else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }
   void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
     if (r_.sequences == 0) return;
@@ -413,20 +417,23 @@ State run_in_turn(Launcher& launcher, const ChunkSegments& segments, Pass pass, 
   return state;
 }
 
-/// What the pass for dq leaves for the pass for dk, where gates have gradients.
-void set_gate_gradients(Launcher& launcher, const Recurrence& r, const ChunkGradients& grads, Pass& dq, Pass& dk) {
-  const std::int64_t key_tiles = tiles(r.K);
-  const Tensor states =
-      launcher.keep(empty({chunk_slots(r), r.heads, key_tiles, kChunkTokens * pass_channels(r.V)}, r.q.options()));
-  const Shape per_token{key_tiles, r.tokens, r.heads},
-      per_channel{chunk_slots(r), r.heads, key_tiles, kChunkTokens * kChunkTokens};
-  const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
-  dq.saved_states = dk.saved_states = states.raw_data();
-  dq.u_out = dk.u_out = pointer<float>(u_out);
-  dq.u = rows(r, r.q);
-  dk.u = rows(r, r.k);
-  dk.dgk = pointer(grads.dgk);
-  dk.dg = pointer<float>(grads.dg);
+/// What a forward pass leaves for a reverse one over the same states, where gates of w have gradients: those of channels, and the
+/// sums `of_heads`.
+void set_gate_gradients(Launcher& launcher, const Recurrence& r, Pass& forward, Pass& reverse, const Tensor& of_channels,
+                        const Tensor& of_heads) {
+  const std::int64_t outer_tiles = tiles(forward.outer),
+                     channels = forward.both_gates ? kBothGatesChannels : pass_channels(forward.inner);
+  const Tensor states = launcher.keep(empty({chunk_slots(r), r.heads, outer_tiles, kChunkTokens * channels}, r.q.options()));
+  const Shape per_token{outer_tiles, r.tokens, r.heads},
+      per_channel{chunk_slots(r), r.heads, outer_tiles, kChunkTokens * kChunkTokens};
+  const bool gated = r.gk.defined() || r.gv.defined();
+  const Tensor u_out = launcher.keep(empty(gated ? per_channel : per_token, {DType::float32, r.q.device()}));
+  forward.saved_states = reverse.saved_states = states.raw_data();
+  forward.u_out = reverse.u_out = pointer<float>(u_out);
+  forward.u = reverse.w;
+  reverse.u = forward.w;
+  reverse.gate_gradient = pointer(of_channels);
+  reverse.dg = pointer<float>(of_heads);
 }
 
 /// One fused pass for each of dv, dq and dk.
@@ -457,12 +464,38 @@ void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Te
   const Tensor grad_k = grads.k.defined() || !with_k ? grads.k : launcher.keep(empty({r.tokens, r.heads, r.K}, r.q.options()));
   Pass dq = launcher.pass(keys, Outer::keys, grad_o, r.v, r.k, false, initial_state(r), grad_q);
   Pass dk = launcher.pass(keys, Outer::keys, r.v, grad_o, r.q, true, state, grad_k);
-  if (gate_gradients) set_gate_gradients(launcher, r, grads, dq, dk);
+  if (gate_gradients) set_gate_gradients(launcher, r, dq, dk, grads.dgk, grads.dg);
   if (with_q) {
     dq.segment_states = forward_states(launcher, plan, keys, r).before_segments;
     launcher.run(dq);
   }
   if (with_k) launcher.run(dk);
+}
+
+/// One pass for each result where values have gates, perhaps beside the keys. Gradients of gates of values need the output again.
+void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
+                            const ChunkGradients& grads) {
+  const State first = initial_state(r), last = final_gradient(grad_final_state, grads);
+  State without_last = last;
+  without_last.last = nullptr;
+  const bool value_gates = grads.dgv.defined(), key_gates = grads.dgk.defined() || grads.dg.defined();
+  if (grads.v.defined() || last.last || value_gates) {
+    Launcher launcher(r);
+    Pass dv = launcher.pass(plan.backward.values, Outer::values, r.k, r.q, grad_o, true, last, grads.v);
+    if (value_gates) {
+      Pass o = launcher.pass(plan.backward.values, Outer::values, r.q, r.k, r.v, false, first, {});
+      set_gate_gradients(launcher, r, o, dv, grads.dgv, {});
+      launcher.run(o);
+    }
+    launcher.run(dv);
+  }
+  if (!grads.q.defined() && !grads.k.defined() && !key_gates) return;
+  Launcher launcher(r);
+  Pass dq = launcher.pass(plan.backward.keys, Outer::keys, grad_o, r.v, r.k, false, first, grads.q),
+       dk = launcher.pass(plan.backward.keys, Outer::keys, r.v, grad_o, r.q, true, without_last, grads.k);
+  if (key_gates) set_gate_gradients(launcher, r, dq, dk, grads.dgk, grads.dg);
+  if (grads.q.defined() || key_gates) launcher.run(dq);
+  if (grads.k.defined() || key_gates) launcher.run(dk);
 }
 
 }  // namespace
@@ -472,7 +505,7 @@ void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad
   switch (plan.backward.kernels) {
     case AttentionKernels::sm90_intra_chunk: return backward_by_chunks(plan, r, grad_o, grad_final_state, grads);
     case AttentionKernels::sm90_constant_decay: return backward_constant_decay(plan, r, grad_o, grad_final_state, grads);
-    default: return backward_by_passes(plan, r, grad_o, grad_final_state, grads);
+    default: return (r.gv.defined() ? backward_of_both_gates : backward_by_passes)(plan, r, grad_o, grad_final_state, grads);
   }
 }
 

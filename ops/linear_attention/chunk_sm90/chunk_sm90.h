@@ -50,26 +50,36 @@ struct ScanArguments : StateArguments {
 /// A fused pass (pass_kernel.cuh).
 struct Pass : ScanArguments {
   Rows x;
-  bool gates_are_inner;   ///< gk's channels are y's; otherwise they are w's, and u, u_out and saved_states are needed
-  bool wide_blocks;       ///< blocks of 128 channels of w; not with u
-  void* out;              ///< [tokens, heads, outer]; null: states only
-  bool float_out;         ///< out has float32 elements
+  bool gates_are_inner;  ///< gk's channels are y's; otherwise they are w's, and without gv u, u_out and saved_states are needed
+  const void* gv;        ///< gates of the other channels, as gk; null: none
+  bool both_gates;   ///< by the kernels for gates of y and of w, either of which may be null, in 16 bits; without reverse, and
+                     ///< with up to 128 channels of y
+  bool wide_blocks;  ///< blocks of 128 channels of w; not with u, nor with gates of both
+  void* out;         ///< [tokens, heads, outer]; null: states only, or what u needs
+  bool float_out;    ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
   int multiprocessors;    ///< of the GPU
+  std::int64_t tokens;    ///< of all sequences
   // For gradients of gates, dg_t = sum over s >= t of (q dq - k dk)_s. The pass for dq leaves q dq and, for every chunk, the
-  // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow.
-  Rows u;        ///< q or k; null: no gate has a gradient
+  // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow. For
+  // gates of values, the passes for o and dv do the same with do o - v dv.
+  Rows u;        ///< q or k, do or v; null: no gate of w has a gradient
   float* u_out;  ///< u times out: with per-channel gates [slots, heads, tiles of outer, 64 x 64], else [tiles of outer, tokens,
                  ///< heads]
-  void* saved_states;  ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
-  void* dgk;           ///< backward, per-channel gates: [tokens, heads, outer] as the gates, or null
-  float* dg;           ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
+  void* saved_states;   ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
+  void* gate_gradient;  ///< backward, per-channel gates of w: [tokens, heads, outer] as the gates, or null
+  float* dg;            ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
 };
 /// Channels that a pass is compiled for: the smallest of its sizes that holds `inner`.
 constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 64 : inner <= 128 ? 128 : 256; }
 /// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);
+/// Where both_gates is set.
+template <class E>
+void run_pass_of_both_gates(const Pass& p, cudaStream_t stream);
+/// Channels of y that those are compiled for.
+inline constexpr std::int64_t kBothGatesChannels = 128;
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

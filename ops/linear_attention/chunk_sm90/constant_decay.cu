@@ -1,17 +1,11 @@
 // Launches of the constant-decay passes (constant_decay.cuh).
 #include <glade/core/cuda/cuda.h>
-#include <glade/core/cuda/tensor_map.h>
 #include <glade/ops/linear_attention/chunk_sm90/constant_decay.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
 namespace glade::cuda::chunk_sm90 {
 
 namespace {
-
-CUtensorMap map_of(const Rows& rows, std::int64_t tokens, std::int64_t token_step) {
-  const std::int64_t sizes[] = {rows.size, rows.heads, tokens}, steps[] = {rows.size, token_step};
-  const int box[] = {kTile, 1, kTile};
-  return tensor_map(rows.data, sizes, steps, box);
-}
 
 /// Sums up what the segments of each sequence add to a state at its end, for one pass, from the states that the first launch
 /// left, and finds the decays of the sequences. A thread has four neighbours of what a consumer's thread has.

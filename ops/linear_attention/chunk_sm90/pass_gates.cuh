@@ -1,17 +1,22 @@
 #pragma once
-// Applies the per-channel gates of a pass (chunk_sm90/pass_kernel.cuh) to its tiles, in place.
+// The per-channel gates of a pass (chunk_sm90/pass_kernel.cuh) of one token after the other, and their factors, which are applied
+// to the tiles in place. Where both y and w have gates, pass_gate_products.cuh applies them.
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
-template <class C>
+/// Those of y, or of w (Share::kOuter). Where both may have gates, per-head gates go with those of the keys.
+template <class C, class Share>
 struct Factors {
   using E = typename C::Element;
   using Scaled = ScaledPair<E, C::kScoresLowPart>;
   const Pass& p;
   const Segment& segment;
   const int head, first_gate;  ///< first_gate: the first channel of the gated tiles
-  __device__ int channels() const { return C::kGates == Gates::outer ? p.outer : p.inner; }
+  __device__ int channels() const { return Share::kOuter ? p.outer : p.inner; }
+  __device__ bool are_of_keys() const { return !C::kBothGates || p.gates_are_inner != Share::kOuter; }
+  /// As they lie in memory; where both may have gates, null: none.
+  __device__ const void* gates() const { return are_of_keys() ? p.gk : p.gv; }
 
   /// Returns the log decays, base 2, of token first + i in two channels of a tile, 2 * pair and 2 * pair + 1. `first` is a
   /// multiple of 8.
@@ -25,9 +30,9 @@ struct Factors {
       if (token < step.count && channel < channels())
         gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
     } else {
-      gate = unpack<E>(*stage.tiles.gates[tile].pair(first, i, pair));
+      gate = unpack<E>(*stage.tiles.gates[Share::kFirstTile + tile].pair(first, i, pair));
     }
-    const float head_gate = stage.b()[token];
+    const float head_gate = are_of_keys() ? stage.b()[token] : 0.f;
     return make_float2(at_least(fmaf(gate.x, kLog2e, head_gate), kLeastGate),
                        at_least(fmaf(gate.y, kLog2e, head_gate), kLeastGate));
   }
@@ -40,9 +45,9 @@ struct Factors {
     Tiles<C>& tiles = stage.tiles;
     Vectors<C>& vectors = stage.vectors;
     constexpr int kEight = 8;
-    static_assert(C::kGates == Gates::inner || kBatch == kEight);
+    static_assert(!Share::kOuter || kBatch == kEight);
     const float sign = p.backward ? -1.f : 1.f;
-#pragma unroll(C::kRegisterGates > 0 ? kCount / kEight : 1)
+#pragma unroll(Share::kRegisterGates > 0 ? kCount / kEight : 1)
     for (int eight = 0; eight < kCount; eight += kEight)
 #pragma unroll
       for (int batch = 0; batch < kEight; batch += kBatch) {
@@ -54,7 +59,7 @@ struct Factors {
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {  // read all values before the first write
           gates[j] = gate(from_first, begin + j);
-          if constexpr (C::kGates == Gates::inner) {
+          if constexpr (!Share::kOuter) {
             if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t, begin + j, pair);
             ys[j] = *tiles.y[tile].pair(t, begin + j, pair);
           } else {
@@ -67,7 +72,7 @@ struct Factors {
           if constexpr (!kFromEnd) add(exponent, sign, gates[j]);
           const float2 factor = make_float2(exp2_approx(exponent.x), exp2_approx(exponent.y));     // e^{c - r}
           const float2 inverse = make_float2(exp2_approx(-exponent.x), exp2_approx(-exponent.y));  // e^{r - c}
-          if constexpr (C::kGates == Gates::inner) {
+          if constexpr (!Share::kOuter) {
             const Scaled y(ys[j], inverse.x, inverse.y);
             *tiles.y[tile].pair(t, i, pair) = y.rounded;
             if constexpr (kResults) {
@@ -86,7 +91,7 @@ struct Factors {
           }
           if constexpr (kFromEnd) add(exponent, -sign, gates[j]);
         }
-        if (C::kGates == Gates::outer && (dead[0] | dead[1]) != 0)
+        if (Share::kOuter && (dead[0] | dead[1]) != 0)
           for (int half = 0; half < 2; ++half)
             atomicOr(&vectors.dead[2 * pair + half], static_cast<unsigned long long>(dead[half]) << t);
       }

@@ -10,7 +10,8 @@
 //     dk    v    do   q    k    reverse   w (Gates::outer)
 //
 // The reverse scan runs against the order of the recurrence, so its sum is over j >= t. "Inner" channels are those of x and y,
-// which the scores sum over. "Outer" channels are those of w and out.
+// which the scores sum over. "Outer" channels are those of w and out. Where values have gates, both act (Gates::both), and u of o
+// and dv are do and v.
 //
 // A block processes one sequence (or one segment of it), one head and 64 or 128 channels of w, chunk by chunk; where these items
 // are more than the blocks that run at once, one after the other. It keeps the state R = sum y_j w_j^T in registers, transposed
@@ -25,12 +26,14 @@
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
 // 2^{+-kSafeRange}. A chunk with larger decay is split into sub-chunks of 32, 16, .. or finally 1 token. A single token is always
-// in range.
+// in range. With gates of both, R has factors of both, and everything that is rounded has a low part, so that results are as
+// exact as step by step.
 #include <algorithm>
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_tma_producer.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -56,8 +59,12 @@ __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& s
   }
 }
 
+/// What a kernel is told.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Pass p) {
+using Arguments = std::conditional_t<C::kBothGates, MappedPass, Pass>;
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Arguments<C> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = Shared<C>;
@@ -68,6 +75,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kProducers);
       barrier_init(&shared.empty[i], C::kConsumers * kGroup);
+      if constexpr (C::kBothGates) barrier_init(&shared.copied[i], 1);
     }
     fence_barrier_init();
   }
@@ -78,14 +86,17 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
     Item& item = shared.items[index];
     for_each_item<C>(
         p, item, thread % kGroup == 0, [&] { sync_group<kGroup>(1 + index); },
-        [&](int step) { return Consumer<C>{{thread % kGroup}, p, shared, item, index}.run(step); });
+        [&](int step) { return Consumer<C>{{{thread % kGroup}, p, shared, item, index}}.run(step); });
   } else {
     release_registers<C::kProducerRegisters>();
     Item& item = shared.items[C::kConsumers];
     const int own = thread - C::kConsumers * kGroup;
     for_each_item<C>(
         p, item, own == 0, [&] { sync_group<C::kProducers>(Producer<C>::kBarrier); },
-        [&](int step) { return Producer<C>{p, shared, item, own}.run(step); });
+        [&](int step) {
+          if constexpr (C::kBothGates) return TmaProducer<C>{{p, shared, item, own}, p}.run(step);
+          else return Producer<C>{{p, shared, item, own}}.run(step);
+        });
   }
 #else
   __trap();
@@ -93,7 +104,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
 }
 
 template <class C>
-void launch_pass(const Pass& p, cudaStream_t stream) {
+void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   constexpr int bytes = sizeof(Shared<C>);
   static_assert(bytes <= Shared<C>::kBytes);
   const auto kernel = pass_kernel<C>;
@@ -118,6 +129,13 @@ void launch_pass(const Pass& p, cudaStream_t stream) {
 template <class E, Gates kGates>
 void launch_plain(const Pass& p, cudaStream_t stream) {
   p.wide_blocks ? launch_pass<E, kGates, false, 2>(p, stream) : launch_pass<E, kGates, false, 1>(p, stream);
+}
+
+template <class E>
+void run_pass_of_both_gates(const Pass& p, cudaStream_t stream) {
+  const MappedPass mapped(p);
+  if (p.u.data) launch_pass<Variant<E, Gates::both, kBothGatesChannels, true, 1>>(mapped, stream);
+  else launch_pass<Variant<E, Gates::both, kBothGatesChannels, false, 1>>(mapped, stream);
 }
 
 template <class E>

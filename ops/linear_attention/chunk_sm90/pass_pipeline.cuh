@@ -8,8 +8,8 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// Which channels have per-channel gates: none, those of y (inner) or those of w (outer).
-enum class Gates { none, inner, outer };
+/// Which channels have per-channel gates: none, those of y (inner), those of w (outer), or both.
+enum class Gates { none, inner, outer, both };
 
 using linear_attention::base_2::kDeadGate, linear_attention::base_2::kLeastGate, linear_attention::base_2::kLog2e,
     linear_attention::base_2::kSafeRange;
@@ -132,6 +132,8 @@ template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsume
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
+  static constexpr bool kBothGates = kGates == Gates::both, kInnerGates = kGates == Gates::inner || kBothGates,
+                        kOuterGates = kGates == Gates::outer || kBothGates;
   static constexpr bool kGateGradients = kGateGradients_;
   static constexpr int kTiles = kInner / kTile;   ///< of x and y
   static constexpr int kConsumers = kConsumers_;  ///< each has one tile of w
@@ -139,7 +141,7 @@ struct Variant {
   static constexpr int kBlocks = kSmall ? 2 : 1;  ///< on a multiprocessor
   /// Whether a block takes several items, one after the other, so that the first steps of the next are prepared while it finishes
   /// one. Measured: two small blocks on a multiprocessor do as well without. The others have no registers for it.
-  static constexpr bool kTakesTurns = !kSmall && !kGateGradients && kTiles <= 2;
+  static constexpr bool kTakesTurns = !kSmall && !kGateGradients && !kBothGates && kTiles <= 2;
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
@@ -153,18 +155,19 @@ struct Variant {
                        kProducerRegisters = kSmall            ? 112
                                             : kConsumers == 1 ? 128
                                                               : 504 - 2 * kConsumerRegisters;
-  static constexpr int kGatedTiles = kGates == Gates::none ? 0 : kGates == Gates::inner ? kTiles : kConsumers;
-  static constexpr bool kConsumersScore = kGates == Gates::inner;  ///< the gates keep the producers busy
+  static constexpr int kInnerGateTiles = kInnerGates ? kTiles : 0, kOuterGateTiles = kOuterGates ? kConsumers : 0;
+  static constexpr bool kConsumersScore = kInnerGates;  ///< the gates keep the producers busy
   /// Whether the pass can store the states before the chunks: so can those that may be for o.
-  static constexpr bool kStoresBoundaryStates = kGates != Gates::outer && !kGateGradients;
+  static constexpr bool kStoresBoundaryStates = !kOuterGates && !kGateGradients;
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
-  /// products are accurate to 16 bits. Half precision is accurate enough without. With more channels of y there is room in shared
-  /// memory only for those of x, in place of the gates, and of the scores.
-  static constexpr bool kBfloat16 = std::is_same_v<E, __nv_bfloat16>, kLowParts = kBfloat16 && kTiles <= 2;
+  /// products are accurate to 16 bits. Half precision is accurate enough without, but for gates of both, beside which others
+  /// compute step by step. With more channels of y there is room in shared memory only for those of x, in place of the gates, and
+  /// of the scores.
+  static constexpr bool kHasLowParts = std::is_same_v<E, __nv_bfloat16> || kBothGates, kLowParts = kHasLowParts && kTiles <= 2;
   /// Whether x has low parts. y has them in the steps for which has_low_part_of_y() is true.
-  static constexpr bool kInnerLowParts = kBfloat16 && kGates == Gates::inner;
+  static constexpr bool kInnerLowParts = kHasLowParts && kInnerGates;
   static constexpr bool kScoresLowPart = kLowParts || kInnerLowParts;
-  /// Whether the scores have memory of their own, instead of reusing that of the low parts of y.
+  /// Whether the scores have memory of their own, instead of reusing that of the low parts of y (of x, with gates of both).
   static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
   static constexpr bool kGatesHoldLowPartOfX = kInnerLowParts && !kLowParts;
   static constexpr int kLowTiles = !kLowParts               ? 0
@@ -174,11 +177,21 @@ struct Variant {
   /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers
   /// would not keep up.
   static constexpr bool kConsumersApplyGates = kConsumersScore && kConsumers == 2 && kTiles == 4;
-  /// Each producer warp applies the gates to kGroupTokens tokens of one gated tile; a lane has two channels.
-  static constexpr int kTokenGroups = kGates == Gates::none ? 1 : kProducers / 32 / kGatedTiles,
+  /// The largest safe exponent of a factor. With gates of both, the state has factors of both.
+  static constexpr float kMostExponent = linear_attention::base_2::kSafeRange<E> / (kBothGates ? 2 : 1);
+};
+
+/// How the producers of a pass share out the gates of y, or of w (kOuter), where they take one token after the other: each of
+/// their warps has kGroupTokens tokens of one tile, and a lane two channels.
+template <class C, bool kOuter_>
+struct GateShare {
+  static constexpr bool kOuter = kOuter_;
+  static constexpr int kTiles = kOuter ? C::kOuterGateTiles : C::kInnerGateTiles,
+                       kFirstTile = kOuter ? C::kInnerGateTiles : 0;  ///< of Tiles::gates
+  static constexpr int kTokenGroups = kTiles == 0 ? 1 : C::kProducers / 32 / std::max(kTiles, 1),
                        kGroupTokens = kTile / kTokenGroups;
   /// Gates that a producer thread keeps in registers from their sum to their application.
-  static constexpr int kRegisterGates = kGates != Gates::none && kTiles <= 2 && kGroupTokens <= 16 ? kGroupTokens : 0;
+  static constexpr int kRegisterGates = kTiles > 0 && C::kTiles <= 2 && kGroupTokens <= 16 ? kGroupTokens : 0;
 };
 
 /// Whether gated y has low parts in this step. Without them, the output of a whole chunk is as accurate as that of fla's kernels.
@@ -186,7 +199,8 @@ struct Variant {
 /// gradient of the value is multiplied by the score that another pass computed. If the score is small, both must agree on it.
 template <class C>
 __device__ bool has_low_part_of_y(const Pass& p, const Step& step) {
-  return C::kInnerLowParts && C::kLowParts && (C::kSeparateScores || p.backward || step.size < kTile || step.chunk == 0);
+  return C::kInnerLowParts && C::kLowParts &&
+         (C::kSeparateScores || C::kBothGates || p.backward || step.size < kTile || step.chunk == 0);
 }
 
 /// The tiles of a stage.
@@ -194,24 +208,30 @@ template <class C>
 struct Tiles {
   using Tile = SwizzledTile<typename C::Element>;
   Tile x[C::kTiles], y[C::kTiles];
-  Tile w[C::kConsumers];                                 ///< later out
-  Tile gates[C::kGatedTiles == 0 ? 1 : C::kGatedTiles];  ///< gk as it lies in memory, if it has 16 bits
+  Tile w[C::kConsumers];  ///< later out
+  /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w.
+  Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
+  template <class Share>
+  __device__ auto& gates_of() {
+    return reinterpret_cast<Tile(&)[Share::kTiles]>(gates[Share::kFirstTile]);
+  }
 };
 /// The vectors of a stage.
 template <class C>
 struct Vectors {
-  static constexpr bool kInner = C::kGates == Gates::inner, kOuter = C::kGates == Gates::outer;
-  alignas(16) float factors[kOuter ? kTile * kTile : 0];  ///< Gates::outer: of out, see factor()
+  static constexpr bool kInner = C::kInnerGates, kOuter = C::kOuterGates;
+  alignas(16) float factors[kOuter ? kTile * kTile : 0];  ///< gates of w: of out, see factor()
   /// Per-channel gates: the decay from the step's start to its reference, and from there to its end. Where the step is one token,
-  /// its whole decay: see scale_at_start() and scale_at_end().
-  alignas(16) float half_decay[kInner ? C::kTiles * kTile : kOuter ? kTile : 0];
+  /// its whole decay: see scale_at_start() and scale_at_end(). Of the channels of y, then of w.
+  alignas(16) float half_decay[(kInner ? C::kTiles * kTile : 0) + (kOuter ? kTile : 0)];
   alignas(16) float before[kInner || kOuter ? 0 : kTile];  ///< Gates::none: the factor of out, by token
   alignas(16) float after[kInner || kOuter ? 0 : kTile];   ///< Gates::none: that of w
   /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
   alignas(16) float b[C::kSeparateScores ? 0 : kTile];
-  float decay[kInner ? 0 : kTile];  ///< of the step, by channel; Gates::none: only the first entry is used
-  /// Tokens with a decay of 0, as bits. Gates::outer: by channel; Gates::none: the even tokens, then the odd ones.
-  unsigned long long dead[kInner ? 0 : kTile];
+  alignas(16) float head_exponents[kInner && kOuter ? kTile : 0];  ///< gates of both: what per-head gates add to c - r, by token
+  float decay[kInner && !kOuter ? 0 : kTile];  ///< of the step, by channel of w; Gates::none: only the first entry is used
+  /// Tokens with a decay of 0, as bits. Gates of w: by channel; Gates::none: the even tokens, then the odd ones.
+  unsigned long long dead[kInner && !kOuter ? 0 : kTile];
   Step step;  ///< count 0 means that the segment has ended
 
   /// The factor of token base + i in a channel; base is a multiple of 8. Channels are swizzled, so that threads that access the
@@ -222,9 +242,11 @@ struct Vectors {
 /// Memory in which the producers, or the threads of a consumer, exchange values among themselves.
 template <class C>
 struct Exchange {
-  static constexpr bool kHasSums = C::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores;
-  alignas(16) float sums[kHasSums ? C::kTokenGroups * C::kGatedTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
-  float carry[C::kGateGradients ? 4 : 0];                                           ///< of the consumer, by warp
+  using Inner = GateShare<C, false>;
+  static constexpr bool kHasSums = Inner::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores;
+  alignas(
+      16) float sums[kHasSums ? Inner::kTokenGroups * Inner::kTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
+  float carry[C::kGateGradients ? 4 : 0];                                          ///< of the consumer, by warp
   Step::LargeDecay large_decay;  ///< of the producers: sub-chunks with large decay in the current chunk
 };
 
@@ -239,11 +261,12 @@ struct Stage {
 
   /// Per-head gates by token. Where the scores have memory of their own, they use that, as scores are written later.
   __device__ float* b() const { return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b; }
-  /// The sums of the gates of each token group, [token group][channel]. With Gates::outer they use the memory of the factors,
-  /// which are written later, and otherwise that of the scores, as b() does, or their own.
+  /// The sums of the gates of each token group, [token group][channel]. With gates of w they use the memory of the factors, which
+  /// are written later, and otherwise that of the scores, as b() does, or their own.
   __device__ float* group_sums(int token_group) const {
+    constexpr int kGateTiles = C::kInnerGateTiles + C::kOuterGateTiles;
     float* sums = C::kGates == Gates::outer ? vectors.factors : C::kSeparateScores ? b() + kTile : exchange.sums;
-    return sums + token_group * C::kGatedTiles * kTile;
+    return sums + token_group * kGateTiles * kTile;
   }
   /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
   __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
@@ -251,14 +274,14 @@ struct Stage {
   // The low parts of gated tiles. Those of y (or w), and else those of x, reuse the memory of the gates.
   __device__ Tile& x_low(int tile) const { return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile]; }
   __device__ Tile& y_low(int tile) const { return tiles.gates[tile]; }
-  __device__ Tile& w_low() const { return tiles.gates[0]; }
+  __device__ Tile& w_low() const { return tiles.gates[C::kInnerGateTiles]; }
   // The scores reuse memory that is no longer needed.
-  static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kGates == Gates::outer;
+  static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kOuterGates;
   __device__ Tile& scores() const {
     return C::kSeparateScores ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
   }
   __device__ Tile& scores_low() const {
-    if constexpr (C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
+    if constexpr (C::kGates == Gates::inner && C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
     else return low_parts[kGatesHoldLowPart ? 1 : 0];
   }
 };
@@ -271,7 +294,7 @@ struct Shared {
   static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
   static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - (C::kConsumers + 1) * sizeof(Item) -
                                     kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
-                       kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 2 * sizeof(std::uint64_t);
+                       kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
   static_assert(kStages >= kPrepared);
 
@@ -282,6 +305,7 @@ struct Shared {
   Exchange<C> exchange;
   Item items[C::kConsumers + 1];  ///< that each consumer, and the producers, work on
   std::uint64_t full[kStages], empty[kStages];
+  std::uint64_t copied[C::kBothGates ? kStages : 0];  ///< by TMA
 
   __device__ Stage<C> stage(int i) {
     return {tiles[i % kStages], low_parts[i % kPrepared], u[i % kPrepared], vectors[i % kPrepared], exchange};

@@ -45,24 +45,25 @@ struct Scores {
     // All threads have read the low parts whose memory the scores reuse.
     if (C::kGatesHoldLowPartOfX || (!C::kSeparateScores && low_part_of_y)) sync_group<kThreads>(barrier);
 #pragma unroll
-    for (int m = 0; m < kColumns / 8; ++m) {
-      const int column = thread / kGroup * kColumns + m * 8 + fragment_column(thread);
-      float2 other;
-      if constexpr (C::kGates == Gates::none) other = *reinterpret_cast<const float2*>(&b[column]);
+    for (int k = 0; k < Accumulator<kColumns>::kSteps; ++k) {
+      const int first = thread / kGroup * kColumns;
+      LeftOperand rounded, low_part;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int t = row + half * 8;
-        float value[2] = {sums[m * 4 + half * 2], sums[m * 4 + half * 2 + 1]};
+      for (int j = 0; j < 4; ++j) {
+        const int t = row + j % 2 * 8, column = first + left_column(k, j, thread);
+        float* value = &sums[sums.element(k, j)];
         if constexpr (C::kGates == Gates::none) {
-          value[0] *= exp2_approx(fmaf(-sign, other.x, own[half]));
-          value[1] *= exp2_approx(fmaf(-sign, other.y, own[half]));
+          const float2 other = *reinterpret_cast<const float2*>(&b[column]);
+          value[0] *= exp2_approx(fmaf(-sign, other.x, own[j % 2]));
+          value[1] *= exp2_approx(fmaf(-sign, other.y, own[j % 2]));
         }
         if (backward ? column < t : column > t) value[0] = 0;
         if (backward ? column + 1 < t : column + 1 > t) value[1] = 0;
-        const std::uint32_t rounded = pack<E>(value[0], value[1]);
-        *stage.scores().pair(t, column / 2) = rounded;
-        if constexpr (C::kScoresLowPart) *stage.scores_low().pair(t, column / 2) = pack_low<E>(value[0], value[1], rounded);
+        rounded[j] = pack<E>(value[0], value[1]);
+        if constexpr (C::kScoresLowPart) low_part[j] = pack_low<E>(value[0], value[1], rounded[j]);
       }
+      store_straight(stage.scores(), first / 8 + 2 * k, rounded, thread % kGroup);
+      if constexpr (C::kScoresLowPart) store_straight(stage.scores_low(), first / 8 + 2 * k, low_part, thread % kGroup);
     }
     fence_for_wgmma();
   }

@@ -49,6 +49,16 @@ struct State {
 #pragma unroll
       for (int k = 0; k < 4; ++k) state[first + tile].template round<E>(rounded[tile][k], k);
   }
+  /// What round_state() left out of all tiles.
+  __device__ void low_part_of_state(Rounded& low) const {
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* pair = &state[i / 4][Accumulator<kTile>::element(i % 4, j)];
+        low[i / 4][i % 4][j] = pack_low<E>(pair[0], pair[1], pack<E>(pair[0], pair[1]));
+      }
+  }
   /// Adds the rounded state times x^T to out. It rounds the state again, because keeping the rounded values would take registers.
   __device__ void add_rounded_state(Accumulator<kTile>& out, std::uint32_t x) {
     add_state_as(out, x, [](const float* pair) { return pack<E>(pair[0], pair[1]); });
@@ -108,13 +118,15 @@ struct State {
 
  private:
   __device__ void scale_by_half_decay(const Vectors<C>& vectors) {
-    if constexpr (kGates == Gates::inner) {
+    if constexpr (C::kInnerGates) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
         state[tile].scale_columns(
             thread, [&](int column) { return *reinterpret_cast<const float2*>(&vectors.half_decay[tile * kTile + column]); });
-    } else if constexpr (kGates == Gates::outer) {
-      scale_rows(vectors.half_decay[row()], vectors.half_decay[row() + 8]);
+    }
+    if constexpr (C::kOuterGates) {
+      const float* outer = vectors.half_decay + (C::kInnerGates ? kTiles * kTile : 0);
+      scale_rows(outer[row()], outer[row() + 8]);
     }
   }
   /// Adds convert(pairs of the state) times x^T to out. It needs few registers, and waits for the products.

@@ -8,7 +8,7 @@ namespace glade::cuda::linear_attention {
 /// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [tiles, tokens, heads x parts], a
 /// sum over the 64 channels of a tile of a part of the keys.
 struct ChunkGradients {
-  Tensor q, k, v, dgk, dg, initial_state;
+  Tensor q, k, v, dgk, dgv, dg, initial_state;
 };
 
 /// Adds up n heads in a row: x, float32 [tokens, heads n, size], into out [tokens, heads, size], between whose tokens there may

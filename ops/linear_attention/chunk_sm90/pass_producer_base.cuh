@@ -1,0 +1,143 @@
+#pragma once
+// What the producers of all passes (chunk_sm90/pass_kernel.cuh) have: the gates of heads, the search for large decay, and the
+// barriers of the stages.
+#include <glade/ops/linear_attention/chunk_sm90/pass_gates.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+template <class C>
+struct ProducerBase {
+  using E = typename C::Element;
+  using S = Shared<C>;
+  static constexpr Gates kGates = C::kGates;
+  static constexpr int kThreads = C::kProducers, kBarrier = 3;
+  static constexpr int kAhead = S::kStages - 1;  ///< steps in flight from memory while the producers work on one
+
+  const Pass& p;
+  S& shared;
+  const Item& item;
+  int thread;
+
+  const Segment& segment = item.segment;
+  const int &head = item.head, &first_outer = item.first_outer;
+
+  using Inner = GateShare<C, false>;
+  using Outer = GateShare<C, true>;
+  const Factors<C, Inner> inner_factors{p, segment, head, 0};
+  const Factors<C, Outer> outer_factors{p, segment, head, first_outer};
+  template <class Share>
+  __device__ const Factors<C, Share>& factors() const {
+    if constexpr (Share::kOuter) return outer_factors;
+    else return inner_factors;
+  }
+
+  __device__ Step::LargeDecay large_decay() const { return kGates == Gates::none ? 0 : shared.exchange.large_decay; }
+  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, large_decay()); }
+  /// Waits until the consumers have released step i.
+  __device__ void wait_for(int i) {
+    if (i >= 0) barrier_wait(&shared.empty[i % S::kStages], i / S::kStages & 1);
+  }
+  __device__ bool is_done(int i) { return i < 0 || barrier_test(&shared.empty[i % S::kStages], i / S::kStages & 1); }
+
+  /// Per-head gates of a step as they lie in memory, two tokens for each lane of the first warp. load_head_gates() starts the
+  /// loads, and head_gates() uses them later, so that no thread waits for memory in between.
+  struct LoadedGates {
+    std::uint32_t bits[2];
+  };
+  const linear_attention::HeadGate<E> head_gate{p, item.n, head};
+  __device__ LoadedGates load_head_gates(const Step& step) const {
+    LoadedGates loaded{};
+    if (p.g && thread < 32)
+      for (int i = 0; i < 2; ++i)
+        if (2 * thread + i < step.count) loaded.bits[i] = head_gate.load_bits(segment.token(step.position() + 2 * thread + i));
+    return loaded;
+  }
+  __device__ float2 head_gates(const LoadedGates& loaded, const Step& step) const {
+    auto gate = [&](int i) { return 2 * thread + i < step.count ? head_gate.log2_decay(loaded.bits[i]) : 0.f; };
+    return make_float2(gate(0), gate(1));
+  }
+
+  // Per-channel gates: this thread's two channels, and its first token.
+  __device__ int lane() const { return thread % 32; }
+  template <class Share>
+  __device__ int gated_tile() const {
+    return Share::kTiles < 2 ? 0 : thread / 32 % Share::kTiles;
+  }
+  template <class Share>
+  __device__ int channel() const {
+    return gated_tile<Share>() * kTile + 2 * lane();
+  }
+  template <class Share>
+  __device__ int first_token() const {
+    return Share::kTokenGroups < 2 ? 0 : thread / 32 / Share::kTiles * Share::kGroupTokens;
+  }
+  /// Whether this thread writes the totals of its channels, such as the decay of the step.
+  template <class Share>
+  __device__ bool writes_totals() const {
+    return kGates == Gates::none ? thread == 0 : first_token<Share>() == 0;
+  }
+  template <bool kFloatGates, class Share>
+  __device__ float2 channel_gate(int first, int at, int i, const Step& step) const {
+    return factors<Share>().template gate<kFloatGates>(first, at, gated_tile<Share>(), lane(), shared.stage(i), step);
+  }
+  /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread have large decay.
+  template <bool kFloatGates, class Share>
+  __device__ Step::LargeDecay large_decay_sub_chunks(int i, const Step& step) const {
+    constexpr int kLevels = 6, kBatch = 8;  // for sub-chunks of 2, 4, .. 64 tokens
+    float2 sums[kLevels] = {};              // of the magnitudes of the gates, for the unfinished sub-chunk of each size
+    Step::LargeDecay marks = 0;
+#pragma unroll 1
+    for (int first = 0; first < kTile; first += kBatch)
+#pragma unroll
+      for (int t = 0; t < kBatch; ++t) {
+        const float2 gate = channel_gate<kFloatGates, Share>(first, t, i, step);
+#pragma unroll
+        for (int level = 0; level < kLevels; ++level) {
+          const int size = 2 << level, end = first + t + 1;
+          sums[level].x += fabsf(gate.x);
+          sums[level].y += fabsf(gate.y);
+          if ((t + 1) % min(size, kBatch) != 0 || end % size != 0) continue;
+          constexpr float kMaxDecay = 2 * C::kMostExponent;
+          if (!(sums[level].x <= kMaxDecay && sums[level].y <= kMaxDecay))
+            marks |= Step::LargeDecay{1} << Step::bit(end - size, size);
+          sums[level] = {};
+        }
+      }
+    return marks;
+  }
+  template <class Share>
+  __device__ void add_large_decay(int i, const Step& step) {
+    if (!writes_totals<Share>()) return;
+    const Step::LargeDecay marks =
+        p.float_gates ? large_decay_sub_chunks<true, Share>(i, step) : large_decay_sub_chunks<false, Share>(i, step);
+    const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
+                   high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
+    if (lane() == 0) atomicOr(&shared.exchange.large_decay, Step::LargeDecay{high} << 32 | low);
+  }
+  /// Finds the sub-chunks with large decay of step i, a whole chunk, and shares them with all producers.
+  __device__ void find_large_decay(int i, const Step& step) {
+    if (thread == 0) shared.exchange.large_decay = 0;
+    sync_group<kThreads>(kBarrier);
+    if constexpr (C::kInnerGates) add_large_decay<Inner>(i, step);
+    if constexpr (C::kOuterGates) add_large_decay<Outer>(i, step);
+    sync_group<kThreads>(kBarrier);
+  }
+
+  /// Prefetches what the pass for dq saved for a chunk into the L2 cache.
+  __device__ void prefetch(int chunk) const {
+    const std::int64_t tile = (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
+    constexpr int kStateBytes = C::kTiles * sizeof(SwizzledTile<E>), kUOutBytes = kTile * kTile * sizeof(float), kLine = 128;
+    const char* saved_state = static_cast<const char*>(p.saved_states) + tile * kStateBytes;
+    const char* u_out = reinterpret_cast<const char*>(p.u_out) + tile * kUOutBytes;
+    for (int at = thread * kLine; at < kStateBytes + kUOutBytes; at += kThreads * kLine)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(at < kStateBytes ? saved_state + at : u_out + (at - kStateBytes)));
+  }
+
+  /// Hands step i to the consumers.
+  __device__ void publish(int i, const Step& step) {
+    if (thread == 0) shared.stage(i).vectors.step = step;
+    barrier_arrive(&shared.full[i % S::kStages]);
+  }
+};
+
+}  // namespace glade::cuda::chunk_sm90
