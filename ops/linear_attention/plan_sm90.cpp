@@ -249,7 +249,7 @@ bool supports_gradients(const AttentionProblem& p) {
 }
 
 /// Whether the passes for gates of values, perhaps beside those of keys, are taken. Measured
-/// (benchmarks/results/2026-11-27_h100/value_gates.txt): with fewer heads, whose sequences the kernel for small heads splits,
+/// (benchmarks/results/2026-11-27_h100/value_gates/): with fewer heads, whose sequences the kernel for small heads splits,
 /// with smaller heads or with few tokens that kernel is faster.
 bool takes_value_gates(const AttentionProblem& p) {
   constexpr std::int64_t kMostChannels = 2 * kChunkTokens, kShortest = 4 * kChunkTokens,

@@ -1,5 +1,7 @@
 // Gates of values, perhaps beside those of keys, in the fused passes for Hopper GPUs.
+#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/plan.h>
+#include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 #include "ops/linear_attention_cases.h"
@@ -55,6 +57,38 @@ TEST_F(ValueGates, StrongGates) {
     for (const char* gates : {"v", "gkv"})
       check({.B = 14, .T = 260, .H = 2, .K = 72, .V = 72, .gates = gates, .state = 4, .gate = gate},
             ++i % 3 == 0 ? DType::float16 : DType::bfloat16);
+}
+
+TEST_F(ValueGates, StepsThatForgetEverything) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    RecurrenceArguments x = make({.B = 14, .T = 260, .H = 2, .K = 72, .V = 72, .gates = "kv", .state = 4}, kCUDA, dtype);
+    for (const std::int64_t token : {0, 17, 63, 64, 65, 130, 259}) {
+      const Tensor& gates = token % 2 == 0 ? x.options.gk : x.options.gv;
+      fill_data(slice(gates, 1, token, token + 1), -INFINITY);
+    }
+    expect_matches(x, "infinite gates", true, true, {Algorithm::chunk});
+  }
+}
+
+TEST_F(ValueGates, AreDeterministic) {
+  const auto run = [](RecurrenceArguments x) {
+    std::vector<std::vector<float>> results;
+    for (auto& [name, tensor] : x.named())
+      if (tensor->defined()) *tensor = tensor->detach().set_requires_grad();
+    const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+    sum(to(o, DType::float32) * to(o, DType::float32)).backward();
+    results.push_back(to(o.detach(), DType::float32).to_vector<float>());
+    results.push_back(state.detach().to_vector<float>());
+    for (auto& [name, tensor] : x.named())
+      if (tensor->defined()) results.push_back(to(tensor->grad(), DType::float32).to_vector<float>());
+    return results;
+  };
+  for (const double gate : {-0.1, -5.0}) {
+    const RecurrenceArguments x =
+        make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 128, .gates = "gkv", .state = 4, .gate = gate}, kCUDA,
+             DType::bfloat16);
+    EXPECT_EQ(run(x), run(x)) << gate;
+  }
 }
 
 /// What the passes do not offer is computed by other kernels.
