@@ -9,12 +9,15 @@ namespace {
 
 constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums over
 
-/// Whether the constant-decay kernels can compute the problem.
-bool supports_constant_decay(const AttentionProblem& p) {
+/// Whether the kernels whose rows TMA copies can compute the problem: they have two tiles of keys and of values.
+bool supports_tma(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
   const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= 2 * kChunkTokens;
-  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.g && !p.gk && !p.gv && !p.reverse;
+  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
 }
+
+/// Whether the constant-decay kernels can compute the problem.
+bool supports_constant_decay(const AttentionProblem& p) { return supports_tma(p) && !p.g && !p.gk && !p.gv; }
 
 /// Chunks of all sequences, at most.
 std::int64_t chunk_slots(const AttentionProblem& p) {
@@ -252,11 +255,8 @@ bool supports_gradients(const AttentionProblem& p) {
 /// (benchmarks/results/2026-11-27_h100/value_gates/): with fewer heads, whose sequences the kernel for small heads splits,
 /// with smaller heads or with few tokens that kernel is faster.
 bool takes_value_gates(const AttentionProblem& p) {
-  constexpr std::int64_t kMostChannels = 2 * kChunkTokens, kShortest = 4 * kChunkTokens,
-                         kMostTokens = std::numeric_limits<int>::max();
-  const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= kMostChannels;
-  const bool supported = sizes && supports_outputs(p) && p.all_tokens() <= kMostTokens && !p.reverse && !p.float_gates &&
-                         !p.states_only && !p.exchanges;
+  constexpr std::int64_t kShortest = 4 * kChunkTokens;
+  const bool supported = supports_tma(p) && supports_outputs(p) && !p.float_gates && !p.states_only && !p.exchanges;
   return supported && p.length >= kShortest && (p.gk ? 6 : 5) * all_heads(p) >= p.gpu.multiprocessors;
 }
 
@@ -389,7 +389,6 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
     f.constant_decay = plan_constant_decay(p, config, 1);
   } else if (p.gv) {
     f.kernels = AttentionKernels::sm90_pass;
-    f.exchanges = false;
     f.pass = whole_sequences(p);
   } else {
     f.kernels = AttentionKernels::sm90_pass;

@@ -2,6 +2,7 @@
 #include <array>
 
 #include <glade/core/dispatch.h>
+#include <glade/ops/linear_attention/arguments.h>
 #include <glade/ops/linear_attention/kernels.h>
 
 namespace glade {
@@ -28,13 +29,12 @@ AttentionProblem AttentionProblem::of(const Tensor& query, const Tensor& key, co
   p.kv_heads = key.size(-2);
   p.K = query.size(-1);
   p.V = value.size(-1);
-  const DType state_dtype = p.dtype == DType::float64 ? DType::float64 : DType::float32;
   const bool per_channel = options.g.defined() && options.g.ndim() == query.ndim();
   p.g = options.g.defined() && !per_channel;
   p.g_gamma = options.g_gamma.defined();
   p.gk = options.gk.defined() || per_channel;
   p.gv = options.gv.defined();
-  const bool sums_gates = per_channel && options.gk.defined() && p.dtype != state_dtype;
+  const bool sums_gates = per_channel && options.gk.defined() && p.dtype != linear_attention::state_dtype(query);
   p.float_gates = sums_gates || std::ranges::any_of(std::array{options.g, options.gk, options.gv},
                                                     [&](const Tensor& x) { return x.defined() && x.dtype() != p.dtype; });
   p.reverse = options.reverse;

@@ -73,15 +73,13 @@ struct Consumer : Results<C> {
         wgmma<E>(out, left[i / 4][i % 4], descriptor(right, i / 4 * kTileStep + i % 4 * kColumnStep), added + i);
     };
     Rounded rounded, low;
+    this->low_part_of_state(low);
     if constexpr (kGateGradients) {  // there are no registers for both parts at a time
-      this->low_part_of_state(low);
       wgmma_begin();
       add(low, x, 0);
       wgmma_commit();
       wgmma_wait<0>();
       pin(out);
-    } else {
-      this->low_part_of_state(low);
     }
     round_state(rounded, 0);
     if (kGateGradients && !p.backward && step.ends_chunk) save_state(step.chunk, rounded, 0);

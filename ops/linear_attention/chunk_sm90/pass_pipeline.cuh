@@ -211,10 +211,6 @@ struct Tiles {
   Tile w[C::kConsumers];  ///< later out
   /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w.
   Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
-  template <class Share>
-  __device__ auto& gates_of() {
-    return reinterpret_cast<Tile(&)[Share::kTiles]>(gates[Share::kFirstTile]);
-  }
 };
 /// The vectors of a stage.
 template <class C>

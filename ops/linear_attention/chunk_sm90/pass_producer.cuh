@@ -12,7 +12,7 @@ struct Producer : ProducerBase<C> {
   using Base = ProducerBase<C>;
   using E = typename C::Element;
   using S = Shared<C>;
-  using Base::channel_gate, Base::find_large_decay, Base::head_gates, Base::is_done, Base::large_decay, Base::load_head_gates;
+  using Base::find_large_decay, Base::head_gates, Base::is_done, Base::large_decay, Base::load_head_gates;
   using Base::kGates, Base::kThreads, Base::kBarrier, Base::kAhead;
   using Base::lane, Base::next, Base::prefetch, Base::publish, Base::wait_for;
   using Base::p, Base::shared, Base::item, Base::thread, Base::segment, Base::head, Base::first_outer;

@@ -199,16 +199,10 @@ struct Results : State<C> {
     return make_float2(rounded.x + low_part.x, rounded.y + low_part.y);
   }
 
-  /// Calls f(factors of out, step, j) for the pairs that this thread has of it.
-  template <class F>
-  __device__ void for_each_factor(const Stage<C>& stage, F&& f) const {
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
-        f(make_float2(at[0], at[kTile]), k, j);
-      }
+  /// The factors of pair j of `out` in step k, as for_each_pair_of_u() counts them.
+  __device__ float2 factors_of_out(const Stage<C>& stage, int k, int j) const {
+    const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
+    return make_float2(at[0], at[kTile]);
   }
   /// Whether a step's decay leaves nothing of what came before it, in the channel of w of row() + 8 half.
   __device__ bool forgets(const Vectors<C>& vectors, int half) const {
@@ -237,8 +231,7 @@ struct Results : State<C> {
       for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
         const int i = out.element(k, j);
         if constexpr (C::kOuterGates) {
-          const float* at = stage.vectors.factor(left_column(k, j, 0), fragment_column(thread), left_row(j, thread));
-          const float2 factor = make_float2(at[0], at[kTile]);
+          const float2 factor = factors_of_out(stage, k, j);
           const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
           const float2 rounded = C::kLowParts && step.size == kTile ? scaled : as_rounded(scaled);
           const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
@@ -253,11 +246,15 @@ struct Results : State<C> {
         }
       });
     } else if constexpr (C::kOuterGates) {
-      for_each_factor(stage, [&](float2 factor, int k, int j) {
-        const int i = out.element(k, j);
-        out[i] *= p.scale * factor.x;
-        out[i + 1] *= p.scale * factor.y;
-      });
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int i = out.element(k, j);
+          const float2 factor = factors_of_out(stage, k, j);
+          out[i] *= p.scale * factor.x;
+          out[i + 1] *= p.scale * factor.y;
+        }
     }
     if constexpr (!C::kOuterGates) out.scale_rows(p.scale, p.scale);
     if (stores_out()) {

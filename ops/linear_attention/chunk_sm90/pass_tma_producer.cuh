@@ -17,9 +17,9 @@ struct TmaProducer : ProducerBase<C> {
   using typename Base::LoadedGates;
 
   const MappedPass& p;
-  Step next_step{};           ///< the next step to be copied; of the thread that copies
-  int next_copy = 0;          ///< the number of next_step
-  unsigned copied_twice = 0;  ///< by stage, as bits: whether an odd number of copies has arrived there
+  Step next_step{};         ///< the next step to be copied; of the thread that copies
+  int next_copy = 0;        ///< the number of next_step
+  unsigned odd_copies = 0;  ///< by stage, as bits: whether an odd number of copies has arrived there
 
   __device__ bool copies() const { return thread == kGroup; }
   __device__ const void* inner_gates() const { return Base::inner_factors.gates(); }
@@ -70,8 +70,8 @@ struct TmaProducer : ProducerBase<C> {
   /// Waits for the copies of step i. Their boxes go on after its tokens.
   __device__ void wait_copies(int i, const Step& step) {
     const int s = i % S::kStages;
-    barrier_wait(&shared.copied[s], copied_twice >> s & 1);
-    copied_twice ^= 1u << s;
+    barrier_wait(&shared.copied[s], odd_copies >> s & 1);
+    odd_copies ^= 1u << s;
     const Stage<C> stage = shared.stage(i);
     if (step.count < kTile) {
       for (int tile = 0; tile < C::kTiles; ++tile) {

@@ -36,7 +36,7 @@ struct RecurrenceArguments {
 };
 
 inline RecurrenceArguments recurrence_arguments(const Recurrence& r) {
-  const Tensor& gates = r.gk.defined() ? r.gk : r.gv.defined() ? r.gv : r.g;
+  const Tensor& gates = r.gk.defined() ? r.gk : r.g;
   return {.g = pointer(r.g),
           .gk = pointer(r.gk),
           .float_gates = gates.defined() && gates.dtype() == DType::float32,
