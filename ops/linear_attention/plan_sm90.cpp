@@ -9,15 +9,17 @@ namespace {
 
 constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums over
 
-/// Whether the kernels whose rows TMA copies can compute the problem: they have two tiles of keys and of values.
+/// Whether TMA can copy the rows of a problem for passes, which have two tiles of keys.
 bool supports_tma(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
-  const bool sizes = std::min(p.K, p.V) > kChunkTokens && std::max(p.K, p.V) <= 2 * kChunkTokens;
-  return sizes && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
+  return tiles(p.K) == 2 && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
 }
 
 /// Whether the constant-decay kernels can compute the problem.
-bool supports_constant_decay(const AttentionProblem& p) { return supports_tma(p) && !p.g && !p.gk && !p.gv; }
+bool supports_constant_decay(const AttentionProblem& p) { return supports_tma(p) && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv; }
+
+/// Whether two crews of producers can compute the outputs.
+bool supports_two_crews(const AttentionProblem& p) { return supports_tma(p) && p.gk && !p.gv && !p.float_gates; }
 
 /// Chunks of all sequences, at most.
 std::int64_t chunk_slots(const AttentionProblem& p) {
@@ -181,6 +183,7 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 /// average.
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
+  constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5;
   constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
   const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
@@ -194,7 +197,8 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                         : p.gk            ? kWideWithGk
                                           : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
-  const double outputs = waves(blocks * n, at_once) * (segment * chunk + kWave);
+  const double outputs =
+      waves(blocks * n, at_once) * (plan.two_crews ? segment * kTwoCrews + kTwoCrewsWave : segment * chunk + kWave);
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
@@ -208,14 +212,18 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
   Sm90PassPlan best;
   double least = std::numeric_limits<double>::infinity();
-  for (const bool wide : {false, true}) {
+  enum class Kind { narrow, wide, two_crews };
+  for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews}) {
+    const bool wide = kind == Kind::wide;
     if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
+    if (kind == Kind::two_crews && !supports_two_crews(p)) continue;
     const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
     const std::int64_t most = std::max<std::int64_t>(
         std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
     for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
       Sm90PassPlan plan;
       plan.wide_blocks = wide;
+      plan.two_crews = kind == Kind::two_crews;
       set_segments(plan, p, config, std::max(n, least_segments));
       set_state_scan(plan, p);
       if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
@@ -256,7 +264,8 @@ bool supports_gradients(const AttentionProblem& p) {
 /// with smaller heads or with few tokens that kernel is faster.
 bool takes_value_gates(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 4 * kChunkTokens;
-  const bool supported = supports_tma(p) && supports_outputs(p) && !p.float_gates && !p.states_only && !p.exchanges;
+  const bool supported =
+      supports_tma(p) && tiles(p.V) == 2 && supports_outputs(p) && !p.float_gates && !p.states_only && !p.exchanges;
   return supported && p.length >= kShortest && (p.gk ? 6 : 5) * all_heads(p) >= p.gpu.multiprocessors;
 }
 

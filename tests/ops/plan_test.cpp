@@ -238,7 +238,7 @@ TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
 TEST(Plan, IsPrinted) {
   const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
   const std::string text = made.to_string();
-  EXPECT_NE(text.find("forward:  sm90_pass: block_channels 64, segments "), std::string::npos) << text;
+  EXPECT_NE(text.find("forward:  sm90_pass: block_channels 64, crews 2, segments "), std::string::npos) << text;
   EXPECT_NE(text.find("\nbackward: sm90_intra_chunk: segments "), std::string::npos) << text;
   const Json json = Json::parse(made.to_json());
   EXPECT_EQ(json["problem"]["gpu"]["multiprocessors"], 132);

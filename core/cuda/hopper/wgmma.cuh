@@ -40,6 +40,10 @@ __device__ void pin(std::uint32_t (&x)[N]) {
 }
 /// Keeps the compiler from holding what it computes from x in registers beyond this point.
 __device__ inline void forget(int& x) { asm volatile("" : "+r"(x)); }
+template <class T>
+__device__ void forget(T*& x) {
+  asm volatile("" : "+l"(x));
+}
 
 // Inline assembly needs every register by name: d, of 8, 16, 32, 64 or 128 a thread.
 #define GLADE_OUTPUTS_8(d, i) \

@@ -146,8 +146,8 @@ class Launcher {
     p.x = rows(r_, x);
     p.gates_are_inner = outer == Outer::values;
     p.gv = pointer(r_.gv);
-    p.both_gates = r_.gv.defined();
     p.wide_blocks = plan.wide_blocks;
+    p.mapped = r_.gv.defined() || plan.two_crews;
     set_out(p, r_, out);
     return p;
   }
@@ -156,7 +156,7 @@ class Launcher {
     Pass pass = p;
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     pass.tokens = r_.tokens;
-    if (p.both_gates) (is_bfloat16(r_) ? run_pass_of_both_gates<__nv_bfloat16> : run_pass_of_both_gates<__half>)(pass, stream_);
+    if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
     else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }
   void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
@@ -422,7 +422,7 @@ State run_in_turn(Launcher& launcher, const ChunkSegments& segments, Pass pass, 
 void set_gate_gradients(Launcher& launcher, const Recurrence& r, Pass& forward, Pass& reverse, const Tensor& of_channels,
                         const Tensor& of_heads) {
   const std::int64_t outer_tiles = tiles(forward.outer),
-                     channels = forward.both_gates ? kBothGatesChannels : pass_channels(forward.inner);
+                     channels = forward.mapped ? kMappedChannels : pass_channels(forward.inner);
   const Tensor states = launcher.keep(empty({chunk_slots(r), r.heads, outer_tiles, kChunkTokens * channels}, r.q.options()));
   const Shape per_token{outer_tiles, r.tokens, r.heads},
       per_channel{chunk_slots(r), r.heads, outer_tiles, kChunkTokens * kChunkTokens};

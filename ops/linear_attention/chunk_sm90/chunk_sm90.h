@@ -52,11 +52,11 @@ struct Pass : ScanArguments {
   Rows x;
   bool gates_are_inner;  ///< gk's channels are y's; otherwise they are w's, and without gv u, u_out and saved_states are needed
   const void* gv;        ///< gates of the other channels, as gk; null: none
-  bool both_gates;   ///< by the kernels for gates of y and of w, either of which may be null, in 16 bits; without reverse, and
-                     ///< with up to 128 channels of y
-  bool wide_blocks;  ///< blocks of 128 channels of w; not with u, nor with gates of both
-  void* out;         ///< [tokens, heads, outer]; null: states only, or what u needs
-  bool float_out;    ///< out has float32 elements
+  bool mapped;  ///< by the kernels whose rows TMA copies: with gates in 16 bits, without reverse, and with up to 128 channels
+                ///< of y; gv, or gk of y with out
+  bool wide_blocks;       ///< blocks of 128 channels of w; not with u, nor with gates of both
+  void* out;              ///< [tokens, heads, outer]; null: states only, or what u needs
+  bool float_out;         ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
   int multiprocessors;    ///< of the GPU
   std::int64_t tokens;    ///< of all sequences
@@ -75,11 +75,11 @@ constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 
 /// For elements of type E: __nv_bfloat16 or __half.
 template <class E>
 void run_pass(const Pass& p, cudaStream_t stream);
-/// Where both_gates is set.
+/// Where mapped is set.
 template <class E>
-void run_pass_of_both_gates(const Pass& p, cudaStream_t stream);
+void run_mapped_pass(const Pass& p, cudaStream_t stream);
 /// Channels of y that those are compiled for.
-inline constexpr std::int64_t kBothGatesChannels = 128;
+inline constexpr std::int64_t kMappedChannels = 128;
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

@@ -16,6 +16,10 @@ struct BoundaryStateStore {
   const Item& item;
   const int first_value, thread;
 
+  /// Has the bulk-copy hardware do that; one thread calls it.
+  __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
+    store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
+  }
   /// Stores a tile of keys of the state before a chunk.
   __device__ void store(int chunk, int key_tile, const Tile& from) const {
     uint4* to = reinterpret_cast<uint4*>(at(chunk, key_tile)->data) + thread;

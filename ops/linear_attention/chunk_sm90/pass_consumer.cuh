@@ -57,7 +57,7 @@ struct Consumer : Results<C> {
         add_low_part_of_state(out, x);
         if constexpr (C::kInnerLowParts && !C::kSeparateScores) {
           add_rounded_state(out, operand(stage.x_low(0)));
-          add_to_state(stage.tiles.w[index], operand(stage.y_low(0)));
+          add_to_state(stage.tiles.w[index], operand(stage.y_low(0)), step.size);
         }
       }
   }
@@ -122,9 +122,9 @@ struct Consumer : Results<C> {
       sync_group<kScoring>(kScoresBarrier);
     };
     auto start_scores = [&] { scores.start(stage, index * kGroup + thread, low_part_of_y); };
-    if constexpr (C::kConsumersScore && kLarge) start_scores();
+    if constexpr (!C::kProducersScore && kLarge) start_scores();
     if constexpr (kGates != Gates::none) scale_at_start(p, vectors);
-    if constexpr (C::kConsumersScore && kLarge) finish_scores();
+    if constexpr (!C::kProducersScore && kLarge) finish_scores();
     float2 q_dq = {};
     if constexpr (kGateGradients) {
       if (p.backward && step.ends_chunk) start_carry(saved_state(step.chunk));
@@ -139,11 +139,12 @@ struct Consumer : Results<C> {
     Left w;
     Accumulator<kTile> out;
     const auto start = [&] {
-      if constexpr (C::kConsumersScore && !kLarge) start_scores();
+      if constexpr (!C::kProducersScore && !kLarge) start_scores();
     };
     if constexpr (C::kBothGates) multiply_whole_state(stage, out, start);
     else multiply_state(stage, out, start);
-    if constexpr (C::kConsumersScore && !kLarge) finish_scores();
+    release_late();
+    if constexpr (!C::kProducersScore && !kLarge) finish_scores();
     load(w, stage.tiles.w[index]);
     if constexpr (kGates == Gates::none) finish_step(stage, out, w, y, q_dq);
     else if constexpr (kGates == Gates::inner) finish_inner_step(stage, out, w, y, low_part_of_y);
@@ -246,18 +247,19 @@ struct Consumer : Results<C> {
     wait_for_state();
   }
 
-  /// Calls compute(stage) for every step of the segment, from step i on; returns the number of the step after them. At the end R
-  /// is the state after the segment.
+  /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment.
   template <class F>
-  __device__ int scan(int i, F&& compute) {
-    for (;; ++i) {
+  __device__ void scan(Progress<C>& progress, F&& compute) {
+    for (;;) {
       forget(thread);
-      const int s = i % S::kStages;
-      barrier_wait(&shared.full[s], i / S::kStages & 1);
-      const Stage<C> stage = shared.stage(i);
+      const int i = progress.step, s = S::slot(i, progress.crew);
+      if (C::kStoresByTma && unreleased >= 0 && !shared.is_full(i, progress.crew)) release_late();
+      shared.wait_until_full(i, progress.crew);
+      const Stage<C> stage = shared.stage(i, progress.crew);
+      progress.advance(stage.vectors.step.ends_chunk);
       if (stage.vectors.step.count == 0) {
-        barrier_arrive(&shared.empty[s]);
-        return i + 1;
+        release_late();
+        return barrier_arrive(&shared.empty[s]);
       }
       if constexpr (C::kConsumersApplyGates) {
         auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
@@ -270,14 +272,36 @@ struct Consumer : Results<C> {
       if constexpr (kGates != Gates::none) Base::scale_at_end(p, stage.vectors);
       if constexpr (C::kStoresBoundaryStates)
         if (const Step& step = stage.vectors.step; p.boundary_states && step.ends_chunk && step.chunk + 1 < segment.end_chunk)
-          store_boundary_state(step.chunk + 1, stage.tiles.w[index]);
-      barrier_arrive(&shared.empty[s]);
+          store_boundary_state(step.chunk + 1, stage.tiles);
+      release(s);
     }
   }
+  /// The stage that this thread has not released, as its stores may still read it.
+  int unreleased = -1;
+  __device__ void release(int s) {
+    if (C::kStoresByTma && thread == 0) unreleased = s;
+    else barrier_arrive(&shared.empty[s]);
+  }
+  __device__ void release_late() {
+    if (!C::kStoresByTma || unreleased < 0) return;
+    wait_stores();
+    barrier_arrive(&shared.empty[unreleased]);
+    unreleased = -1;
+  }
   __device__ BoundaryStateStore<C> boundary_state_store() const { return {p, item, first_outer, thread}; }
-  /// Stores the state before a chunk for the backward pass, by way of `room`.
-  __device__ void store_boundary_state(int chunk, SwizzledTile<E>& room) {
+  /// Stores the state before a chunk for the backward pass, by way of tiles that are no longer needed.
+  __device__ void store_boundary_state(int chunk, Tiles<C>& tiles) {
     if (first_outer >= p.outer) return;
+    if constexpr (C::kStoresByTma) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) to_tile(tiles.x[tile], state[tile]);
+      fence_for_wgmma();
+      sync();
+      if (thread != 0) return;
+      for (int tile = 0; tile * kTile < p.inner; ++tile) boundary_state_store().store_async(chunk, tile, tiles.x[tile]);
+      return commit_stores();
+    }
+    SwizzledTile<E>& room = tiles.w[index];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile * kTile >= p.inner) continue;
@@ -287,27 +311,26 @@ struct Consumer : Results<C> {
       boundary_state_store().store(chunk, tile, room);
     }
   }
-  /// Computes the steps of the item, of which the first has the number i. Returns the number of the step after them.
-  __device__ int run(int i) {
+  /// Computes the steps of the item.
+  __device__ void run(Progress<C>& progress) {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
     const float* first = segment.state_before(p, item.n);
-    if (first) first += head * size;
+    if (first) forget(first += head * size);
     if constexpr (C::kStoresBoundaryStates)
       if (p.boundary_states && first_outer < p.outer) boundary_state_store().store_first(first);
 #pragma unroll
     for (auto& tile : state) tile.fill(0);
     if (first) {
       const float by = p.backward ? 1 / p.scale : 1.f;
-      for_each_element(p, first_outer, [&](float& x, std::int64_t at) { x = first[at] * by; });
+      for_each_element(p, first_outer, [&](float& x, int at) { x = first[at] * by; });
     }
-    if (kGateGradients || p.out) i = scan(i, [&](const Stage<C>& stage) { compute_step(stage); });
-    else i = scan(i, [&](const Stage<C>& stage) { update_state(stage); });
+    if (kGateGradients || p.out) scan(progress, [&](const Stage<C>& stage) { compute_step(stage); });
+    else scan(progress, [&](const Stage<C>& stage) { update_state(stage); });
     if (float* last = segment.state_after(p, item.n)) {
-      last += head * size;
+      forget(last += head * size);
       const float by = p.backward ? p.scale : 1.f;
-      for_each_element(p, first_outer, [&](float& x, std::int64_t at) { last[at] = x * by; });
+      for_each_element(p, first_outer, [&](float& x, int at) { last[at] = x * by; });
     }
-    return i;
   }
 
  private:

@@ -1,10 +1,8 @@
 #pragma once
-// Applies the gates of a pass with gates of both y and w (chunk_sm90/pass_kernel.cuh) to its tiles, in place. Their exponents
-// c - r, whose sums over the tokens take a good part of the other passes' time, are products on the tensor cores: r is half of
-// the step's decay, so that
+// Applies the gates of a mapped pass (chunk_sm90/pass_kernel.cuh) to its tiles, in place. Their exponents c - r, whose sums over
+// the tokens take a good part of the other passes' time, are products on the tensor cores: r is half of the step's decay, so that
 //     c_t - r = sum over j of s_tj g_j,     s_tj = 1/2 where j <= t, else -1/2.
-// In the reverse scan c is the decay after the token, which changes the sign. Each of the two groups of producers has a tile of
-// y; the first has that of w too, and the second copies.
+// In the reverse scan c is the decay after the token, which changes the sign.
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 
 namespace glade::cuda::chunk_sm90 {
@@ -12,23 +10,21 @@ namespace glade::cuda::chunk_sm90 {
 template <class C>
 struct GateProducts {
   using E = typename C::Element;
-  using Scaled = ScaledPair<E, true>;
+  using Scaled = ScaledPair<E, C::kInnerLowParts>;
   static constexpr std::uint32_t kHalf = kIsBfloat16<E> ? 0x3f00 : 0x3800, kHalves = kHalf << 16 | kHalf,
                                  kMinusHalves = kHalves | 0x80008000, kHalfAndMinusHalf = kHalves | 0x80000000;  ///< two elements
 
   const Pass& p;
-  const int group, thread;                               ///< thread: in its group
+  const int group, thread;                               ///< of the crew; thread: in its group
   static constexpr int kBarrier = 7;                     ///< of the first group
   static constexpr int kOuterTile = C::kInnerGateTiles;  ///< of Tiles::gates: the one of w
 
   __device__ GateProducts(const Pass& pass, int producer)
-      : p(pass), group(__shfl_sync(~0u, producer / kGroup, 0)), thread(producer % kGroup) {
-    static_assert(C::kProducers == 2 * kGroup && C::kTiles == 2);
-  }
-  __device__ bool has_outer() const { return group == 0; }
+      : p(pass), group(__shfl_sync(~0u, producer / kGroup, 0)), thread(producer % kGroup) {}
+  __device__ bool has_outer() const { return C::kOuterGates && group == 0; }
 
   /// Computes the exponents of a step, base 2, of tokens (rows) and the channels of a tile of gates.
-  __device__ void find(Accumulator<kTile>& exponents, const Stage<C>& stage, int tile) const {
+  __device__ void find(Accumulator<kTile>& exponents, const Stage<C>& stage, int tile, const float* head_exponents) const {
     const std::uint32_t gates = operand(stage.tiles.gates[tile]);
     LeftOperand signs[4];
 #pragma unroll
@@ -44,8 +40,8 @@ struct GateProducts {
     wgmma_commit();
     float head[2] = {};
     const float sign = p.backward ? -1.f : 1.f;
-    if (p.gates_are_inner != (tile == kOuterTile))  // those of keys
-      for (int i = 0; i < 2; ++i) head[i] = sign * stage.vectors.head_exponents[fragment_row(thread) + 8 * i];
+    if ((p.g || p.g_gamma) && p.gates_are_inner != (tile == kOuterTile))  // those of keys
+      for (int i = 0; i < 2; ++i) head[i] = sign * head_exponents[fragment_row(thread) + 8 * i];
     wgmma_wait<0>();
     pin(exponents);
 #pragma unroll
@@ -53,33 +49,40 @@ struct GateProducts {
   }
   /// Whether all factors are safe; false for NaN.
   __device__ static bool are_safe(const Accumulator<kTile>& exponents) {
-    bool safe = true;
+    constexpr int kChains = 4;
+    float most[kChains] = {};
 #pragma unroll
-    for (int i = 0; i < exponents.kSize; ++i) safe = safe && fabsf(exponents[i]) <= C::kMostExponent;
-    return safe;
+    for (int i = 0; i < exponents.kSize; ++i) most[i % kChains] = max_or_nan(most[i % kChains], fabsf(exponents[i]));
+    return max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3])) <= C::kMostExponent;
   }
 
-  /// Applies the factors to x and y. `one`: the step is one token, whose factors are 1.
-  __device__ void apply_inner(const Stage<C>& stage, int tile, Accumulator<kTile>& exponents, bool one) const {
+  /// Applies the factors to x and y. `one`: the step is one token, whose factors are 1. Crews that take turns keep the low part
+  /// of x in registers.
+  template <bool kLowPartOfY>
+  __device__ void apply_inner(const Stage<C>& stage, int tile, Accumulator<kTile>& exponents, bool one,
+                              LeftOperand (&x_low)[4]) const {
+    constexpr bool kTakesTurns = C::kCrews == 2;
     Tiles<C>& tiles = stage.tiles;
     store_decays(exponents, stage.vectors, tile, one);
+    const bool sub_chunk = kTakesTurns && kLowPartOfY && stage.is_sub_chunk();
+    if (sub_chunk && thread >= kGroup / 2) return;  // their rows have the low parts
     if (one) exponents.fill(0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      LeftOperand x, y, x_low, y_low;
+      LeftOperand x, y, y_low;
       load_straight(x, tiles.x[tile], k, thread);
       load_straight(y, tiles.y[tile], k, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float* e = &exponents[exponents.element(k, j)];
         const Scaled scaled_x(x[j], exp2_approx(e[0]), exp2_approx(e[1])), scaled_y(y[j], exp2_approx(-e[0]), exp2_approx(-e[1]));
-        x[j] = scaled_x.rounded, x_low[j] = scaled_x.low_part;
+        x[j] = scaled_x.rounded, x_low[k][j] = scaled_x.low_part;
         y[j] = scaled_y.rounded, y_low[j] = scaled_y.low_part;
       }
       store_straight(tiles.x[tile], 2 * k, x, thread);
-      store_straight(stage.x_low(tile), 2 * k, x_low, thread);
+      if ((C::kInnerLowParts && !kTakesTurns) || sub_chunk) store_straight(stage.x_low(tile), 2 * k, x_low[k], thread);
       store_straight(tiles.y[tile], 2 * k, y, thread);
-      store_straight(stage.y_low(tile), 2 * k, y_low, thread);
+      if constexpr (kLowPartOfY) store_straight(stage.y_low(tile), 2 * k, y_low, thread);
     }
   }
   /// The same for w and the factors of out.
@@ -105,20 +108,31 @@ struct GateProducts {
   }
 
  private:
-  /// Stores what the step's decays are by channel: the last token's exponent is half of them.
+  __device__ static float max_or_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+  /// Stores what the step's decays are by channel: the last token's exponent is half of them. Its warp shares them out.
   __device__ void store_decays(const Accumulator<kTile>& exponents, Vectors<C>& vectors, int tile, bool one) const {
-    if (fragment_row(thread) + 8 != kTile - 1) return;
+    if (thread / 32 != kGroup / 32 - 1) return;
     const float sign = p.backward ? -1.f : 1.f;
     float* half_decay = vectors.half_decay + tile * kTile;
+    if (fragment_row(thread) + 8 == kTile - 1)
 #pragma unroll
-    for (int i = 0; i < exponents.kSize; ++i) {
-      if (exponents.half(i) == 0) continue;
-      const int channel = exponents.column(i, thread);
-      const float half = sign * exponents[i];
+      for (int m = 0; m < kTile / 8; ++m)
+        *reinterpret_cast<float2*>(&half_decay[exponents.column(4 * m + 2, thread)]) =
+            make_float2(sign * exponents[4 * m + 2], sign * exponents[4 * m + 3]);
+    __syncwarp();
+    const int lane = thread % 32;
+    for (int channel = lane; channel < kTile; channel += 32) {
+      const float half = half_decay[channel];
       half_decay[channel] = exp2_approx(one ? 2 * half : half);
-      if (tile != kOuterTile) continue;
-      vectors.decay[channel] = exp2_approx(2 * half);
-      vectors.dead[channel] = one && 2 * half < kDeadGate ? 1 : 0;
+      if constexpr (C::kOuterGates)
+        if (tile == kOuterTile) {
+          vectors.decay[channel] = exp2_approx(2 * half);
+          vectors.dead[channel] = one && 2 * half < kDeadGate ? 1 : 0;
+        }
     }
   }
 };

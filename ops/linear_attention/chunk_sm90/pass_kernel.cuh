@@ -21,7 +21,8 @@
 // that of the whole chunk. One warp group, the consumer, computes these products. The other warp groups, the producers, copy
 // tiles into shared memory, apply the gates and compute the scores x y^T, one or more chunks ahead. Wide blocks have two
 // consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
-// gates of y the producers have enough to do, so the consumers compute the scores.
+// gates of y the producers have enough to do, so the consumers compute the scores, unless two crews of producers take turns
+// (pass_tma_producer.cuh).
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
@@ -37,8 +38,8 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// Calls run(number of its first step) for the items of this block, in turn, each once it lies in `item`; run returns the number
-/// of the step after its last. `is_first`: of the threads that meet at sync(). The item is in shared memory as registers are few.
+/// Calls run() for the items of this block, in turn, each once it lies in `item`. `is_first`: of the threads that meet at sync().
+/// The item is in shared memory as registers are few.
 template <class C, class Sync, class F>
 __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& sync, F&& run) {
   const auto start = [&](unsigned i) {
@@ -47,21 +48,20 @@ __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& s
   };
   if constexpr (C::kTakesTurns) {
     const unsigned items = item_count<C>(p);
-    int step = 0;
     for (unsigned i = blockIdx.x; i < items; i += gridDim.x) {
       start(i);
-      step = run(step);
+      run();
       sync();
     }
   } else {
     start(blockIdx.x);
-    run(0);
+    run();
   }
 }
 
 /// What a kernel is told.
 template <class C>
-using Arguments = std::conditional_t<C::kBothGates, MappedPass, Pass>;
+using Arguments = std::conditional_t<C::kMapped, MappedPass, Pass>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Arguments<C> p) {
@@ -73,29 +73,32 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      barrier_init(&shared.full[i], C::kProducers);
+      barrier_init(&shared.full[i], C::kCrewThreads);
       barrier_init(&shared.empty[i], C::kConsumers * kGroup);
-      if constexpr (C::kBothGates) barrier_init(&shared.copied[i], 1);
+      if constexpr (C::kMapped) barrier_init(&shared.copied[i], 1);
     }
     fence_barrier_init();
   }
   __syncthreads();
+  Progress<C> progress;
   if (thread < C::kConsumers * kGroup) {
     acquire_registers<C::kConsumerRegisters>();
     const int index = thread / kGroup;
     Item& item = shared.items[index];
     for_each_item<C>(
         p, item, thread % kGroup == 0, [&] { sync_group<kGroup>(1 + index); },
-        [&](int step) { return Consumer<C>{{{thread % kGroup}, p, shared, item, index}}.run(step); });
+        [&] { Consumer<C>{{{thread % kGroup}, p, shared, item, index}}.run(progress); });
   } else {
     release_registers<C::kProducerRegisters>();
     Item& item = shared.items[C::kConsumers];
-    const int own = thread - C::kConsumers * kGroup;
+    const int own = thread - C::kConsumers * kGroup, crew = C::kCrews == 1 ? 0 : __shfl_sync(~0u, own / C::kCrewThreads, 0);
+    unsigned odd_copies = 0;
+    constexpr int kBarrier = 3;
     for_each_item<C>(
-        p, item, own == 0, [&] { sync_group<C::kProducers>(Producer<C>::kBarrier); },
-        [&](int step) {
-          if constexpr (C::kBothGates) return TmaProducer<C>{{p, shared, item, own}, p}.run(step);
-          else return Producer<C>{{p, shared, item, own}}.run(step);
+        p, item, own == 0, [&] { sync_group<C::kProducers>(kBarrier); },
+        [&] {
+          if constexpr (C::kMapped) TmaProducer<C>{{p, shared, item, crew, own % C::kCrewThreads}, p, odd_copies}.run(progress);
+          else progress.step = Producer<C>{{p, shared, item, crew, own}}.run(progress.step);
         });
   }
 #else
@@ -132,10 +135,11 @@ void launch_plain(const Pass& p, cudaStream_t stream) {
 }
 
 template <class E>
-void run_pass_of_both_gates(const Pass& p, cudaStream_t stream) {
+void run_mapped_pass(const Pass& p, cudaStream_t stream) {
   const MappedPass mapped(p);
-  if (p.u.data) launch_pass<Variant<E, Gates::both, kBothGatesChannels, true, 1>>(mapped, stream);
-  else launch_pass<Variant<E, Gates::both, kBothGatesChannels, false, 1>>(mapped, stream);
+  if (!p.gv) launch_pass<Variant<E, Gates::inner, kMappedChannels, false, 1, true>>(mapped, stream);
+  else if (p.u.data) launch_pass<Variant<E, Gates::both, kMappedChannels, true, 1>>(mapped, stream);
+  else launch_pass<Variant<E, Gates::both, kMappedChannels, false, 1>>(mapped, stream);
 }
 
 template <class E>

@@ -102,11 +102,15 @@ struct Step {
   __device__ static Step first(const Segment& s, int chunk, bool backward, LargeDecay large_decay) {
     return from(s, chunk, backward ? kTile : 0, backward, large_decay);
   }
-  __device__ Step next(const Segment& s, bool backward, LargeDecay large_decay) const {
+  /// Returns the step after this one. After a chunk, that is the chunk `chunks` further on.
+  __device__ Step next(const Segment& s, bool backward, LargeDecay large_decay, int chunks) const {
+    const int ahead = backward ? chunk - chunks : chunk + chunks;
+    if (size == kTile) return whole(s, ahead);
     const int edge = backward ? offset : offset + size;
     if (backward ? edge > 0 : edge < s.chunk_tokens(chunk)) return from(s, chunk, edge, backward, large_decay);
-    return first(s, backward ? chunk - 1 : chunk + 1, backward, 0);
+    return whole(s, ahead);
   }
+  __device__ static Step whole(const Segment& s, int chunk) { return {chunk, 0, kTile, max(s.chunk_tokens(chunk), 0), true}; }
 
  private:
   /// Returns the largest step that begins at `edge`, a boundary between sub-chunks, or that ends there in the reverse scan.
@@ -128,10 +132,12 @@ struct Step {
 /// The template parameters of a pass, and what follows from them. A block has three warp groups: one consumer and two producers,
 /// or two consumers and one producer, so that the gates of y are applied once for twice as many channels of w. Heads of up to 64
 /// channels of y leave room for two blocks on a multiprocessor, each with one consumer and one producer.
-template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_>
+/// In mapped variants TMA copies the rows, and the exponents of the gates are products (pass_tma_producer.cuh).
+template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_, bool kMapped_ = kGates_ == Gates::both>
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
+  static constexpr bool kMapped = kMapped_;
   static constexpr bool kBothGates = kGates == Gates::both, kInnerGates = kGates == Gates::inner || kBothGates,
                         kOuterGates = kGates == Gates::outer || kBothGates;
   static constexpr bool kGateGradients = kGateGradients_;
@@ -144,19 +150,24 @@ struct Variant {
   static constexpr bool kTakesTurns = !kSmall && !kGateGradients && !kBothGates && kTiles <= 2;
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
+  /// Producers that prepare a step together are a crew. Two crews take turns at the chunks, each with stages of its own.
+  static constexpr int kCrews = kMapped && !kOuterGates ? 2 : 1, kCrewThreads = kProducers / kCrews;
+  static constexpr bool kStoresByTma = kCrews == 2;  ///< the results of whole chunks, and the states before chunks
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
   /// moves them to the consumers.
   static constexpr int kWideRegisters = kTiles > 2              ? 216
                                         : kGates == Gates::none ? 200
                                                                 : 184,
                        kConsumerRegisters = kSmall            ? 144
+                                            : kCrews == 2     ? 184
                                             : kConsumers == 1 ? 240
                                                               : kWideRegisters,
                        kProducerRegisters = kSmall            ? 112
-                                            : kConsumers == 1 ? 128
+                                            : kConsumers == 1 ? (504 - kConsumerRegisters) / 16 * 8
                                                               : 504 - 2 * kConsumerRegisters;
   static constexpr int kInnerGateTiles = kInnerGates ? kTiles : 0, kOuterGateTiles = kOuterGates ? kConsumers : 0;
-  static constexpr bool kConsumersScore = kInnerGates;  ///< the gates keep the producers busy
+  /// Whether the producers compute the scores; else the gates keep them busy.
+  static constexpr bool kProducersScore = !kInnerGates || kCrews == 2;
   /// Whether the pass can store the states before the chunks: so can those that may be for o.
   static constexpr bool kStoresBoundaryStates = !kOuterGates && !kGateGradients;
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
@@ -170,13 +181,13 @@ struct Variant {
   /// Whether the scores have memory of their own, instead of reusing that of the low parts of y (of x, with gates of both).
   static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
   static constexpr bool kGatesHoldLowPartOfX = kInnerLowParts && !kLowParts;
-  static constexpr int kLowTiles = !kLowParts               ? 0
-                                   : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
-                                   : kGates == Gates::outer ? 2
-                                                            : 1;
+  static constexpr int kLowTiles = !kLowParts || kCrews == 2 ? 0
+                                   : kInnerLowParts          ? (kSeparateScores ? 3 : kTiles)
+                                   : kGates == Gates::outer  ? 2
+                                                             : 1;
   /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers
   /// would not keep up.
-  static constexpr bool kConsumersApplyGates = kConsumersScore && kConsumers == 2 && kTiles == 4;
+  static constexpr bool kConsumersApplyGates = !kProducersScore && kConsumers == 2 && kTiles == 4;
   /// The largest safe exponent of a factor. With gates of both, the state has factors of both.
   static constexpr float kMostExponent = linear_attention::base_2::kSafeRange<E> / (kBothGates ? 2 : 1);
 };
@@ -207,10 +218,11 @@ __device__ bool has_low_part_of_y(const Pass& p, const Step& step) {
 template <class C>
 struct Tiles {
   using Tile = SwizzledTile<typename C::Element>;
+  /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w. The first tiles, as what is in their second
+  /// halves is read with the 32 rows after it.
+  Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
   Tile x[C::kTiles], y[C::kTiles];
   Tile w[C::kConsumers];  ///< later out
-  /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w.
-  Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
 };
 /// The vectors of a stage.
 template <class C>
@@ -223,8 +235,7 @@ struct Vectors {
   alignas(16) float before[kInner || kOuter ? 0 : kTile];  ///< Gates::none: the factor of out, by token
   alignas(16) float after[kInner || kOuter ? 0 : kTile];   ///< Gates::none: that of w
   /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
-  alignas(16) float b[C::kSeparateScores ? 0 : kTile];
-  alignas(16) float head_exponents[kInner && kOuter ? kTile : 0];  ///< gates of both: what per-head gates add to c - r, by token
+  alignas(16) float b[C::kSeparateScores || C::kCrews == 2 ? 0 : kTile];
   float decay[kInner && !kOuter ? 0 : kTile];  ///< of the step, by channel of w; Gates::none: only the first entry is used
   /// Tokens with a decay of 0, as bits. Gates of w: by channel; Gates::none: the even tokens, then the odd ones.
   unsigned long long dead[kInner && !kOuter ? 0 : kTile];
@@ -239,11 +250,13 @@ struct Vectors {
 template <class C>
 struct Exchange {
   using Inner = GateShare<C, false>;
-  static constexpr bool kHasSums = Inner::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores;
+  static constexpr bool kHasSums = Inner::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores && !C::kMapped;
   alignas(
       16) float sums[kHasSums ? Inner::kTokenGroups * Inner::kTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
   float carry[C::kGateGradients ? 4 : 0];                                          ///< of the consumer, by warp
-  Step::LargeDecay large_decay;  ///< of the producers: sub-chunks with large decay in the current chunk
+  // Of the producers, by crew.
+  Step::LargeDecay large_decay[C::kCrews];                              ///< sub-chunks with large decay in the current chunk
+  alignas(16) float head_exponents[C::kMapped ? C::kCrews : 0][kTile];  ///< what per-head gates add to c - r, by token
 };
 
 /// All buffers of one step.
@@ -256,7 +269,11 @@ struct Stage {
   Exchange<C>& exchange;
 
   /// Per-head gates by token. Where the scores have memory of their own, they use that, as scores are written later.
-  __device__ float* b() const { return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b; }
+  /// Crews that take turns look at them where a chunk has large decay, before its tiles are copied once more.
+  __device__ float* b() const {
+    if constexpr (C::kCrews == 2) return reinterpret_cast<float*>(tiles.x[0].data);
+    else return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b;
+  }
   /// The sums of the gates of each token group, [token group][channel]. With gates of w they use the memory of the factors, which
   /// are written later, and otherwise that of the scores, as b() does, or their own.
   __device__ float* group_sums(int token_group) const {
@@ -267,32 +284,57 @@ struct Stage {
   /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
   __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
 
+  /// Crews that take turns: sub-chunks have at most 32 tokens, so that other rows can have the other half of a tile.
+  __device__ bool is_sub_chunk() const { return vectors.step.size < kTile; }
+  __device__ static Tile& second_half(Tile& tile) { return *reinterpret_cast<Tile*>(tile.at(kTile / 2, 0)); }
+
   // The low parts of gated tiles. Those of y (or w), and else those of x, reuse the memory of the gates.
-  __device__ Tile& x_low(int tile) const { return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile]; }
+  __device__ Tile& x_low(int tile) const {
+    if constexpr (C::kCrews == 2) return second_half(tiles.x[tile]);  // of sub-chunks only
+    else return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile];
+  }
   __device__ Tile& y_low(int tile) const { return tiles.gates[tile]; }
   __device__ Tile& w_low() const { return tiles.gates[C::kInnerGateTiles]; }
   // The scores reuse memory that is no longer needed.
   static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kOuterGates;
   __device__ Tile& scores() const {
-    return C::kSeparateScores ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
+    if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[0]) : tiles.gates[0];
+    else return C::kSeparateScores ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
   }
   __device__ Tile& scores_low() const {
-    if constexpr (C::kGates == Gates::inner && C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
+    if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[1]) : tiles.gates[1];
+    else if constexpr (C::kGates == Gates::inner && C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
     else return low_parts[kGatesHoldLowPart ? 1 : 0];
+  }
+};
+
+/// Where a thread is in the order of steps: the number of the next step of the crew whose turn it is.
+template <class C>
+struct Progress {
+  int step = 0, other_crew_step = 0, crew = 0;
+  __device__ void advance(bool ends_chunk) {
+    ++step;
+    if (C::kCrews == 1 || !ends_chunk) return;
+    const int ahead = step;
+    step = other_crew_step;
+    other_crew_step = ahead;
+    crew = 1 - crew;
   }
 };
 
 template <class C>
 struct Shared {
   using Tile = typename Tiles<C>::Tile;
-  static constexpr int kPrepared = 2;  ///< steps that have buffers for what the producers add to the copied tiles
+  /// Steps that have buffers for what the producers add to the copied tiles.
+  static constexpr int kPrepared = C::kCrews == 2 ? 4 : 2;
   static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
   static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
   static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - (C::kConsumers + 1) * sizeof(Item) -
                                     kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
-                       kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
+                       kMaxStages = C::kCrews == 2 ? 4 : 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
   static_assert(kStages >= kPrepared);
+  static constexpr int kCrewStages = kStages / C::kCrews;
 
   Tiles<C> tiles[kStages];
   Tile low_parts[kPrepared][C::kLowTiles];
@@ -301,11 +343,21 @@ struct Shared {
   Exchange<C> exchange;
   Item items[C::kConsumers + 1];  ///< that each consumer, and the producers, work on
   std::uint64_t full[kStages], empty[kStages];
-  std::uint64_t copied[C::kBothGates ? kStages : 0];  ///< by TMA
+  std::uint64_t copied[C::kMapped ? kStages : 0];  ///< by TMA
 
-  __device__ Stage<C> stage(int i) {
-    return {tiles[i % kStages], low_parts[i % kPrepared], u[i % kPrepared], vectors[i % kPrepared], exchange};
+  /// Where step i of a crew lies among the stages, and the parity of its turn there.
+  __device__ static int slot(int i, int crew) { return crew * kCrewStages + i % kCrewStages; }
+  __device__ static unsigned parity(int i) { return i / kCrewStages & 1; }
+  __device__ Stage<C> stage(int i, int crew) {
+    const int at = C::kCrews == 2 ? slot(i, crew) : i % kPrepared;
+    return {tiles[slot(i, crew)], low_parts[at], u[at], vectors[at], exchange};
   }
+  __device__ bool is_full(int i, int crew) { return barrier_test(&full[slot(i, crew)], parity(i)); }
+  __device__ void wait_until_full(int i, int crew) { barrier_wait(&full[slot(i, crew)], parity(i)); }
+  __device__ void wait_until_empty(int i, int crew) {
+    if (i >= 0) barrier_wait(&empty[slot(i, crew)], parity(i));
+  }
+  __device__ bool is_empty(int i, int crew) { return i < 0 || barrier_test(&empty[slot(i, crew)], parity(i)); }
 };
 
 }  // namespace glade::cuda::chunk_sm90

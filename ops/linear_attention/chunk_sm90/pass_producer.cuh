@@ -14,8 +14,8 @@ struct Producer : ProducerBase<C> {
   using S = Shared<C>;
   using Base::find_large_decay, Base::head_gates, Base::is_done, Base::large_decay, Base::load_head_gates;
   using Base::kGates, Base::kThreads, Base::kBarrier, Base::kAhead;
-  using Base::lane, Base::next, Base::prefetch, Base::publish, Base::wait_for;
-  using Base::p, Base::shared, Base::item, Base::thread, Base::segment, Base::head, Base::first_outer;
+  using Base::lane, Base::next, Base::prefetch, Base::stage, Base::sync, Base::wait_for;
+  using Base::p, Base::crew, Base::shared, Base::item, Base::thread, Base::segment, Base::head, Base::first_outer;
   using typename Base::LoadedGates;
   /// Whether u is copied after the other tiles of its step, because there are buffers for fewer steps of it.
   static constexpr bool kLateU = C::kGateGradients && S::kStages > S::kPrepared;
@@ -115,17 +115,17 @@ struct Producer : ProducerBase<C> {
     }
     if constexpr (S::kStages == 2) copy_early(i);  // with few stages copies start as early as possible
     if constexpr (Gated::kOuter) {
-      Vectors<C>& to = shared.stage(i).vectors;
+      Vectors<C>& to = stage(i).vectors;
       if (Base::template writes_totals<Gated>())
         to.dead[Base::template channel<Gated>()] = to.dead[Base::template channel<Gated>() + 1] = 0;
     }
     if constexpr (Gated::kTokenGroups > 1) {
-      const Stage<C> stage = shared.stage(i);
+      const Stage<C> stage = Base::stage(i);
       const auto of_group = [&](int token_group) {
         return reinterpret_cast<float2*>(stage.group_sums(token_group) + Base::template channel<Gated>());
       };
       *of_group(Base::template first_token<Gated>() / Gated::kGroupTokens) = s.all;
-      sync_group<kThreads>(kBarrier);
+      sync();
       s.all = {};
 #pragma unroll
       for (int token_group = 0; token_group < Gated::kTokenGroups; ++token_group) {
@@ -142,7 +142,7 @@ struct Producer : ProducerBase<C> {
   /// Applies the factors to this thread's share of step i, in place, unless the consumers do.
   template <bool kFloatGates, bool kResults, bool kLowPartOfY>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
-    const Stage<C> stage = shared.stage(i);
+    const Stage<C> stage = Base::stage(i);
     Vectors<C>& to = stage.vectors;
     // r is the reference: c - r = b - shift, and in the reverse scan c - r = shift - b, where b is the sum of the gates up to and
     // including a token.
@@ -178,24 +178,24 @@ struct Producer : ProducerBase<C> {
 
   /// Applies the gates to step i. If a whole chunk has large decay it is split, and `step` becomes its first sub-chunk.
   __device__ void prepare(int i, Step& step, LoadedGates& loaded) {
-    Vectors<C>& vectors = shared.stage(i).vectors;
+    Vectors<C>& vectors = stage(i).vectors;
     wait_for(i - S::kPrepared);
     auto wait = [&] {
       const float2 gates = head_gates(loaded, step);
       if constexpr (kGates == Gates::none) {
         if (thread < 32) prepare_head_gates(vectors, gates);
       } else {
-        if (thread < 32) *reinterpret_cast<float2*>(&shared.stage(i).b()[2 * lane()]) = gates;
+        if (thread < 32) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = gates;
       }
       wait_copies<kAhead - 1>();
       fence_for_wgmma();
-      sync_group<kThreads>(kBarrier);
+      sync();
     };
     wait();
     if constexpr (kGates != Gates::none) {
       auto sum = [&] { return p.float_gates ? sum_gates<true>(i, step) : sum_gates<false>(i, step); };
       Sums sums = sum();
-      if (sync_group_or<kThreads>(kBarrier, !sums.safe && step.size == kTile)) {
+      if (sync_group_or<kThreads>(kBarrier + crew, !sums.safe && step.size == kTile)) {
         find_large_decay(i, step);
         const Step first = Step::first(segment, step.chunk, p.backward, large_decay());
         if (first.size < kTile) {
@@ -205,14 +205,19 @@ struct Producer : ProducerBase<C> {
           start_copies(i, step);
           wait();
           sums = sum();
-          sync_group<kThreads>(kBarrier);  // all threads have read the sums, whose memory the factors may reuse
+          sync();  // all threads have read the sums, whose memory the factors may reuse
         }
       }
       p.float_gates ? apply_gates<true>(i, step, sums) : apply_gates<false>(i, step, sums);
       fence_for_wgmma();
       // All threads have read the gates, whose memory the scores reuse.
-      if constexpr (C::kOuterGates && !C::kLowParts) sync_group<kThreads>(kBarrier);
+      if constexpr (C::kOuterGates && !C::kLowParts) sync();
     }
+  }
+
+  __device__ void publish(int i, const Step& step) {
+    if (thread == 0) stage(i).vectors.step = step;
+    Base::publish(i);
   }
 
   /// Produces the steps of the item, of which the first has the number i. Returns the number of the step after them.
@@ -228,11 +233,11 @@ struct Producer : ProducerBase<C> {
       if (more) loaded = load_head_gates(following);
       if constexpr (C::kGateGradients && C::kOuterGates)
         if (more && p.backward && following.ends_chunk) prefetch(following.chunk);
-      if constexpr (!C::kConsumersScore)
+      if constexpr (C::kProducersScore)
         if (p.out) {
           Scores<C, kThreads> scores;
-          scores.start(shared.stage(i), thread, false);
-          scores.finish(shared.stage(i), p.backward, thread, kBarrier, false);
+          scores.start(stage(i), thread, false);
+          scores.finish(stage(i), p.backward, thread, kBarrier + crew, false);
         }
       if constexpr (kLateU) wait_copies<0>();
       publish(i, step);

@@ -10,13 +10,13 @@ struct ProducerBase {
   using E = typename C::Element;
   using S = Shared<C>;
   static constexpr Gates kGates = C::kGates;
-  static constexpr int kThreads = C::kProducers, kBarrier = 3;
-  static constexpr int kAhead = S::kStages - 1;  ///< steps in flight from memory while the producers work on one
+  static constexpr int kThreads = C::kCrewThreads;
+  static constexpr int kAhead = S::kCrewStages - 1;  ///< steps in flight from memory while the producers work on one
 
   const Pass& p;
   S& shared;
   const Item& item;
-  int thread;
+  int crew, thread;  ///< thread: in the crew
 
   const Segment& segment = item.segment;
   const int &head = item.head, &first_outer = item.first_outer;
@@ -31,13 +31,14 @@ struct ProducerBase {
     else return inner_factors;
   }
 
-  __device__ Step::LargeDecay large_decay() const { return kGates == Gates::none ? 0 : shared.exchange.large_decay; }
-  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, large_decay()); }
+  static constexpr int kBarrier = 5;
+  __device__ void sync() const { sync_group<kThreads>(kBarrier + crew); }
+  __device__ Stage<C> stage(int i) const { return shared.stage(i, crew); }
+  __device__ Step::LargeDecay large_decay() const { return kGates == Gates::none ? 0 : shared.exchange.large_decay[crew]; }
+  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, large_decay(), C::kCrews); }
   /// Waits until the consumers have released step i.
-  __device__ void wait_for(int i) {
-    if (i >= 0) barrier_wait(&shared.empty[i % S::kStages], i / S::kStages & 1);
-  }
-  __device__ bool is_done(int i) { return i < 0 || barrier_test(&shared.empty[i % S::kStages], i / S::kStages & 1); }
+  __device__ void wait_for(int i) { shared.wait_until_empty(i, crew); }
+  __device__ bool is_done(int i) { return shared.is_empty(i, crew); }
 
   /// Per-head gates of a step as they lie in memory, two tokens for each lane of the first warp. load_head_gates() starts the
   /// loads, and head_gates() uses them later, so that no thread waits for memory in between.
@@ -78,7 +79,7 @@ struct ProducerBase {
   }
   template <bool kFloatGates, class Share>
   __device__ float2 channel_gate(int first, int at, int i, const Step& step) const {
-    return factors<Share>().template gate<kFloatGates>(first, at, gated_tile<Share>(), lane(), shared.stage(i), step);
+    return factors<Share>().template gate<kFloatGates>(first, at, gated_tile<Share>(), lane(), stage(i), step);
   }
   /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread have large decay.
   template <bool kFloatGates, class Share>
@@ -108,19 +109,19 @@ struct ProducerBase {
   template <class Share>
   __device__ void add_large_decay(int i, const Step& step) {
     if (!writes_totals<Share>()) return;
-    const Step::LargeDecay marks =
-        p.float_gates ? large_decay_sub_chunks<true, Share>(i, step) : large_decay_sub_chunks<false, Share>(i, step);
+    const Step::LargeDecay marks = !C::kMapped && p.float_gates ? large_decay_sub_chunks<!C::kMapped, Share>(i, step)
+                                                                : large_decay_sub_chunks<false, Share>(i, step);
     const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
                    high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
-    if (lane() == 0) atomicOr(&shared.exchange.large_decay, Step::LargeDecay{high} << 32 | low);
+    if (lane() == 0) atomicOr(&shared.exchange.large_decay[crew], Step::LargeDecay{high} << 32 | low);
   }
   /// Finds the sub-chunks with large decay of step i, a whole chunk, and shares them with all producers.
   __device__ void find_large_decay(int i, const Step& step) {
-    if (thread == 0) shared.exchange.large_decay = 0;
-    sync_group<kThreads>(kBarrier);
+    if (thread == 0) shared.exchange.large_decay[crew] = 0;
+    sync();
     if constexpr (C::kInnerGates) add_large_decay<Inner>(i, step);
     if constexpr (C::kOuterGates) add_large_decay<Outer>(i, step);
-    sync_group<kThreads>(kBarrier);
+    sync();
   }
 
   /// Prefetches what the pass for dq saved for a chunk into the L2 cache.
@@ -134,10 +135,7 @@ struct ProducerBase {
   }
 
   /// Hands step i to the consumers.
-  __device__ void publish(int i, const Step& step) {
-    if (thread == 0) shared.stage(i).vectors.step = step;
-    barrier_arrive(&shared.full[i % S::kStages]);
-  }
+  __device__ void publish(int i) { barrier_arrive(&shared.full[S::slot(i, crew)]); }
 };
 
 }  // namespace glade::cuda::chunk_sm90

@@ -1,6 +1,7 @@
 #pragma once
 // The results of a step of a pass (chunk_sm90/pass_kernel.cuh), and the gradients of the gates, once a consumer has the sums.
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -79,6 +80,17 @@ struct Results : State<C> {
       if (t < step.count) *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(tile.at(t, thread % 8));
       at += kRows * row_step;
     }
+  }
+  /// Stores `out`. TMA stores whole chunks.
+  __device__ void store_out(SwizzledTile<E>& tile, const Step& step) const {
+    if constexpr (C::kStoresByTma)
+      if (step.count == kTile) {
+        if (thread != 0) return;
+        store_tile(tile, static_cast<const MappedPass&>(p).out_map, first_outer, head,
+                   static_cast<int>(segment.token(step.position())));
+        return commit_stores();
+      }
+    store_rows(tile, p.out, p.out_step, step);
   }
   __device__ void store_float(const Accumulator<kTile>& x, void* to, const Step& step) const {
     x.for_each(thread, [&](float value, int row, int t) {
@@ -293,8 +305,9 @@ struct Results : State<C> {
       if (p.backward) sum_later_of_head(stage, q_dq);
       else if (thread < step.count) p.u_out[per_token(step, thread)] = channel_sum(stage, thread);
     }
+    if constexpr (C::kStoresByTma) fence_for_wgmma();
     sync();
-    if (stores_out() && !p.float_out) store_rows(tiles.w[index], p.out, p.out_step, step);
+    if (stores_out() && !p.float_out) store_out(tiles.w[index], step);
     if constexpr (C::kOuterGates && kGateGradients)
       if (p.backward && p.gate_gradient && !p.float_gates)
         store_rows(*stage.u, p.gate_gradient, std::int64_t{p.heads} * p.outer, step);

@@ -16,15 +16,25 @@ struct State {
   __device__ int lane() const { return thread % 32; }
   __device__ int row() const { return fragment_row(thread); }  ///< the first of this thread's two rows
 
-  /// Calls f(element, offset in memory) for every element of the state that lies within the matrix.
+  /// Calls f(element, offset in memory) for every element of the state that lies within the matrix. A block does this once or
+  /// twice, and waits for most of its instructions then: they should be few.
   template <class F>
   __device__ void for_each_element(const StateArguments& p, int first_outer, F&& f) {
+    constexpr int kEight = 8;  // channels are a multiple of 8
+    const int outer = first_outer + row(), inner = fragment_column(thread), next_row = kEight * p.outer_stride,
+              next_columns = kEight * p.inner_stride;
+    const bool in_rows[] = {outer < p.outer, outer + kEight < p.outer};
+    int at = outer * p.outer_stride + inner * p.inner_stride;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      state[tile].for_each(thread, [&](float& x, int row, int column) {
-        const int outer = first_outer + row, inner = tile * kTile + column;
-        if (outer < p.outer && inner < p.inner) f(x, std::int64_t{outer} * p.outer_stride + std::int64_t{inner} * p.inner_stride);
-      });
+#pragma unroll
+      for (int eight = 0; eight < kTile; eight += kEight) {
+        const bool in_columns = tile * kTile + eight < p.inner;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (in_columns && in_rows[i / 2]) f(state[tile][eight / 2 + i], at + i / 2 * next_row + i % 2 * p.inner_stride);
+        at += next_columns;
+      }
       pin(state[tile]);  // otherwise the addresses of all tiles would occupy registers at once
     }
   }
@@ -86,10 +96,9 @@ struct State {
       for (int k = 0; k < 4; ++k) wgmma<E, 1>(state[tile], left[k], descriptor(y, tile * kTileStep + k * kRowStep), 1);
     wgmma_commit();
   }
-  /// Does the same with few registers, and waits for the products.
-  __device__ void add_to_state(SwizzledTile<E>& w, std::uint32_t y) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
+  /// Does the same for the first `tokens` rows with few registers, and waits for the products.
+  __device__ void add_to_state(SwizzledTile<E>& w, std::uint32_t y, int tokens) {
+    for (int k = 0; 16 * k < tokens; ++k) {
       LeftOperand left;
       load_transposed(left, w, k, thread);
       wgmma_begin();

@@ -1,8 +1,10 @@
 #pragma once
-// The producers of a pass with gates of both y and w (chunk_sm90/pass_kernel.cuh). One of them has TMA copy the tiles, so that
-// registers and instructions are left for the gates (pass_gate_products.cuh).
+// The producers of a mapped pass (chunk_sm90/pass_kernel.cuh): TMA copies the tiles, and the exponents of the gates are products
+// (pass_gate_products.cuh), so that registers and instructions are left for applying them. With gates of y alone, two crews take
+// turns at the chunks: one waits for memory and for products while the other computes.
 #include <glade/ops/linear_attention/chunk_sm90/pass_gate_products.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer_base.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
 namespace glade::cuda::chunk_sm90 {
@@ -12,55 +14,82 @@ struct TmaProducer : ProducerBase<C> {
   using Base = ProducerBase<C>;
   using E = typename C::Element;
   using S = Shared<C>;
+  using Base::item, Base::crew, Base::lane, Base::shared, Base::stage, Base::sync, Base::thread;
   using Base::kThreads, Base::kBarrier, Base::kAhead;
-  using Base::lane, Base::next, Base::shared, Base::thread, Base::segment, Base::head, Base::first_outer, Base::wait_for;
   using typename Base::LoadedGates;
+  using Products = GateProducts<C>;
+  static constexpr int kWarps = kThreads / 32;
+  static_assert(kAhead == 1);
 
   const MappedPass& p;
-  Step next_step{};         ///< the next step to be copied; of the thread that copies
-  int next_copy = 0;        ///< the number of next_step
-  unsigned odd_copies = 0;  ///< by stage, as bits: whether an odd number of copies has arrived there
+  unsigned& odd_copies;  ///< by stage, as bits: whether an odd number of copies has arrived there
+  // In registers, as they would be loaded from shared memory again after every barrier.
+  const Segment segment = item.segment;
+  const int head = item.head, first_outer = item.first_outer;
 
-  __device__ bool copies() const { return thread == kGroup; }
+  const int warp = __shfl_sync(~0u, thread / 32, 0);
+  const bool has_head_gates = p.g || p.g_gamma;
   __device__ const void* inner_gates() const { return Base::inner_factors.gates(); }
   __device__ const void* outer_gates() const { return Base::outer_factors.gates(); }
+  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, Base::large_decay(), C::kCrews); }
 
-  /// Calls f(tile, its map, first channel, head) for the tiles of step i.
-  template <class F>
-  __device__ void for_each_tile(int i, F&& f) {
-    Tiles<C>& tiles = shared.tiles[i % S::kStages];
-    for (int tile = 0; tile < C::kTiles; ++tile) {
-      if (inner_gates()) f(tiles.gates[tile], p.inner_gates_map, tile * kTile, head);
-      f(tiles.y[tile], p.y_map, tile * kTile, head / p.y.group);
-      f(tiles.x[tile], p.x_map, tile * kTile, head / p.x.group);
-    }
-    if (outer_gates()) f(tiles.gates[C::kInnerGateTiles], p.outer_gates_map, first_outer, head);
-    f(tiles.w[0], p.w_map, first_outer, head / p.w.group);
-    if constexpr (C::kGateGradients) f(shared.u[i % S::kPrepared][0], p.u_map, first_outer, head / p.u.group);
+  /// A tile of a stage that this warp copies: its map (null: none), and what is the same in all steps.
+  struct Copy {
+    const CUtensorMap* map;
+    int channel, head;
+  };
+  static constexpr int kTilesOfStage = sizeof(Tiles<C>) / sizeof(SwizzledTile<E>),
+                       kCopies = (kTilesOfStage + kWarps - 1) / kWarps;
+  /// The copies in the order of Tiles.
+  __device__ Copy copy_of(int tile) const {
+    if (tile < C::kInnerGateTiles) return {inner_gates() ? &p.inner_gates_map : nullptr, tile * kTile, head};
+    tile -= C::kInnerGateTiles;
+    if (tile < C::kOuterGateTiles) return {outer_gates() ? &p.outer_gates_map : nullptr, first_outer, head};
+    tile -= C::kOuterGateTiles;
+    if (tile < C::kTiles) return {&p.x_map, tile * kTile, head / p.x.group};
+    tile -= C::kTiles;
+    if (tile < C::kTiles) return {&p.y_map, tile * kTile, head / p.y.group};
+    tile -= C::kTiles;
+    return {tile == 0 ? &p.w_map : nullptr, first_outer, head / p.w.group};
   }
-  /// Starts the copies of the next step, once the consumers have released its stage.
-  __device__ void copy() {
-    if (next_step.valid(segment)) {
-      wait_for(next_copy - S::kStages);
-      std::uint64_t* const copied = &shared.copied[next_copy % S::kStages];
+  Copy copies[kCopies];
+  bool is_ahead{};  ///< whether the step after the one in progress has been copied, or is not to be
+
+  /// Starts this warp's copies of step i, whose stage is empty.
+  __device__ void copy(int i, const Step& step) {
+    if (step.valid(segment) && lane() == 0) {
+      const int slot = S::slot(i, crew);
+      std::uint64_t* const barrier = &shared.copied[slot];
       fence_for_wgmma();  // fences for the consumers, whose results have been there
-      const int missing = (inner_gates() ? 0 : C::kInnerGateTiles) + (outer_gates() ? 0 : C::kOuterGateTiles);
-      constexpr int kTileBytes = sizeof(SwizzledTile<E>);
-      barrier_expect(copied, static_cast<int>(sizeof(Tiles<C>)) + (C::kGateGradients - missing) * kTileBytes);
-      const int token = static_cast<int>(segment.token(next_step.position()));
-      for_each_tile(next_copy, [&](SwizzledTile<E>& tile, const CUtensorMap& map, int channel, int of_head) {
-        copy_tile(tile, map, channel, of_head, token, copied);
-      });
-      next_step = next(next_step);
+      const int token = static_cast<int>(segment.token(step.position()));
+      auto* const tiles = reinterpret_cast<SwizzledTile<E>*>(&shared.tiles[slot]);
+#pragma unroll
+      for (int n = 0; n < kCopies; ++n)
+        if (copies[n].map) copy_tile(tiles[warp + n * kWarps], *copies[n].map, copies[n].channel, copies[n].head, token, barrier);
+      if (warp == 0) {
+        const int missing = (inner_gates() ? 0 : C::kInnerGateTiles) + (outer_gates() ? 0 : C::kOuterGateTiles);
+        barrier_expect(barrier, (kTilesOfStage + C::kGateGradients - missing) * static_cast<int>(sizeof(SwizzledTile<E>)));
+        if constexpr (C::kGateGradients) copy_tile(shared.u[slot][0], p.u_map, first_outer, head / p.u.group, token, barrier);
+      }
     }
-    ++next_copy;
+    __syncwarp();
   }
-  /// Starts the copies of step i, and of the steps after it that find room.
-  __device__ void start_copies(int i, const Step& step) {
-    if (!copies()) return;
-    next_step = step;
-    next_copy = i;
-    while (next_copy < i + kAhead) copy();
+  /// Starts the copies of the step after step i, if this needs no waiting.
+  __device__ void copy_early(int i, const Step& step) {
+    if (is_ahead || !__all_sync(~0u, Base::is_done(i + 1 - S::kCrewStages))) return;
+    copy(i + 1, next(step));
+    is_ahead = true;
+  }
+  /// Starts them unless they have been, where `following` is that step.
+  __device__ void copy_ahead(int i, const Step& following) {
+    if (is_ahead) return;
+    Base::wait_for(i + 1 - S::kCrewStages);
+    copy(i + 1, following);
+  }
+  __device__ void wait_arrival(int i) {
+    const int slot = S::slot(i, crew);
+    barrier_wait(&shared.copied[slot], odd_copies >> slot & 1);
+    odd_copies ^= 1u << slot;
   }
   /// Sets a tile to zeros from a row on.
   __device__ void clear(SwizzledTile<E>& tile, int first) const {
@@ -69,10 +98,8 @@ struct TmaProducer : ProducerBase<C> {
   }
   /// Waits for the copies of step i. Their boxes go on after its tokens.
   __device__ void wait_copies(int i, const Step& step) {
-    const int s = i % S::kStages;
-    barrier_wait(&shared.copied[s], odd_copies >> s & 1);
-    odd_copies ^= 1u << s;
-    const Stage<C> stage = shared.stage(i);
+    wait_arrival(i);
+    const Stage<C> stage = Base::stage(i);
     if (step.count < kTile) {
       for (int tile = 0; tile < C::kTiles; ++tile) {
         clear(stage.tiles.x[tile], step.count);
@@ -82,24 +109,23 @@ struct TmaProducer : ProducerBase<C> {
       for (auto& gates : stage.tiles.gates) clear(gates, step.count);
       if constexpr (C::kGateGradients) clear(*stage.u, step.count);
     }
-    if (!inner_gates())
-      for (int tile = 0; tile < C::kInnerGateTiles; ++tile) clear(stage.tiles.gates[tile], 0);
-    if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
+    if constexpr (C::kBothGates) {
+      if (!inner_gates())
+        for (int tile = 0; tile < C::kInnerGateTiles; ++tile) clear(stage.tiles.gates[tile], 0);
+      if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
+    }
   }
+  __device__ float* head_exponents() const { return shared.exchange.head_exponents[crew]; }
   /// Waits for a step, and shares its per-head gates.
   __device__ void receive(int i, const Step& step, const LoadedGates& loaded) {
-    if (thread < 32) {
-      Vectors<C>& vectors = shared.stage(i).vectors;
-      const float2 gates = Base::head_gates(loaded, step);
-      *reinterpret_cast<float2*>(&shared.stage(i).b()[2 * lane()]) = gates;
-      store_head_exponents(vectors, gates);
-    }
+    if (has_head_gates && warp == 0) store_head_exponents(Base::head_gates(loaded, step));
     wait_copies(i, step);
+    if (!C::kBothGates && !has_head_gates && step.count == kTile) return;
     fence_for_wgmma();
-    sync_group<kThreads>(kBarrier);
+    sync();
   }
   /// What per-head gates add to the exponents. One warp runs this.
-  __device__ void store_head_exponents(Vectors<C>& to, float2 gates) const {
+  __device__ void store_head_exponents(float2 gates) const {
     const float first = at_least(gates.x, kLeastGate), second = at_least(gates.y, kLeastGate);
     float sum = first + second;
 #pragma unroll
@@ -108,68 +134,125 @@ struct TmaProducer : ProducerBase<C> {
       if (lane() >= distance) sum += before;
     }
     const float half = __shfl_sync(~0u, sum, 31) / 2;
-    *reinterpret_cast<float2*>(&to.head_exponents[2 * lane()]) = make_float2(sum - second - half, sum - half);
+    *reinterpret_cast<float2*>(&head_exponents()[2 * lane()]) = make_float2(sum - second - half, sum - half);
   }
 
-  /// Applies the gates to step i. If a whole chunk has large decay it is split, and `step` becomes its first sub-chunk.
-  __device__ void prepare(int i, Step& step, LoadedGates& loaded) {
-    const Stage<C> stage = shared.stage(i);
-    const GateProducts<C> products(p, thread);
-    wait_for(i - S::kPrepared);
+  /// Tells all threads whether a step, whose exponents are `safe` or not, is to be split. No thread goes on before all have come
+  /// here.
+  __device__ bool is_to_be_split(const Step& step, bool safe, bool may_split) const {
+    return sync_group_or<kThreads>(kBarrier + crew, !safe && may_split && step.size == kTile);
+  }
+  /// Applies the gates to step i, and computes its scores where producers do. Returns false if the step is to be split first.
+  __device__ bool prepare(int i, const Step& step, const LoadedGates& loaded, bool may_split) {
+    const Stage<C> stage = Base::stage(i);
+    if (thread == 0) stage.vectors.step = step;
     receive(i, step, loaded);
+    if constexpr (C::kOuterGates) return prepare_both(i, step, may_split);
+    else return prepare_inner(i, step, may_split);
+  }
+  /// Each group has one tile of y, and the first that of w too.
+  __device__ bool prepare_both(int i, const Step& step, bool may_split) {
+    const Stage<C> stage = Base::stage(i);
+    const Products products(p, thread);
+    const bool one = step.count == 1;
     Accumulator<kTile> exponents;
     bool safe = true;
     if (products.has_outer()) {
-      products.find(exponents, stage, products.kOuterTile);
+      products.find(exponents, stage, products.kOuterTile, head_exponents());
       safe = products.are_safe(exponents);
     }
-    products.find(exponents, stage, products.group);
+    products.find(exponents, stage, products.group, head_exponents());
     safe = products.are_safe(exponents) && safe;
-    if (sync_group_or<kThreads>(kBarrier, !safe && step.size == kTile)) {
-      Base::find_large_decay(i, step);
-      const Step first = Step::first(segment, step.chunk, p.backward, Base::large_decay());
-      if (first.size < kTile) {
-        step = first;
-        loaded = Base::load_head_gates(step);
-        start_copies(i, step);
-        receive(i, step, loaded);
-        products.find(exponents, stage, products.group);
-        sync_group<kThreads>(kBarrier);  // all products have read the gates, whose memory the low parts reuse
-      }
-    }
-    if (copies() && next_copy == i + kAhead && Base::is_done(next_copy - S::kStages)) copy();
-    __syncwarp();
-    const bool one = step.count == 1;
-    products.apply_inner(stage, products.group, exponents, one);
+    if (is_to_be_split(step, safe, may_split)) return false;
+    copy_early(i, step);
+    LeftOperand x_low[4];
+    products.template apply_inner<true>(stage, products.group, exponents, one, x_low);
     if (products.has_outer()) {
-      products.find(exponents, stage, products.kOuterTile);
-      sync_group<kGroup>(products.kBarrier);  // as above
+      products.find(exponents, stage, products.kOuterTile, head_exponents());
+      sync_group<kGroup>(products.kBarrier);  // all products have read the gates, whose memory the low parts take
       products.apply_outer(stage, exponents, one);
     }
     fence_for_wgmma();
+    return true;
+  }
+  /// One tile of y after the other.
+  __device__ bool prepare_inner(int i, const Step& step, bool may_split) {
+    const Stage<C> stage = Base::stage(i);
+    const Products products(p, thread);
+    const bool one = step.count == 1, low_part_of_y = __any_sync(~0u, has_low_part_of_y<C>(p, step));
+    copy_early(i, step);
+    Scores<C, kThreads> scores;
+#pragma unroll 1
+    for (int tile = 0; tile < C::kTiles; ++tile) {
+      Accumulator<kTile> exponents;
+      products.find(exponents, stage, tile, head_exponents());
+      pin(scores.sums);
+      const bool safe = products.are_safe(exponents);
+      LeftOperand x_low[4] = {};
+      if (low_part_of_y) {
+        sync();  // all products have read the gates, whose memory the low parts take
+        products.template apply_inner<true>(stage, tile, exponents, one, x_low);
+      } else {
+        products.template apply_inner<false>(stage, tile, exponents, one, x_low);
+      }
+      copy_early(i, step);
+      fence_for_wgmma();
+      if (is_to_be_split(step, safe, may_split)) return false;
+      scores.add(stage, tile, x_low, low_part_of_y);
+    }
+    scores.finish(stage, p.backward, thread, kBarrier + crew, low_part_of_y);
+    return true;
+  }
+  /// Splits step i, a chunk with large decay: `step` becomes its first sub-chunk.
+  __device__ void split(int i, Step& step, LoadedGates& loaded) {
+    if constexpr (C::kCrews == 2) {
+      // Another step will come next; some warps may have begun to copy the one after this.
+      copy_ahead(i, next(step));
+      if (next(step).valid(segment)) wait_arrival(i + 1);
+      is_ahead = false;
+      copy(i, step);  // once more, as low parts may have taken the memory of gates
+      wait_copies(i, step);
+      sync();  // for the first tile of x, which b() takes
+    }
+    if (warp == 0) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = Base::head_gates(loaded, step);
+    Base::find_large_decay(i, step);
+    step = Step::first(segment, step.chunk, p.backward, Base::large_decay());
+    loaded = Base::load_head_gates(step);
+    copy(i, step);
   }
 
-  /// Produces the steps of the item, of which the first has the number i. Returns the number of the step after them.
-  __device__ int run(int i) {
-    Step step = Step::first(segment, p.backward ? segment.end_chunk - 1 : segment.first_chunk, p.backward, 0);
+  /// Produces the steps of the item that are this crew's.
+  __device__ void run(Progress<C>& progress) {
+    for (int i = 0; i < kCopies; ++i) copies[i] = copy_of(warp + i * kWarps);
+    const int first = p.backward ? segment.end_chunk - 1 : segment.first_chunk, later = crew == progress.crew ? 0 : 1;
+    Step step = Step::whole(segment, p.backward ? first - later : first + later);
+    int i = C::kCrews == 1 || crew == progress.crew ? progress.step : progress.other_crew_step;
     LoadedGates loaded = step.valid(segment) ? Base::load_head_gates(step) : LoadedGates{};
-    start_copies(i, step);
-    __syncwarp();
+    Base::wait_for(i - S::kCrewStages);
+    copy(i, step);
     for (; step.valid(segment); ++i) {
-      prepare(i, step, loaded);
+      for (bool may_split = true; !prepare(i, step, loaded, may_split); may_split = false) split(i, step, loaded);
       const Step following = next(step);
       const bool more = following.valid(segment);
       if (more) loaded = Base::load_head_gates(following);
       if (C::kGateGradients && more && p.backward && following.ends_chunk) Base::prefetch(following.chunk);
-      Base::publish(i, step);
+      Base::publish(i);
+      copy_ahead(i, following);
+      is_ahead = false;
       step = following;
-      if (copies() && next_copy == i + kAhead) copy();
-      __syncwarp();
     }
-    wait_for(i - S::kPrepared);
-    step.count = 0;
-    Base::publish(i, step);
-    return i + 1;
+    // The crew whose turn it would be next ends the item, and the other one begins the next.
+    const int chunks = segment.end_chunk - segment.first_chunk, ends = (progress.crew + chunks) % C::kCrews;
+    if (crew == ends) {
+      Base::wait_for(i - S::kCrewStages);
+      step.count = 0;
+      step.ends_chunk = true;
+      if (thread == 0) stage(i).vectors.step = step;
+      Base::publish(i);
+      ++i;
+    }
+    progress.crew = C::kCrews == 1 ? 0 : 1 - ends;
+    (C::kCrews == 1 || crew == progress.crew ? progress.step : progress.other_crew_step) = i;
   }
 };
 

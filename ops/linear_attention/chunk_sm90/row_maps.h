@@ -18,7 +18,7 @@ inline CUtensorMap map_of(const Rows& rows, std::int64_t tokens) {
 
 /// A pass whose rows TMA copies; gates that are not there have no map.
 struct MappedPass : Pass {
-  CUtensorMap x_map, y_map, w_map, u_map, inner_gates_map, outer_gates_map;
+  CUtensorMap x_map, y_map, w_map, u_map, inner_gates_map, outer_gates_map, out_map;
 
   explicit MappedPass(const Pass& pass)
       : Pass(pass),
@@ -27,7 +27,8 @@ struct MappedPass : Pass {
         w_map(map(w)),
         u_map(map(u)),
         inner_gates_map(map({gates_are_inner ? gk : gv, heads, 1, inner})),
-        outer_gates_map(map({gates_are_inner ? gv : gk, heads, 1, outer})) {}
+        outer_gates_map(map({gates_are_inner ? gv : gk, heads, 1, outer})),
+        out_map(out && !float_out ? map_of({out, heads, 1, outer}, tokens, out_step) : CUtensorMap{}) {}
 
  private:
   CUtensorMap map(const Rows& rows) const { return rows.data ? map_of(rows, tokens) : CUtensorMap{}; }

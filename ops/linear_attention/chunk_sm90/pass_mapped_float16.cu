@@ -1,5 +1,5 @@
 #include <glade/ops/linear_attention/chunk_sm90/pass_kernel.cuh>
 
 namespace glade::cuda::chunk_sm90 {
-template void run_pass_of_both_gates<__nv_bfloat16>(const Pass& p, cudaStream_t stream);
+template void run_mapped_pass<__half>(const Pass& p, cudaStream_t stream);
 }  // namespace glade::cuda::chunk_sm90

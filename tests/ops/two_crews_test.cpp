@@ -1,0 +1,146 @@
+// Forward passes for Hopper GPUs with gates of keys, where two crews of producers take turns at the chunks.
+#include <glade/core/dtype.h>
+#include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/plan.h>
+#include <glade/ops/shape/shape.h>
+
+#include <cmath>
+
+#include "ops/linear_attention_cases.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+class TwoCrews : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+    if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "no Hopper GPU, or no kernels for it";
+  }
+};
+
+/// Whether the plan takes two crews for the outputs.
+bool takes_two_crews(const RecurrenceArguments& x) {
+  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+  return made.forward.kernels == AttentionKernels::sm90_pass && made.forward.pass.two_crews;
+}
+
+/// Checks a call against the reference, and that two crews are taken.
+void check(RecurrenceArguments x, const std::string& what) {
+  x.options.algorithm = Algorithm::chunk;
+  ASSERT_TRUE(takes_two_crews(x)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
+  expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+
+TEST_F(TwoCrews, MatchTheReference) {
+  int i = 0;
+  for (const std::int64_t K : {72, 104, 128})
+    for (const std::int64_t V : {8, 64, 40})
+      for (const char* gates : {"k", "gk", "nk"}) {
+        ++i;
+        const std::int64_t group = 1 + i % 2;
+        check({.B = 3,
+               .T = 1 + 53 * i % 400,
+               .H = 4,
+               .Hkv = 4 / group,
+               .K = K,
+               .V = V,
+               .gates = gates,
+               .state = i % 3 == 0 ? 0 : 2 + i % 3},
+              i % 4 == 0 ? DType::float16 : DType::bfloat16);
+      }
+}
+
+TEST_F(TwoCrews, PackedSequences) {
+  std::vector<std::int64_t> starts{0};
+  for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 0, 1200, 129}) starts.push_back(starts.back() + length);
+  for (const char* gates : {"k", "gk"})
+    for (const DType dtype : {DType::bfloat16, DType::float16})
+      check({.B = 1, .T = starts.back(), .H = 4, .K = 80, .V = 56, .gates = gates, .state = 4, .starts = starts}, dtype);
+}
+
+/// A block computes several sequences, one after the other.
+TEST_F(TwoCrews, MoreSequencesThanBlocks) {
+  for (const std::int64_t T : {1, 63, 130, 200}) check({.B = 75, .T = T, .H = 4, .K = 72, .V = 24, .gates = "k", .state = 4});
+}
+
+TEST_F(TwoCrews, Segments) {
+  for (const std::int64_t segments : {2, 3, 7}) {
+    RecurrenceArguments x =
+        make({.B = 2, .T = 1000, .H = 2, .K = 128, .V = 64, .gates = "gk", .state = 4}, kCUDA, DType::bfloat16);
+    x.options.sizes.sequence_split = segments;
+    check(x, std::to_string(segments) + " segments");
+  }
+}
+
+/// Chunks that are split, down to single tokens.
+TEST_F(TwoCrews, StrongGates) {
+  int i = 0;
+  for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
+    for (const char* gates : {"k", "gk"})
+      check({.B = 3, .T = 270, .H = 2, .K = 72, .V = 40, .gates = gates, .state = 4, .gate = gate},
+            ++i % 3 == 0 ? DType::float16 : DType::bfloat16);
+}
+
+/// Some chunks are split, between others that are not.
+TEST_F(TwoCrews, StrongGatesHereAndThere) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    RecurrenceArguments x = make({.B = 3, .T = 700, .H = 2, .K = 128, .V = 64, .gates = "k", .state = 4}, kCUDA, dtype);
+    for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 500, 699})
+      fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
+    check(x, "strong gates here and there");
+  }
+}
+
+/// The query of a token has no influence on other tokens, though its rows share tiles with theirs.
+TEST_F(TwoCrews, QueriesThatAreNotNumbers) {
+  for (const double gate : {-0.1, -6.0}) {
+    RecurrenceArguments x =
+        make({.B = 2, .T = 300, .H = 2, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
+    x.options.algorithm = Algorithm::chunk;
+    ASSERT_TRUE(takes_two_crews(x));
+    const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
+    constexpr std::int64_t kToken = 70;
+    fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
+    const Tensor o = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
+    for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{300}}})
+      EXPECT_EQ(slice(o, 1, first, end).to_vector<float>(), slice(expected, 1, first, end).to_vector<float>()) << gate;
+    for (const float value : slice(o, 1, kToken, kToken + 1).to_vector<float>()) ASSERT_TRUE(std::isnan(value));
+  }
+}
+
+TEST_F(TwoCrews, AreDeterministic) {
+  for (const double gate : {-0.1, -5.0}) {
+    RecurrenceArguments x =
+        make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 64, .gates = "gk", .state = 4, .gate = gate}, kCUDA,
+             DType::bfloat16);
+    x.options.algorithm = Algorithm::chunk;
+    ASSERT_TRUE(takes_two_crews(x));
+    const auto run = [&] {
+      const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+      return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
+    };
+    EXPECT_EQ(run(), run()) << gate;
+  }
+}
+
+/// What two crews do not offer is computed by other passes.
+TEST_F(TwoCrews, ReverseAndGatesInFloat32) {
+  const Spec plain{.B = 3, .T = 260, .H = 2, .K = 72, .V = 64, .gates = "k", .state = 4};
+  Spec reverse = plain, wide = plain, small = plain;
+  reverse.reverse = true;
+  wide.float32_gates = true;
+  small.K = 64;
+  for (const Spec& s : {reverse, wide, small}) {
+    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+    x.options.algorithm = Algorithm::chunk;
+    EXPECT_FALSE(takes_two_crews(x)) << s.str();
+    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+  }
+}
+
+}  // namespace
+}  // namespace glade
