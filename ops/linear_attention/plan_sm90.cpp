@@ -180,7 +180,7 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 
 /// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
 /// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
-/// average.
+/// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
   constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5;
