@@ -22,18 +22,31 @@ void def_binary(py::module_& module, const char* name, TwoTensors two, WithNumbe
   def_both(module, name, with_number, arg("a"), arg("b"), Unlocked());
 }
 
-/// a + alpha * b, or with sign -1 a - alpha * b.
-void def_scaled(py::module_& module, const char* name, TwoTensors op) {
-  def_both(
-      module, name, [op](const Tensor& a, const Tensor& b, Scalar alpha) { return op(a, multiply(b, alpha)); }, arg("a"),
-      arg("b"), py::kw_only(), arg("alpha"), Unlocked());
-  def_both(
-      module, name, [op](const Tensor& a, Scalar b, Scalar alpha) { return op(a, multiply(beside(a, b), alpha)); }, arg("a"),
-      arg("b"), py::kw_only(), arg("alpha"), Unlocked());
-}
-
 DType promoted_dtype(const Tensor& a, const Tensor& b) { return promote(a.dtype(), b.dtype()); }
 DType promoted_dtype(const Tensor& a, Scalar b) { return b.promoted(a.dtype()); }
+
+/// op(a, alpha * b), a sum or a difference. In 16 bits it is rounded once.
+template <class B>
+Tensor scaled(TwoTensors op, const Tensor& a, const B& b, Scalar alpha) {
+  const DType dtype = promoted_dtype(a, b);
+  const bool widens = dtype == DType::bfloat16 || dtype == DType::float16;
+  Tensor other;
+  if constexpr (std::is_same_v<B, Tensor>) other = widens ? to(b, DType::float32) : b;
+  else other = full({}, b, {widens ? DType::float32 : dtype, a.device()});
+  const Tensor product = multiply(other, alpha);
+  return widens ? to(op(to(a, DType::float32), product), dtype) : op(a, product);
+}
+template <class B>
+void def_scaled_by(py::module_& module, const char* name, TwoTensors op) {
+  def_both(
+      module, name, [op](const Tensor& a, const B& b, Scalar alpha) { return scaled(op, a, b, alpha); }, arg("a"), arg("b"),
+      py::kw_only(), arg("alpha"), Unlocked());
+}
+/// a + alpha * b, or a - alpha * b.
+void def_scaled(py::module_& module, const char* name, TwoTensors op) {
+  def_scaled_by<Tensor>(module, name, op);
+  def_scaled_by<Scalar>(module, name, op);
+}
 
 /// divide(a, b, rounding_mode="floor") and "trunc".
 template <class B>

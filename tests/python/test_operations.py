@@ -245,6 +245,22 @@ def test_operators_in_place_round_once():
     assert n.tolist() == [5, 2]
 
 
+def test_scaled_sums_round_once():
+    numbers = np.random.default_rng(1).normal(size=1000).astype("f4")
+    for dtype in (glade.bfloat16, glade.float16):
+        x, y = glade.tensor(numbers).to(dtype), glade.tensor(numbers[::-1].copy()).to(dtype)
+        wide_x, wide_y = x.float(), y.float()
+        for alpha in (0.3, -7):
+            for sign, name in ((1, "add"), (-1, "subtract")):
+                for other, wide in ((y, wide_y), (0.99, 0.99)):
+                    result = getattr(glade, name)(x, other, alpha=alpha)
+                    expected = (wide_x + wide * (sign * alpha)).to(dtype)
+                    assert result.dtype == dtype and glade.allclose(result, expected, rtol=0, atol=0), (name, alpha, dtype)
+        x.requires_grad_()
+        x.sub(y, alpha=2).sum().backward()
+        assert x.grad.dtype == dtype and x.grad.tolist() == [1.0] * 1000
+
+
 def test_log_softmax_of_large_logits():
     x = glade.tensor([1e6, 1e6, 1e6], requires_grad=True)
     y = glade.log_softmax(x, 0)
