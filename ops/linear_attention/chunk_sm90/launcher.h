@@ -1,0 +1,242 @@
+#pragma once
+// Queues the kernels of the chunk algorithm on Hopper GPUs for a recurrence, and fills in their arguments.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <vector>
+
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
+#include <glade/ops/linear_attention/common/segments.h>
+#include <glade/ops/shape/shape.h>
+
+namespace glade::cuda::chunk_sm90 {
+
+using linear_attention::chunk_slots;
+
+inline std::int64_t tiles(std::int64_t channels) { return (channels + kChunkTokens - 1) / kChunkTokens; }
+
+inline bool is_bfloat16(const Recurrence& r) { return r.q.dtype() == DType::bfloat16; }
+
+inline Rows rows(const Recurrence& r, const Tensor& x) {
+  const std::int64_t heads = x.size(-2);
+  return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
+}
+
+/// Room for the states before all chunks (ScanArguments::boundary_states).
+inline Tensor boundary_states(const Recurrence& r) {
+  return empty({chunk_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
+}
+
+/// Elements from a token of x, [tokens, heads, size], to the next.
+inline std::int64_t token_step(const Recurrence& r, const Tensor& x, std::int64_t heads, std::int64_t size) {
+  return reshape(x, {r.tokens, heads, size}).strides()[0];
+}
+
+/// The states [.., K, V] from which a scan starts, and where it leaves those after it (or null).
+struct State {
+  const float* first;
+  bool is_shared;
+  float* last;
+  float* before_segments = nullptr;  ///< of all segments but the first
+};
+inline State initial_state(const Recurrence& r, const Tensor& last = {}) {
+  return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
+}
+
+inline void set_state(StateArguments& a, const State& state) {
+  a.first = state.first;
+  a.first_is_shared = state.is_shared;
+  a.last = state.last;
+}
+
+/// Whose channels are the rows w of a scan: then the states' other ones are those of y.
+enum class Outer { values, keys };
+
+template <class Arguments>
+Arguments state_arguments(const Recurrence& r, Outer outer, const Tensor& y, const Tensor& w, bool backward, const State& state) {
+  Arguments a{};
+  static_cast<RecurrenceArguments&>(a) = linear_attention::recurrence_arguments(r);
+  a.y = rows(r, y);
+  a.w = rows(r, w);
+  a.inner = a.y.size;
+  a.outer = a.w.size;
+  a.backward = backward;
+  a.outer_stride = outer == Outer::values ? 1 : static_cast<int>(r.V);
+  a.inner_stride = outer == Outer::values ? static_cast<int>(r.V) : 1;
+  set_state(a, state);
+  return a;
+}
+
+void set_out(auto& a, const Recurrence& r, const Tensor& out) {
+  if (!out.defined()) return;
+  a.out = out.raw_data();
+  a.float_out = out.dtype() == DType::float32;
+  a.out_step = token_step(r, out, r.heads, a.outer);
+}
+
+inline void set_segments(ScanArguments& a, const ChunkSegments& plan, const State& state) {
+  a.segments = a.run_segments = plan.segments;
+  a.segment_chunks = plan.segment_chunks;
+  a.segment_states = state.before_segments;
+}
+
+/// Queues passes, and keeps the memory that they share until it is destroyed.
+class Launcher {
+ public:
+  explicit Launcher(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {}
+
+  Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
+
+  /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined.
+  /// `beside`: a scan in the other direction, for the same launch where a state scan makes them.
+  State find_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
+                            const Tensor& room = {}, const ScanArguments* beside = nullptr) {
+    if (plan.segments == 1) return state;
+    state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
+    run_segments_from_zeros(plan, y, w, state, backward, nullptr, beside);
+    return state;
+  }
+  /// The same where the state before the first segment comes from the exchange, which leaves it in `first`.
+  State exchange_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
+                                Tensor& first, const Tensor& room = {}) {
+    if (plan.segments > 1) state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
+    const SegmentEffect effect = empty_effect();
+    linear_attention::Segments segments{};
+    if (r_.sequences > 0) {
+      const State from_zeros{nullptr, false, pointer<float>(effect.added), state.before_segments};
+      const Tensor decay = segment_decays(plan);
+      segments = segments_of(scan_segments(plan, y, w, from_zeros, backward, plan.segments, pointer<float>(decay)));
+      segments.total_decay = pointer<float>(effect.key_decay);
+      linear_attention::add_segments(segments, pointer<float>(effect.added), stream_);
+    }
+    first = r_.exchange(effect);
+    state.first = pointer<const float>(first);
+    state.is_shared = first.defined() && first.ndim() == 3;
+    segments.first = state.first;
+    segments.first_is_shared = state.is_shared;
+    segments.total_decay = nullptr;
+    if (r_.sequences > 0 && plan.segments > 1) linear_attention::join_segments(segments, stream_);
+    return state;
+  }
+  /// What all segments do to a state.
+  SegmentEffect segment_effect(Sm90PassPlan plan) {
+    const TensorOptions options{DType::float32, r_.q.device()};
+    SegmentEffect effect{{}, empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+    ++plan.segments;  // a last one without tokens: the state before it is that after all others
+    const Tensor states = segment_states(plan);
+    if (r_.sequences > 0)
+      run_segments_from_zeros(plan, r_.k, r_.v, {nullptr, false, nullptr, pointer<float>(states)}, false,
+                              pointer<float>(effect.key_decay));
+    effect.added = contiguous_data(select(states, 1, plan.segments - 1));
+    return effect;
+  }
+  /// Room for the states before all segments.
+  Tensor segment_states(const ChunkSegments& plan) const {
+    return empty({r_.sequences, plan.segments, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
+  }
+  Pass pass(const Sm90PassPlan& plan, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w, bool backward,
+            const State& state, const Tensor& out) const {
+    Pass p = state_arguments<Pass>(r_, outer, y, w, backward, state);
+    set_segments(p, plan, state);
+    p.x = rows(r_, x);
+    p.gates_are_inner = outer == Outer::values;
+    p.gv = pointer(r_.gv);
+    p.wide_blocks = plan.wide_blocks;
+    p.mapped = r_.gv.defined() || plan.two_crews;
+    set_out(p, r_, out);
+    return p;
+  }
+  void run(const Pass& p) const {
+    if (p.sequences.count == 0) return;
+    Pass pass = p;
+    pass.multiprocessors = multiprocessor_count(r_.q.device());
+    pass.tokens = r_.tokens;
+    if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
+    else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
+  }
+  void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
+    if (r_.sequences == 0) return;
+    (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles, stream_);
+  }
+  void run_constant_decay(std::span<const ConstantDecayPass> passes, const ConstantDecayPlan& plan,
+                          const ConstantDecayExchange* exchange = nullptr) const {
+    const auto run = is_bfloat16(r_) ? run_constant_decay_passes<__nv_bfloat16> : run_constant_decay_passes<__half>;
+    run(passes, r_.tokens, plan, r_.q.device(), exchange);
+  }
+  /// The same where the state before the tokens, in the direction of pass `pass`, comes from the exchange, which leaves it in
+  /// `first`.
+  void exchange_constant_decay(std::span<const ConstantDecayPass> passes, int pass, const ConstantDecayPlan& plan,
+                               Tensor& first) const {
+    const SegmentEffect effect = empty_effect();
+    const ConstantDecayExchange exchange{pass, pointer<float>(effect.added), pointer<float>(effect.key_decay), [&] {
+                                           first = r_.exchange(effect);
+                                           return std::pair(pointer<const float>(first), first.defined() && first.ndim() == 3);
+                                         }};
+    run_constant_decay(passes, plan, &exchange);
+  }
+  void run_intra_chunk(const IntraChunk& a) const {
+    if (a.gk) (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
+    else (is_bfloat16(r_) ? run_head_gate_chunk<__nv_bfloat16> : run_head_gate_chunk<__half>)(a, stream_);
+  }
+  void run_reverse_scan(const IntraChunk& a, const ScanArguments& scan) const {
+    (is_bfloat16(r_) ? run_head_gate_scan<__nv_bfloat16> : run_head_gate_scan<__half>)(a, scan, stream_);
+  }
+
+ private:
+  /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
+  void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
+                               float* total_decay, const ScanArguments* beside = nullptr) {
+    Tensor decay;
+    if (plan.segments > 2 || total_decay) decay = segment_decays(plan);
+    state.last = nullptr;
+    linear_attention::Segments segments =
+        segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay), beside));
+    segments.total_decay = total_decay;
+    if (segments.decay) linear_attention::join_segments(segments, stream_);
+  }
+  SegmentEffect empty_effect() const {
+    const TensorOptions options{DType::float32, r_.q.device()};
+    return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+  }
+  /// Room for the decays of all segments.
+  Tensor segment_decays(const ChunkSegments& plan) {
+    return keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()}));
+  }
+  /// A scan of the first `count` segments in its order: the first one from state.first, the others from zeros.
+  ScanArguments scan_segments(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
+                              int count, float* decay, const ScanArguments* beside = nullptr) const {
+    const auto arguments = [&]<class Arguments>(Arguments) {
+      Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
+      set_segments(a, plan, state);
+      a.keeps_states = a.from_zeros = true;
+      a.first_segment = backward ? plan.segments - count : 0;
+      a.run_segments = count;
+      a.decay = decay;
+      return a;
+    };
+    if (plan.scan_for_states) {
+      ScanArguments scan = arguments(ScanArguments{}), other = beside ? *beside : scan;
+      if (!beside) other.run_segments = 0;
+      run_scans(backward ? other : scan, backward ? scan : other, plan.scan_key_tiles);
+      return scan;
+    }
+    Pass pass = arguments(Pass{});
+    pass.gates_are_inner = true;
+    pass.wide_blocks = plan.wide_blocks;
+    run(pass);
+    return pass;
+  }
+  int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
+  linear_attention::Segments segments_of(const ScanArguments& a) const {
+    return {a.segment_states,       a.decay, r_.sequences, a.segments, a.heads, gated_channels(), static_cast<int>(r_.K),
+            static_cast<int>(r_.V), nullptr};
+  }
+
+  const Recurrence& r_;
+  const cudaStream_t stream_;
+  std::vector<Tensor> kept_;
+};
+
+}  // namespace glade::cuda::chunk_sm90
