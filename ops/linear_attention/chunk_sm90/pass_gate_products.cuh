@@ -61,10 +61,10 @@ struct GateProducts {
   template <bool kLowPartOfY>
   __device__ void apply_inner(const Stage<C>& stage, int tile, Accumulator<kTile>& exponents, bool one,
                               LeftOperand (&x_low)[4]) const {
-    constexpr bool kTakesTurns = C::kCrews == 2;
+    constexpr bool kTwoCrews = C::kCrews == 2;
     Tiles<C>& tiles = stage.tiles;
     store_decays(exponents, stage.vectors, tile, one);
-    const bool sub_chunk = kTakesTurns && kLowPartOfY && stage.is_sub_chunk();
+    const bool sub_chunk = kTwoCrews && kLowPartOfY && stage.is_sub_chunk();
     if (sub_chunk && thread >= kGroup / 2) return;  // their rows have the low parts
     if (one) exponents.fill(0);
 #pragma unroll
@@ -80,7 +80,7 @@ struct GateProducts {
         y[j] = scaled_y.rounded, y_low[j] = scaled_y.low_part;
       }
       store_straight(tiles.x[tile], 2 * k, x, thread);
-      if ((C::kInnerLowParts && !kTakesTurns) || sub_chunk) store_straight(stage.x_low(tile), 2 * k, x_low[k], thread);
+      if ((C::kInnerLowParts && !kTwoCrews) || sub_chunk) store_straight(stage.x_low(tile), 2 * k, x_low[k], thread);
       store_straight(tiles.y[tile], 2 * k, y, thread);
       if constexpr (kLowPartOfY) store_straight(stage.y_low(tile), 2 * k, y_low, thread);
     }
