@@ -207,8 +207,9 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
 
-/// The forward pass that costs least, in `least_segments` segments at least.
-Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments) {
+/// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
+/// keys. Two crews were not measured with parts.
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts) {
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
   Sm90PassPlan best;
   double least = std::numeric_limits<double>::infinity();
@@ -216,7 +217,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews}) {
     const bool wide = kind == Kind::wide;
     if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
-    if (kind == Kind::two_crews && !supports_two_crews(p)) continue;
+    if (kind == Kind::two_crews && (parts > 1 || !supports_two_crews(p))) continue;
     const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
     const std::int64_t most = std::max<std::int64_t>(
         std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
@@ -224,6 +225,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
       Sm90PassPlan plan;
       plan.wide_blocks = wide;
       plan.two_crews = kind == Kind::two_crews;
+      plan.key_parts = parts;
       set_segments(plan, p, config, std::max(n, least_segments));
       set_state_scan(plan, p);
       if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
@@ -288,8 +290,7 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
-  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least);
-  plan.pass.key_parts = parts;
+  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least, parts);
   plan.keeps_states = plan.keeps_boundary_states || (may_keep && plan.pass.segments > 1);
 }
 

@@ -235,6 +235,25 @@ TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   EXPECT_FALSE(plan(p).backward.exchanges);
 }
 
+TEST(Plan, TakesTwoCrewsForGatesOfKeys) {
+  const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).two_crews);
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 40, "gk")).two_crews);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "g")).two_crews);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 128, "gk")).two_crews);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 136, 128, "gk")).two_crews);
+  EXPECT_TRUE(forward(problem(64, 128, 16, 128, 128, "gk")).wide_blocks);  // short sequences
+  AttentionProblem p = problem(4, 2048, 16, 128, 128, "gk");
+  p.float_gates = true;
+  EXPECT_FALSE(forward(p).two_crews);
+  p.float_gates = false;
+  p.reverse = true;
+  EXPECT_FALSE(forward(p).two_crews);
+  const Sm90PassPlan in_parts = forward(problem(4, 2048, 4, 264, 64, "gk"));  // three parts of 88 channels
+  EXPECT_EQ(in_parts.key_parts, 3);
+  EXPECT_FALSE(in_parts.two_crews);
+}
+
 TEST(Plan, IsPrinted) {
   const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
   const std::string text = made.to_string();
