@@ -32,7 +32,7 @@ Tensor scaled(TwoTensors op, const Tensor& a, const B& b, Scalar alpha) {
   const bool widens = dtype == DType::bfloat16 || dtype == DType::float16;
   Tensor other;
   if constexpr (std::is_same_v<B, Tensor>) other = widens ? to(b, DType::float32) : b;
-  else other = full({}, b, {widens ? DType::float32 : dtype, a.device()});
+  else other = widens ? full({}, b, {DType::float32, a.device()}) : beside(a, b);
   const Tensor product = multiply(other, alpha);
   return widens ? to(op(to(a, DType::float32), product), dtype) : op(a, product);
 }

@@ -2,12 +2,22 @@
 // Random calls of the gated recurrence, and their comparison with the reference.
 #include <string>
 
+#include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
 
 #include "ops/linear_attention_reference.h"
 #include "support/testing.h"
 
 namespace glade::testing_support {
+
+/// A test of kernels for Hopper GPUs.
+class HopperTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+    if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "no Hopper GPU, or no kernels for it";
+  }
+};
 
 /// What to make random arguments of.
 struct Spec {

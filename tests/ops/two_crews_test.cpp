@@ -13,13 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-class TwoCrews : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
-    if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "no Hopper GPU, or no kernels for it";
-  }
-};
+class TwoCrews : public HopperTest {};
 
 /// Whether the plan takes two crews for the outputs.
 bool takes_two_crews(const RecurrenceArguments& x) {

@@ -11,13 +11,7 @@ namespace {
 
 using namespace testing_support;
 
-class ValueGates : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
-    if (!AttentionProblem::gpu_of(kCUDA).sm90) GTEST_SKIP() << "no Hopper GPU, or no kernels for it";
-  }
-};
+class ValueGates : public HopperTest {};
 
 /// Checks a call in chunks against the reference, and that the passes are taken in both directions.
 void check(const Spec& s, DType dtype = DType::bfloat16) {

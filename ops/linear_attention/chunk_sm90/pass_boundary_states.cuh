@@ -16,16 +16,16 @@ struct BoundaryStateStore {
   const Item& item;
   const int first_value, thread;
 
-  /// Has the bulk-copy hardware do that; one thread calls it.
-  __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
-    store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
-  }
   /// Stores a tile of keys of the state before a chunk.
   __device__ void store(int chunk, int key_tile, const Tile& from) const {
     uint4* to = reinterpret_cast<uint4*>(at(chunk, key_tile)->data) + thread;
     const uint4* pieces = reinterpret_cast<const uint4*>(from.data) + thread;
 #pragma unroll
     for (int i = 0; i < kTile * kPieces; i += kGroup) to[i] = pieces[i];
+  }
+  /// The same as a bulk copy, which one thread starts.
+  __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
+    store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
   }
   /// Stores the state before the first chunk, which lies in memory (null: zeros).
   __device__ void store_first(const float* state) const {
