@@ -150,7 +150,8 @@ struct Variant {
   static constexpr bool kTakesTurns = !kSmall && !kGateGradients && !kBothGates && kTiles <= 2;
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
-  /// Producers that prepare a step together are a crew. Two crews take turns at the chunks, each with stages of its own.
+  /// Producers that prepare a step together are a crew. Two crews alternate between the chunks (ping-pong scheduling), each with
+  /// stages of its own.
   static constexpr int kCrews = kMapped && !kOuterGates ? 2 : 1, kCrewThreads = kProducers / kCrews;
   static constexpr bool kStoresByTma = kCrews == 2;  ///< the results of whole chunks, and the states before chunks
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
@@ -218,8 +219,8 @@ __device__ bool has_low_part_of_y(const Pass& p, const Step& step) {
 template <class C>
 struct Tiles {
   using Tile = SwizzledTile<typename C::Element>;
-  /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w. The first tiles, as what is in their second
-  /// halves is read with the 32 rows after it.
+  /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w. They come first, because products that
+  /// read the second half of a tile also read the 32 rows after it.
   Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
   Tile x[C::kTiles], y[C::kTiles];
   Tile w[C::kConsumers];  ///< later out

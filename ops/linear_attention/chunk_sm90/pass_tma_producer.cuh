@@ -1,7 +1,7 @@
 #pragma once
 // The producers of a mapped pass (chunk_sm90/pass_kernel.cuh): TMA copies the tiles, and the exponents of the gates are products
-// (pass_gate_products.cuh), so that registers and instructions are left for applying them. With gates of y alone, two crews take
-// turns at the chunks: one waits for memory and for products while the other computes.
+// (pass_gate_products.cuh), so that registers and instructions are left for applying them. With gates of y alone, two crews
+// alternate between the chunks (ping-pong scheduling): one waits for memory and for products while the other computes.
 #include <glade/ops/linear_attention/chunk_sm90/pass_gate_products.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer_base.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
@@ -206,7 +206,7 @@ struct TmaProducer : ProducerBase<C> {
   /// Splits step i, a chunk with large decay: `step` becomes its first sub-chunk.
   __device__ void split(int i, Step& step, LoadedGates& loaded) {
     if constexpr (C::kCrews == 2) {
-      // Another step will come next; some warps may have begun to copy the one after this.
+      // Some warps may have started to copy the next chunk, which is no longer the next step: all do, and wait for it.
       copy_ahead(i, next(step));
       if (next(step).valid(segment)) wait_arrival(i + 1);
       is_ahead = false;
