@@ -9,17 +9,33 @@ namespace {
 
 constexpr std::int64_t kMostPassKeys = 256;  // channels that a fused pass sums over
 
-/// Whether TMA can copy the rows of a problem for passes, which have two tiles of keys.
+/// Whether TMA can copy the rows of a problem for passes.
 bool supports_tma(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
-  return tiles(p.K) == 2 && p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
+  return p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
 }
 
 /// Whether the constant-decay kernels can compute the problem.
-bool supports_constant_decay(const AttentionProblem& p) { return supports_tma(p) && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv; }
+bool supports_constant_decay(const AttentionProblem& p) {
+  return supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv;
+}
 
 /// Whether two crews of producers can compute the outputs.
-bool supports_two_crews(const AttentionProblem& p) { return supports_tma(p) && p.gk && !p.gv && !p.float_gates; }
+bool supports_two_crews(const AttentionProblem& p) {
+  return supports_tma(p) && tiles(p.K) == 2 && p.gk && !p.gv && !p.float_gates;
+}
+
+/// Blocks of a cluster where they share the rows of x and y.
+constexpr std::int64_t kCluster = 2;
+
+/// Whether blocks of a pass with so many channels of x and y can share their rows.
+bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner) {
+  return supports_tma(p) && !p.gk && !p.gv && inner > 2 * kChunkTokens;
+}
+/// Tiles of w, which blocks that share rows have in whole clusters.
+std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
+  return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
+}
 
 /// Chunks of all sequences, at most.
 std::int64_t chunk_slots(const AttentionProblem& p) {
@@ -141,12 +157,17 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
 
 enum class Sm90Role { values, keys };
 
+/// The time of a chunk where blocks share rows, in that of one where they do not. Measured
+/// (benchmarks/results/2026-11-27_h200/shared_rows/): 0.75 to 0.8.
+constexpr double kSharedRows = 0.77;
+
 /// A fused backward pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
 Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig& config, Sm90Role role, bool gate_gradients,
                                 std::int64_t least_segments = 1) {
   const std::int64_t outer = role == Sm90Role::keys ? p.K : p.V, inner = role == Sm90Role::keys ? p.V : p.K;
   const bool narrow = role == Sm90Role::keys && gate_gradients;  // gradients of gates leave no registers for wide blocks
-  const std::int64_t chunks = chunks_of(p), blocks = tiles(outer) * all_heads(p), fill = p.gpu.multiprocessors;
+  const std::int64_t chunks = chunks_of(p), fill = p.gpu.multiprocessors;
+  std::int64_t blocks = tiles(outer) * all_heads(p);
   // Measured: more launches and the pass over the states pay in sequences from these lengths on.
   constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunkTokens;
   std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
@@ -161,6 +182,11 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   const bool few = 2 * blocks <= fill;
   plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
                                                                 : saves_waves || (few && blocks * most_segments >= 2 * fill));
+  if (!narrow && supports_shared_rows(p, inner)) {
+    const std::int64_t in_clusters = columns_of(outer, true) * all_heads(p);
+    plan.shared_rows = kSharedRows * static_cast<double>(waves(in_clusters)) < static_cast<double>(waves(blocks));
+    if (plan.shared_rows) blocks = in_clusters;
+  }
   std::int64_t segments =
       std::min((plan.wide_blocks && !narrow ? 2 : 1) * fill / std::max<std::int64_t>(blocks, 1), most_segments);
   if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
@@ -170,8 +196,8 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
 }
 
 /// Blocks of a forward pass in one segment.
-std::int64_t forward_blocks(const AttentionProblem& p, bool wide) {
-  return (wide ? ceil_div(tiles(p.V), 2) : tiles(p.V)) * all_heads(p);
+std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : columns_of(p.V, plan.shared_rows)) * all_heads(p);
 }
 /// Those that run at the same time.
 std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
@@ -189,13 +215,14 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
                      at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
-  const std::int64_t blocks = forward_blocks(p, plan.wide_blocks);
+  const std::int64_t blocks = forward_blocks(p, plan);
   const double chunk = (p.K <= kChunkTokens       ? 0.85
                         : p.K <= 2 * kChunkTokens ? 1.1
                                                   : 1.2) *
-                       (!plan.wide_blocks ? 1
-                        : p.gk            ? kWideWithGk
-                                          : kWide);
+                       (plan.shared_rows    ? kSharedRows
+                        : !plan.wide_blocks ? 1
+                        : p.gk              ? kWideWithGk
+                                            : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
   const double outputs =
       waves(blocks * n, at_once) * (plan.two_crews ? segment * kTwoCrews + kTwoCrewsWave : segment * chunk + kWave);
@@ -213,19 +240,21 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
   Sm90PassPlan best;
   double least = std::numeric_limits<double>::infinity();
-  enum class Kind { narrow, wide, two_crews };
-  for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews}) {
+  enum class Kind { narrow, wide, two_crews, shared_rows };
+  for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews, Kind::shared_rows}) {
     const bool wide = kind == Kind::wide;
     if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
     if (kind == Kind::two_crews && (parts > 1 || !supports_two_crews(p))) continue;
-    const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, wide), 1);
+    if (kind == Kind::shared_rows && !supports_shared_rows(p, p.K)) continue;
+    Sm90PassPlan plan;
+    plan.wide_blocks = wide;
+    plan.two_crews = kind == Kind::two_crews;
+    plan.shared_rows = kind == Kind::shared_rows;
+    plan.key_parts = parts;
+    const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
     const std::int64_t most = std::max<std::int64_t>(
         std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
     for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
-      Sm90PassPlan plan;
-      plan.wide_blocks = wide;
-      plan.two_crews = kind == Kind::two_crews;
-      plan.key_parts = parts;
       set_segments(plan, p, config, std::max(n, least_segments));
       set_state_scan(plan, p);
       if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
@@ -266,8 +295,8 @@ bool supports_gradients(const AttentionProblem& p) {
 /// with smaller heads or with few tokens that kernel is faster.
 bool takes_value_gates(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 4 * kChunkTokens;
-  const bool supported =
-      supports_tma(p) && tiles(p.V) == 2 && supports_outputs(p) && !p.float_gates && !p.states_only && !p.exchanges;
+  const bool supported = supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && supports_outputs(p) && !p.float_gates &&
+                         !p.states_only && !p.exchanges;
   return supported && p.length >= kShortest && (p.gk ? 6 : 5) * all_heads(p) >= p.gpu.multiprocessors;
 }
 

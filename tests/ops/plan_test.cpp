@@ -254,6 +254,23 @@ TEST(Plan, TakesTwoCrewsForGatesOfKeys) {
   EXPECT_FALSE(in_parts.two_crews);
 }
 
+TEST(Plan, SharesRowsOfManyChannels) {
+  const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
+  EXPECT_TRUE(forward(problem(4, 4096, 8, 256, 256, "g")).shared_rows);
+  EXPECT_TRUE(forward(problem(4, 4096, 8, 136, 64, "")).shared_rows);    // half of the blocks have nothing to do
+  EXPECT_TRUE(forward(problem(4, 4096, 8, 512, 256, "g")).shared_rows);  // in parts
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 128, 256, "g")).shared_rows);
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 256, 256, "gk")).shared_rows);
+  EXPECT_FALSE(forward(problem(4, 4096, 40, 136, 64, "g")).shared_rows);
+  const auto backward = plan(problem(4, 4096, 8, 256, 136, "g_gamma")).backward;
+  EXPECT_EQ(backward.kernels, AttentionKernels::sm90_pass);
+  EXPECT_TRUE(backward.values.shared_rows && backward.keys.shared_rows);
+  AttentionProblem p = problem(4, 4096, 8, 256, 256, "g");
+  EXPECT_NE(plan(p).to_string().find("cluster 2"), std::string::npos) << plan(p).to_string();
+  p.reverse = true;
+  EXPECT_FALSE(forward(p).shared_rows);
+}
+
 TEST(Plan, IsPrinted) {
   const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
   const std::string text = made.to_string();

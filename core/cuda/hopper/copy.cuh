@@ -62,6 +62,17 @@ __device__ void copy_tile(SwizzledTile<E>& target, const CUtensorMap& map, int c
       "l"(&map), "r"(channel), "r"(head), "r"(token), "r"(shared_address(barrier))
       : "memory");
 }
+/// The same to the same place in the first `kBlocks` blocks of the cluster, each of whose barriers counts the bytes.
+template <int kBlocks, class E>
+__device__ void copy_tile_to_cluster(SwizzledTile<E>& target, const CUtensorMap& map, int channel, int head, int token,
+                                     std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], "
+      "[%5], %6;" ::"r"(shared_address(&target)),
+      "l"(&map), "r"(channel), "r"(head), "r"(token), "r"(shared_address(barrier)),
+      "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
+      : "memory");
+}
 /// A tile back to such a tensor.
 template <class E>
 __device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map, int channel, int head, int token) {

@@ -52,8 +52,8 @@ struct Pass : ScanArguments {
   Rows x;
   bool gates_are_inner;  ///< gk's channels are y's; otherwise they are w's, and without gv u, u_out and saved_states are needed
   const void* gv;        ///< gates of the other channels, as gk; null: none
-  bool mapped;  ///< by the kernels whose rows TMA copies: with gates in 16 bits, without reverse, and with up to 128 channels
-                ///< of y; gv, or gk of y with out
+  bool mapped;  ///< by the kernels whose rows TMA copies, without reverse: gates in 16 bits and up to 128 channels of y, with gv,
+                ///< or with gk of y and out; or more channels of y, with neither, nor u
   bool wide_blocks;       ///< blocks of 128 channels of w; not with u, nor with gates of both
   void* out;              ///< [tokens, heads, outer]; null: states only, or what u needs
   bool float_out;         ///< out has float32 elements
@@ -78,8 +78,8 @@ void run_pass(const Pass& p, cudaStream_t stream);
 /// Where mapped is set.
 template <class E>
 void run_mapped_pass(const Pass& p, cudaStream_t stream);
-/// Channels of y that those are compiled for.
-inline constexpr std::int64_t kMappedChannels = 128;
+/// Channels of y that those are compiled for: with per-channel gates, and without, where blocks share the rows.
+inline constexpr std::int64_t kMappedChannels = 128, kSharedRowChannels = 256;
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

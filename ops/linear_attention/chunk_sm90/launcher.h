@@ -144,7 +144,7 @@ class Launcher {
     p.gates_are_inner = outer == Outer::values;
     p.gv = pointer(r_.gv);
     p.wide_blocks = plan.wide_blocks;
-    p.mapped = r_.gv.defined() || plan.two_crews;
+    p.mapped = r_.gv.defined() || plan.two_crews || plan.shared_rows;
     set_out(p, r_, out);
     return p;
   }
@@ -225,6 +225,7 @@ class Launcher {
     Pass pass = arguments(Pass{});
     pass.gates_are_inner = true;
     pass.wide_blocks = plan.wide_blocks;
+    pass.mapped = plan.shared_rows && pass_channels(pass.inner) == kSharedRowChannels;
     run(pass);
     return pass;
   }

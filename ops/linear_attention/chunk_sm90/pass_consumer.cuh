@@ -57,7 +57,7 @@ struct Consumer : Results<C> {
         add_low_part_of_state(out, x);
         if constexpr (C::kInnerLowParts && !C::kSeparateScores) {
           add_rounded_state(out, operand(stage.x_low(0)));
-          add_to_state(stage.tiles.w[index], operand(stage.y_low(0)), step.size);
+          add_to_state(stage.w(index), operand(stage.y_low(0)), step.size);
         }
       }
   }
@@ -94,8 +94,9 @@ struct Consumer : Results<C> {
   }
   /// Updates the state with a step of a pass that has no results.
   __device__ void update_state(const Stage<C>& stage) {
+    release_late();
     Left w;
-    load(w, stage.tiles.w[index]);
+    load(w, stage.w(index));
     if constexpr (kGates == Gates::none) {
       apply_decays(w, w, stage.vectors);
       scale_rows(stage.vectors.decay[0], stage.vectors.decay[0]);
@@ -111,7 +112,46 @@ struct Consumer : Results<C> {
     wait_for_state();
   }
 
+  /// Where blocks share rows: a tile of the state is rounded while the tensor cores multiply the one before it, and the results
+  /// are stored while they update the state.
+  __device__ void compute_overlapped_step(const Stage<C>& stage) {
+    const Vectors<C>& vectors = stage.vectors;
+    const std::uint32_t x = operand(stage.tiles.x[0]);
+    Accumulator<kTile> out;
+    Left rounded[2];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      Left& own = rounded[tile % 2];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) state[tile].template round<E>(own[k], k);
+      wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) wgmma<E>(out, own[k], descriptor(x, tile * kTileStep + k * kColumnStep), tile + k);
+      wgmma_commit();
+      if (tile == 0) continue;
+      wgmma_wait<1>();
+      for (auto& operand : rounded[(tile + 1) % 2]) pin(operand);
+      if (tile == 1) release_late();
+    }
+    Left w, weighted;
+    load(w, stage.w(index));
+    wgmma_wait<0>();
+    pin(out);
+    out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&vectors.before[t]); });
+    wgmma_begin();
+    add_product(out, w, operand(stage.scores()), 1);
+    wgmma_commit();
+    apply_decays(weighted, w, vectors);
+    scale_rows(vectors.decay[0], vectors.decay[0]);
+    add_to_state(weighted, operand(stage.tiles.y[0]));
+    wgmma_wait<1>();
+    pin(out);
+    finish(stage, out, out, {});
+    wait_for_state();
+  }
+
   __device__ void compute_step(const Stage<C>& stage) {
+    if constexpr (C::kSharesRows) return compute_overlapped_step(stage);
     const Vectors<C>& vectors = stage.vectors;
     const Step& step = vectors.step;
     constexpr int kScoring = C::kConsumers * kGroup;  // threads that compute the scores together
@@ -145,7 +185,7 @@ struct Consumer : Results<C> {
     else multiply_state(stage, out, start);
     release_late();
     if constexpr (!C::kProducersScore && !kLarge) finish_scores();
-    load(w, stage.tiles.w[index]);
+    load(w, stage.w(index));
     if constexpr (kGates == Gates::none) finish_step(stage, out, w, y, q_dq);
     else if constexpr (kGates == Gates::inner) finish_inner_step(stage, out, w, y, low_part_of_y);
     else if constexpr (C::kBothGates && !kGateGradients) finish_plain_step(stage, out, w, y);
@@ -259,7 +299,7 @@ struct Consumer : Results<C> {
       progress.advance(stage.vectors.step.ends_chunk);
       if (stage.vectors.step.count == 0) {
         release_late();
-        return barrier_arrive(&shared.empty[s]);
+        return arrive_empty(s);
       }
       if constexpr (C::kConsumersApplyGates) {
         auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
@@ -272,36 +312,45 @@ struct Consumer : Results<C> {
       if constexpr (kGates != Gates::none) Base::scale_at_end(p, stage.vectors);
       if constexpr (C::kStoresBoundaryStates)
         if (const Step& step = stage.vectors.step; p.boundary_states && step.ends_chunk && step.chunk + 1 < segment.end_chunk)
-          store_boundary_state(step.chunk + 1, stage.tiles);
+          store_boundary_state(step.chunk + 1, stage);
       release(s);
     }
   }
   /// The stage that this thread has not released, as its stores may still read it.
   int unreleased = -1;
   __device__ void release(int s) {
-    if (C::kStoresByTma && thread == 0) unreleased = s;
-    else barrier_arrive(&shared.empty[s]);
+    if (C::kStoresByTma && thread < (C::kSharesRows ? 32 : 1)) unreleased = s;
+    else arrive_empty(s);
+  }
+  /// Tells producers that this thread has read a stage; those of all blocks of a cluster, where each copies rows to all.
+  __device__ void arrive_empty(int s) {
+    if constexpr (C::kSharesRows) {
+      __syncwarp();
+      if (lane() < C::kCluster) barrier_arrive_in(lane(), &shared.empty[s]);
+    } else {
+      barrier_arrive(&shared.empty[s]);
+    }
   }
   __device__ void release_late() {
     if (!C::kStoresByTma || unreleased < 0) return;
     wait_stores();
-    barrier_arrive(&shared.empty[unreleased]);
+    arrive_empty(unreleased);
     unreleased = -1;
   }
   __device__ BoundaryStateStore<C> boundary_state_store() const { return {p, item, first_outer, thread}; }
   /// Stores the state before a chunk for the backward pass, by way of tiles that are no longer needed.
-  __device__ void store_boundary_state(int chunk, Tiles<C>& tiles) {
+  __device__ void store_boundary_state(int chunk, const Stage<C>& stage) {
     if (first_outer >= p.outer) return;
     if constexpr (C::kStoresByTma) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) to_tile(tiles.x[tile], state[tile]);
+      for (int tile = 0; tile < kTiles; ++tile) to_tile(stage.tiles.x[tile], state[tile]);
       fence_for_wgmma();
       sync();
       if (thread != 0) return;
-      for (int tile = 0; tile * kTile < p.inner; ++tile) boundary_state_store().store_async(chunk, tile, tiles.x[tile]);
+      for (int tile = 0; tile * kTile < p.inner; ++tile) boundary_state_store().store_async(chunk, tile, stage.tiles.x[tile]);
       return commit_stores();
     }
-    SwizzledTile<E>& room = tiles.w[index];
+    SwizzledTile<E>& room = stage.w(index);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile * kTile >= p.inner) continue;

@@ -22,7 +22,8 @@
 // tiles into shared memory, apply the gates and compute the scores x y^T, one or more chunks ahead. Wide blocks have two
 // consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
 // gates of y the producers have enough to do, so the consumers compute the scores, unless two crews of producers take turns
-// (pass_tma_producer.cuh).
+// (pass_tma_producer.cuh). Without per-channel gates and with more than 128 channels of y, two blocks share the rows of x and y
+// (pass_cluster_producer.cuh).
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
@@ -32,6 +33,7 @@
 #include <algorithm>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/pass_cluster_producer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_consumer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_tma_producer.cuh>
@@ -43,7 +45,7 @@ namespace glade::cuda::chunk_sm90 {
 template <class C, class Sync, class F>
 __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& sync, F&& run) {
   const auto start = [&](unsigned i) {
-    if (is_first) item = Item(p, i, C::kConsumers * kTile);
+    if (is_first) item = Item(p, i, C::kConsumers * kTile, block_columns<C>(p));
     sync();
   };
   if constexpr (C::kTakesTurns) {
@@ -74,12 +76,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kCrewThreads);
-      barrier_init(&shared.empty[i], C::kConsumers * kGroup);
+      barrier_init(&shared.empty[i], C::kConsumers * (C::kSharesRows ? C::kCluster * kGroup / 32 : kGroup));
       if constexpr (C::kMapped) barrier_init(&shared.copied[i], 1);
     }
+    for (std::uint64_t& copied : shared.w_copied) barrier_init(&copied, 1);
     fence_barrier_init();
   }
-  __syncthreads();
+  if constexpr (C::kSharesRows) sync_cluster();
+  else __syncthreads();
   Progress<C> progress;
   if (thread < C::kConsumers * kGroup) {
     acquire_registers<C::kConsumerRegisters>();
@@ -97,10 +101,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
     for_each_item<C>(
         p, item, own == 0, [&] { sync_group<C::kProducers>(kBarrier); },
         [&] {
-          if constexpr (C::kMapped) TmaProducer<C>{{p, shared, item, crew, own % C::kCrewThreads}, p, odd_copies}.run(progress);
+          if constexpr (C::kSharesRows) ClusterProducer<C>{{p, shared, item, crew, own}, p}.run();
+          else if constexpr (C::kMapped)
+            TmaProducer<C>{{p, shared, item, crew, own % C::kCrewThreads}, p, odd_copies}.run(progress);
           else progress.step = Producer<C>{{p, shared, item, crew, own}}.run(progress.step);
         });
   }
+  if constexpr (C::kSharesRows) sync_cluster();  // the other block may still copy rows here, and arrive
 #else
   __trap();
 #endif
@@ -116,7 +123,7 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free.
   const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens;
   const unsigned grid = deals ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, p);
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early, C::kCluster}, stream, p);
 }
 
 template <class E, Gates kGates, bool kGateGradients, int kConsumers>
@@ -137,7 +144,8 @@ void launch_plain(const Pass& p, cudaStream_t stream) {
 template <class E>
 void run_mapped_pass(const Pass& p, cudaStream_t stream) {
   const MappedPass mapped(p);
-  if (!p.gv) launch_pass<Variant<E, Gates::inner, kMappedChannels, false, 1, true>>(mapped, stream);
+  if (!p.gk && !p.gv) launch_pass<Variant<E, Gates::none, kSharedRowChannels, false, 1, true>>(mapped, stream);
+  else if (!p.gv) launch_pass<Variant<E, Gates::inner, kMappedChannels, false, 1, true>>(mapped, stream);
   else if (p.u.data) launch_pass<Variant<E, Gates::both, kMappedChannels, true, 1>>(mapped, stream);
   else launch_pass<Variant<E, Gates::both, kMappedChannels, false, 1>>(mapped, stream);
 }

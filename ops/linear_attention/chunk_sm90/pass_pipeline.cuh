@@ -22,9 +22,14 @@ inline constexpr int kGroup = 128;  ///< threads of a warp group
 __host__ __device__ inline unsigned item_columns(const Pass& p, int channels) {
   return static_cast<unsigned>((p.outer + channels - 1) / channels);
 }
+/// The same, in whole clusters.
+template <class C>
+__host__ __device__ unsigned block_columns(const Pass& p) {
+  return (item_columns(p, C::kConsumers * kTile) + C::kCluster - 1) / C::kCluster * C::kCluster;
+}
 template <class C>
 __host__ __device__ unsigned item_count(const Pass& p) {
-  return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  return block_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
 }
 
 /// One segment of a sequence.
@@ -70,12 +75,11 @@ struct Item {
   int head, first_outer;
   Segment segment;
 
-  /// `channels`: of w in a block.
-  __device__ Item(const Pass& p, unsigned index, int channels) : Item(p, index, channels, item_columns(p, channels)) {}
-
- private:
+  /// `channels`: of w in a block; `columns`: blocks for all channels. The last of a cluster may have none.
   __device__ Item(const Pass& p, unsigned index, int channels, unsigned columns)
       : Item(p, static_cast<int>(index % columns) * channels, index / columns % p.heads, index / columns / p.heads) {}
+
+ private:
   __device__ Item(const Pass& p, int outer, unsigned of_head, unsigned row)
       : n(row / p.run_segments),
         head(static_cast<int>(of_head)),
@@ -132,7 +136,8 @@ struct Step {
 /// The template parameters of a pass, and what follows from them. A block has three warp groups: one consumer and two producers,
 /// or two consumers and one producer, so that the gates of y are applied once for twice as many channels of w. Heads of up to 64
 /// channels of y leave room for two blocks on a multiprocessor, each with one consumer and one producer.
-/// In mapped variants TMA copies the rows, and the exponents of the gates are products (pass_tma_producer.cuh).
+/// In mapped variants TMA copies the rows, and the exponents of the gates are products (pass_tma_producer.cuh), or blocks share
+/// the rows of x and y (pass_cluster_producer.cuh).
 template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_, bool kMapped_ = kGates_ == Gates::both>
 struct Variant {
   using Element = E;
@@ -152,8 +157,12 @@ struct Variant {
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
   /// Producers that prepare a step together are a crew. Two crews alternate between the chunks (ping-pong scheduling), each with
   /// stages of its own.
-  static constexpr int kCrews = kMapped && !kOuterGates ? 2 : 1, kCrewThreads = kProducers / kCrews;
-  static constexpr bool kStoresByTma = kCrews == 2;  ///< the results of whole chunks, and the states before chunks
+  static constexpr int kCrews = kMapped && kGates == Gates::inner ? 2 : 1, kCrewThreads = kProducers / kCrews;
+  /// Blocks of a cluster, which have other channels of w of the same head: TMA copies rows of x and y to all of them at once.
+  static constexpr int kCluster = kMapped && kGates == Gates::none ? 2 : 1;
+  static constexpr bool kSharesRows = kCluster > 1;
+  /// Whether TMA stores the results of whole chunks, and the states before chunks.
+  static constexpr bool kStoresByTma = kCrews == 2 || kSharesRows;
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
   /// moves them to the consumers.
   static constexpr int kWideRegisters = kTiles > 2              ? 216
@@ -182,10 +191,11 @@ struct Variant {
   /// Whether the scores have memory of their own, instead of reusing that of the low parts of y (of x, with gates of both).
   static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
   static constexpr bool kGatesHoldLowPartOfX = kInnerLowParts && !kLowParts;
-  static constexpr int kLowTiles = !kLowParts || kCrews == 2 ? 0
-                                   : kInnerLowParts          ? (kSeparateScores ? 3 : kTiles)
-                                   : kGates == Gates::outer  ? 2
-                                                             : 1;
+  static constexpr int kLowTiles = kSharesRows                 ? 2  // for w and the scores
+                                   : !kLowParts || kCrews == 2 ? 0
+                                   : kInnerLowParts            ? (kSeparateScores ? 3 : kTiles)
+                                   : kGates == Gates::outer    ? 2
+                                                               : 1;
   /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers
   /// would not keep up.
   static constexpr bool kConsumersApplyGates = !kProducersScore && kConsumers == 2 && kTiles == 4;
@@ -221,9 +231,9 @@ struct Tiles {
   using Tile = SwizzledTile<typename C::Element>;
   /// Per-channel gates as they lie in memory, if they have 16 bits: of y, then of w. They come first, because products that
   /// read the second half of a tile also read the 32 rows after it.
-  Tile gates[std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
+  Tile gates[C::kSharesRows ? 0 : std::max(C::kInnerGateTiles + C::kOuterGateTiles, 1)];
   Tile x[C::kTiles], y[C::kTiles];
-  Tile w[C::kConsumers];  ///< later out
+  Tile w[C::kSharesRows ? 0 : C::kConsumers];  ///< see Stage::w()
 };
 /// The vectors of a stage.
 template <class C>
@@ -237,9 +247,9 @@ struct Vectors {
   alignas(16) float after[kInner || kOuter ? 0 : kTile];   ///< Gates::none: that of w
   /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
   alignas(16) float b[C::kSeparateScores || C::kCrews == 2 ? 0 : kTile];
-  float decay[kInner && !kOuter ? 0 : kTile];  ///< of the step, by channel of w; Gates::none: only the first entry is used
+  float decay[kOuter ? kTile : !kInner];  ///< of the step, by channel of w; Gates::none: of all channels
   /// Tokens with a decay of 0, as bits. Gates of w: by channel; Gates::none: the even tokens, then the odd ones.
-  unsigned long long dead[kInner && !kOuter ? 0 : kTile];
+  unsigned long long dead[kOuter ? kTile : kInner ? 0 : 2];
   Step step;  ///< count 0 means that the segment has ended
 
   /// The factor of token base + i in a channel; base is a multiple of 8. Channels are swizzled, so that threads that access the
@@ -289,6 +299,9 @@ struct Stage {
   __device__ bool is_sub_chunk() const { return vectors.step.size < kTile; }
   __device__ static Tile& second_half(Tile& tile) { return *reinterpret_cast<Tile*>(tile.at(kTile / 2, 0)); }
 
+  /// The rows of w, and later those of out. Where blocks share rows of x and y, there are more stages of these than of w.
+  __device__ Tile& w(int consumer) const { return C::kSharesRows ? low_parts[0] : tiles.w[consumer]; }
+
   // The low parts of gated tiles. Those of y (or w), and else those of x, reuse the memory of the gates.
   __device__ Tile& x_low(int tile) const {
     if constexpr (C::kCrews == 2) return second_half(tiles.x[tile]);  // of sub-chunks only
@@ -300,7 +313,7 @@ struct Stage {
   static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kOuterGates;
   __device__ Tile& scores() const {
     if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[0]) : tiles.gates[0];
-    else return C::kSeparateScores ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
+    else return C::kSeparateScores || C::kSharesRows ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
   }
   __device__ Tile& scores_low() const {
     if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[1]) : tiles.gates[1];
@@ -344,7 +357,8 @@ struct Shared {
   Exchange<C> exchange;
   Item items[C::kConsumers + 1];  ///< that each consumer, and the producers, work on
   std::uint64_t full[kStages], empty[kStages];
-  std::uint64_t copied[C::kMapped ? kStages : 0];  ///< by TMA
+  std::uint64_t copied[C::kMapped ? kStages : 0];          ///< by TMA
+  std::uint64_t w_copied[C::kSharesRows ? kPrepared : 0];  ///< w, where it has stages of its own
 
   /// Where step i of a crew lies among the stages, and the parity of its turn there.
   __device__ static int slot(int i, int crew) { return crew * kCrewStages + i % kCrewStages; }

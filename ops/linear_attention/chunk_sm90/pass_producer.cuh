@@ -66,30 +66,6 @@ struct Producer : ProducerBase<C> {
     if (next_copy == i + kAhead && is_done(next_copy - S::kStages)) copy();
   }
 
-  /// Gates::none: computes the vectors of a step from its per-head gates, base 2. One warp runs this.
-  __device__ void prepare_head_gates(Vectors<C>& to, float2 gates) {
-    const float first = at_least(gates.x, kLeastGate), second = at_least(gates.y, kLeastGate);
-    float sum = first + second;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, distance);
-      if (thread >= distance) sum += before;
-    }
-    const float total = __shfl_sync(~0u, sum, 31);
-    const float2 b = make_float2(sum - second, sum), remaining = make_float2(total - b.x, total - b.y);
-    const float2 c = p.backward ? remaining : b, after = p.backward ? b : remaining;
-    total_decay.x += total;
-    *reinterpret_cast<float2*>(&to.b[2 * thread]) = b;
-    *reinterpret_cast<float2*>(&to.before[2 * thread]) = make_float2(exp2_approx(c.x), exp2_approx(c.y));
-    *reinterpret_cast<float2*>(&to.after[2 * thread]) = make_float2(exp2_approx(after.x), exp2_approx(after.y));
-    const unsigned dead_even = __ballot_sync(~0u, first < kDeadGate), dead_odd = __ballot_sync(~0u, second < kDeadGate);
-    if (thread == 0) {
-      to.decay[0] = exp2_approx(total);
-      to.dead[0] = dead_even;
-      to.dead[1] = dead_odd;
-    }
-  }
-
   float2 total_decay{};  ///< the log decay of all steps so far
 
   /// Sums of the gates of this thread's two channels.
@@ -183,7 +159,7 @@ struct Producer : ProducerBase<C> {
     auto wait = [&] {
       const float2 gates = head_gates(loaded, step);
       if constexpr (kGates == Gates::none) {
-        if (thread < 32) prepare_head_gates(vectors, gates);
+        if (thread < 32) total_decay.x += Base::prepare_head_gates(vectors, gates);
       } else {
         if (thread < 32) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = gates;
       }

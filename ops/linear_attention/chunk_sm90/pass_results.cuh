@@ -234,7 +234,6 @@ struct Results : State<C> {
   /// Finishes the results of a step. With gates of w that have gradients, `out` is what comes from the state and `inner` what
   /// comes from the step itself; otherwise `out` is their sum.
   __device__ void finish(const Stage<C>& stage, Accumulator<kTile>& out, const Accumulator<kTile>& inner, float2 q_dq) {
-    Tiles<C>& tiles = stage.tiles;
     const Vectors<C>& vectors = stage.vectors;
     const Step step = vectors.step;
     Accumulator<kTile> u_out;  // u times out, for gradients of gates
@@ -272,7 +271,7 @@ struct Results : State<C> {
     if (stores_out()) {
       if (p.float_out) [[unlikely]]
         store_float(out, p.out, step);
-      else to_tile(tiles.w[index], out);
+      else to_tile(stage.w(index), out);
     }
     if constexpr (C::kOuterGates && kGateGradients) {
       if (!p.backward) {
@@ -307,7 +306,7 @@ struct Results : State<C> {
     }
     if constexpr (C::kStoresByTma) fence_for_wgmma();
     sync();
-    if (stores_out() && !p.float_out) store_out(tiles.w[index], step);
+    if (stores_out() && !p.float_out) store_out(stage.w(index), step);
     if constexpr (C::kOuterGates && kGateGradients)
       if (p.backward && p.gate_gradient && !p.float_gates)
         store_rows(*stage.u, p.gate_gradient, std::int64_t{p.heads} * p.outer, step);
