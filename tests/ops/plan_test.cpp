@@ -257,7 +257,7 @@ TEST(Plan, TakesTwoCrewsForGatesOfKeys) {
 TEST(Plan, SharesRowsOfManyChannels) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 4096, 8, 256, 256, "g")).shared_rows);
-  EXPECT_TRUE(forward(problem(4, 4096, 8, 136, 64, "")).shared_rows);    // half of the blocks have nothing to do
+  EXPECT_TRUE(forward(problem(4, 4096, 16, 136, 64, "")).shared_rows);   // half of the blocks have nothing to do
   EXPECT_TRUE(forward(problem(4, 4096, 8, 512, 256, "g")).shared_rows);  // in parts
   EXPECT_FALSE(forward(problem(4, 4096, 8, 128, 256, "g")).shared_rows);
   EXPECT_FALSE(forward(problem(4, 4096, 8, 256, 256, "gk")).shared_rows);
