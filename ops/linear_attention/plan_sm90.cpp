@@ -157,8 +157,8 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
 
 enum class Sm90Role { values, keys };
 
-/// The time of a chunk where blocks share rows, in that of one where they do not. Measured
-/// (benchmarks/results/2026-11-27_h200/shared_rows/): 0.75 to 0.8.
+/// The time of a chunk where blocks share rows, in that of one where they do not. A block's start takes longer. Measured
+/// (benchmarks/results/2026-11-27_h200/shared_rows/): 0.75 to 0.8, and 1.2 for sequences of one chunk.
 constexpr double kSharedRows = 0.77;
 
 /// A fused backward pass over rows of `outer` and `inner` channels, in `least_segments` segments at least.
@@ -182,7 +182,8 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   const bool few = 2 * blocks <= fill;
   plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
                                                                 : saves_waves || (few && blocks * most_segments >= 2 * fill));
-  if (!narrow && supports_shared_rows(p, inner)) {
+  constexpr std::int64_t kShortestOfClusters = 5;
+  if (!narrow && chunks >= kShortestOfClusters && supports_shared_rows(p, inner)) {
     const std::int64_t in_clusters = columns_of(outer, true) * all_heads(p);
     plan.shared_rows = kSharedRows * static_cast<double>(waves(in_clusters)) < static_cast<double>(waves(blocks));
     if (plan.shared_rows) blocks = in_clusters;
@@ -209,7 +210,7 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 /// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
-  constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5;
+  constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5, kSharedRowsWave = 10.3;
   constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
   const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
@@ -224,8 +225,9 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                         : p.gk              ? kWideWithGk
                                             : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
-  const double outputs =
-      waves(blocks * n, at_once) * (plan.two_crews ? segment * kTwoCrews + kTwoCrewsWave : segment * chunk + kWave);
+  const double outputs = waves(blocks * n, at_once) * (plan.two_crews     ? segment * kTwoCrews + kTwoCrewsWave
+                                                       : plan.shared_rows ? segment * chunk + kSharedRowsWave
+                                                                          : segment * chunk + kWave);
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);

@@ -38,7 +38,7 @@ TEST_F(SharedRows, MatchTheReference) {
         ++i;
         const std::int64_t group = 1 + i % 2;
         check({.B = 3,
-               .T = 1 + 53 * i % 400,
+               .T = 300 + 53 * i % 400,
                .H = 4,
                .Hkv = 4 / group,
                .K = K,
@@ -52,7 +52,8 @@ TEST_F(SharedRows, MatchTheReference) {
 /// The last block of a cluster has no channels here.
 TEST_F(SharedRows, BackwardPasses) {
   for (const std::int64_t K : {136, 192, 256}) {
-    const RecurrenceArguments x = make({.B = 2, .T = 300, .H = 2, .K = K, .V = 184, .state = 4}, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = K, .V = 184, .state = 4}, kCUDA, DType::bfloat16);
+    x.options.algorithm = Algorithm::chunk;
     for (Tensor tensor : {x.query, x.key, x.value}) tensor.set_requires_grad();
     const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
     EXPECT_TRUE(made.backward.values.shared_rows && made.backward.keys.shared_rows) << made.to_string();
@@ -62,7 +63,7 @@ TEST_F(SharedRows, BackwardPasses) {
 
 /// The same with a decay that has no gradient.
 TEST_F(SharedRows, BackwardPassesWithConstantDecay) {
-  RecurrenceArguments x = make({.B = 2, .T = 300, .H = 3, .K = 200, .V = 256, .gates = "m"}, kCUDA, DType::bfloat16);
+  RecurrenceArguments x = make({.B = 2, .T = 400, .H = 3, .Hkv = 3, .K = 200, .V = 256, .gates = "m"}, kCUDA, DType::bfloat16);
   const Tensors leaves{x.query.set_requires_grad(), x.key.set_requires_grad(), x.value.set_requires_grad()};
   const Tensor grad_o = random_tensor(x.value.shape(), kCUDA, DType::bfloat16);
   const auto gradients = [&](Algorithm algorithm) {
@@ -80,7 +81,7 @@ TEST_F(SharedRows, BackwardPassesWithConstantDecay) {
 
 TEST_F(SharedRows, PackedSequences) {
   std::vector<std::int64_t> starts{0};
-  for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 0, 1200, 129}) starts.push_back(starts.back() + length);
+  for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 0, 2400, 900, 129}) starts.push_back(starts.back() + length);
   for (const char* gates : {"g", "n"})
     for (const DType dtype : {DType::bfloat16, DType::float16})
       check({.B = 1, .T = starts.back(), .H = 4, .K = 160, .V = 72, .gates = gates, .state = 4, .starts = starts}, dtype);
@@ -98,13 +99,13 @@ TEST_F(SharedRows, Segments) {
 
 /// Each part of the keys leaves outputs in float32.
 TEST_F(SharedRows, PartsOfKeys) {
-  for (const std::int64_t K : {448, 512}) check({.B = 2, .T = 300, .H = 2, .K = K, .V = 128, .gates = "g", .state = 4});
+  for (const std::int64_t K : {448, 512}) check({.B = 2, .T = 400, .H = 2, .K = K, .V = 128, .gates = "g", .state = 4});
 }
 
 TEST_F(SharedRows, StrongGates) {
   for (const double gate : {-0.5, -8.0, -150.0})
     for (const DType dtype : {DType::bfloat16, DType::float16})
-      check({.B = 3, .T = 270, .H = 2, .K = 144, .V = 128, .gates = "g", .state = 4, .gate = gate}, dtype);
+      check({.B = 3, .T = 370, .H = 2, .K = 144, .V = 128, .gates = "g", .state = 4, .gate = gate}, dtype);
   RecurrenceArguments x = make({.B = 3, .T = 700, .H = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
   for (const std::int64_t token : {0, 70, 71, 200, 699}) fill_data(slice(x.options.g, 1, token, token + 1), -INFINITY);
   check(x, "infinite gates");
@@ -113,7 +114,7 @@ TEST_F(SharedRows, StrongGates) {
 /// The query of a token has no influence on other tokens, though its rows share tiles with theirs; nor has what follows a
 /// sequence.
 TEST_F(SharedRows, RowsThatAreNotNumbers) {
-  RecurrenceArguments x = make({.B = 2, .T = 300, .H = 2, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
   x.options.algorithm = Algorithm::chunk;
   ASSERT_TRUE(shares_rows(x));
   const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
@@ -121,7 +122,7 @@ TEST_F(SharedRows, RowsThatAreNotNumbers) {
   fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
   for (Tensor* rows : {&x.query, &x.key, &x.value}) fill_data(slice(*rows, 0, 1, 2), NAN);
   const Tensor o = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-  for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{300}}})
+  for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{400}}})
     EXPECT_EQ(slice(slice(o, 0, 0, 1), 1, first, end).to_vector<float>(),
               slice(slice(expected, 0, 0, 1), 1, first, end).to_vector<float>());
   for (const float value : slice(slice(o, 0, 0, 1), 1, kToken, kToken + 1).to_vector<float>()) ASSERT_TRUE(std::isnan(value));
@@ -141,7 +142,7 @@ TEST_F(SharedRows, AreDeterministic) {
 
 /// Where blocks cannot share rows, other passes compute the same.
 TEST_F(SharedRows, ReverseAndFewerKeys) {
-  const Spec plain{.B = 3, .T = 260, .H = 2, .K = 144, .V = 128, .gates = "g", .state = 4};
+  const Spec plain{.B = 3, .T = 390, .H = 2, .K = 144, .V = 128, .gates = "g", .state = 4};
   Spec reverse = plain, small = plain;
   reverse.reverse = true;
   small.K = 128;

@@ -326,7 +326,8 @@ struct Consumer : Results<C> {
   __device__ void arrive_empty(int s) {
     if constexpr (C::kSharesRows) {
       __syncwarp();
-      if (lane() < C::kCluster) barrier_arrive_in(lane(), &shared.empty[s]);
+      if (lane() == cluster_rank()) barrier_arrive(&shared.empty[s]);
+      else if (lane() < C::kCluster) barrier_arrive_in(lane(), &shared.empty[s]);
     } else {
       barrier_arrive(&shared.empty[s]);
     }
