@@ -322,14 +322,12 @@ struct Consumer : Results<C> {
     if (C::kStoresByTma && thread < (C::kSharesRows ? 32 : 1)) unreleased = s;
     else arrive_empty(s);
   }
-  /// Tells producers that this thread has read a stage; those of all blocks of a cluster, where each copies rows to all.
+  /// Tells the producers that this thread has read a stage, and for its warp those of the other block that copies rows here.
   __device__ void arrive_empty(int s) {
+    barrier_arrive(&shared.empty[s]);
     if constexpr (C::kSharesRows) {
       __syncwarp();
-      if (lane() == cluster_rank()) barrier_arrive(&shared.empty[s]);
-      else if (lane() < C::kCluster) barrier_arrive_in(lane(), &shared.empty[s]);
-    } else {
-      barrier_arrive(&shared.empty[s]);
+      if (lane() == 0) barrier_arrive_in(1 - cluster_rank(), &shared.empty[s]);
     }
   }
   __device__ void release_late() {

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(&shared.full[i], C::kCrewThreads);
-      barrier_init(&shared.empty[i], C::kConsumers * (C::kSharesRows ? C::kCluster * kGroup / 32 : kGroup));
+      barrier_init(&shared.empty[i], C::kReleases);
       if constexpr (C::kMapped) barrier_init(&shared.copied[i], 1);
     }
     for (std::uint64_t& copied : shared.w_copied) barrier_init(&copied, 1);

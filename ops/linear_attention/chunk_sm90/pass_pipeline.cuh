@@ -161,6 +161,7 @@ struct Variant {
   /// Blocks of a cluster, which have other channels of w of the same head: TMA copies rows of x and y to all of them at once.
   static constexpr int kCluster = kMapped && kGates == Gates::none ? 2 : 1;
   static constexpr bool kSharesRows = kCluster > 1;
+  static constexpr int kReleases = kConsumers * (kGroup + (kSharesRows ? kGroup / 32 : 0));  ///< arrivals that empty a stage
   /// Whether TMA stores the results of whole chunks, and the states before chunks.
   static constexpr bool kStoresByTma = kCrews == 2 || kSharesRows;
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
