@@ -202,4 +202,18 @@ inline void expect_matches(const Spec& s, Device device, DType dtype = DType::fl
   expect_matches(x, s.str());
 }
 
+/// Whether the plan takes a fused pass for Hopper GPUs for the outputs, of which `is` holds.
+template <class F>
+bool takes_pass(const RecurrenceArguments& x, F&& is) {
+  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+  return made.forward.kernels == AttentionKernels::sm90_pass && is(made.forward.pass);
+}
+/// Checks a call in chunks against the reference, and that such a pass is taken.
+template <class F>
+void expect_pass_matches(RecurrenceArguments x, const std::string& what, F&& is) {
+  x.options.algorithm = Algorithm::chunk;
+  ASSERT_TRUE(takes_pass(x, is)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
+  expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+
 }  // namespace glade::testing_support

@@ -6,6 +6,7 @@
 #include <glade/ops/shape/shape.h>
 
 #include <cmath>
+#include <functional>
 
 #include "ops/linear_attention_cases.h"
 
@@ -17,16 +18,10 @@ using namespace testing_support;
 class SharedRows : public HopperTest {};
 
 /// Whether blocks share rows for the outputs.
-bool shares_rows(const RecurrenceArguments& x) {
-  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
-  return made.forward.kernels == AttentionKernels::sm90_pass && made.forward.pass.shared_rows;
-}
-
-/// Checks a call against the reference, and that blocks share rows.
-void check(RecurrenceArguments x, const std::string& what) {
-  x.options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(shares_rows(x)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
+bool shares_rows(const RecurrenceArguments& x) { return takes_pass(x, std::mem_fn(&Sm90PassPlan::shared_rows)); }
+/// Checks a call against the reference, and that they do.
+void check(const RecurrenceArguments& x, const std::string& what) {
+  expect_pass_matches(x, what, std::mem_fn(&Sm90PassPlan::shared_rows));
 }
 void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
 

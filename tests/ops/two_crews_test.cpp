@@ -5,6 +5,7 @@
 #include <glade/ops/shape/shape.h>
 
 #include <cmath>
+#include <functional>
 
 #include "ops/linear_attention_cases.h"
 
@@ -16,16 +17,10 @@ using namespace testing_support;
 class TwoCrews : public HopperTest {};
 
 /// Whether the plan takes two crews for the outputs.
-bool takes_two_crews(const RecurrenceArguments& x) {
-  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
-  return made.forward.kernels == AttentionKernels::sm90_pass && made.forward.pass.two_crews;
-}
-
-/// Checks a call against the reference, and that two crews are taken.
-void check(RecurrenceArguments x, const std::string& what) {
-  x.options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(takes_two_crews(x)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
+bool takes_two_crews(const RecurrenceArguments& x) { return takes_pass(x, std::mem_fn(&Sm90PassPlan::two_crews)); }
+/// Checks a call against the reference, and that it takes them.
+void check(const RecurrenceArguments& x, const std::string& what) {
+  expect_pass_matches(x, what, std::mem_fn(&Sm90PassPlan::two_crews));
 }
 void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
 
