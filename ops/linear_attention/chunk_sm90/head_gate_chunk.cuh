@@ -29,7 +29,7 @@ struct HeadGateShared : Chunk<E> {
   Tile values[2][2];
 
   __device__ States& states_of(int value_tile) { return states[value_tile % kStateBuffers]; }
-  /// The buffer that is not that of the last of so many tiles of values.
+  /// Where B and B^T are in the end: of two buffers, the one that the last of so many tiles of values does not use.
   __device__ States& last_room(int value_tiles) { return states_of(value_tiles); }
   /// The queries until the states of the second tile of values are copied, and in the end, when they become dq.
   __device__ Tile (&first_q())[kTiles] {

@@ -13,10 +13,11 @@ struct ClusterProducer : ProducerBase<C> {
   using Base = ProducerBase<C>;
   using E = typename C::Element;
   using S = Shared<C>;
+  using Base::clear, Base::lane, Base::publish, Base::shared, Base::stage, Base::sync, Base::thread;
   using Base::kThreads, Base::kBarrier;
-  using Base::lane, Base::publish, Base::shared, Base::stage, Base::sync, Base::thread;
   using typename Base::LoadedGates;
   static constexpr int kShare = 2 * C::kTiles / C::kCluster;  ///< tiles of x and y that a block copies in a step
+  /// Steps from one whose w is copied to the one whose x and y are, as the same release gives room to both.
   static constexpr int kLookahead = S::kStages - S::kPrepared;
   /// Warps: the first has the gates of heads, then some copy a tile of x or y in every step, and one w.
   static constexpr int kCopiesRows = 1, kCopiesW = kCopiesRows + kShare;
@@ -61,11 +62,6 @@ struct ClusterProducer : ProducerBase<C> {
     copy_tile(shared.low_parts[i % S::kPrepared][0], *own.map, own.channel, own.head, first_token + chunk * kTile, copied);
   }
   __device__ bool is_valid(int chunk) const { return chunk >= segment.first_chunk && chunk < segment.end_chunk; }
-  /// Sets a tile to zeros from a row on.
-  __device__ void clear(SwizzledTile<E>& rows, int first) const {
-    constexpr int kPieces = kTile / 8;
-    for (int i = first * kPieces + thread; i < kTile * kPieces; i += kThreads) reinterpret_cast<uint4*>(rows.data)[i] = uint4{};
-  }
 
   float total_decay = 0;  ///< the log decay of all steps so far; of the first warp
 

@@ -151,7 +151,6 @@ struct Consumer : Results<C> {
   }
 
   __device__ void compute_step(const Stage<C>& stage) {
-    if constexpr (C::kSharesRows) return compute_overlapped_step(stage);
     const Vectors<C>& vectors = stage.vectors;
     const Step& step = vectors.step;
     constexpr int kScoring = C::kConsumers * kGroup;  // threads that compute the scores together
@@ -372,7 +371,11 @@ struct Consumer : Results<C> {
       const float by = p.backward ? 1 / p.scale : 1.f;
       for_each_element(p, first_outer, [&](float& x, int at) { x = first[at] * by; });
     }
-    if (kGateGradients || p.out) scan(progress, [&](const Stage<C>& stage) { compute_step(stage); });
+    const auto compute = [&](const Stage<C>& stage) {
+      if constexpr (C::kSharesRows) compute_overlapped_step(stage);
+      else compute_step(stage);
+    };
+    if (kGateGradients || p.out) scan(progress, compute);
     else scan(progress, [&](const Stage<C>& stage) { update_state(stage); });
     if (float* last = segment.state_after(p, item.n)) {
       forget(last += head * size);

@@ -14,7 +14,7 @@ struct TmaProducer : ProducerBase<C> {
   using Base = ProducerBase<C>;
   using E = typename C::Element;
   using S = Shared<C>;
-  using Base::item, Base::crew, Base::lane, Base::shared, Base::stage, Base::sync, Base::thread;
+  using Base::clear, Base::item, Base::crew, Base::lane, Base::shared, Base::stage, Base::sync, Base::thread;
   using Base::kThreads, Base::kBarrier, Base::kAhead;
   using typename Base::LoadedGates;
   using Products = GateProducts<C>;
@@ -90,11 +90,6 @@ struct TmaProducer : ProducerBase<C> {
     const int slot = S::slot(i, crew);
     barrier_wait(&shared.copied[slot], odd_copies >> slot & 1);
     odd_copies ^= 1u << slot;
-  }
-  /// Sets a tile to zeros from a row on.
-  __device__ void clear(SwizzledTile<E>& tile, int first) const {
-    constexpr int kPieces = kTile / 8;
-    for (int i = first * kPieces + thread; i < kTile * kPieces; i += kThreads) reinterpret_cast<uint4*>(tile.data)[i] = uint4{};
   }
   /// Waits for the copies of step i. Their boxes go on after its tokens.
   __device__ void wait_copies(int i, const Step& step) {
