@@ -33,6 +33,7 @@ Json describe(const Sm90PassPlan& plan) {
   Json json{{"block_channels", plan.wide_blocks ? 2 * kChunkTokens : kChunkTokens}};
   if (plan.two_crews) json["crews"] = 2;
   if (plan.shared_rows) json["cluster"] = 2;
+  if (plan.gates_first) json["gates_first"] = true;
   add_segments(json, plan);
   if (plan.segments > 1) json["segment_states"] = plan.scan_for_states ? "state_scan" : "pass";
   if (plan.key_parts > 1) json["key_parts"] = plan.key_parts;

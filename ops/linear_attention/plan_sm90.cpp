@@ -37,6 +37,14 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
+/// Whether a launch ahead can apply the gates to the queries and keys, and the functions below that tell times hold: in shorter
+/// sequences the other passes are faster (measured).
+bool supports_gates_first(const AttentionProblem& p) {
+  constexpr std::int64_t kShortest = 3;  // chunks
+  return supports_tma(p) && !p.states_only && p.gk && !p.gv && p.K > kChunkTokens && p.sequences <= kMostBlocks &&
+         chunks_of(p) >= kShortest && chunks_of(p) <= kMostBlocks;
+}
+
 /// Chunks of all sequences, at most.
 std::int64_t chunk_slots(const AttentionProblem& p) {
   return p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks_of(p);
@@ -198,7 +206,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
 
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : columns_of(p.V, plan.shared_rows)) * all_heads(p);
+  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : columns_of(p.V, plan.shared_rows || plan.gates_first)) * all_heads(p);
 }
 /// Those that run at the same time.
 std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
@@ -236,10 +244,47 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
 
+/// Calls f() with every number of segments that may pay, at least `least_segments`, set in the plan of a forward pass.
+template <class F>
+void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments,
+                    F&& f) {
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
+  const std::int64_t most = std::max<std::int64_t>(
+      std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / kShortestSegment), 1);
+  for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
+    set_segments(plan, p, config, std::max(n, least_segments));
+    set_state_scan(plan, p);
+    f();
+  }
+}
+
+/// Microseconds that a pass with gk takes on an H200. forward_cost(), which found its segments, counts too much for the start of
+/// a wave. Like the function below, this was fitted to 174 shapes, those below with up to seven numbers of segments each
+/// (benchmarks/results/2026-11-27_h200/gates_first/): choices by both take 1.013 times as long as the fastest, on average.
+double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const double cost = forward_cost(p, plan),
+               waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
+  return p.K <= 2 * kChunkTokens ? 8.7 + 3.15 * cost - 24.2 * waves : 4.67 * cost - 34.7 * waves - 1.2;
+}
+/// The same where a launch ahead applies the gates, with that launch.
+double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
+                   kTileOfStates = 0.27;
+  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), blocks = forward_blocks(p, plan),
+                     scanned = scanned_segments(p, plan);
+  const auto waves = [&](std::int64_t segments) { return static_cast<double>(ceil_div(blocks * segments, fill)); };
+  const double chunks = plan.segment_chunks, key_tiles = static_cast<double>(tiles(p.K)),
+               rows = key_tiles * static_cast<double>(chunk_slots(p) * p.heads) / static_cast<double>(fill),
+               outputs = waves(plan.segments) * (kWave + chunks * (kChunk + kTileOfChunk * key_tiles)),
+               states = scanned == 0 ? 0 : kJoin + waves(scanned) * (kStateWave + chunks * key_tiles * kTileOfStates);
+  return kStart + kRows * rows + outputs + states;
+}
+
 /// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
 /// keys. Two crews were not measured with parts.
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts) {
-  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
   Sm90PassPlan best;
   double least = std::numeric_limits<double>::infinity();
   enum class Kind { narrow, wide, two_crews, shared_rows };
@@ -253,15 +298,18 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
     plan.two_crews = kind == Kind::two_crews;
     plan.shared_rows = kind == Kind::shared_rows;
     plan.key_parts = parts;
-    const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
-    const std::int64_t most = std::max<std::int64_t>(
-        std::min(kMostWaves * forward_blocks_at_once(p, wide) / blocks, chunks_of(p) / kShortestSegment), 1);
-    for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
-      set_segments(plan, p, config, std::max(n, least_segments));
-      set_state_scan(plan, p);
+    for_each_split(plan, p, config, least_segments, [&] {
       if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
-    }
+    });
   }
+  if (!supports_gates_first(p)) return best;
+  least = time_of_pass(p, best);
+  Sm90PassPlan plan;
+  plan.gates_first = true;
+  plan.key_parts = parts;
+  for_each_split(plan, p, config, least_segments, [&] {
+    if (const double time = time_with_gates_first(p, plan); time < least) best = plan, least = time;
+  });
   return best;
 }
 

@@ -254,6 +254,26 @@ TEST(Plan, TakesTwoCrewsForGatesOfKeys) {
   EXPECT_FALSE(in_parts.two_crews);
 }
 
+TEST(Plan, AppliesGatesFirst) {
+  const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
+  EXPECT_TRUE(forward(problem(4, 2048, 4, 256, 512, "gk")).gates_first);
+  EXPECT_TRUE(forward(problem(8, 2048, 4, 128, 256, "gk")).gates_first);
+  EXPECT_TRUE(forward(problem(1, 16384, 2, 512, 512, "gk")).gates_first);   // in parts
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "gk")).gates_first);  // two blocks for the values of a head
+  EXPECT_FALSE(forward(problem(160, 100, 8, 256, 64, "gk")).gates_first);   // short sequences
+  EXPECT_FALSE(forward(problem(4, 2048, 4, 64, 512, "gk")).gates_first);
+  EXPECT_FALSE(forward(problem(4, 2048, 4, 256, 512, "g")).gates_first);
+  AttentionProblem p = problem(4, 2048, 4, 256, 512, "gk");
+  EXPECT_NE(plan(p).to_string().find("gates_first true"), std::string::npos) << plan(p).to_string();
+  p.float_gates = true;
+  EXPECT_TRUE(forward(p).gates_first);
+  p.reverse = true;
+  EXPECT_FALSE(forward(p).gates_first);
+  p.reverse = false;
+  p.states_only = true;
+  EXPECT_FALSE(forward(p).gates_first);
+}
+
 TEST(Plan, SharesRowsOfManyChannels) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 4096, 8, 256, 256, "g")).shared_rows);
@@ -274,7 +294,7 @@ TEST(Plan, SharesRowsOfManyChannels) {
 TEST(Plan, IsPrinted) {
   const AttentionPlan made = plan(problem(1, 4096, 2, 128, 128, "gk"));
   const std::string text = made.to_string();
-  EXPECT_NE(text.find("forward:  sm90_pass: block_channels 64, crews 2, segments "), std::string::npos) << text;
+  EXPECT_NE(text.find("forward:  sm90_pass: block_channels 64, gates_first true, segments "), std::string::npos) << text;
   EXPECT_NE(text.find("\nbackward: sm90_intra_chunk: segments "), std::string::npos) << text;
   const Json json = Json::parse(made.to_json());
   EXPECT_EQ(json["problem"]["gpu"]["multiprocessors"], 132);

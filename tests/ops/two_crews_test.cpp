@@ -33,8 +33,8 @@ TEST_F(TwoCrews, MatchTheReference) {
         const std::int64_t group = 1 + i % 2;
         check({.B = 3,
                .T = 1 + 53 * i % 400,
-               .H = 4,
-               .Hkv = 4 / group,
+               .H = 8,
+               .Hkv = 8 / group,
                .K = K,
                .V = V,
                .gates = gates,
@@ -48,7 +48,7 @@ TEST_F(TwoCrews, PackedSequences) {
   for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 0, 1200, 129}) starts.push_back(starts.back() + length);
   for (const char* gates : {"k", "gk"})
     for (const DType dtype : {DType::bfloat16, DType::float16})
-      check({.B = 1, .T = starts.back(), .H = 4, .K = 80, .V = 56, .gates = gates, .state = 4, .starts = starts}, dtype);
+      check({.B = 1, .T = starts.back(), .H = 8, .K = 80, .V = 56, .gates = gates, .state = 4, .starts = starts}, dtype);
 }
 
 /// A block computes several sequences, one after the other.
@@ -59,7 +59,7 @@ TEST_F(TwoCrews, MoreSequencesThanBlocks) {
 TEST_F(TwoCrews, Segments) {
   for (const std::int64_t segments : {2, 3, 7}) {
     RecurrenceArguments x =
-        make({.B = 2, .T = 1000, .H = 2, .K = 128, .V = 64, .gates = "gk", .state = 4}, kCUDA, DType::bfloat16);
+        make({.B = 2, .T = 1000, .H = 16, .Hkv = 16, .K = 128, .V = 64, .gates = "gk", .state = 4}, kCUDA, DType::bfloat16);
     x.options.sizes.sequence_split = segments;
     check(x, std::to_string(segments) + " segments");
   }
@@ -70,14 +70,15 @@ TEST_F(TwoCrews, StrongGates) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const char* gates : {"k", "gk"})
-      check({.B = 3, .T = 270, .H = 2, .K = 72, .V = 40, .gates = gates, .state = 4, .gate = gate},
+      check({.B = 3, .T = 270, .H = 4, .K = 72, .V = 40, .gates = gates, .state = 4, .gate = gate},
             ++i % 3 == 0 ? DType::float16 : DType::bfloat16);
 }
 
 /// Some chunks are split, between others that are not.
 TEST_F(TwoCrews, StrongGatesHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    RecurrenceArguments x = make({.B = 3, .T = 700, .H = 2, .K = 128, .V = 64, .gates = "k", .state = 4}, kCUDA, dtype);
+    RecurrenceArguments x =
+        make({.B = 2, .T = 700, .H = 16, .Hkv = 16, .K = 128, .V = 64, .gates = "k", .state = 4}, kCUDA, dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 500, 699})
       fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
     check(x, "strong gates here and there");
@@ -88,7 +89,7 @@ TEST_F(TwoCrews, StrongGatesHereAndThere) {
 TEST_F(TwoCrews, QueriesThatAreNotNumbers) {
   for (const double gate : {-0.1, -6.0}) {
     RecurrenceArguments x =
-        make({.B = 2, .T = 300, .H = 2, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
+        make({.B = 2, .T = 300, .H = 8, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
     x.options.algorithm = Algorithm::chunk;
     ASSERT_TRUE(takes_two_crews(x));
     const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);

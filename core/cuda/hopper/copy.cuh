@@ -18,6 +18,15 @@ __device__ inline void copy_bulk(void* target, const void* source, int bytes, st
       "l"(source), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+/// The same to the same place in the first `kBlocks` blocks of the cluster, each of whose barriers counts the bytes.
+template <int kBlocks>
+__device__ void copy_bulk_to_cluster(void* target, const void* source, int bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(target)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
+      : "memory");
+}
 /// To the L2 cache.
 __device__ inline void prefetch_bulk(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));

@@ -18,6 +18,10 @@ __device__ void acquire_registers() {
 
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Waits for this warp group's groups of products, but for the last `Pending`. Where an accumulator is read or scaled while
+/// products with other accumulators are pending, one of these must stand between, also if it waits for nothing: otherwise ptxas
+/// inserts one that waits for all (its message C7517), or serializes all products of the kernel if that would be in a branch
+/// (C7518).
 template <int Pending>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");

@@ -32,12 +32,16 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
   const bool keeps_boundary_states = plan.forward.keeps_boundary_states;
   if (plan.forward.keeps_states) r.states = keeps_boundary_states ? boundary_states(r) : launcher.segment_states(segments);
   const Tensor room = keeps_boundary_states ? Tensor() : r.states;
+  if (segments.gates_first) launcher.apply_gates();
   state = r.exchange ? launcher.exchange_segment_states(segments, r.k, r.v, state, false, r.initial_state, room)
                      : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
-  Pass pass = launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o);
-  if (keeps_boundary_states) pass.boundary_states = r.states.raw_data();
-  pass.early = segments.segments > 1;
-  launcher.run(pass);
+  const auto run = [&](auto pass) {
+    if (keeps_boundary_states) pass.boundary_states = r.states.raw_data();
+    pass.early = segments.gates_first || segments.segments > 1;
+    launcher.run(pass);
+  };
+  if (segments.gates_first) run(launcher.gated_pass(segments, state, o));
+  else run(launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o));
 }
 
 /// Room for a part of a result [tokens, heads, size] from each part of the keys.

@@ -136,6 +136,31 @@ class Launcher {
   Tensor segment_states(const ChunkSegments& plan) const {
     return empty({r_.sequences, plan.segments, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
   }
+  /// Applies the gates to the queries and keys of all chunks, for all passes of a plan with gates_first.
+  void apply_gates() {
+    const std::int64_t chunks = chunk_slots(r_) * r_.heads, key_tiles = tiles(r_.K), size = kChunkTokens * kChunkTokens;
+    const auto room = [&](std::int64_t count) { return keep(empty({chunks, count, size}, r_.q.options())).raw_data(); };
+    static_cast<RecurrenceArguments&>(gated_) = linear_attention::recurrence_arguments(r_);
+    gated_.q = rows(r_, r_.q);
+    gated_.k = rows(r_, r_.k);
+    gated_.tokens = r_.tokens;
+    gated_.queries = room(key_tiles);
+    gated_.keys = room(key_tiles);
+    gated_.scores = room(2);
+    gated_.decays = keep(empty({chunks, key_tiles, kChunkTokens}, {DType::float32, r_.q.device()})).data<float>();
+    if (r_.sequences > 0) (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_, stream_);
+  }
+  /// A pass over gated rows; apply_gates() must have been called.
+  GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) const {
+    auto p = state_arguments<GatedPass>(r_, Outer::values, r_.k, r_.v, false, state);
+    set_segments(p, plan, state);
+    set_gated_rows(p);
+    set_out(p, r_, out);
+    return p;
+  }
+  void run(const GatedPass& p) const {
+    if (p.sequences.count > 0) (is_bfloat16(r_) ? run_gated_pass<__nv_bfloat16> : run_gated_pass<__half>)(p, stream_);
+  }
   Pass pass(const Sm90PassPlan& plan, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w, bool backward,
             const State& state, const Tensor& out) const {
     Pass p = state_arguments<Pass>(r_, outer, y, w, backward, state);
@@ -222,12 +247,22 @@ class Launcher {
       run_scans(backward ? other : scan, backward ? scan : other, plan.scan_key_tiles);
       return scan;
     }
+    if (plan.gates_first) {
+      GatedPass pass = arguments(GatedPass{});
+      set_gated_rows(pass);
+      run(pass);
+      return pass;
+    }
     Pass pass = arguments(Pass{});
     pass.gates_are_inner = true;
     pass.wide_blocks = plan.wide_blocks;
     pass.mapped = plan.shared_rows && pass_channels(pass.inner) == kSharedRowChannels;
     run(pass);
     return pass;
+  }
+  void set_gated_rows(GatedPass& p) const {
+    p.queries = gated_.queries, p.keys = gated_.keys, p.scores = gated_.scores, p.decays = gated_.decays;
+    p.tokens = r_.tokens;
   }
   int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
   linear_attention::Segments segments_of(const ScanArguments& a) const {
@@ -238,6 +273,7 @@ class Launcher {
   const Recurrence& r_;
   const cudaStream_t stream_;
   std::vector<Tensor> kept_;
+  GatedRows gated_{};
 };
 
 }  // namespace glade::cuda::chunk_sm90

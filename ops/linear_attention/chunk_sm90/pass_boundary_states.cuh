@@ -12,7 +12,7 @@ struct BoundaryStateStore {
   using Tile = SwizzledTile<E>;
   static constexpr int kPieces = kTile / 8;  ///< of 16 bytes in a row of a tile
 
-  const Pass& p;
+  const ScanArguments& p;
   const Item& item;
   const int first_value, thread;
 

@@ -19,7 +19,7 @@ inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves noth
 inline constexpr int kGroup = 128;  ///< threads of a warp group
 
 /// Blocks of `channels` channels of w.
-__host__ __device__ inline unsigned item_columns(const Pass& p, int channels) {
+__host__ __device__ inline unsigned item_columns(const StateArguments& p, int channels) {
   return static_cast<unsigned>((p.outer + channels - 1) / channels);
 }
 /// The same, in whole clusters.
@@ -76,11 +76,11 @@ struct Item {
   Segment segment;
 
   /// `channels`: of w in a block; `columns`: blocks for all channels. The last of a cluster may have none.
-  __device__ Item(const Pass& p, unsigned index, int channels, unsigned columns)
+  __device__ Item(const ScanArguments& p, unsigned index, int channels, unsigned columns)
       : Item(p, static_cast<int>(index % columns) * channels, index / columns % p.heads, index / columns / p.heads) {}
 
  private:
-  __device__ Item(const Pass& p, int outer, unsigned of_head, unsigned row)
+  __device__ Item(const ScanArguments& p, int outer, unsigned of_head, unsigned row)
       : n(row / p.run_segments),
         head(static_cast<int>(of_head)),
         first_outer(outer),
