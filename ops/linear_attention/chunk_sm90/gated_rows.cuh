@@ -104,13 +104,12 @@ struct GatedRowsBlock {
   __device__ static void put(Tile& tile, int offset, std::uint32_t pair) {
     *reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(tile.data) + offset) = pair;
   }
-  /// The tile of these channels in an array of results.
-  __device__ Tile& result(void* tiles) const { return static_cast<Tile*>(tiles)[(slot * a.heads + head) * kTiles + group]; }
-
   __device__ static std::uint32_t get(const Tile& tile, int offset) {
     return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(tile.data) + offset);
   }
-  /// The sum of the gates of channels, base e, of token t, whose pair lies at `offset`.
+  /// The tile of these channels in an array of results.
+  __device__ Tile& result(void* tiles) const { return static_cast<Tile*>(tiles)[(slot * a.heads + head) * kTiles + group]; }
+  /// The gates of channels, base e, of token t, whose pair lies at `offset`.
   __device__ float2 gate(int t, int offset) const {
     if constexpr (kFloatGates) {
       float2 gate[1];
@@ -230,8 +229,7 @@ struct GatedRowsBlock {
   }
   /// The results, and the scores of pairs in different sub-chunks.
   __device__ void run_large_decay(Accumulator<kTile>& scores) const {
-    sync();  // all threads have read the sums
-    shared.decays[sub_chunk][channel / 2] = own_decay();
+    shared.decays[sub_chunk][channel / 2] = own_decay();  // all threads have read the sums
     sync();
     const float2 before = decay_of(0, sub_chunk);
     const auto scaled = [](std::uint32_t pair, float2 c) {
