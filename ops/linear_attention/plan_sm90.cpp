@@ -37,11 +37,11 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
-/// Whether a launch ahead can apply the gates to the queries and keys, and the functions below that tell times hold: in shorter
-/// sequences the other passes are faster (measured).
+/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured);
+/// with an exchange of states it was not tried.
 bool supports_gates_first(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 3;  // chunks
-  return supports_tma(p) && !p.states_only && p.gk && !p.gv && p.K > kChunkTokens && p.sequences <= kMostBlocks &&
+  return supports_tma(p) && !p.states_only && !p.exchanges && p.gk && !p.gv && p.K > kChunkTokens && p.sequences <= kMostBlocks &&
          chunks_of(p) >= kShortest && chunks_of(p) <= kMostBlocks;
 }
 
@@ -261,7 +261,7 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
 
 /// Microseconds that a pass with gk takes on an H200. forward_cost(), which found its segments, counts too much for the start of
 /// a wave. Like the function below, this was fitted to 174 shapes, those below with up to seven numbers of segments each
-/// (benchmarks/results/2026-11-27_h200/gates_first/): choices by both take 1.013 times as long as the fastest, on average.
+/// (benchmarks/results/2026-11-27_h200/gates_first/): choices by both take 1.012 times as long as the fastest, on average.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const double cost = forward_cost(p, plan),

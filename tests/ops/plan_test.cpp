@@ -272,6 +272,9 @@ TEST(Plan, AppliesGatesFirst) {
   p.reverse = false;
   p.states_only = true;
   EXPECT_FALSE(forward(p).gates_first);
+  p.states_only = false;
+  p.exchanges = true;
+  EXPECT_FALSE(forward(p).gates_first);
 }
 
 TEST(Plan, SharesRowsOfManyChannels) {
