@@ -37,27 +37,31 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
-/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured);
-/// with an exchange of states it was not tried.
-bool supports_gates_first(const AttentionProblem& p) {
-  constexpr std::int64_t kShortest = 3;  // chunks
-  return supports_tma(p) && !p.states_only && !p.exchanges && p.gk && !p.gv && p.K > kChunkTokens && p.sequences <= kMostBlocks &&
-         chunks_of(p) >= kShortest && chunks_of(p) <= kMostBlocks;
-}
-
 /// Chunks of all sequences, at most.
 std::int64_t chunk_slots(const AttentionProblem& p) {
   return p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks_of(p);
 }
 
+/// Whether most blocks find a chunk where there are blocks for as many chunks of every sequence as the longest has.
+bool has_chunks_for_blocks(const AttentionProblem& p) {
+  constexpr std::int64_t kBlocksForOne = 4;
+  return p.sequences * chunks_of(p) <= kBlocksForOne * chunk_slots(p);
+}
+
+/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured);
+/// with an exchange of states it was not tried.
+bool supports_gates_first(const AttentionProblem& p) {
+  constexpr std::int64_t kShortest = 3;      // chunks
+  constexpr std::int64_t kMostOfTokens = 2;  // rows in whole chunks, which take memory
+  return supports_tma(p) && !p.states_only && !p.exchanges && p.gk && !p.gv && p.K > kChunkTokens && chunks_of(p) >= kShortest &&
+         p.sequences <= kMostBlocks && chunks_of(p) <= kMostBlocks && has_chunks_for_blocks(p) &&
+         chunk_slots(p) * kChunkTokens <= kMostOfTokens * p.all_tokens();
+}
+
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p) {
-  // The intra-chunk kernel has blocks for as many chunks of every sequence as the longest has: most should find one.
-  constexpr std::int64_t kBlocksForOne = 4;
   constexpr std::int64_t kMostChunks = kMostBlocks / 2;  // segments of as many chunks each may have blocks for twice as many
-  const std::int64_t chunks = chunks_of(p);
-  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks <= kMostChunks &&
-         p.sequences * chunks <= kBlocksForOne * chunk_slots(p);
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks && has_chunks_for_blocks(p);
 }
 
 /// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all

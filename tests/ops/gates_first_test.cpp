@@ -58,7 +58,7 @@ TEST_F(GatesFirst, BoundaryStates) {
 
 TEST_F(GatesFirst, PackedSequences) {
   std::vector<std::int64_t> starts{0};
-  for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 0, 1200, 129}) starts.push_back(starts.back() + length);
+  for (const std::int64_t length : {0, 5, 64, 128, 300, 63, 700, 1200, 129}) starts.push_back(starts.back() + length);
   for (const auto& [gates, dtype] : {std::pair{"k", DType::bfloat16}, std::pair{"gk", DType::float16}})
     check({.B = 1, .T = starts.back(), .H = 2, .K = 160, .V = 256, .gates = gates, .state = 4, .starts = starts}, dtype);
 }

@@ -275,6 +275,12 @@ TEST(Plan, AppliesGatesFirst) {
   p.states_only = false;
   p.exchanges = true;
   EXPECT_FALSE(forward(p).gates_first);
+  p.exchanges = false;
+  p.packed = true;
+  p.tokens = 4 * 2048;
+  EXPECT_TRUE(forward(p).gates_first);
+  p.sequences = 200;  // most of them short: rows in whole chunks would take much more memory
+  EXPECT_FALSE(forward(p).gates_first);
 }
 
 TEST(Plan, SharesRowsOfManyChannels) {
