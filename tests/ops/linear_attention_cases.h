@@ -2,6 +2,7 @@
 // Random calls of the gated recurrence, and their comparison with the reference.
 #include <string>
 
+#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
 
@@ -214,6 +215,15 @@ void expect_pass_matches(RecurrenceArguments x, const std::string& what, F&& is)
   x.options.algorithm = Algorithm::chunk;
   ASSERT_TRUE(takes_pass(x, is)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
   expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+
+/// Checks that two calls give the same output and final state, bit by bit.
+inline void expect_deterministic(const RecurrenceArguments& x, const std::string& what = {}) {
+  const auto run = [&] {
+    const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+    return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
+  };
+  EXPECT_EQ(run(), run()) << what;
 }
 
 }  // namespace glade::testing_support

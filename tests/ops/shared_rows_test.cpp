@@ -128,11 +128,7 @@ TEST_F(SharedRows, AreDeterministic) {
       make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
   x.options.algorithm = Algorithm::chunk;
   ASSERT_TRUE(shares_rows(x));
-  const auto run = [&] {
-    const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
-    return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
-  };
-  EXPECT_EQ(run(), run());
+  expect_deterministic(x);
 }
 
 /// Where blocks cannot share rows, other passes compute the same.

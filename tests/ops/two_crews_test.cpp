@@ -109,11 +109,7 @@ TEST_F(TwoCrews, AreDeterministic) {
              DType::bfloat16);
     x.options.algorithm = Algorithm::chunk;
     ASSERT_TRUE(takes_two_crews(x));
-    const auto run = [&] {
-      const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
-      return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
-    };
-    EXPECT_EQ(run(), run()) << gate;
+    expect_deterministic(x, std::to_string(gate));
   }
 }
 
