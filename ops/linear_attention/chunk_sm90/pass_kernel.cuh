@@ -23,7 +23,8 @@
 // consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
 // gates of y the producers have enough to do, so the consumers compute the scores, unless two crews of producers take turns
 // (pass_tma_producer.cuh). Without per-channel gates and with more than 128 channels of y, two blocks share the rows of x and y
-// (pass_cluster_producer.cuh).
+// (pass_cluster_producer.cuh). Where many blocks would apply the same gates of y, the plan takes another kernel for o, for which
+// a launch ahead applies them once (gated_pass.cuh).
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
