@@ -31,11 +31,12 @@ struct GatedRowsGroup {
   /// keys.
   Tile q, k, gates_or_low;
 };
+using GatedRowsScores = float[kTile][kTile + 8];  ///< [token of the query][token of the key]
 template <class E, int kTiles>
 struct GatedRowsShared {
   union {
     GatedRowsGroup<E> groups[kTiles];
-    alignas(16) float scores[kTiles][kTile][kTile + 8];  ///< of the channels of each warp group, in the end
+    alignas(16) GatedRowsScores scores[kTiles];  ///< of the channels of each warp group, in the end
   };
   std::uint64_t copied[kTiles];
   alignas(16) float b[kTile];            ///< per-head gates, base 2
@@ -260,7 +261,7 @@ struct GatedRowsBlock {
     }
   }
   /// The scores of pairs in the same sub-chunk.
-  __device__ void sum_pairs(float (&to)[kTile][kTile + 8]) const {
+  __device__ void sum_pairs(GatedRowsScores& to) const {
     float2 keys[kSubChunk];
     {
       std::uint32_t k[kSubChunk];
@@ -301,13 +302,7 @@ struct GatedRowsBlock {
     const linear_attention::HeadGate<E> gate{a, sequence, head};
     const auto of = [&](int t) { return t < count ? gate.log2_decay(gate.load_bits(first + t)) : 0.f; };
     const float own[2] = {of(2 * lane), of(2 * lane + 1)};
-    float end = own[0] + own[1];
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float before = __shfl_up_sync(~0u, end, distance);
-      if (lane >= distance) end += before;
-    }
-    const float total = __shfl_sync(~0u, end, 31);
+    const float end = sum_up_to(lane, own[0] + own[1]), total = __shfl_sync(~0u, end, 31);
     *reinterpret_cast<float2*>(&shared.b[2 * lane]) = make_float2(own[0], own[1]);
     *reinterpret_cast<float2*>(&shared.c[2 * lane]) = make_float2(end - own[1] - total / 2, end - total / 2);
     const bool decay = __all_sync(~0u, own[0] <= 0 && own[1] <= 0);

@@ -59,12 +59,7 @@ struct HeadGateProducts {
 
   /// Sums the gates along the tokens. One warp calls it; a lane has the tokens 2 lane() and the next.
   __device__ void sum_gates(float first, float second, ChunkGates& gates) const {
-    float sum = first + second;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float earlier = __shfl_up_sync(~0u, sum, distance);
-      if (lane() >= distance) sum += earlier;
-    }
+    const float sum = sum_up_to(lane(), first + second);
     gates.decay[2 * lane()] = sum - second;
     gates.decay[2 * lane() + 1] = sum;
     const unsigned even = __ballot_sync(~0u, first < kDeadGate), odd = __ballot_sync(~0u, second < kDeadGate);

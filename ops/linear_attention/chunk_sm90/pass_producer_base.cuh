@@ -67,12 +67,7 @@ struct ProducerBase {
   /// Gates::none: computes the vectors of a step from its per-head gates, base 2, and returns their sum. One warp runs this.
   __device__ float prepare_head_gates(Vectors<C>& to, float2 gates) const {
     const float first = at_least(gates.x, kLeastGate), second = at_least(gates.y, kLeastGate);
-    float sum = first + second;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, distance);
-      if (thread >= distance) sum += before;
-    }
+    const float sum = sum_up_to(thread, first + second);
     const float total = __shfl_sync(~0u, sum, 31);
     const float2 b = make_float2(sum - second, sum), remaining = make_float2(total - b.x, total - b.y);
     const float2 c = p.backward ? remaining : b, after = p.backward ? b : remaining;

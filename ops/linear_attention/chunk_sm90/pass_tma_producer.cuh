@@ -122,12 +122,7 @@ struct TmaProducer : ProducerBase<C> {
   /// What per-head gates add to the exponents. One warp runs this.
   __device__ void store_head_exponents(float2 gates) const {
     const float first = at_least(gates.x, kLeastGate), second = at_least(gates.y, kLeastGate);
-    float sum = first + second;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const float before = __shfl_up_sync(~0u, sum, distance);
-      if (lane() >= distance) sum += before;
-    }
+    const float sum = sum_up_to(lane(), first + second);
     const float half = __shfl_sync(~0u, sum, 31) / 2;
     *reinterpret_cast<float2*>(&head_exponents()[2 * lane()]) = make_float2(sum - second - half, sum - half);
   }

@@ -30,6 +30,16 @@ __device__ inline float log2_approx(float x) {
   return y;
 }
 
+/// The sum of x over the lanes of a warp up to this one.
+__device__ inline float sum_up_to(int lane, float x) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float before = __shfl_up_sync(~0u, x, distance);
+    if (lane >= distance) x += before;
+  }
+  return x;
+}
+
 /// Sums an accumulator over the warp's 16 rows. The first four lanes call store(i, sum), where i is the element that has the
 /// sum's column.
 template <class F>
