@@ -5,7 +5,6 @@
 #include <glade/ops/shape/shape.h>
 
 #include <cmath>
-#include <functional>
 
 #include "ops/linear_attention_cases.h"
 
@@ -14,15 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-class GatesFirst : public HopperTest {};
-
-/// Whether the gates are applied first.
-bool applies_gates_first(const RecurrenceArguments& x) { return takes_pass(x, std::mem_fn(&Sm90PassPlan::gates_first)); }
-/// Checks a call against the reference, and that they are.
-void check(const RecurrenceArguments& x, const std::string& what) {
-  expect_pass_matches(x, what, std::mem_fn(&Sm90PassPlan::gates_first));
-}
-void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+class GatesFirst : public PassTest<&Sm90PassPlan::gates_first> {};
 
 TEST_F(GatesFirst, MatchTheReference) {
   int i = 0;
@@ -112,24 +103,11 @@ TEST_F(GatesFirst, GatesAboveZero) {
   check(x, "gates above 0");
 }
 
-/// The query of a token has no influence on other tokens, though its rows share tiles with theirs; nor has what follows a
-/// sequence.
 TEST_F(GatesFirst, RowsThatAreNotNumbers) {
   for (const double gate : {-0.1, -6.0}) {
-    RecurrenceArguments x =
+    const RecurrenceArguments x =
         make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 256, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    ASSERT_TRUE(applies_gates_first(x));
-    const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-    constexpr std::int64_t kToken = 70;
-    fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
-    for (Tensor* rows : {&x.query, &x.key, &x.value, &x.options.gk}) fill_data(slice(*rows, 0, 1, 2), NAN);
-    const Tensor o = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-    for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{400}}})
-      EXPECT_EQ(slice(slice(o, 0, 0, 1), 1, first, end).to_vector<float>(),
-                slice(slice(expected, 0, 0, 1), 1, first, end).to_vector<float>())
-          << gate;
-    for (const float value : slice(slice(o, 0, 0, 1), 1, kToken, kToken + 1).to_vector<float>()) ASSERT_TRUE(std::isnan(value));
+    check_rows_are_separate(x, {x.query, x.key, x.value, x.options.gk}, std::to_string(gate));
   }
 }
 
@@ -138,9 +116,7 @@ TEST_F(GatesFirst, AreDeterministic) {
     RecurrenceArguments x =
         make({.B = 8, .T = 500, .H = 4, .Hkv = 2, .K = 256, .V = 256, .gates = "gk", .state = 4, .gate = gate}, kCUDA,
              DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    ASSERT_TRUE(applies_gates_first(x));
-    expect_deterministic(x, std::to_string(gate));
+    check_deterministic(x, std::to_string(gate));
   }
 }
 
@@ -150,12 +126,7 @@ TEST_F(GatesFirst, ReverseAndFewerKeys) {
   Spec reverse = plain, small = plain;
   reverse.reverse = true;
   small.K = 64;
-  for (const Spec& s : {reverse, small}) {
-    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    EXPECT_FALSE(applies_gates_first(x)) << s.str();
-    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
-  }
+  for (const Spec& s : {reverse, small}) check_others(s);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #pragma once
 // Random calls of the gated recurrence, and their comparison with the reference.
+#include <cmath>
 #include <string>
 
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 #include "ops/linear_attention_reference.h"
 #include "support/testing.h"
@@ -203,27 +205,63 @@ inline void expect_matches(const Spec& s, Device device, DType dtype = DType::fl
   expect_matches(x, s.str());
 }
 
-/// Whether the plan takes a fused pass for Hopper GPUs for the outputs, of which `is` holds.
-template <class F>
-bool takes_pass(const RecurrenceArguments& x, F&& is) {
-  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
-  return made.forward.kernels == AttentionKernels::sm90_pass && is(made.forward.pass);
-}
-/// Checks a call in chunks against the reference, and that such a pass is taken.
-template <class F>
-void expect_pass_matches(RecurrenceArguments x, const std::string& what, F&& is) {
-  x.options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(takes_pass(x, is)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
-}
-
-/// Checks that two calls give the same output and final state, bit by bit.
-inline void expect_deterministic(const RecurrenceArguments& x, const std::string& what = {}) {
-  const auto run = [&] {
-    const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
-    return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
-  };
-  EXPECT_EQ(run(), run()) << what;
-}
+/// Tests of a kind of fused passes for Hopper GPUs: those that have this flag in the plan.
+template <bool Sm90PassPlan::*kFlag>
+class PassTest : public HopperTest {
+ protected:
+  /// Whether the plan takes such a pass for the outputs.
+  static bool is_taken(const RecurrenceArguments& x) {
+    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    return made.forward.kernels == AttentionKernels::sm90_pass && made.forward.pass.*kFlag;
+  }
+  static void expect_taken(const RecurrenceArguments& x, const std::string& what) {
+    ASSERT_TRUE(is_taken(x)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
+  }
+  /// Checks a call in chunks against the reference, and that such a pass is taken.
+  static void check(RecurrenceArguments x, const std::string& what) {
+    x.options.algorithm = Algorithm::chunk;
+    expect_taken(x, what);
+    expect_matches(x, what, true, true, {Algorithm::chunk});
+  }
+  static void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+  /// Checks a call in chunks against the reference, and that other passes are taken.
+  static void check_others(const Spec& s) {
+    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+    x.options.algorithm = Algorithm::chunk;
+    EXPECT_FALSE(is_taken(x)) << s.str();
+    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+  }
+  /// Checks that two calls give the same output and final state, bit by bit.
+  static void check_deterministic(RecurrenceArguments x, const std::string& what = {}) {
+    x.options.algorithm = Algorithm::chunk;
+    expect_taken(x, what);
+    const auto run = [&] {
+      const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
+      return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
+    };
+    EXPECT_EQ(run(), run()) << what;
+  }
+  /// Checks that the query of a token has no influence on other tokens, though its rows share tiles with theirs; nor have, on the
+  /// first of two sequences, `others` of the second one.
+  static void check_rows_are_separate(RecurrenceArguments x, const Tensors& others, const std::string& what = {}) {
+    x.options.algorithm = Algorithm::chunk;
+    expect_taken(x, what);
+    constexpr std::int64_t kToken = 70;
+    const std::int64_t sequences = others.empty() ? x.query.size(0) : 1, tokens = x.query.size(1);
+    const auto run = [&] {
+      return slice(to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32), 0, 0, sequences);
+    };
+    const Tensor expected = run();
+    fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
+    for (const Tensor& rows : others) fill_data(slice(rows, 0, 1, 2), NAN);
+    const Tensor o = run();
+    const auto values = [](const Tensor& rows, std::int64_t first, std::int64_t end) {
+      return slice(rows, 1, first, end).to_vector<float>();
+    };
+    EXPECT_EQ(values(o, 0, kToken), values(expected, 0, kToken)) << what;
+    EXPECT_EQ(values(o, kToken + 1, tokens), values(expected, kToken + 1, tokens)) << what;
+    for (const float value : values(o, kToken, kToken + 1)) ASSERT_TRUE(std::isnan(value)) << what;
+  }
+};
 
 }  // namespace glade::testing_support

@@ -6,7 +6,6 @@
 #include <glade/ops/shape/shape.h>
 
 #include <cmath>
-#include <functional>
 
 #include "ops/linear_attention_cases.h"
 
@@ -15,15 +14,7 @@ namespace {
 
 using namespace testing_support;
 
-class SharedRows : public HopperTest {};
-
-/// Whether blocks share rows for the outputs.
-bool shares_rows(const RecurrenceArguments& x) { return takes_pass(x, std::mem_fn(&Sm90PassPlan::shared_rows)); }
-/// Checks a call against the reference, and that they do.
-void check(const RecurrenceArguments& x, const std::string& what) {
-  expect_pass_matches(x, what, std::mem_fn(&Sm90PassPlan::shared_rows));
-}
-void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+class SharedRows : public PassTest<&Sm90PassPlan::shared_rows> {};
 
 TEST_F(SharedRows, MatchTheReference) {
   int i = 0;
@@ -106,29 +97,15 @@ TEST_F(SharedRows, StrongGates) {
   check(x, "infinite gates");
 }
 
-/// The query of a token has no influence on other tokens, though its rows share tiles with theirs; nor has what follows a
-/// sequence.
 TEST_F(SharedRows, RowsThatAreNotNumbers) {
-  RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
-  x.options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(shares_rows(x));
-  const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-  constexpr std::int64_t kToken = 70;
-  fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
-  for (Tensor* rows : {&x.query, &x.key, &x.value}) fill_data(slice(*rows, 0, 1, 2), NAN);
-  const Tensor o = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-  for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{400}}})
-    EXPECT_EQ(slice(slice(o, 0, 0, 1), 1, first, end).to_vector<float>(),
-              slice(slice(expected, 0, 0, 1), 1, first, end).to_vector<float>());
-  for (const float value : slice(slice(o, 0, 0, 1), 1, kToken, kToken + 1).to_vector<float>()) ASSERT_TRUE(std::isnan(value));
+  const RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  check_rows_are_separate(x, {x.query, x.key, x.value});
 }
 
 TEST_F(SharedRows, AreDeterministic) {
   RecurrenceArguments x =
       make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
-  x.options.algorithm = Algorithm::chunk;
-  ASSERT_TRUE(shares_rows(x));
-  expect_deterministic(x);
+  check_deterministic(x);
 }
 
 /// Where blocks cannot share rows, other passes compute the same.
@@ -137,12 +114,7 @@ TEST_F(SharedRows, ReverseAndFewerKeys) {
   Spec reverse = plain, small = plain;
   reverse.reverse = true;
   small.K = 128;
-  for (const Spec& s : {reverse, small}) {
-    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    EXPECT_FALSE(shares_rows(x)) << s.str();
-    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
-  }
+  for (const Spec& s : {reverse, small}) check_others(s);
 }
 
 }  // namespace

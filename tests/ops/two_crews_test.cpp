@@ -5,7 +5,6 @@
 #include <glade/ops/shape/shape.h>
 
 #include <cmath>
-#include <functional>
 
 #include "ops/linear_attention_cases.h"
 
@@ -14,15 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-class TwoCrews : public HopperTest {};
-
-/// Whether the plan takes two crews for the outputs.
-bool takes_two_crews(const RecurrenceArguments& x) { return takes_pass(x, std::mem_fn(&Sm90PassPlan::two_crews)); }
-/// Checks a call against the reference, and that it takes them.
-void check(const RecurrenceArguments& x, const std::string& what) {
-  expect_pass_matches(x, what, std::mem_fn(&Sm90PassPlan::two_crews));
-}
-void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+class TwoCrews : public PassTest<&Sm90PassPlan::two_crews> {};
 
 TEST_F(TwoCrews, MatchTheReference) {
   int i = 0;
@@ -85,21 +76,11 @@ TEST_F(TwoCrews, StrongGatesHereAndThere) {
   }
 }
 
-/// The query of a token has no influence on other tokens, though its rows share tiles with theirs.
 TEST_F(TwoCrews, QueriesThatAreNotNumbers) {
-  for (const double gate : {-0.1, -6.0}) {
-    RecurrenceArguments x =
-        make({.B = 2, .T = 300, .H = 8, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    ASSERT_TRUE(takes_two_crews(x));
-    const Tensor expected = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-    constexpr std::int64_t kToken = 70;
-    fill_data(slice(x.query, 1, kToken, kToken + 1), NAN);
-    const Tensor o = to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32);
-    for (const auto& [first, end] : {std::pair{std::int64_t{0}, kToken}, std::pair{kToken + 1, std::int64_t{300}}})
-      EXPECT_EQ(slice(o, 1, first, end).to_vector<float>(), slice(expected, 1, first, end).to_vector<float>()) << gate;
-    for (const float value : slice(o, 1, kToken, kToken + 1).to_vector<float>()) ASSERT_TRUE(std::isnan(value));
-  }
+  for (const double gate : {-0.1, -6.0})
+    check_rows_are_separate(
+        make({.B = 2, .T = 300, .H = 8, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16), {},
+        std::to_string(gate));
 }
 
 TEST_F(TwoCrews, AreDeterministic) {
@@ -107,9 +88,7 @@ TEST_F(TwoCrews, AreDeterministic) {
     RecurrenceArguments x =
         make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 64, .gates = "gk", .state = 4, .gate = gate}, kCUDA,
              DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    ASSERT_TRUE(takes_two_crews(x));
-    expect_deterministic(x, std::to_string(gate));
+    check_deterministic(x, std::to_string(gate));
   }
 }
 
@@ -120,12 +99,7 @@ TEST_F(TwoCrews, ReverseAndGatesInFloat32) {
   reverse.reverse = true;
   wide.float32_gates = true;
   small.K = 64;
-  for (const Spec& s : {reverse, wide, small}) {
-    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
-    x.options.algorithm = Algorithm::chunk;
-    EXPECT_FALSE(takes_two_crews(x)) << s.str();
-    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
-  }
+  for (const Spec& s : {reverse, wide, small}) check_others(s);
 }
 
 }  // namespace
