@@ -170,7 +170,8 @@ inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const Re
       continue;
     }
     if (&input != &x.options.g_gamma) {
-      EXPECT_LE(relative_error(grad, reference), bound) << "gradient of " << named[i].first;
+      EXPECT_LE(relative_error(grad, reference), bound)
+          << "gradient of " << named[i].first << ", whose norm is " << norm(reference).item<double>();
       continue;
     }
     // A sum over all steps, of terms that cancel and share the rounding of later steps: its error is relative to them.
