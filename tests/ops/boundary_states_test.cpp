@@ -87,6 +87,35 @@ TEST_F(BoundaryStates, OfLargeCallsToo) {
   check(c);
 }
 
+/// Leaves NaNs in the memory that the next boundary states of these sizes will probably take.
+void leave_nans(std::int64_t slots, std::int64_t heads, std::int64_t K, std::int64_t V) {
+  const auto tiles = [](std::int64_t channels) { return (channels + 63) / 64; };
+  const Shape states{slots, heads, tiles(K), tiles(V), 64 * 64};
+  const Tensor before = full(states, NAN, {DType::bfloat16, kCUDA}), after = full(states, NAN, {DType::bfloat16, kCUDA});
+}
+
+// States of zeros are neither stored nor read: those before the first chunk, and the gradients of those after the last.
+TEST_F(BoundaryStates, OfZerosAreLeftOut) {
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{64, 64}, {128, 128}, {96, 256}, {256, 64}})
+    for (const std::int64_t T : {40, 64, 100, 250})
+      for (const bool initial_state : {false, true})
+        for (const bool final_gradient : {false, true}) {
+          Case c{.B = 3, .T = T, .H = 3, .K = K, .V = V, .initial_state = initial_state};
+          c.final_gradient = final_gradient, c.reverse = T == 100;
+          if (T == 250) c.dtype = DType::float16;
+          leave_nans(c.B * ((T + 63) / 64), c.H * (K > 128 ? 2 : 1), std::min<std::int64_t>(K, 128), V);
+          check(c);
+        }
+  Case c{.B = 1, .T = 400, .H = 2, .K = 128, .V = 128, .initial_state = false, .cu_seqlens = {0, 0, 30, 94, 94, 300, 400}};
+  c.final_gradient = false;
+  leave_nans(400 / 64 + 6, c.H, c.K, c.V);
+  check(c);
+  c.strength = 20;  // large decay
+  check(c);
+  c.strength = 0.06, c.backward_parts = 3;
+  check(c);
+}
+
 // What the kernels count while they run beside each other, they count anew in every pass: all passes leave the same bits.
 TEST_F(BoundaryStates, StayTheSameFromPassToPass) {
   const Call call({2, 1000, 4, 128});

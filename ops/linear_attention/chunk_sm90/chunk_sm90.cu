@@ -135,7 +135,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.v = rows(r, r.v);
   a.grad_o = rows(r, grad_o);
   a.tokens = r.tokens;
-  a.boundary_states = {before.raw_data(), pointer(after)};
+  a.boundary_states = {before.raw_data(), pointer(after), r.initial_state.defined(), last.first != nullptr};
   a.segments = of_gradients.segments;
   a.segment_chunks = of_gradients.segment_chunks;
   a.stored = reverse.stored;

@@ -49,6 +49,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
   /// safe range.
   __device__ bool prepare() {
     Base::copy_gates(shared.k_low);
+    commit_copies();
     Base::copy(shared.queries(), kQueries, 0);
     Base::copy(shared.k, kKeys, 0);
     commit_copies();
@@ -56,8 +57,9 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     commit_copies();
     Base::init_barriers();
     if (threadIdx.x == 0) Base::start_states();
+    Base::clear_states();
     Base::load_head_gates();
-    wait_copies<1>();
+    wait_copies<2>();  // the gates
     __syncthreads();
     typename Base::Row c[2];
     bool safe = true;
@@ -71,6 +73,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
       safe = safe && largest <= kSafeRange<E>;  // false for NaN
       if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
     }
+    wait_copies<1>();  // the queries and keys
     if (__syncthreads_or(!safe)) return false;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {

@@ -13,8 +13,9 @@ namespace glade::cuda::chunk_sm90 {
 /// States at the chunk boundaries: 16-bit tiles of 64 keys (rows) x 64 values (columns), as SwizzledTile holds them, [slots,
 /// heads, key tiles, value tiles]; zeros beyond K and V. Slots are those of Segment::slot, in the recurrence's order.
 struct BoundaryStates {
-  void* before;  ///< S before the chunk
-  void* after;   ///< D, the gradient of the state after the chunk, without the factor scale
+  void* before;              ///< S before the chunk
+  void* after;               ///< D, the gradient of the state after the chunk, without the factor scale
+  bool has_first, has_last;  ///< omits_zeros(): whether S before the first chunk, and D after the last, are there
 };
 
 /// Values have up to 512 channels, keys up to 128, and 256 without gk; multiples of 8.

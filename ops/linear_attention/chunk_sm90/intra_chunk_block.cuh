@@ -109,14 +109,25 @@ struct IntraChunkBlock {
     copy(reinterpret_cast<Tile(&)[1]>(to[0]), kValues, tile * kTile);
     copy(reinterpret_cast<Tile(&)[1]>(to[1]), kGradO, tile * kTile);
   }
-  /// Starts to copy a tile of values of both boundary states. One thread calls it.
+  /// Starts to copy a tile of values of the boundary states. One thread calls it.
   __device__ void copy_states(int value_tile) const {
-    barrier_expect(&shared.states_full, 2 * kTiles * sizeof(Tile));
-    for (int i = 0; i < kTiles; ++i) {
-      const int at = i * value_tiles() + value_tile;
-      copy_bulk(&shared.before[i], shared.state_before + at, sizeof(Tile), &shared.states_full);
-      copy_bulk(&shared.after[i], shared.state_after + at, sizeof(Tile), &shared.states_full);
+    const int states = (shared.state_before != nullptr) + (shared.state_after != nullptr);
+    barrier_expect(&shared.states_full, states * kTiles * static_cast<int>(sizeof(Tile)));
+#pragma unroll 1
+    for (int i = 0; i < 2 * kTiles; ++i) {  // one loop for both leaves more registers
+      const bool is_before = i < kTiles;
+      const Tile* const state = is_before ? shared.state_before : shared.state_after;
+      Tile& to = (is_before ? shared.before : shared.after)[i % kTiles];
+      if (state) copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, sizeof(Tile), &shared.states_full);
     }
+  }
+  /// Fills the tiles of states that are zeros, which no copy overwrites.
+  __device__ void clear_states() const {
+    if (!shared.state_before) clear(shared.before);
+    if (!shared.state_after) clear(shared.after);
+  }
+  __device__ static void clear(Tile (&tiles)[kTiles]) {
+    for (unsigned i = threadIdx.x; i < sizeof(tiles) / sizeof(uint4); i += kThreads) reinterpret_cast<uint4*>(tiles)[i] = {};
   }
   /// Initialises the barriers. All threads call it, and meet at a barrier before they use them.
   __device__ void init_barriers() const {
@@ -132,10 +143,8 @@ struct IntraChunkBlock {
     shared.wait_for_states(a);
     copy_states(0);
     if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
-      for (int i = 0; i < kTiles; ++i) {
-        prefetch_bulk(shared.state_before + i * value_tiles() + 1, more);
-        prefetch_bulk(shared.state_after + i * value_tiles() + 1, more);
-      }
+      for (const Tile* state : {shared.state_before, shared.state_after})
+        for (int i = 0; state && i < kTiles; ++i) prefetch_bulk(state + i * value_tiles() + 1, more);
   }
 
   /// Loads the per-head gates to shared.b, one token for each of the first threads.

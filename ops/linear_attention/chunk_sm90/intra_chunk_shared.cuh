@@ -89,7 +89,7 @@ template <class E>
 struct Chunk {
   using Tile = SwizzledTile<E>;
   Place places[kPlaces];
-  const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory
+  const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory; null: zeros
   std::int64_t row;                        ///< of the chunk and head: Segment::slot x heads + head
   std::int64_t first_token;
   int count;  ///< tokens of the chunk
@@ -107,15 +107,18 @@ struct Chunk {
     if (i != 0) return;
     row = segment.slot(chunk) * a.heads + head;
     const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
-    state_before = static_cast<const Tile*>(a.boundary_states.before) + tiles;
-    state_after = static_cast<const Tile*>(a.boundary_states.after) + tiles;
+    const BoundaryStates& states = a.boundary_states;
+    const bool has_before = !omits_zeros(a) || states.has_first || chunk > 0,
+               has_after = !omits_zeros(a) || states.has_last || chunk + 1 < segment.chunks();
+    state_before = has_before ? static_cast<const Tile*>(states.before) + tiles : nullptr;
+    state_after = has_after ? static_cast<const Tile*>(states.after) + tiles : nullptr;
     first_token = first;
     count = chunk < 0 ? 0 : segment.chunk_tokens(chunk);
   }
   /// Waits until the states are there. One thread calls it, and copies them.
   __device__ void wait_for_states(const IntraChunkArguments& a) const {
-    if (a.stored) wait_for_stores(a.stored + row, a.parts);
-    else cudaGridDependencySynchronize();
+    if (!a.stored) cudaGridDependencySynchronize();
+    else if (state_after) wait_for_stores(a.stored + row, a.parts);
   }
   __device__ static int key_tiles(const IntraChunkArguments& a) { return (a.q.size + kTile - 1) / kTile; }
   __device__ static int value_tiles(const IntraChunkArguments& a) { return (a.v.size + kTile - 1) / kTile; }

@@ -29,7 +29,7 @@ struct BoundaryStateStore {
   }
   /// Stores the state before the first chunk, which lies in memory (null: zeros).
   __device__ void store_first(const float* state) const {
-    if (item.segment.first_chunk == item.segment.end_chunk) return;
+    if (item.segment.first_chunk == item.segment.end_chunk || (!state && omits_zeros(p))) return;
 #pragma unroll 1
     for (int i = thread; i < C::kTiles * kTile * kPieces; i += kGroup) {
       const int key = i / kPieces, piece = i % kPieces, value = first_value + piece * 8;

@@ -249,8 +249,9 @@ struct StateScanConsumer {
   const int index, thread;
   const ScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile, chunks = scan.added_chunks();
+  bool is_zero = omits_zeros(p);            ///< The state is zeros, and not stored.
   Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
-  unsigned* stored{};                       ///< of the state that is on its way to memory, or null
+  unsigned* stored{};                       ///< counts the state that is on its way to memory, or null
 
   __device__ void sync() const { sync_group<kGroup>(1 + index); }
 
@@ -268,7 +269,7 @@ struct StateScanConsumer {
 
   /// Rounds the state before a chunk, in the scan's order, into shared memory.
   __device__ void round_state() {
-    if (thread == 0) finish_store();
+    if (thread == 0) wait_stores();
     sync();
 #pragma unroll
     for (int i = 0; i < B::kValues * 4; ++i) {
@@ -287,19 +288,17 @@ struct StateScanConsumer {
     const std::int64_t slot = scan.segment.slot(chunk) * p.heads + scan.head, row = slot * key_tiles + first_key / kTile;
     store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
     commit_stores();
-    if (p.stored) stored = p.stored + slot;
-  }
-  /// Waits until the rounded state may be overwritten. One thread calls it.
-  __device__ void finish_store() {
-    if (stored) count_stores(stored);
-    else wait_stores();
+    if (!p.stored) return;
+    if (stored) count_stores<1>(stored);  // the one before, while the products of this chunk run
+    stored = p.stored + slot;
   }
 
   template <bool kBackward>
   __device__ void add_chunk(int i) {
     const int s = i % B::kStages;
     typename B::Stage& stage = shared.stages[s];
-    if (p.boundary_states) round_state();
+    const bool stores = p.boundary_states && !is_zero;
+    if (stores) round_state();
     barrier_wait(&shared.prepared[s][index], i / B::kStages & 1);
     fence_for_wgmma();  // other threads wrote the copies of w
     scale(shared.factors[s][index].decay);
@@ -308,7 +307,8 @@ struct StateScanConsumer {
     add(y, w);
     if constexpr (B::kLowParts) add(low_part, w);
     wgmma_commit();
-    if (p.boundary_states) store_state(scan.step(i).chunk);
+    if (stores) store_state(scan.step(i).chunk);
+    is_zero = false;
     wgmma_wait<0>();
     pin(state);
     if constexpr (kBackward) scale(shared.factors[s][index].last);
@@ -328,9 +328,10 @@ struct StateScanConsumer {
       first += scan.head * size;
       const float by = kBackward ? 1 / p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
+      is_zero = false;
     }
     for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i);
-    if (chunks < scan.chunks()) {
+    if (chunks < scan.chunks() && !is_zero) {
       round_state();
       store_state(scan.step(chunks).chunk);
     }
@@ -339,7 +340,9 @@ struct StateScanConsumer {
       const float by = kBackward ? p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
     }
-    if (thread == 0) finish_store();
+    if (thread != 0) return;
+    if (stored) count_stores<0>(stored);
+    else wait_stores();
   }
 };
 
