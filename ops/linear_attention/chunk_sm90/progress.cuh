@@ -5,11 +5,10 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// Waits for this thread's groups of bulk stores, but for the last `Pending`, and counts them as one.
-template <int Pending>
-__device__ void count_stores(unsigned* counter) {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
-  asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+/// After this thread's bulk stores so far have completed: counts them.
+__device__ inline void count_stores(unsigned* counter, int count) {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
 }
 /// Waits until `count` parts are stored. Then this thread may start bulk copies of them.
 __device__ inline void wait_for_stores(const unsigned* counter, unsigned count) {

@@ -36,10 +36,12 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
                        tile % value_blocks * B::kValues * kTile};
   if (thread == 0) {
     for (int i = 0; i < B::kStages; ++i) {
-      barrier_init(&shared.full[i], 2 * kGroup);  // a thread's copies, and itself
+      barrier_init(&shared.full[i], 2 * B::kProducers);  // a thread's copies, and itself
       for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, kGroup);
       barrier_init(&shared.empty[i], B::kKeys * kGroup);
     }
+    for (std::uint64_t& rounded : shared.rounded) barrier_init(&rounded, kGroup);
+    for (std::uint64_t& read : shared.read) barrier_init(&read, 1);
     fence_barrier_init();
   }
   __syncthreads();
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
     backward ? preparer.template run<true>() : preparer.template run<false>();
   } else {
     if constexpr (B::kMovesRegisters) release_registers<B::kProducerRegisters>();
-    produce_state_scan(shared, scan, own);
+    if (own < B::kProducers) produce_state_scan(shared, scan, own);
+    else if (own == B::kProducers) store_states(shared, scan);
   }
 #else
   __trap();

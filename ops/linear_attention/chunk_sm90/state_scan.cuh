@@ -6,12 +6,12 @@
 // exponent is positive, so large decay needs no special treatment.
 //
 // A block processes one sequence (or segment), one head, one scan direction, one or two tiles of keys and one or two tiles of
-// values, chunk by chunk. One warp group, the producer, copies the rows of the next chunks. Two others, the preparers, multiply y
+// values, chunk by chunk. The producer, two warps, copies the rows of the next chunks. Two warp groups, the preparers, multiply y
 // (k or q) by its decays, in place, with the low parts where the gates were; with one tile of keys they take the chunks in turns.
-// Each tile of keys has a consumer, which keeps the state in registers, adds the products, and stores the boundary states. A
-// preparer loads y and its gates transposed, so that a thread has two channels. The producer orders the tokens in the tiles so
-// that each thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without
-// shared memory.
+// Each tile of keys has a consumer, which keeps the state in registers, adds the products, and rounds the boundary states to
+// shared memory. One thread stores these, so that no consumer waits for memory. A preparer loads y and its gates transposed, so
+// that a thread has two channels. The producer orders the tokens in the tiles so that each thread has 16 successive ones
+// (token_of_row). So each gate is read once, and gates are summed and applied without shared memory.
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
@@ -23,13 +23,14 @@ template <class E, int kKeys_, int kValues_>
 struct StateScanBlock {
   using Element = E;
   using Tile = SwizzledTile<E>;
-  static constexpr int kKeys = kKeys_, kValues = kValues_;            ///< in tiles
-  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;   ///< warp groups, and those that share a tile of keys
-  static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup;  ///< the consumers first, then preparers and the producer
+  static constexpr int kKeys = kKeys_, kValues = kValues_;           ///< in tiles
+  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
+  /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
+  static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
   static constexpr int kStages = kKeys == 1 ? 5 : 3;
   /// With five warp groups the consumers take registers from the producer.
   static constexpr bool kMovesRegisters = kKeys == 2;
-  static constexpr int kConsumerRegisters = 120, kProducerRegisters = 48;
+  static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
 
   struct Stage {
@@ -45,6 +46,7 @@ struct StateScanBlock {
   Factors factors[kStages][kKeys];
   float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
   std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
+  std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
 };
 
 /// What a block scans.
@@ -60,6 +62,8 @@ struct StateScan {
     const bool needs_end = !p.boundary_states || p.decay || segment.state_after(p, n);
     return max(chunks() - !needs_end, 0);
   }
+  /// Whether the state before the first chunk, in the scan's order, is zeros that are not stored.
+  __device__ bool omits_first() const { return omits_zeros(p) && !segment.state_before(p, n); }
   __device__ Step step(int i) const {
     const int chunk = p.backward ? segment.end_chunk - 1 - i : segment.first_chunk + i;
     return {chunk, 0, kTile, segment.chunk_tokens(chunk), true};
@@ -91,10 +95,10 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
     typename B::Stage& stage = shared.stages[s];
     const Step step = scan.step(i);
     const int first = token_of_row(thread / 8);
-    constexpr int kNext = token_of_row(kGroup / 8);
-    if (p.gk && !p.float_gates) gates.template copy<kGroup>(stage.gates, step, thread, first, kNext);
-    y.template copy<kGroup>(stage.y, step, thread, first, kNext);
-    w.template copy<kGroup>(stage.w, step, thread, first, kNext);
+    constexpr int kNext = token_of_row(B::kProducers / 8);
+    if (p.gk && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
+    y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
+    w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
     if (thread < kTile) shared.head_gates[s][thread] = gate;
     arrive_with_copies(&shared.full[s]);
     barrier_arrive(&shared.full[s]);
@@ -249,11 +253,10 @@ struct StateScanConsumer {
   const int index, thread;
   const ScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile, chunks = scan.added_chunks();
-  bool is_zero = omits_zeros(p);            ///< The state is zeros, and not stored.
-  Accumulator<B::kValues * kTile> state{};  ///< rows are keys, columns are values
-  unsigned* stored{};                       ///< counts the state that is on its way to memory, or null
-
-  __device__ void sync() const { sync_group<kGroup>(1 + index); }
+  Accumulator<B::kValues * kTile> state{};                       ///< rows are keys, columns are values
+  const bool stores = p.boundary_states && first_key < p.inner;  ///< The last block may have a tile too many.
+  int unstored = scan.omits_first();                             ///< states to come that are not stored
+  unsigned parity = 1;                                           ///< of the states in shared memory
 
   template <class F>
   __device__ void for_each_element(F&& f) {
@@ -267,38 +270,26 @@ struct StateScanConsumer {
     state.scale_rows(factors[fragment_row(thread)], factors[fragment_row(thread) + 8]);
   }
 
-  /// Rounds the state before a chunk, in the scan's order, into shared memory.
+  /// Rounds the state before a chunk, in the scan's order, into shared memory, if it is to be stored.
   __device__ void round_state() {
-    if (thread == 0) wait_stores();
-    sync();
+    if (!stores || unstored-- > 0) return;
+    barrier_wait(&shared.read[index], parity);
+    parity ^= 1;
 #pragma unroll
     for (int i = 0; i < B::kValues * 4; ++i) {
       LeftOperand rounded;
       state.template round<E>(rounded, i);
       store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, thread);
     }
-  }
-  /// Starts to store the rounded state as a chunk boundary state.
-  __device__ void store_state(int chunk) {
     fence_for_wgmma();
-    sync();
-    if (thread != 0 || first_key >= p.inner) return;  // the last block may have a tile too many
-    const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile;
-    const int first_tile = scan.first_value / kTile, bytes = min(B::kValues, value_tiles - first_tile) * int{sizeof(Tile)};
-    const std::int64_t slot = scan.segment.slot(chunk) * p.heads + scan.head, row = slot * key_tiles + first_key / kTile;
-    store_bytes(static_cast<Tile*>(p.boundary_states) + row * value_tiles + first_tile, shared.states[index], bytes);
-    commit_stores();
-    if (!p.stored) return;
-    if (stored) count_stores<1>(stored);  // the one before, while the products of this chunk run
-    stored = p.stored + slot;
+    barrier_arrive(&shared.rounded[index]);
   }
 
   template <bool kBackward>
   __device__ void add_chunk(int i) {
     const int s = i % B::kStages;
     typename B::Stage& stage = shared.stages[s];
-    const bool stores = p.boundary_states && !is_zero;
-    if (stores) round_state();
+    round_state();
     barrier_wait(&shared.prepared[s][index], i / B::kStages & 1);
     fence_for_wgmma();  // other threads wrote the copies of w
     scale(shared.factors[s][index].decay);
@@ -307,8 +298,6 @@ struct StateScanConsumer {
     add(y, w);
     if constexpr (B::kLowParts) add(low_part, w);
     wgmma_commit();
-    if (stores) store_state(scan.step(i).chunk);
-    is_zero = false;
     wgmma_wait<0>();
     pin(state);
     if constexpr (kBackward) scale(shared.factors[s][index].last);
@@ -328,22 +317,43 @@ struct StateScanConsumer {
       first += scan.head * size;
       const float by = kBackward ? 1 / p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
-      is_zero = false;
     }
     for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i);
-    if (chunks < scan.chunks() && !is_zero) {
-      round_state();
-      store_state(scan.step(chunks).chunk);
-    }
+    if (chunks < scan.chunks()) round_state();
     if (float* last = scan.segment.state_after(p, scan.n)) {
       last += scan.head * size;
       const float by = kBackward ? p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
     }
-    if (thread != 0) return;
-    if (stored) count_stores<0>(stored);
-    else wait_stores();
   }
 };
+
+/// Stores the states that the consumers round, as chunk boundary states. One thread calls it.
+template <class B>
+__device__ void store_states(B& shared, const StateScan& scan) {
+  using Tile = typename B::Tile;
+  const ScanArguments& p = scan.p;
+  if (!p.boundary_states) return;
+  const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile,
+            first_key = scan.first_key / kTile, first_value = scan.first_value / kTile,
+            keys = min(B::kKeys, key_tiles - first_key),
+            bytes = min(B::kValues, value_tiles - first_value) * static_cast<int>(sizeof(Tile));
+  unsigned parity = 0;
+#pragma unroll 1
+  for (int i = scan.omits_first(); i < scan.chunks(); ++i, parity ^= 1) {
+    const std::int64_t slot = scan.segment.slot(scan.step(i).chunk) * p.heads + scan.head;
+    Tile* const to = static_cast<Tile*>(p.boundary_states) + (slot * key_tiles + first_key) * value_tiles + first_value;
+#pragma unroll 1
+    for (int key = 0; key < keys; ++key) {
+      barrier_wait(&shared.rounded[key], parity);
+      store_bytes(to + key * value_tiles, shared.states[key], bytes);
+    }
+    commit_stores();
+    wait_stores();
+#pragma unroll 1
+    for (int key = 0; key < keys; ++key) barrier_arrive(&shared.read[key]);
+    if (p.stored) count_stores(p.stored + slot, keys);
+  }
+}
 
 }  // namespace glade::cuda::chunk_sm90
