@@ -265,12 +265,15 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
 
 /// Microseconds that a pass with gk takes on an H200. forward_cost(), which found its segments, counts too much for the start of
 /// a wave. Like the function below, this was fitted to 174 shapes, those below with up to seven numbers of segments each
-/// (benchmarks/results/2026-11-27_h200/gates_first/): choices by both take 1.012 times as long as the fastest, on average.
+/// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
+/// are best where this counts 4% more.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kMore = 1.04;
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const double cost = forward_cost(p, plan),
                waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
-  return p.K <= 2 * kChunkTokens ? 8.7 + 3.15 * cost - 24.2 * waves : 4.67 * cost - 34.7 * waves - 1.2;
+  if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
+  return kMore * (plan.two_crews ? 3.39 * cost - 20.4 * waves + 3.7 : 3.33 * cost - 26.9 * waves + 3.4);
 }
 /// The same where a launch ahead applies the gates, with that launch.
 double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {

@@ -259,6 +259,7 @@ TEST(Plan, AppliesGatesFirst) {
   EXPECT_TRUE(forward(problem(4, 2048, 4, 256, 512, "gk")).gates_first);
   EXPECT_TRUE(forward(problem(8, 2048, 4, 128, 256, "gk")).gates_first);
   EXPECT_TRUE(forward(problem(1, 16384, 2, 512, 512, "gk")).gates_first);   // in parts
+  EXPECT_TRUE(forward(problem(3, 3000, 12, 96, 96, "gk")).gates_first);     // few heads
   EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "gk")).gates_first);  // two blocks for the values of a head
   EXPECT_FALSE(forward(problem(160, 100, 8, 256, 64, "gk")).gates_first);   // short sequences
   EXPECT_FALSE(forward(problem(4, 2048, 4, 64, 512, "gk")).gates_first);

@@ -24,8 +24,8 @@ TEST_F(TwoCrews, MatchTheReference) {
         const std::int64_t group = 1 + i % 2;
         check({.B = 3,
                .T = 1 + 53 * i % 400,
-               .H = 8,
-               .Hkv = 8 / group,
+               .H = 12,
+               .Hkv = 12 / group,
                .K = K,
                .V = V,
                .gates = gates,
@@ -61,7 +61,7 @@ TEST_F(TwoCrews, StrongGates) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const char* gates : {"k", "gk"})
-      check({.B = 3, .T = 270, .H = 4, .K = 72, .V = 40, .gates = gates, .state = 4, .gate = gate},
+      check({.B = 3, .T = 270, .H = 12, .K = 72, .V = 40, .gates = gates, .state = 4, .gate = gate},
             ++i % 3 == 0 ? DType::float16 : DType::bfloat16);
 }
 
@@ -69,7 +69,7 @@ TEST_F(TwoCrews, StrongGates) {
 TEST_F(TwoCrews, StrongGatesHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     RecurrenceArguments x =
-        make({.B = 2, .T = 700, .H = 16, .Hkv = 16, .K = 128, .V = 64, .gates = "k", .state = 4}, kCUDA, dtype);
+        make({.B = 2, .T = 700, .H = 20, .Hkv = 20, .K = 128, .V = 64, .gates = "k", .state = 4}, kCUDA, dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 500, 699})
       fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
     check(x, "strong gates here and there");
@@ -79,7 +79,7 @@ TEST_F(TwoCrews, StrongGatesHereAndThere) {
 TEST_F(TwoCrews, QueriesThatAreNotNumbers) {
   for (const double gate : {-0.1, -6.0})
     check_rows_are_separate(
-        make({.B = 2, .T = 300, .H = 8, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16), {},
+        make({.B = 2, .T = 300, .H = 16, .K = 72, .V = 64, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16), {},
         std::to_string(gate));
 }
 
