@@ -48,12 +48,11 @@ bool has_chunks_for_blocks(const AttentionProblem& p) {
   return p.sequences * chunks_of(p) <= kBlocksForOne * chunk_slots(p);
 }
 
-/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured);
-/// with an exchange of states it was not tried.
+/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured).
 bool supports_gates_first(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 3;      // chunks
   constexpr std::int64_t kMostOfTokens = 2;  // rows in whole chunks, which take memory
-  return supports_tma(p) && !p.states_only && !p.exchanges && p.gk && !p.gv && p.K > kChunkTokens && chunks_of(p) >= kShortest &&
+  return supports_tma(p) && !p.states_only && p.gk && !p.gv && p.K > kChunkTokens && chunks_of(p) >= kShortest &&
          p.sequences <= kMostBlocks && chunks_of(p) <= kMostBlocks && has_chunks_for_blocks(p) &&
          chunk_slots(p) * kChunkTokens <= kMostOfTokens * p.all_tokens();
 }

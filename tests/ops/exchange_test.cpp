@@ -165,6 +165,7 @@ TEST_P(ExchangeTest, RecurrenceBetweenOthersMatchesTheReference) {
       {.B = 1, .T = 640, .H = 2, .K = 64, .V = 128, .gates = "g", .state = 4, .gate = -0.03},
       {.B = 1, .T = 600, .H = 1, .Hkv = 1, .K = 256, .V = 72, .gates = "k", .state = 4, .gate = -0.01},
       {.B = 1, .T = 390, .H = 2, .Hkv = 1, .K = 256, .V = 64, .gates = "k", .state = 4, .gate = -0.01},
+      {.B = 2, .T = 450, .H = 2, .Hkv = 1, .K = 144, .V = 200, .gates = "gk", .state = 4, .gate = -0.03},
       {.B = 1, .T = 700, .H = 2, .Hkv = 1, .K = 64, .V = 72, .gates = "g", .state = 4, .gate = -0.01},
       {.B = 1, .T = 260, .H = 1, .Hkv = 1, .K = 256, .V = 256, .gates = "g", .state = 4, .reverse = true, .gate = -0.01},
       {.B = 1, .T = 600, .H = 2, .Hkv = 2, .K = 320, .V = 72, .gates = "k", .state = 4, .gate = -0.01},

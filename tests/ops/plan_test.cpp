@@ -275,7 +275,7 @@ TEST(Plan, AppliesGatesFirst) {
   EXPECT_FALSE(forward(p).gates_first);
   p.states_only = false;
   p.exchanges = true;
-  EXPECT_FALSE(forward(p).gates_first);
+  EXPECT_TRUE(forward(p).gates_first);
   p.exchanges = false;
   p.packed = true;
   p.tokens = 4 * 2048;
