@@ -85,22 +85,24 @@ void run_mapped_pass(const Pass& p, cudaStream_t stream);
 /// Channels of y that those are compiled for: with per-channel gates, and without, where blocks share the rows.
 inline constexpr std::int64_t kMappedChannels = 128, kSharedRowChannels = 256;
 
-/// Rows with the gates of keys applied, and the scores, of all chunks (gated_rows.cuh): not in reverse, with 65 to 256 keys. The
-/// results are arrays by chunk and head, [slots, heads, ..].
-struct GatedRows : RecurrenceArguments {
-  Rows q, k;
-  std::int64_t tokens;   ///< of all sequences
+/// Rows with the gates of keys applied, and the scores, by chunk and head: [slots, heads, ..].
+struct GatedChunks {
   void *queries, *keys;  ///< [.., tiles of keys] of 64 x 64, as SwizzledTile holds them: q e^{c_t}, and k e^{C - c_j}
   void* scores;          ///< [.., 2] such tiles: the scores and, in bfloat16, their low parts
   float* decays;         ///< [.., tiles of keys, 64]: the decay e^C of the chunk
 };
+/// What computes them (gated_rows.cuh): not in reverse, with 65 to 256 keys.
+struct GatedRows : RecurrenceArguments {
+  Rows q, k;
+  std::int64_t tokens;  ///< of all sequences
+  GatedChunks chunks;
+};
 template <class E>
 void run_gated_rows(const GatedRows& a, cudaStream_t stream);
 
-/// The output, or only the states, from gated rows (gated_pass.cuh).
+/// The output, or only the states, from gated chunks (gated_pass.cuh).
 struct GatedPass : ScanArguments {
-  const void *queries, *keys, *scores;  ///< as there
-  const float* decays;
+  GatedChunks chunks;
   void* out;  ///< null: states only
   bool float_out;
   std::int64_t out_step, tokens;  ///< as in Pass

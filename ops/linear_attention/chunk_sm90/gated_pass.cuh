@@ -88,7 +88,8 @@ struct GatedPassProducer {
       stages.wait_until_empty(i);
       const int at = stages.slot(i);
       barrier_expect(&stages.full[at], kTiles * static_cast<int>(sizeof(Tile)));
-      copy(shared.x[at], static_cast<const Tile*>(p.queries) + row(chunk) * kTiles, kTiles, sizeof(Tile), &stages.full[at]);
+      copy(shared.x[at], static_cast<const Tile*>(p.chunks.queries) + row(chunk) * kTiles, kTiles, sizeof(Tile),
+           &stages.full[at]);
     }
   }
   __device__ void copy_rest() const {
@@ -100,9 +101,10 @@ struct GatedPassProducer {
       std::uint64_t* const full = &stages.full[at];
       barrier_expect(full, (kTiles + 1 + kScores) * static_cast<int>(sizeof(Tile)) + decay_bytes);
       copy_tile(shared.w[at], p.w_map, first_outer, head / p.w.group, static_cast<int>(segment.token(0)) + chunk * kTile, full);
-      copy(shared.y[at], static_cast<const Tile*>(p.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
-      if (C::kResults) copy(shared.scores[at], static_cast<const Tile*>(p.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
-      copy_bulk(shared.decays[at], p.decays + row(chunk) * kTiles * kTile, decay_bytes, full);
+      copy(shared.y[at], static_cast<const Tile*>(p.chunks.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
+      if (C::kResults)
+        copy(shared.scores[at], static_cast<const Tile*>(p.chunks.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
+      copy_bulk(shared.decays[at], p.chunks.decays + row(chunk) * kTiles * kTile, decay_bytes, full);
     }
   }
 };

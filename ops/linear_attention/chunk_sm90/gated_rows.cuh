@@ -167,7 +167,7 @@ struct GatedRowsBlock {
   /// Where all factors are in the safe range. `before` and `total`: the sums of the gates of channels before the sub-chunk, and
   /// of the chunk.
   __device__ void run_safe(float2 before, float2 total, float2 to_end, Accumulator<kTile>& scores) const {
-    Tile &queries = result(a.queries), &keys = result(a.keys);
+    Tile &queries = result(a.chunks.queries), &keys = result(a.chunks.keys);
     float2 c = make_float2(before.x - total.x / 2, before.y - total.y / 2);
     std::uint32_t k_low[kSubChunk];
 #pragma unroll
@@ -238,8 +238,9 @@ struct GatedRowsBlock {
       return Scaled(pair, factor.x, factor.y);
     };
     for_each_row<false>(a.k, decay_of(sub_chunk + 1, kSubChunks),
-                        [&](std::uint32_t x, float2 c, int at) { put(result(a.keys), at, scaled(x, c).rounded); });
-    for_each_row<true>(a.q, before, [&](std::uint32_t x, float2 c, int at) { put(result(a.queries), at, scaled(x, c).rounded); });
+                        [&](std::uint32_t x, float2 c, int at) { put(result(a.chunks.keys), at, scaled(x, c).rounded); });
+    for_each_row<true>(a.q, before,
+                       [&](std::uint32_t x, float2 c, int at) { put(result(a.chunks.queries), at, scaled(x, c).rounded); });
     scores.fill(0);
 #pragma unroll 1
     for (int s = 1; s < kSubChunks; ++s) {  // queries of sub-chunk s, keys of those before
@@ -349,7 +350,8 @@ struct GatedRowsBlock {
     sync();
     const float2 before = decay_of(0, sub_chunk), total = decay_of(0, kSubChunks),
                  decay = make_float2(fmaf(total.x, kLog2e, shared.total), fmaf(total.y, kLog2e, shared.total));
-    if (sub_chunk == 0) *reinterpret_cast<float2*>(a.decays + (slot * a.heads + head) * (kTiles * kTile) + channel) = exp2(decay);
+    if (sub_chunk == 0)
+      *reinterpret_cast<float2*>(a.chunks.decays + (slot * a.heads + head) * (kTiles * kTile) + channel) = exp2(decay);
     constexpr float kMost = -2 * kSafeRange<E>;
     const bool is_safe = shared.decay && most.x <= 0 && most.y <= 0 && decay.x >= kMost && decay.y >= kMost,
                is_large = sync_group_or<kGroup>(1 + group, !is_safe);  // also where a gate is not a number
@@ -373,7 +375,7 @@ struct GatedRowsBlock {
   }
   /// Stores the sums over the warp groups.
   __device__ void store_scores() const {
-    Tile* const tiles = static_cast<Tile*>(a.scores) + 2 * (slot * a.heads + head);
+    Tile* const tiles = static_cast<Tile*>(a.chunks.scores) + 2 * (slot * a.heads + head);
     constexpr int kPieces = kTile / 8;  // of 16 bytes in a row
     for (int i = static_cast<int>(threadIdx.x); i < kTile * kPieces; i += kTiles * kGroup) {
       const int t = i / kPieces, piece = i % kPieces;

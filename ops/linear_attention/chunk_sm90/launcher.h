@@ -140,21 +140,20 @@ class Launcher {
   void apply_gates() {
     const std::int64_t chunks = chunk_slots(r_) * r_.heads, key_tiles = tiles(r_.K), size = kChunkTokens * kChunkTokens;
     const auto room = [&](std::int64_t count) { return keep(empty({chunks, count, size}, r_.q.options())).raw_data(); };
-    static_cast<RecurrenceArguments&>(gated_) = linear_attention::recurrence_arguments(r_);
-    gated_.q = rows(r_, r_.q);
-    gated_.k = rows(r_, r_.k);
-    gated_.tokens = r_.tokens;
     gated_.queries = room(key_tiles);
     gated_.keys = room(key_tiles);
     gated_.scores = room(2);
     gated_.decays = keep(empty({chunks, key_tiles, kChunkTokens}, {DType::float32, r_.q.device()})).data<float>();
-    if (r_.sequences > 0) (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_, stream_);
+    if (r_.sequences == 0) return;
+    const GatedRows gated_rows{linear_attention::recurrence_arguments(r_), rows(r_, r_.q), rows(r_, r_.k), r_.tokens, gated_};
+    (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_rows, stream_);
   }
-  /// A pass over gated rows; apply_gates() must have been called.
+  /// A pass over gated chunks; apply_gates() must have been called.
   GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) const {
     auto p = state_arguments<GatedPass>(r_, Outer::values, r_.k, r_.v, false, state);
     set_segments(p, plan, state);
-    set_gated_rows(p);
+    p.chunks = gated_;
+    p.tokens = r_.tokens;
     set_out(p, r_, out);
     return p;
   }
@@ -249,7 +248,8 @@ class Launcher {
     }
     if (plan.gates_first) {
       GatedPass pass = arguments(GatedPass{});
-      set_gated_rows(pass);
+      pass.chunks = gated_;
+      pass.tokens = r_.tokens;
       run(pass);
       return pass;
     }
@@ -260,10 +260,6 @@ class Launcher {
     run(pass);
     return pass;
   }
-  void set_gated_rows(GatedPass& p) const {
-    p.queries = gated_.queries, p.keys = gated_.keys, p.scores = gated_.scores, p.decays = gated_.decays;
-    p.tokens = r_.tokens;
-  }
   int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
   linear_attention::Segments segments_of(const ScanArguments& a) const {
     return {a.segment_states,       a.decay, r_.sequences, a.segments, a.heads, gated_channels(), static_cast<int>(r_.K),
@@ -273,7 +269,7 @@ class Launcher {
   const Recurrence& r_;
   const cudaStream_t stream_;
   std::vector<Tensor> kept_;
-  GatedRows gated_{};
+  GatedChunks gated_{};
 };
 
 }  // namespace glade::cuda::chunk_sm90
