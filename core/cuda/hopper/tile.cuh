@@ -22,6 +22,14 @@ struct alignas(1024) SwizzledTile {
   }
 };
 
+/// Sets a tile, or an array of tiles, to zeros from a row on. `thread` is the index of this one of kThreads threads.
+template <int kThreads, class Tiles, class Index>
+__device__ void clear_rows(Tiles& tiles, int first, Index thread) {
+  constexpr int kPieces = kTile / 8;  // of 16 bytes
+  constexpr Index kAll = sizeof(tiles) / sizeof(uint4);
+  for (Index i = first * kPieces + thread; i < kAll; i += kThreads) reinterpret_cast<uint4*>(&tiles)[i] = uint4{};
+}
+
 /// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
 /// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.

@@ -111,9 +111,7 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
     }
     if (threadIdx.x < 32) load_gates();
     for (int tile = key_tiles(); tile < kTiles; ++tile)  // no state is copied there, and 0 times NaN is not 0
-      for (auto& states : shared.states)
-        for (int i = static_cast<int>(threadIdx.x); i < kTile * kTile / 8; i += kThreads)
-          reinterpret_cast<uint4*>(states.after[tile].data)[i] = {};
+      for (auto& states : shared.states) clear_rows<kThreads>(states.after[tile], 0, static_cast<int>(threadIdx.x));
     wait_copies<1>();
     fence_for_wgmma();
     __syncthreads();

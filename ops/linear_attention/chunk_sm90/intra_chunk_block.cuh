@@ -123,11 +123,8 @@ struct IntraChunkBlock {
   }
   /// Fills the tiles of states that are zeros, which no copy overwrites.
   __device__ void clear_states() const {
-    if (!shared.state_before) clear(shared.before);
-    if (!shared.state_after) clear(shared.after);
-  }
-  __device__ static void clear(Tile (&tiles)[kTiles]) {
-    for (unsigned i = threadIdx.x; i < sizeof(tiles) / sizeof(uint4); i += kThreads) reinterpret_cast<uint4*>(tiles)[i] = {};
+    if (!shared.state_before) clear_rows<kThreads>(shared.before, 0, threadIdx.x);
+    if (!shared.state_after) clear_rows<kThreads>(shared.after, 0, threadIdx.x);
   }
   /// Initialises the barriers. All threads call it, and meet at a barrier before they use them.
   __device__ void init_barriers() const {

@@ -41,10 +41,7 @@ struct ProducerBase {
   __device__ bool is_done(int i) { return shared.is_empty(i, crew); }
 
   /// Sets a tile to zeros from a row on.
-  __device__ void clear(SwizzledTile<E>& tile, int first) const {
-    constexpr int kPieces = kTile / 8;
-    for (int i = first * kPieces + thread; i < kTile * kPieces; i += kThreads) reinterpret_cast<uint4*>(tile.data)[i] = uint4{};
-  }
+  __device__ void clear(SwizzledTile<E>& tile, int first) const { clear_rows<kThreads>(tile, first, thread); }
 
   /// Per-head gates of a step as they lie in memory, two tokens for each lane of the first warp. load_head_gates() starts the
   /// loads, and head_gates() uses them later, so that no thread waits for memory in between.
