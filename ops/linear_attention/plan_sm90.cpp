@@ -37,9 +37,10 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
-/// Chunks of all sequences, at most.
-std::int64_t chunk_slots(const AttentionProblem& p) {
-  return p.packed ? p.all_tokens() / kChunkTokens + p.sequences : p.sequences * chunks_of(p);
+/// Chunks of all sequences, at most; or groups of so many.
+std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group = 1) {
+  const std::int64_t tokens = group * kChunkTokens;
+  return p.packed ? p.all_tokens() / tokens + p.sequences : p.sequences * ceil_div(p.length, tokens);
 }
 
 /// Whether most blocks find a chunk where there are blocks for as many chunks of every sequence as the longest has.
@@ -132,7 +133,8 @@ bool keeps_boundary_states(const AttentionProblem& p) {
   constexpr double kMost = 0.55;  // with heads of 96 x 96, which the tiles round up to 128, the states take 0.53
   const int parts = plan_key_parts(p);
   if (parts == 0 || p.K % (parts == 1 ? 1 : parts * kChunkTokens) != 0) return false;
-  const std::int64_t states = chunk_slots(p) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens * kChunkTokens,
+  const std::int64_t chunks_of_state = !p.gk && p.K / parts > 2 * kChunkTokens ? 2 : 1,  // as in chunk_sm90/chunk_sm90.h
+      states = chunk_slots(p, chunks_of_state) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens * kChunkTokens,
                      tensors = p.all_tokens() * (p.heads * (p.K + p.V + (p.gk ? p.K : 0)) + p.kv_heads * (p.K + p.V));
   return static_cast<double>(states) <= kMost * static_cast<double>(tensors);
 }

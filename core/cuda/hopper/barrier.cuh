@@ -64,10 +64,18 @@ __device__ inline int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+__device__ inline int cluster_size() {
+  int size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
 /// Waits until all threads of all blocks of the cluster are here.
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+/// The same in two steps, for the initialisation of barriers alone: see fence_barrier_init().
+__device__ inline void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 /// The address, in the shared memory of another block of the cluster, of what `p` points to in this block's.
 __device__ inline std::uint32_t address_in(int rank, const void* p) {
   std::uint32_t address;

@@ -114,7 +114,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
   Tensor stored;
   if (segments.beside_scan) {
-    stored = empty({chunk_slots(r), r.heads}, {DType::int32, r.q.device()});
+    stored = empty({state_slots(r), r.heads}, {DType::int32, r.q.device()});
     fill_data(stored, 0);
     reverse.stored = static_cast<unsigned*>(stored.raw_data());
   }
@@ -273,6 +273,13 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
 }
 
 }  // namespace
+
+std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r) {
+  const std::int64_t K = r.K / plan.backward.intra_chunk.key_parts;
+  const bool of_pairs = plan.backward.kernels == AttentionKernels::sm90_intra_chunk &&
+                        chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(K)) == 2;
+  return of_pairs ? 2 : tiles(K);
+}
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const ChunkGradients& grads) {

@@ -35,6 +35,11 @@ struct StateArguments : RecurrenceArguments {
 /// Whether boundary states are neither stored nor read where a sequence starts from zeros, or its gradients do: with per-channel
 /// gates.
 __host__ __device__ inline bool omits_zeros(const RecurrenceArguments& a) { return a.gk; }
+/// Chunks from a boundary state to the next one in a sequence: 2 where pairs of blocks compute pairs of chunks
+/// (head_gate_pair.cuh).
+__host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int keys) {
+  return !a.gk && keys > 2 * kChunkTokens ? 2 : 1;
+}
 
 /// A scan over sequences in segments.
 struct ScanArguments : StateArguments {
@@ -46,7 +51,7 @@ struct ScanArguments : StateArguments {
   bool early;                       ///< of a pass: the launch ahead, which leaves segment_states, may still run (LaunchOptions)
   float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
-  /// SwizzledTile holds them; null: not wanted. See omits_zeros().
+  /// SwizzledTile holds them; null: not wanted. See omits_zeros() and chunks_of_state().
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 };
@@ -140,6 +145,9 @@ void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse,
 void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
+
+/// The sums that a gradient of per-head gates consists of (linear_attention::ChunkGradients::dg).
+std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r);
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const linear_attention::ChunkGradients& grads);

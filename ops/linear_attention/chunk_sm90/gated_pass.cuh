@@ -23,6 +23,7 @@ struct GatedPassVariant {
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = kTiles_;  ///< of keys
   static constexpr int kCluster = 2;      ///< blocks
+  static constexpr int kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
   static constexpr int kThreads = kGroup + 64;
 };

@@ -156,6 +156,15 @@ struct HeadGateProducts {
       store_straight(a_transposed, first_token() / 8 + 2 * s, rounded, thread);
     }
   }
+  /// Stores A.
+  __device__ void store_scores_transposed(const Columns& scores, Tile& a_tile) const {
+#pragma unroll
+    for (int s = 0; s < Columns::kSteps; ++s) {
+      LeftOperand rounded;
+      scores.template round<E>(rounded, s);
+      store_transposed(a_tile, first_token() / 16 + s, rounded, thread);
+    }
+  }
   /// Stores B and B^T.
   __device__ void store_scores(const Columns& scores, Tile& b, Tile& b_transposed) const {
 #pragma unroll
@@ -172,7 +181,7 @@ struct HeadGateProducts {
     sums.q.scale_rows(exp2_approx(c[0]), exp2_approx(c[1]));
     sums.k.scale_rows(exp2_approx(total - c[0]), exp2_approx(total - c[1]));
     if (!a.dg) return;
-    add_row_products(sums.k, k_tile, [&](int, float x) { sums.all += x; });
+    add_row_products(sums.k, &k_tile, [&](int, float x) { sums.all += x; });
   }
   /// Multiplies (k D)^T by the decays to the chunk's end.
   __device__ void apply_state_decays(Columns& grad_v, const ChunkGates& gates) const {
@@ -199,13 +208,14 @@ struct HeadGateProducts {
     }
     all += sum * exp2_approx(gates.decay[kTile - 1]);
   }
-  /// Calls add(half, product) for the products of an accumulator's elements with those of a tile, by pair.
-  template <class F>
-  __device__ void add_row_products(const Accumulator<kTile>& x, Tile& tile, F&& add) const {
+  /// Calls add(half, product) for the products of an accumulator's elements with those of the tiles beside each other that have
+  /// as many columns, by pair.
+  template <int N, class F>
+  __device__ void add_row_products(const Accumulator<N>& x, Tile* tiles, F&& add) const {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < N / 16; ++s) {
       LeftOperand pairs;
-      load_straight(pairs, tile, s, thread);
+      load_straight(pairs, tiles[s / 4], s % 4, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 y = unpack<E>(pairs[j]);
@@ -216,15 +226,18 @@ struct HeadGateProducts {
   /// Leaves what the gates of a chunk get from a group's keys.
   __device__ void sum_gate_gradients(const Sums& sums, Tile& q_tile, Tile& k_tile, const ChunkGates& gates, GateSums& to) const {
     float own[2] = {0, 0};
-    add_row_products(sums.q, q_tile, [&](int half, float x) { own[half] += x; });
-    add_row_products(sums.k, k_tile, [&](int half, float x) { own[half] -= x; });
+    add_row_products(sums.q, &q_tile, [&](int half, float x) { own[half] += x; });
+    add_row_products(sums.k, &k_tile, [&](int half, float x) { own[half] -= x; });
+    leave_sums(own, sums.all, gates, to);
+  }
+  /// Leaves sums of this thread's two rows, and of the whole chunk.
+  __device__ void leave_sums(float (&own)[2], float all, const ChunkGates& gates, GateSums& to) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) own[half] += __shfl_xor_sync(~0u, own[half], distance);
       if (lane() % 4 == 0) to.own[row() + 8 * half] = own[half];
     }
-    float all = sums.all;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) all += __shfl_xor_sync(~0u, all, distance);
     if (lane() == 0) to.all[thread / 32] = all;
@@ -234,20 +247,25 @@ struct HeadGateProducts {
   /// left. One warp calls it.
   template <class F>
   __device__ void store_gate_gradients(const GateSums& from, int tile, int count, F&& token_at) const {
-    const float2 own = *reinterpret_cast<const float2*>(&from.own[2 * lane()]);
+    store_gate_gradients(*reinterpret_cast<const float2*>(&from.own[2 * lane()]),
+                         from.all[0] + from.all[1] + from.all[2] + from.all[3], from.dead, tile, count, token_at);
+  }
+  /// The same from q dq - k dk of the lane's two tokens, and what all gates get.
+  template <class F>
+  __device__ void store_gate_gradients(float2 own, float all, const unsigned (&dead)[2], int tile, int count,
+                                       F&& token_at) const {
     float sum = own.x + own.y;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const float later = __shfl_down_sync(~0u, sum, distance);
       if (lane() + distance < 32) sum += later;
     }
-    const float all = from.all[0] + from.all[1] + from.all[2] + from.all[3];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * lane() + i;
       if (t < count)
         a.dg[(tile * a.tokens + token_at(t)) * a.heads + head] =
-            from.dead[i] >> lane() & 1 ? 0.f : ((i == 0 ? sum : sum - own.x) + all) * a.scale;
+            dead[i] >> lane() & 1 ? 0.f : ((i == 0 ? sum : sum - own.x) + all) * a.scale;
     }
   }
 
@@ -264,8 +282,8 @@ struct HeadGateProducts {
     if (a.dq.data && a.dq.is_float) store_floats<false>(sums.q, to.q, group * kTile, 0, to.count);
     if (a.dk.data && a.dk.is_float) store_floats<false>(sums.k, to.k, group * kTile, 0, to.count);
     sync();
-    if (q_rows) round_rows(sums.q, q_tile);
-    if (k_rows) round_rows(sums.k, k_tile);
+    if (q_rows) round_rows(sums.q, &q_tile);
+    if (k_rows) round_rows(sums.k, &k_tile);
     sync();
     if (q_rows) store_rows<kTile>(q_tile, to.q, group * kTile, 0, to.count);
     if (k_rows) store_rows<kTile>(k_tile, to.k, group * kTile, 0, to.count);
@@ -284,20 +302,20 @@ struct HeadGateProducts {
     store_rows<kColumns>(tile, place, first_value, first_token(), count);
   }
 
- private:
-  const int barrier_;
-
+ protected:
   template <int N>
   __device__ void round_scaled(LeftOperand& to, const Accumulator<N>& x, int step) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) to[j] = pack<E>(x[x.element(step, j)] * a.scale, x[x.element(step, j) + 1] * a.scale);
   }
-  __device__ void round_rows(const Accumulator<kTile>& x, Tile& tile) const {
+  /// Rounds an accumulator into tiles beside each other.
+  template <int N>
+  __device__ void round_rows(const Accumulator<N>& x, Tile* tiles) const {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < N / 16; ++s) {
       LeftOperand rounded;
       round_scaled(rounded, x, s);
-      store_straight(tile, 2 * s, rounded, thread);
+      store_straight(tiles[s / 4], s % 4 * 2, rounded, thread);
     }
   }
   /// Stores kRows rows of a tile, from `first` on, those below `end`.
@@ -320,6 +338,9 @@ struct HeadGateProducts {
       if (t < count && channel < place.size) place.template row<float>(t)[channel] = value * a.scale;
     });
   }
+
+ private:
+  const int barrier_;
 };
 
 }  // namespace glade::cuda::chunk_sm90

@@ -65,6 +65,12 @@ struct IntraChunkArguments : IntraChunk {
     set(kGradV, dv.data, dv.step, key_parts, v.size, dv.is_float);
     set(kGradGates, dgk, std::int64_t{heads} * q.size, 1, q.size, float_gates);
   }
+  /// The rows of a head in a tensor, from a token on.
+  __device__ Place place(int tensor, std::int64_t first_token, int head) const {
+    const Tensor& t = tensors[tensor];
+    return {t.data + (first_token * t.step + std::int64_t{head / t.group} * t.size) * t.element_size,
+            static_cast<int>(sequences.reverse ? -t.step : t.step), t.size};
+  }
 };
 
 /// A block for each head, sequence, and chunk of the longest sequence: of every segment the last, then those before them and so
@@ -90,22 +96,21 @@ struct Chunk {
   using Tile = SwizzledTile<E>;
   Place places[kPlaces];
   const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory; null: zeros
-  std::int64_t row;                        ///< of the chunk and head: Segment::slot x heads + head
+  std::int64_t row;                        ///< of the states and head: Segment::state_slot x heads + head
   std::int64_t first_token;
   int count;  ///< tokens of the chunk
 
-  /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. All threads of the block call it, and meet at a
-  /// barrier before they use it.
+  /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kGroup: chunks_of_state(). All threads of the block
+  /// call it, and meet at a barrier before they use it.
+  template <int kGroup = 1>
   __device__ void describe(const IntraChunkArguments& a, std::int64_t n, int head, int chunk) {
     const int i = static_cast<int>(threadIdx.x);
     if (i >= kPlaces) return;
     const Segment segment(a.sequences, n);
     const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
-    const IntraChunkArguments::Tensor& tensor = a.tensors[i];
-    places[i] = {tensor.data + (first * tensor.step + std::int64_t{head / tensor.group} * tensor.size) * tensor.element_size,
-                 static_cast<int>(a.sequences.reverse ? -tensor.step : tensor.step), tensor.size};
+    places[i] = a.place(i, first, head);
     if (i != 0) return;
-    row = segment.slot(chunk) * a.heads + head;
+    row = segment.state_slot(a, n, chunk, kGroup) * a.heads + head;
     const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
     const BoundaryStates& states = a.boundary_states;
     const bool has_before = !omits_zeros(a) || states.has_first || chunk > 0,

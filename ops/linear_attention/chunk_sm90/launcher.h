@@ -24,9 +24,13 @@ inline Rows rows(const Recurrence& r, const Tensor& x) {
   return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
 }
 
-/// Room for the states before all chunks (ScanArguments::boundary_states).
+/// The numbers that boundary states have are below this.
+inline std::int64_t state_slots(const Recurrence& r) {
+  return chunk_slots(r, chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(r.K)));
+}
+/// Room for the states at all boundaries (ScanArguments::boundary_states).
 inline Tensor boundary_states(const Recurrence& r) {
-  return empty({chunk_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
+  return empty({state_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
 }
 
 /// Elements from a token of x, [tokens, heads, size], to the next.

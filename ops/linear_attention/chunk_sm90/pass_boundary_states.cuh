@@ -16,6 +16,8 @@ struct BoundaryStateStore {
   const Item& item;
   const int first_value, thread;
 
+  /// Whether the state before a chunk is to be stored, if those at boundaries are.
+  __device__ static bool is_boundary(int chunk) { return chunk % C::kChunksOfState == 0; }
   /// Stores a tile of keys of the state before a chunk.
   __device__ void store(int chunk, int key_tile, const Tile& from) const {
     uint4* to = reinterpret_cast<uint4*>(at(chunk, key_tile)->data) + thread;
@@ -29,7 +31,8 @@ struct BoundaryStateStore {
   }
   /// Stores the state before the first chunk, which lies in memory (null: zeros).
   __device__ void store_first(const float* state) const {
-    if (item.segment.first_chunk == item.segment.end_chunk || (!state && omits_zeros(p))) return;
+    const int chunk = item.segment.first_chunk;
+    if (chunk == item.segment.end_chunk || !is_boundary(chunk) || (!state && omits_zeros(p))) return;
 #pragma unroll 1
     for (int i = thread; i < C::kTiles * kTile * kPieces; i += kGroup) {
       const int key = i / kPieces, piece = i % kPieces, value = first_value + piece * 8;
@@ -40,15 +43,15 @@ struct BoundaryStateStore {
           const float* from = state + std::int64_t{key} * p.inner_stride + std::int64_t{value + 2 * j} * p.outer_stride;
           pairs[j] = pack<E>(from[0], from[p.outer_stride]);
         }
-      *reinterpret_cast<uint4*>(at(item.segment.first_chunk, key / kTile)->at(key % kTile, piece)) =
-          *reinterpret_cast<const uint4*>(pairs);
+      *reinterpret_cast<uint4*>(at(chunk, key / kTile)->at(key % kTile, piece)) = *reinterpret_cast<const uint4*>(pairs);
     }
   }
 
  private:
   __device__ static int tiles(int channels) { return (channels + kTile - 1) / kTile; }
   __device__ Tile* at(int chunk, int key_tile) const {
-    const std::int64_t row = (item.segment.slot(chunk) * p.heads + item.head) * tiles(p.inner) + key_tile;
+    const std::int64_t slot = item.segment.state_slot(p, item.n, chunk, C::kChunksOfState),
+                       row = (slot * p.heads + item.head) * tiles(p.inner) + key_tile;
     return static_cast<Tile*>(p.boundary_states) + row * tiles(p.outer) + first_value / kTile;
   }
 };

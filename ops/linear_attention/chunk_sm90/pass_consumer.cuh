@@ -310,7 +310,8 @@ struct Consumer : Results<C> {
       compute(stage);
       if constexpr (kGates != Gates::none) Base::scale_at_end(p, stage.vectors);
       if constexpr (C::kStoresBoundaryStates)
-        if (const Step& step = stage.vectors.step; p.boundary_states && step.ends_chunk && step.chunk + 1 < segment.end_chunk)
+        if (const Step& step = stage.vectors.step; p.boundary_states && step.ends_chunk && step.chunk + 1 < segment.end_chunk &&
+                                                   BoundaryStateStore<C>::is_boundary(step.chunk + 1))
           store_boundary_state(step.chunk + 1, stage);
       release(s);
     }

@@ -46,6 +46,10 @@ struct Segment : linear_attention::Sequence<int> {
     end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
   }
   __device__ std::int64_t slot(int chunk) const { return first_slot_ + chunk; }
+  /// That of the boundary state of sequence n before or after a chunk, `group`: chunks_of_state().
+  __device__ std::int64_t state_slot(const RecurrenceArguments& a, std::int64_t n, int chunk, int group) const {
+    return group == 1 ? slot(chunk) : first_slot(a.sequences, n, group) + chunk / group;
+  }
 
   // Segments in the order of the pass, and pointers to the states of all heads, [heads, ..]. Null means zeros for the state
   // before the segment, and "not wanted" for the state after it.
@@ -181,6 +185,7 @@ struct Variant {
   static constexpr bool kProducersScore = !kInnerGates || kCrews == 2;
   /// Whether the pass can store the states before the chunks: so can those that may be for o.
   static constexpr bool kStoresBoundaryStates = !kOuterGates && !kGateGradients;
+  static constexpr int kChunksOfState = kGates == Gates::none && kTiles > 2 ? 2 : 1;  ///< chunks_of_state()
   /// Values that are rounded within a step (scores, and operands with factors) also have a low part (x = hi + lo), so that
   /// products are accurate to 16 bits. Half precision is accurate enough without, but for gates of both, beside which others
   /// compute step by step. With more channels of y there is room in shared memory only for those of x, in place of the gates, and

@@ -28,12 +28,12 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
   const bool backward = turn < scans.reverse.run_segments;
   const ScanArguments& p = backward ? scans.reverse : scans.forward;
-  const StateScan scan{p,
-                       Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
-                       n,
-                       static_cast<int>(blockIdx.y),
-                       block % key_blocks * B::kKeys * kTile,
-                       tile % value_blocks * B::kValues * kTile};
+  const StateScan<B> scan{p,
+                          Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
+                          n,
+                          static_cast<int>(blockIdx.y),
+                          block % key_blocks * B::kKeys * kTile,
+                          tile % value_blocks * B::kValues * kTile};
   if (thread == 0) {
     for (int i = 0; i < B::kStages; ++i) {
       barrier_init(&shared.full[i], 2 * B::kProducers);  // a thread's copies, and itself
@@ -77,15 +77,23 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   GLADE_CUDA_LAUNCHED();
 }
 
+template <class E, bool kChannelGates>
+void launch(const StateScans& scans, int key_tiles, cudaStream_t stream) {
+  const bool two_values = scans.forward.outer > kTile;
+  if (key_tiles == 2 && scans.forward.inner > kTile)
+    two_values ? launch<StateScanBlock<E, 2, 2, kChannelGates>>(scans, stream)
+               : launch<StateScanBlock<E, 2, 1, kChannelGates>>(scans, stream);
+  else
+    two_values ? launch<StateScanBlock<E, 1, 2, kChannelGates>>(scans, stream)
+               : launch<StateScanBlock<E, 1, 1, kChannelGates>>(scans, stream);
+}
+
 }  // namespace
 
 template <class E>
 void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream) {
   const StateScans scans{forward, reverse};
-  const bool two_values = forward.outer > kTile;
-  if (key_tiles == 2 && forward.inner > kTile)
-    two_values ? launch<StateScanBlock<E, 2, 2>>(scans, stream) : launch<StateScanBlock<E, 2, 1>>(scans, stream);
-  else two_values ? launch<StateScanBlock<E, 1, 2>>(scans, stream) : launch<StateScanBlock<E, 1, 1>>(scans, stream);
+  forward.gk ? launch<E, true>(scans, key_tiles, stream) : launch<E, false>(scans, key_tiles, stream);
 }
 
 template void run_state_scans<__nv_bfloat16>(const ScanArguments&, const ScanArguments&, int, cudaStream_t);

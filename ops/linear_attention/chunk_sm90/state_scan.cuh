@@ -11,7 +11,8 @@
 // Each tile of keys has a consumer, which keeps the state in registers, adds the products, and rounds the boundary states to
 // shared memory. One thread stores these, so that no consumer waits for memory. A preparer loads y and its gates transposed, so
 // that a thread has two channels. The producer orders the tokens in the tiles so that each thread has 16 successive ones
-// (token_of_row). So each gate is read once, and gates are summed and applied without shared memory.
+// (token_of_row). So each gate is read once, and gates are summed and applied without shared memory. Without gk there is no tile
+// of gates to copy, and a thread's two channels have the same decays. chunks_of_state() says which states are stored.
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
@@ -19,15 +20,16 @@
 namespace glade::cuda::chunk_sm90 {
 
 /// The template parameters of a state scan, and the shared memory of its block.
-template <class E, int kKeys_, int kValues_>
+template <class E, int kKeys_, int kValues_, bool kChannelGates_>
 struct StateScanBlock {
   using Element = E;
   using Tile = SwizzledTile<E>;
+  static constexpr bool kChannelGates = kChannelGates_;              ///< gk
   static constexpr int kKeys = kKeys_, kValues = kValues_;           ///< in tiles
   static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
   /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
   static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
-  static constexpr int kStages = kKeys == 1 ? 5 : 3;
+  static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
   /// With five warp groups the consumers take registers from the producer.
   static constexpr bool kMovesRegisters = kKeys == 2;
   static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
@@ -37,8 +39,9 @@ struct StateScanBlock {
     Tile y[kKeys], gates[kKeys];  ///< later y with its factors, and the low parts of that
     Tile w[kValues];
   };
+  static constexpr int kFactors = kChannelGates ? kTile : 1;
   struct Factors {
-    float decay[kTile], last[kTile];  ///< by key: of the chunk, and of what is applied last
+    float decay[kFactors], last[kFactors];  ///< by key, or of all keys: of the chunk, and of what is applied last
   };
   Stage stages[kStages];
   Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
@@ -50,6 +53,7 @@ struct StateScanBlock {
 };
 
 /// What a block scans.
+template <class B>
 struct StateScan {
   const ScanArguments& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
   const Segment segment;
@@ -62,8 +66,19 @@ struct StateScan {
     const bool needs_end = !p.boundary_states || p.decay || segment.state_after(p, n);
     return max(chunks() - !needs_end, 0);
   }
+  __device__ int chunks_of_state() const { return B::kChannelGates ? 1 : chunk_sm90::chunks_of_state(p, p.inner); }
   /// Whether the state before the first chunk, in the scan's order, is zeros that are not stored.
-  __device__ bool omits_first() const { return omits_zeros(p) && !segment.state_before(p, n); }
+  __device__ bool omits_first() const { return B::kChannelGates && omits_zeros(p) && !segment.state_before(p, n); }
+  /// Of which chunks the states before them, in the scan's order, are at boundaries: bit 0 of the first chunk, bit 1 of those
+  /// with odd numbers in this order, bit 2 of the others with even numbers.
+  __device__ unsigned boundaries() const {
+    constexpr unsigned kFirst = 1, kOdd = 2, kEven = 4;
+    if (chunks_of_state() == 1) return kFirst | kOdd | kEven;
+    const int edge = p.backward ? segment.end_chunk : segment.first_chunk;
+    if (edge % 2 == 0) return kFirst | kEven;
+    return p.backward && edge == segment.chunks() ? kFirst | kOdd : kOdd;
+  }
+  __device__ static bool is_boundary(unsigned boundaries, int i) { return boundaries >> min(i, 2 - (i & 1)) & 1; }
   __device__ Step step(int i) const {
     const int chunk = p.backward ? segment.end_chunk - 1 - i : segment.first_chunk + i;
     return {chunk, 0, kTile, segment.chunk_tokens(chunk), true};
@@ -74,7 +89,7 @@ struct StateScan {
 };
 
 template <class B>
-__device__ void produce_state_scan(B& shared, const StateScan& scan, int thread) {
+__device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thread) {
   using E = typename B::Element;
   const ScanArguments& p = scan.p;
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
@@ -96,7 +111,7 @@ __device__ void produce_state_scan(B& shared, const StateScan& scan, int thread)
     const Step step = scan.step(i);
     const int first = token_of_row(thread / 8);
     constexpr int kNext = token_of_row(B::kProducers / 8);
-    if (p.gk && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
+    if (B::kChannelGates && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
     y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
     w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
     if (thread < kTile) shared.head_gates[s][thread] = gate;
@@ -114,7 +129,7 @@ struct StateScanPreparer {
   static constexpr int kBarrier = 1 + B::kKeys;  ///< of all preparers
 
   B& shared;
-  const StateScan& scan;
+  const StateScan<B>& scan;
   const int index, thread;
   const ScanArguments& p = scan.p;
   const int tile = index / B::kTurns, first_key = scan.first_key + tile * kTile;
@@ -125,9 +140,11 @@ struct StateScanPreparer {
   __device__ int key() const { return first_key + fragment_row(thread); }
 
   enum class ChannelGates { none, elements, floats };
+  /// Rows of different decays: without per-channel gates both channels have the same.
+  static constexpr int rows_of(ChannelGates gates) { return gates == ChannelGates::none ? 1 : 2; }
   /// Loads the log decays, base 2, of this thread's tokens in its two channels.
   template <ChannelGates kGates>
-  __device__ void load_gates(float (&gates)[2][kOwn], int s, const Step& step) const {
+  __device__ void load_gates(float (&gates)[rows_of(kGates)][kOwn], int s, const Step& step) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][first_token(thread) + 4 * k]);
@@ -151,7 +168,7 @@ struct StateScanPreparer {
         }
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 4 * rows_of(kGates); ++i) {
         float& gate = gates[i / 4][4 * k + i % 4];
         gate = at_least(kGates == ChannelGates::none ? all[i % 4] : fmaf(gate, kLog2e, all[i % 4]), kLeastGate);
       }
@@ -190,33 +207,50 @@ struct StateScanPreparer {
     return sums;
   }
 
+  /// Prepares chunk i, where the channels have gates.
   template <bool kBackward>
-  __device__ void prepare(int i) {
+  __device__ void prepare_channels(int i) {
     const int s = i % B::kStages;
-    typename B::Stage& stage = shared.stages[s];
     const Step step = scan.step(i);
     barrier_wait(&shared.full[s], i / B::kStages & 1);
     float exponents[2][kOwn];
-    if (!p.gk) load_gates<ChannelGates::none>(exponents, s, step);
-    else if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
+    if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
     else load_gates<ChannelGates::elements>(exponents, s, step);
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const Sums sums = sum<kBackward>(exponents[row]);
-      total[row] += sums.all + sums.last;
-      if (quad_lane() == 0) {
-        shared.factors[s][tile].decay[fragment_row(thread) + 8 * row] = exp2_approx(sums.all);
-        shared.factors[s][tile].last[fragment_row(thread) + 8 * row] = exp2_approx(sums.last);
-      }
-    }
+    for (int row = 0; row < 2; ++row) leave_decays(s, row, sum<kBackward>(exponents[row]));
+    apply(s, [&](int row, int t) { return exponents[row][t]; });
+  }
+  /// The same where they have not: then both channels of a thread have the same decays.
+  template <bool kBackward>
+  __device__ void prepare_head(int i) {
+    const int s = i % B::kStages;
+    barrier_wait(&shared.full[s], i / B::kStages & 1);
+    float exponents[1][kOwn];
+    load_gates<ChannelGates::none>(exponents, s, scan.step(i));
+    const Sums sums = sum<kBackward>(exponents[0]);
+    leave_decays(s, 0, sums);
+    apply(s, [&](int, int t) { return exponents[0][t]; });
+  }
+  /// Leaves the decays of one of this thread's rows, or of all.
+  __device__ void leave_decays(int s, int row, const Sums& sums) {
+    total[row] += sums.all + sums.last;
+    if (B::kChannelGates ? quad_lane() != 0 : thread != 0) return;
+    const int at = B::kChannelGates ? fragment_row(thread) + 8 * row : 0;
+    shared.factors[s][tile].decay[at] = exp2_approx(sums.all);
+    shared.factors[s][tile].last[at] = exp2_approx(sums.last);
+  }
+  /// Multiplies y of a stage by the decays exponent(row, token), base 2, of this thread's rows and tokens.
+  template <class F>
+  __device__ void apply(int s, F&& exponent) {
+    typename B::Stage& stage = shared.stages[s];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       LeftOperand y, low_part;
       load_transposed(y, stage.y[tile], k, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float* exponent = &exponents[j % 2][token_of_pair(k, j)];
-        const ScaledPair<E, B::kLowParts> scaled(y[j], exp2_approx(exponent[0]), exp2_approx(exponent[1]));
+        const int t = token_of_pair(k, j);
+        const ScaledPair<E, B::kLowParts> scaled(y[j], exp2_approx(exponent(j % 2, t)), exp2_approx(exponent(j % 2, t + 1)));
         y[j] = scaled.rounded;
         low_part[j] = scaled.low_part;
       }
@@ -229,12 +263,16 @@ struct StateScanPreparer {
 
   template <bool kBackward>
   __device__ void run() {
-    for (int i = index % B::kTurns; i < scan.added_chunks(); i += B::kTurns) prepare<kBackward>(i);
+    const int chunks = scan.added_chunks();
+    for (int i = index % B::kTurns; i < chunks; i += B::kTurns) {
+      if constexpr (B::kChannelGates) prepare_channels<kBackward>(i);
+      else prepare_head<kBackward>(i);
+    }
     if (!p.decay || scan.first_value != 0) return;
     if (quad_lane() == 0)
       for (int row = 0; row < 2; ++row) shared.total_decay[index][fragment_row(thread) + 8 * row] = total[row];
     sync_group<B::kPreparers * kGroup>(kBarrier);
-    const int channels = p.gk ? p.inner : 1, channel = first_key + thread;
+    const int channels = B::kChannelGates ? p.inner : 1, channel = first_key + thread;
     if (index % B::kTurns != 0 || thread >= kTile || channel >= channels) return;
     float all = 0;
     for (int turn = 0; turn < B::kTurns; ++turn) all += shared.total_decay[index + turn][thread];
@@ -249,13 +287,14 @@ struct StateScanConsumer {
   using Tile = typename B::Tile;
 
   B& shared;
-  const StateScan& scan;
+  const StateScan<B>& scan;
   const int index, thread;
   const ScanArguments& p = scan.p;
   const int first_key = scan.first_key + index * kTile, chunks = scan.added_chunks();
   Accumulator<B::kValues * kTile> state{};                       ///< rows are keys, columns are values
   const bool stores = p.boundary_states && first_key < p.inner;  ///< The last block may have a tile too many.
-  int unstored = scan.omits_first();                             ///< states to come that are not stored
+  int unstored = scan.omits_first();                             ///< with gk: states to come that are not stored
+  const unsigned boundaries = scan.boundaries();                 ///< without
   unsigned parity = 1;                                           ///< of the states in shared memory
 
   template <class F>
@@ -266,13 +305,18 @@ struct StateScanConsumer {
     });
   }
   /// Multiplies the rows by the factors of the keys.
-  __device__ void scale(const float (&factors)[kTile]) {
-    state.scale_rows(factors[fragment_row(thread)], factors[fragment_row(thread) + 8]);
+  __device__ void scale(const float (&factors)[B::kFactors]) {
+    if constexpr (B::kChannelGates) state.scale_rows(factors[fragment_row(thread)], factors[fragment_row(thread) + 8]);
+    else state.scale_rows(factors[0], factors[0]);
   }
 
-  /// Rounds the state before a chunk, in the scan's order, into shared memory, if it is to be stored.
-  __device__ void round_state() {
-    if (!stores || unstored-- > 0) return;
+  /// Rounds the state before the i-th chunk into shared memory, if it is to be stored.
+  __device__ void round_state(int i) {
+    if constexpr (B::kChannelGates) {
+      if (!stores || unstored-- > 0) return;
+    } else {
+      if (!stores || !StateScan<B>::is_boundary(boundaries, i)) return;
+    }
     barrier_wait(&shared.read[index], parity);
     parity ^= 1;
 #pragma unroll
@@ -289,7 +333,7 @@ struct StateScanConsumer {
   __device__ void add_chunk(int i) {
     const int s = i % B::kStages;
     typename B::Stage& stage = shared.stages[s];
-    round_state();
+    round_state(i);
     barrier_wait(&shared.prepared[s][index], i / B::kStages & 1);
     fence_for_wgmma();  // other threads wrote the copies of w
     scale(shared.factors[s][index].decay);
@@ -319,7 +363,7 @@ struct StateScanConsumer {
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
     for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i);
-    if (chunks < scan.chunks()) round_state();
+    if (chunks < scan.chunks()) round_state(chunks);
     if (float* last = scan.segment.state_after(p, scan.n)) {
       last += scan.head * size;
       const float by = kBackward ? p.scale : 1.f;
@@ -330,7 +374,7 @@ struct StateScanConsumer {
 
 /// Stores the states that the consumers round, as chunk boundary states. One thread calls it.
 template <class B>
-__device__ void store_states(B& shared, const StateScan& scan) {
+__device__ void store_states(B& shared, const StateScan<B>& scan) {
   using Tile = typename B::Tile;
   const ScanArguments& p = scan.p;
   if (!p.boundary_states) return;
@@ -338,10 +382,13 @@ __device__ void store_states(B& shared, const StateScan& scan) {
             first_key = scan.first_key / kTile, first_value = scan.first_value / kTile,
             keys = min(B::kKeys, key_tiles - first_key),
             bytes = min(B::kValues, value_tiles - first_value) * static_cast<int>(sizeof(Tile));
+  const unsigned boundaries = scan.boundaries();
   unsigned parity = 0;
 #pragma unroll 1
-  for (int i = scan.omits_first(); i < scan.chunks(); ++i, parity ^= 1) {
-    const std::int64_t slot = scan.segment.slot(scan.step(i).chunk) * p.heads + scan.head;
+  for (int i = scan.omits_first(); i < scan.chunks(); ++i) {
+    if (!B::kChannelGates && !StateScan<B>::is_boundary(boundaries, i)) continue;
+    const std::int64_t slot =
+        scan.segment.state_slot(p, scan.n, scan.step(i).chunk, scan.chunks_of_state()) * p.heads + scan.head;
     Tile* const to = static_cast<Tile*>(p.boundary_states) + (slot * key_tiles + first_key) * value_tiles + first_value;
 #pragma unroll 1
     for (int key = 0; key < keys; ++key) {
@@ -353,6 +400,7 @@ __device__ void store_states(B& shared, const StateScan& scan) {
 #pragma unroll 1
     for (int key = 0; key < keys; ++key) barrier_arrive(&shared.read[key]);
     if (p.stored) count_stores(p.stored + slot, keys);
+    parity ^= 1;
   }
 }
 

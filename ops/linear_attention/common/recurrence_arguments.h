@@ -18,10 +18,10 @@ inline Sequences sequences(const Recurrence& r) {
   return {pointer<const std::int64_t>(r.cu_seqlens), r.sequences, r.length, r.reverse};
 }
 
-/// The numbers that chunks of kChunkTokens tokens have are below this (Sequence::first_slot).
-inline std::int64_t chunk_slots(const Recurrence& r) {
-  return r.cu_seqlens.defined() ? r.tokens / kChunkTokens + r.sequences
-                                : r.sequences * ((r.length + kChunkTokens - 1) / kChunkTokens);
+/// The numbers that chunks of kChunkTokens tokens, or groups of so many chunks, have are below this (Sequence::first_slot).
+inline std::int64_t chunk_slots(const Recurrence& r, int group = 1) {
+  const std::int64_t tokens = group * kChunkTokens;
+  return r.cu_seqlens.defined() ? r.tokens / tokens + r.sequences : r.sequences * ((r.length + tokens - 1) / tokens);
 }
 
 /// What all chunk kernels are told of a recurrence. Argument structs of kernels extend it.

@@ -25,9 +25,9 @@ struct Sequence {
     return static_cast<int>(min(static_cast<Length>(length - static_cast<Length>(chunk) * kTokens), kTokens));
   }
   /// The number of the first chunk of sequence n among all chunks; the others follow. Every chunk of all sequences has a number
-  /// of its own, below chunk_slots(), which indexes arrays by chunk.
-  __device__ std::int64_t first_slot(const Sequences& all, std::int64_t n) const {
-    return all.cu_seqlens ? begin / kTokens + n : n * chunks();
+  /// of its own, below chunk_slots(), which indexes arrays by chunk. The same for groups of so many chunks of a sequence.
+  __device__ std::int64_t first_slot(const Sequences& all, std::int64_t n, int group = 1) const {
+    return all.cu_seqlens ? begin / (group * kTokens) + n : n * ((chunks() + group - 1) / group);
   }
 
  private:
