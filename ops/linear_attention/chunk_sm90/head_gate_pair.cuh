@@ -120,30 +120,16 @@ struct HeadGatePair : HeadGatePairBlock<E> {
           *reinterpret_cast<uint4*>(place.template row<E>(t) + value) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
   }
-  /// Adds this thread's terms of the sum of S D over a tile of both.
-  __device__ void add_state_product(float& sum, Tile& before, Tile& after) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      LeftOperand state, gradient;
-      load_straight(state, before, i, thread);
-      load_straight(gradient, after, i, thread);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 x = unpack<E>(state[j]), y = unpack<E>(gradient[j]);
-        sum += x.x * y.x;
-        sum += x.y * y.y;
-      }
-    }
-  }
-  /// The same for the tiles of keys that this role has. The blocks take turns: each has every second tile of values.
+  /// Adds this thread's terms of the sum of S D over the tiles of keys that its role has. The blocks take turns: each has every
+  /// second tile of values.
   template <Role kRole>
   __device__ void add_state_products(float& sum, typename Shared::States& states, int tile) const {
     if (kRole == Role::values || !a.dg || (has_other() && tile % 2 != rank)) return;
     if constexpr (kRole == Role::queries) {
-      add_state_product(sum, states.before[0], states.after[0]);
-      add_state_product(sum, states.before[1], states.after[1]);
+      this->add_state_product(sum, states.before[0], states.after[0]);
+      this->add_state_product(sum, states.before[1], states.after[1]);
     } else {
-      add_state_product(sum, states.before[warp_group], states.after[warp_group]);
+      this->add_state_product(sum, states.before[warp_group], states.after[warp_group]);
     }
   }
 

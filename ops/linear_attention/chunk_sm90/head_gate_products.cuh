@@ -194,6 +194,11 @@ struct HeadGateProducts {
   /// Adds this thread's terms of e^C S D, from a tile of each.
   __device__ void add_state_product(float& all, Tile& before, Tile& after, const ChunkGates& gates) const {
     float sum = 0;
+    add_state_product(sum, before, after);
+    all += sum * exp2_approx(gates.decay[kTile - 1]);
+  }
+  /// The same of S D.
+  __device__ void add_state_product(float& sum, Tile& before, Tile& after) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       LeftOperand state, gradient;
@@ -206,7 +211,6 @@ struct HeadGateProducts {
         sum += x.y * y.y;
       }
     }
-    all += sum * exp2_approx(gates.decay[kTile - 1]);
   }
   /// Calls add(half, product) for the products of an accumulator's elements with those of the tiles beside each other that have
   /// as many columns, by pair.
