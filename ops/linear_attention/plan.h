@@ -1,7 +1,7 @@
 #pragma once
 // Which kernels compute a gated recurrence, and how: AttentionProblem -> AttentionPlan.
 //
-// Every rule of choice stands in plan.cpp or plan_sm90.cpp, and nowhere else. A plan is made once for a call; the tape keeps it
+// Every rule of choice stands in plan.cpp or plan_sm90*.cpp, and nowhere else. A plan is made once for a call; the tape keeps it
 // for the backward pass; launches follow it without asking anything again. It is pure: what it depends on of a GPU is in the
 // problem.
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// What the rules of choice share (plan.cpp), and the rules for the kernels of chunk_sm90 (plan_sm90.cpp).
+// What the rules of choice share (plan.cpp), and the rules for the kernels of chunk_sm90 (plan_sm90*.cpp).
 #include <glade/ops/linear_attention/plan.h>
 
 namespace glade {

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <limits>
+
+#include <glade/ops/linear_attention/plan_sm90_passes.h>
+
+namespace glade::sm90 {
+
+bool supports_tma(const AttentionProblem& p) {
+  constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
+  return p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
+}
+
+bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner) {
+  return supports_tma(p) && !p.gk && !p.gv && inner > 2 * kChunkTokens;
+}
+
+std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
+  constexpr std::int64_t kCluster = 2;  // blocks
+  return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
+}
+
+std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group) {
+  const std::int64_t tokens = group * kChunkTokens;
+  return p.packed ? p.all_tokens() / tokens + p.sequences : p.sequences * ceil_div(p.length, tokens);
+}
+
+namespace {
+/// Whether most blocks find a chunk where there are blocks for as many chunks of every sequence as the longest has.
+bool has_chunks_for_blocks(const AttentionProblem& p) {
+  constexpr std::int64_t kBlocksForOne = 4;
+  return p.sequences * chunks_of(p) <= kBlocksForOne * chunk_slots(p);
+}
+}  // namespace
+
+bool supports_state_scan(const AttentionProblem& p) {
+  constexpr std::int64_t kMostChunks = kMostBlocks / 2;  // segments of as many chunks each may have blocks for twice as many
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks && has_chunks_for_blocks(p);
+}
+
+std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
+
+int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
+  return scan_blocks(p) * segments > p.gpu.multiprocessors ? 2 : 1;
+}
+
+void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments) {
+  const std::int64_t chunks = chunks_of(p), most = kMostBlocks / std::max<std::int64_t>(p.sequences, 1);
+  if (config.sequence_split != 0) segments = std::min({config.sequence_split, chunks, most});
+  plan.segments = static_cast<int>(std::max<std::int64_t>(segments, 1));
+  plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
+}
+
+std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan) {
+  return plan.segments - (p.exchanges ? 0 : 1);
+}
+
+void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
+  constexpr int kShortestScan = 8;  // chunks; measured: in shorter segments a pass without outputs is faster
+  plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
+  plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
+}
+
+namespace {
+
+/// Whether two crews of producers can compute the outputs.
+bool supports_two_crews(const AttentionProblem& p) {
+  return supports_tma(p) && tiles(p.K) == 2 && p.gk && !p.gv && !p.float_gates;
+}
+
+/// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured).
+bool supports_gates_first(const AttentionProblem& p) {
+  constexpr std::int64_t kShortest = 3;      // chunks
+  constexpr std::int64_t kMostOfTokens = 2;  // rows in whole chunks, which take memory
+  return supports_tma(p) && !p.states_only && p.gk && !p.gv && p.K > kChunkTokens && chunks_of(p) >= kShortest &&
+         p.sequences <= kMostBlocks && chunks_of(p) <= kMostBlocks && has_chunks_for_blocks(p) &&
+         chunk_slots(p) * kChunkTokens <= kMostOfTokens * p.all_tokens();
+}
+
+/// Blocks of a forward pass in one segment.
+std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : columns_of(p.V, plan.shared_rows || plan.gates_first)) * all_heads(p);
+}
+/// Those that run at the same time.
+std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
+  return std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens && !wide ? 2 : 1);
+}
+
+/// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
+/// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
+/// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt).
+double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
+  constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5, kSharedRowsWave = 10.3;
+  constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
+  const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
+  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
+                     at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
+  const std::int64_t blocks = forward_blocks(p, plan);
+  const double chunk = (p.K <= kChunkTokens       ? 0.85
+                        : p.K <= 2 * kChunkTokens ? 1.1
+                                                  : 1.2) *
+                       (plan.shared_rows    ? kSharedRows
+                        : !plan.wide_blocks ? 1
+                        : p.gk              ? kWideWithGk
+                                            : kWide);
+  const double segment = static_cast<double>(plan.segment_chunks);
+  const double outputs = waves(blocks * n, at_once) * (plan.two_crews     ? segment * kTwoCrews + kTwoCrewsWave
+                                                       : plan.shared_rows ? segment * chunk + kSharedRowsWave
+                                                                          : segment * chunk + kWave);
+  const std::int64_t scanned = scanned_segments(p, plan);
+  if (scanned == 0) return outputs;
+  const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
+  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
+                                             : waves(blocks * scanned, at_once) * segment * chunk * kPassWithoutOutputs;
+  return outputs + states + kJoin + static_cast<double>(n) * kSegment;
+}
+
+/// Calls f() with every number of segments that may pay, at least `least_segments`, set in the plan of a forward pass.
+template <class F>
+void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments,
+                    F&& f) {
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
+  const std::int64_t most = std::max<std::int64_t>(
+      std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / kShortestSegment), 1);
+  for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
+    set_segments(plan, p, config, std::max(n, least_segments));
+    set_state_scan(plan, p);
+    f();
+  }
+}
+
+/// Microseconds that a pass with gk takes on an H200. forward_cost(), which found its segments, counts too much for the start of
+/// a wave. Like the function below, this was fitted to 174 shapes, those below with up to seven numbers of segments each
+/// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
+/// are best where this counts 4% more.
+double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kMore = 1.04;
+  const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const double cost = forward_cost(p, plan),
+               waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
+  if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
+  return kMore * (plan.two_crews ? 3.39 * cost - 20.4 * waves + 3.7 : 3.33 * cost - 26.9 * waves + 3.4);
+}
+/// The same where a launch ahead applies the gates, with that launch.
+double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
+                   kTileOfStates = 0.27;
+  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), blocks = forward_blocks(p, plan),
+                     scanned = scanned_segments(p, plan);
+  const auto waves = [&](std::int64_t segments) { return static_cast<double>(ceil_div(blocks * segments, fill)); };
+  const double chunks = plan.segment_chunks, key_tiles = static_cast<double>(tiles(p.K)),
+               rows = key_tiles * static_cast<double>(chunk_slots(p) * p.heads) / static_cast<double>(fill),
+               outputs = waves(plan.segments) * (kWave + chunks * (kChunk + kTileOfChunk * key_tiles)),
+               states = scanned == 0 ? 0 : kJoin + waves(scanned) * (kStateWave + chunks * key_tiles * kTileOfStates);
+  return kStart + kRows * rows + outputs + states;
+}
+
+}  // namespace
+
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts) {
+  Sm90PassPlan best;
+  double least = std::numeric_limits<double>::infinity();
+  enum class Kind { narrow, wide, two_crews, shared_rows };
+  for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews, Kind::shared_rows}) {
+    const bool wide = kind == Kind::wide;
+    if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
+    if (kind == Kind::two_crews && (parts > 1 || !supports_two_crews(p))) continue;
+    if (kind == Kind::shared_rows && !supports_shared_rows(p, p.K)) continue;
+    Sm90PassPlan plan;
+    plan.wide_blocks = wide;
+    plan.two_crews = kind == Kind::two_crews;
+    plan.shared_rows = kind == Kind::shared_rows;
+    plan.key_parts = parts;
+    for_each_split(plan, p, config, least_segments, [&] {
+      if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
+    });
+  }
+  if (!supports_gates_first(p)) return best;
+  least = time_of_pass(p, best);
+  Sm90PassPlan plan;
+  plan.gates_first = true;
+  plan.key_parts = parts;
+  for_each_split(plan, p, config, least_segments, [&] {
+    if (const double time = time_with_gates_first(p, plan); time < least) best = plan, least = time;
+  });
+  return best;
+}
+
+}  // namespace glade::sm90

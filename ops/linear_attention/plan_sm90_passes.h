@@ -1,0 +1,39 @@
+#pragma once
+// What the rules for the fused passes and the state scans of chunk_sm90 share (plan_sm90.cpp), and the choice of a forward pass.
+#include <glade/ops/linear_attention/plan_rules.h>
+
+namespace glade::sm90 {
+
+inline constexpr std::int64_t kMostPassKeys = 256;  ///< channels that a fused pass sums over
+
+/// The time of a chunk where blocks share rows, in that of one where they do not. A block's start takes longer. Measured
+/// (benchmarks/results/2026-11-27_h200/shared_rows/): 0.75 to 0.8, and 1.2 for sequences of one chunk.
+inline constexpr double kSharedRows = 0.77;
+
+/// Whether TMA can copy the rows of a problem for passes.
+bool supports_tma(const AttentionProblem& p);
+/// Whether blocks of a pass with so many channels of x and y can share their rows.
+bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner);
+/// Tiles of w, which blocks that share rows have in whole clusters.
+std::int64_t columns_of(std::int64_t outer, bool shared_rows);
+/// Chunks of all sequences, at most; or groups of so many.
+std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group = 1);
+/// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
+bool supports_state_scan(const AttentionProblem& p);
+/// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
+std::int64_t scan_blocks(const AttentionProblem& p);
+/// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
+/// faster, as long as all of them run at the same time.
+int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);
+/// Sequences in `segments` segments, unless the caller wants another number.
+void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments);
+/// The segments whose effect on states is computed first: nothing here needs that of the last one, but others may.
+std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan);
+/// How a pass finds the states before its segments.
+void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p);
+
+/// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
+/// keys. Two crews were not measured with parts.
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts);
+
+}  // namespace glade::sm90
