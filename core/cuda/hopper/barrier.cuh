@@ -64,6 +64,7 @@ __device__ inline int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+/// Blocks of the cluster.
 __device__ inline int cluster_size() {
   int size;
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));

@@ -7,8 +7,9 @@
 // are the scores across the pair. Block a adds A^T dO_b to dV and B^T Q_b to dK, and block b adds B K_a to dQ. S reaches b with
 // the factor e^{C_a}, and D reaches a with e^{C_b}. What passes the gates of a token comes from both chunks.
 //
-// Shared memory is busiest. So warp groups have products with many columns, each other ones: two have dQ and two dK, for 128 keys
-// each. Beside them the first has dV, and the last two have A and B, one within the chunk and the other across the pair.
+// Shared memory limits this kernel, and products with many columns read it least. So each warp group computes other products: two
+// have dQ and two dK, for 128 keys each. The first also has dV, and the last two have A and B, one within the chunk and the other
+// across the pair.
 #include <glade/ops/linear_attention/chunk_sm90/head_gate_pair_block.cuh>
 
 namespace glade::cuda::chunk_sm90 {

@@ -100,9 +100,9 @@ struct Chunk {
   std::int64_t first_token;
   int count;  ///< tokens of the chunk
 
-  /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kGroup: chunks_of_state(). All threads of the block
-  /// call it, and meet at a barrier before they use it.
-  template <int kGroup = 1>
+  /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kChunksOfState: chunks_of_state(). All threads of
+  /// the block call it, and meet at a barrier before they use it.
+  template <int kChunksOfState = 1>
   __device__ void describe(const IntraChunkArguments& a, std::int64_t n, int head, int chunk) {
     const int i = static_cast<int>(threadIdx.x);
     if (i >= kPlaces) return;
@@ -110,7 +110,7 @@ struct Chunk {
     const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
     places[i] = a.place(i, first, head);
     if (i != 0) return;
-    row = segment.state_slot(a, n, chunk, kGroup) * a.heads + head;
+    row = segment.state_slot(a, n, chunk, kChunksOfState) * a.heads + head;
     const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
     const BoundaryStates& states = a.boundary_states;
     const bool has_before = !omits_zeros(a) || states.has_first || chunk > 0,
