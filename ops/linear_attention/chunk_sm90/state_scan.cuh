@@ -30,6 +30,8 @@ struct StateScanBlock {
   /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
   static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
   static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
+  /// Chunks whose per-head gates are on their way to the producer's registers. Measured: with gk one is as good.
+  static constexpr int kGatesAhead = kChannelGates ? 1 : 2;
   /// With five warp groups the consumers take registers from the producer.
   static constexpr bool kMovesRegisters = kKeys == 2;
   static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
@@ -91,34 +93,38 @@ struct StateScan {
 template <class B>
 __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thread) {
   using E = typename B::Element;
+  static_assert(B::kProducers == kTile);  // each has the gate of a token
   const ScanArguments& p = scan.p;
   auto source = [&](const Rows& rows, int first) { return Source<E>(rows, scan.segment, scan.head, first, thread); };
   const Source<E> y = source(p.y, scan.first_key), w = source(p.w, scan.first_value),
                   gates = source({p.gk, p.heads, 1, p.inner}, scan.first_key);
   const linear_attention::HeadGate<E> gate_of_head(p, scan.n, scan.head);
   const int chunks = scan.added_chunks();
-  auto head_gate = [&](int i) {
-    if (i >= chunks || thread >= kTile) return 0.f;
-    const Step step = scan.step(i);
-    if (thread >= step.count) return 0.f;
-    return gate_of_head.log2_decay(gate_of_head.load_bits(scan.segment.token(step.position() + thread)));
+  const auto has_gate = [&](int i) { return i < chunks && thread < scan.step(i).count; };
+  const auto load_gate = [&](int i) {
+    return has_gate(i) ? gate_of_head.load_bits(scan.segment.token(scan.step(i).position() + thread)) : 0;
   };
-  float gate = head_gate(0);
-  for (int i = 0; i < chunks; ++i) {
-    const int s = i % B::kStages;
-    if (i >= B::kStages) barrier_wait(&shared.empty[s], (i / B::kStages - 1) & 1);
-    typename B::Stage& stage = shared.stages[s];
-    const Step step = scan.step(i);
-    const int first = token_of_row(thread / 8);
-    constexpr int kNext = token_of_row(B::kProducers / 8);
-    if (B::kChannelGates && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
-    y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
-    w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
-    if (thread < kTile) shared.head_gates[s][thread] = gate;
-    arrive_with_copies(&shared.full[s]);
-    barrier_arrive(&shared.full[s]);
-    gate = head_gate(i + 1);
-  }
+  // Gates are loaded some chunks ahead, and converted when they are used: so no copy waits for them.
+  std::uint32_t gates_ahead[B::kGatesAhead];
+  for (int i = 0; i < B::kGatesAhead; ++i) gates_ahead[i] = load_gate(i);
+  for (int first_chunk = 0; first_chunk < chunks; first_chunk += B::kGatesAhead)
+#pragma unroll
+    for (int ahead = 0; ahead < B::kGatesAhead; ++ahead) {
+      const int i = first_chunk + ahead, s = i % B::kStages;
+      if (i >= chunks) break;
+      if (i >= B::kStages) barrier_wait(&shared.empty[s], (i / B::kStages - 1) & 1);
+      typename B::Stage& stage = shared.stages[s];
+      const Step step = scan.step(i);
+      const int first = token_of_row(thread / 8);
+      constexpr int kNext = token_of_row(B::kProducers / 8);
+      if (B::kChannelGates && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
+      y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
+      w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
+      shared.head_gates[s][thread] = has_gate(i) ? gate_of_head.log2_decay(gates_ahead[ahead]) : 0.f;
+      arrive_with_copies(&shared.full[s]);
+      barrier_arrive(&shared.full[s]);
+      gates_ahead[ahead] = load_gate(i + B::kGatesAhead);
+    }
 }
 
 /// One of the warp groups that multiply y by its decays.
