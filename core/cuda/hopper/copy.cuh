@@ -82,6 +82,10 @@ __device__ void copy_tile_to_cluster(SwizzledTile<E>& target, const CUtensorMap&
       "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
       : "memory");
 }
+/// The same to the L2 cache.
+__device__ inline void prefetch_tile(const CUtensorMap& map, int channel, int head, int token) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(channel), "r"(head), "r"(token));
+}
 /// A tile back to such a tensor.
 template <class E>
 __device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map, int channel, int head, int token) {

@@ -1,7 +1,8 @@
 #pragma once
 // The producers of a pass without per-channel gates whose blocks share rows (chunk_sm90/pass_kernel.cuh): the blocks of a cluster
 // have other channels of w of the same head, so each copies its part of the rows of x and y to all of them. L2 would limit this
-// pass otherwise. x and y have three stages, w and the scores two.
+// pass otherwise. x and y have three stages, w and the scores two. So rows are copied a step or less before they are needed, and
+// prefetched to L2 a step before that.
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer_base.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
@@ -40,6 +41,11 @@ struct ClusterProducer : ProducerBase<C> {
     return {&p.y_map, tile, channel, head / p.y.group};
   }
   const Copy own = copy_of();
+  /// Whether this warp prefetches what it copies to the L2 cache, a step before. The clusters of a head share the rows out.
+  /// Measured: where the last tile has no channels, that costs more than it gains.
+  const bool prefetches = p.inner > (C::kTiles - 1) * kTile &&
+                          (warp == kCopiesW || Base::item.first_outer / (C::kCluster * kTile) ==
+                                                   (warp - kCopiesRows) % static_cast<int>(block_columns<C>(p) / C::kCluster));
   const bool copies_rows = lane() == 0 && warp >= kCopiesRows && warp < kCopiesW, copies_w = lane() == 0 && warp == kCopiesW;
   const int row_bytes = (p.out ? 2 : 1) * C::kTiles * static_cast<int>(sizeof(SwizzledTile<E>));
 
@@ -50,9 +56,10 @@ struct ClusterProducer : ProducerBase<C> {
     std::uint64_t* const copied = &shared.copied[slot];
     fence_for_wgmma();  // fences for the consumers, whose states may have been there
     if (warp == kCopiesRows) barrier_expect(copied, row_bytes);
-    if (own.map)
-      copy_tile_to_cluster<C::kCluster>(reinterpret_cast<SwizzledTile<E>*>(&shared.tiles[slot])[own.tile], *own.map, own.channel,
-                                        own.head, first_token + chunk * kTile, copied);
+    if (!own.map) return;
+    copy_tile_to_cluster<C::kCluster>(reinterpret_cast<SwizzledTile<E>*>(&shared.tiles[slot])[own.tile], *own.map, own.channel,
+                                      own.head, first_token + chunk * kTile, copied);
+    prefetch(chunk + direction);
   }
   __device__ void copy_w(int i, int chunk) const {
     if (!copies_w || !is_valid(chunk)) return;
@@ -60,6 +67,10 @@ struct ClusterProducer : ProducerBase<C> {
     fence_for_wgmma();  // fences for the consumers, whose results have been there
     barrier_expect(copied, sizeof(SwizzledTile<E>));
     copy_tile(shared.low_parts[i % S::kPrepared][0], *own.map, own.channel, own.head, first_token + chunk * kTile, copied);
+    prefetch(chunk + direction);
+  }
+  __device__ void prefetch(int chunk) const {
+    if (prefetches && is_valid(chunk)) prefetch_tile(*own.map, own.channel, own.head, first_token + chunk * kTile);
   }
   __device__ bool is_valid(int chunk) const { return chunk >= segment.first_chunk && chunk < segment.end_chunk; }
 
