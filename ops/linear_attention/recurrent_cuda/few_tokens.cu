@@ -20,7 +20,7 @@ struct Layout {
   static constexpr int kQuads = kQuads_, kWarps = kWarps_, kThreads = 32 * kWarps;
   static constexpr int kInner = 4 * kQuads * kRowLanes * kWarps;
   static constexpr int kBlocks = (kQuads > 1 ? 512 : 640) / kThreads;  ///< on a multiprocessor
-  static constexpr int kTokens = kInner <= 128 ? 16 : 8;               ///< positions that are prepared at a time
+  static constexpr int kTokens = kInner <= 128 ? 16 : 12;              ///< positions that are prepared at a time
 
   // A warp prepares one position, or several if these have few channels: kRowThreads lanes each, with kRowQuads quads of
   // channels.
