@@ -82,7 +82,7 @@ __device__ void copy_tile_to_cluster(SwizzledTile<E>& target, const CUtensorMap&
       "h"(static_cast<std::uint16_t>((1 << kBlocks) - 1))
       : "memory");
 }
-/// The same to the L2 cache.
+/// A tile to the L2 cache.
 __device__ inline void prefetch_tile(const CUtensorMap& map, int channel, int head, int token) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(channel), "r"(head), "r"(token));
 }
