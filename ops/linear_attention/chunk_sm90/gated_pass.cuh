@@ -6,8 +6,8 @@
 //
 // A block has one sequence or segment, one head and 64 values. Its consumer keeps R in registers, transposed ([values] x [keys]),
 // as in chunk_sm90/pass_kernel.cuh. It issues few instructions, as a warp has a scheduler for itself and nothing hides its
-// latencies. Two warps copy: one copies x, the other all else, which is needed later. The blocks of a cluster have other values
-// of the same head, and each copies a part of what all of them need to all of them.
+// latencies. Three warps copy: one w and the scores, which make room first, one x, and one y and the decays. The blocks of a
+// cluster have other values of the same head, and each copies a part of what all of them need to all of them.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
@@ -25,7 +25,7 @@ struct GatedPassVariant {
   static constexpr int kCluster = 2;      ///< blocks
   static constexpr int kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
-  static constexpr int kThreads = kGroup + 64;
+  static constexpr int kThreads = kGroup + 96;
 };
 
 struct MappedGatedPass : GatedPass {
@@ -58,12 +58,13 @@ struct Stages {
 template <class C>
 struct GatedPassShared {
   using Tile = SwizzledTile<typename C::Element>;
-  static constexpr int kOfX = C::kTiles == 4 ? 3 : 4, kOfRest = C::kTiles == 2 ? 3 : 2;  ///< stages
+  static constexpr int kOfX = C::kTiles == 4 ? 3 : 4, kOfY = C::kTiles == 2 ? 3 : 2, kOfW = kOfY;  ///< stages
+  Stages<kOfW> of_w;
   Stages<kOfX> of_x;
-  Stages<kOfRest> of_rest;
+  Stages<kOfY> of_y;
   Item item;
-  Tile x[kOfX][C::kTiles], y[kOfRest][C::kTiles], w[kOfRest], scores[kOfRest][2], out;
-  alignas(16) float decays[kOfRest][C::kTiles * kTile];
+  Tile x[kOfX][C::kTiles], y[kOfY][C::kTiles], w[kOfW], scores[kOfW][2], out;
+  alignas(16) float decays[kOfY][C::kTiles * kTile];
 };
 
 /// The warps that copy.
@@ -93,18 +94,29 @@ struct GatedPassProducer {
            &stages.full[at]);
     }
   }
-  __device__ void copy_rest() const {
+  /// Copies w and the scores.
+  __device__ void copy_w() const {
     constexpr int kScores = C::kResults ? 1 + C::kLowParts : 0;  // tiles
     for (int chunk = segment.first_chunk, i = 0; chunk < segment.end_chunk; ++chunk, ++i) {
-      auto& stages = shared.of_rest;
+      auto& stages = shared.of_w;
+      stages.wait_until_empty(i);
+      const int at = stages.slot(i);
+      std::uint64_t* const full = &stages.full[at];
+      barrier_expect(full, (1 + kScores) * static_cast<int>(sizeof(Tile)));
+      copy_tile(shared.w[at], p.w_map, first_outer, head / p.w.group, static_cast<int>(segment.token(0)) + chunk * kTile, full);
+      if (C::kResults)
+        copy(shared.scores[at], static_cast<const Tile*>(p.chunks.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
+    }
+  }
+  /// Copies y and the decays.
+  __device__ void copy_y() const {
+    for (int chunk = segment.first_chunk, i = 0; chunk < segment.end_chunk; ++chunk, ++i) {
+      auto& stages = shared.of_y;
       stages.wait_until_empty(i);
       const int at = stages.slot(i), decay_bytes = kTiles * kTile * static_cast<int>(sizeof(float));
       std::uint64_t* const full = &stages.full[at];
-      barrier_expect(full, (kTiles + 1 + kScores) * static_cast<int>(sizeof(Tile)) + decay_bytes);
-      copy_tile(shared.w[at], p.w_map, first_outer, head / p.w.group, static_cast<int>(segment.token(0)) + chunk * kTile, full);
+      barrier_expect(full, kTiles * static_cast<int>(sizeof(Tile)) + decay_bytes);
       copy(shared.y[at], static_cast<const Tile*>(p.chunks.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
-      if (C::kResults)
-        copy(shared.scores[at], static_cast<const Tile*>(p.chunks.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
       copy_bulk(shared.decays[at], p.chunks.decays + row(chunk) * kTiles * kTile, decay_bytes, full);
     }
   }
@@ -214,7 +226,7 @@ struct GatedPassConsumer : State<C> {
   }
   /// Loads the values of step i, and starts out = w^T A^T.
   __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk) {
-    const int at = shared.of_rest.slot(i);
+    const int at = shared.of_w.slot(i);
     load_values(w, shared.w[at], segment.chunk_tokens(chunk));
     for (auto& pairs : w) pin(pairs);
     if constexpr (C::kResults) {
@@ -228,13 +240,13 @@ struct GatedPassConsumer : State<C> {
   /// out += R x^T, and the update of R. While the tensor cores multiply a tile of R, the next one is rounded. In the end the last
   /// update is pending.
   __device__ void multiply(Accumulator<kTile>& out, const Left& w, int i) {
-    const int at = shared.of_rest.slot(i);
+    const int at = shared.of_y.slot(i);
     const std::uint32_t x = operand(shared.x[shared.of_x.slot(i)][0]), y = operand(shared.y[at][0]);
     Left rounded[2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       Decays decays;
-      load_decays(decays, tile, at);
+      if (tile > 0) load_decays(decays, tile, at);
       if constexpr (C::kResults) {
         Left& own = rounded[tile % 2];
 #pragma unroll
@@ -244,11 +256,16 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
         for (int k = 0; k < 4; ++k) wgmma<E>(out, own[k], descriptor(x, tile * kTileStep + k * kColumnStep), 1);
         wgmma_commit();
-        wgmma_wait<2>();
       }
+      if (tile == 0) {
+        shared.of_y.wait_until_full(i);
+        load_decays(decays, tile, at);
+      }
+      if constexpr (C::kResults) wgmma_wait<2>();
       scale_state(tile, decays);
       update_state(tile, w, y);
       wgmma_wait<C::kResults ? 2 : kTiles>();
+      if (tile == 0) release(&shared.of_w.empty[shared.of_w.slot(i)]);  // start()'s products have been computed
       if (C::kResults && tile > 0)
         for (auto& pairs : rounded[(tile + 1) % 2]) pin(pairs);
     }
@@ -259,18 +276,18 @@ struct GatedPassConsumer : State<C> {
     Accumulator<kTile> out;
     Left w;
     const int chunks = segment.end_chunk - segment.first_chunk;
-    if (chunks > 0) shared.of_rest.wait_until_full(0);
+    if (chunks > 0) shared.of_w.wait_until_full(0);
     start(out, w, 0, segment.first_chunk);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
       forget(thread);
-      const int chunk = segment.first_chunk + i, at = shared.of_rest.slot(i), x_at = shared.of_x.slot(i);
+      const int chunk = segment.first_chunk + i, at = shared.of_y.slot(i), x_at = shared.of_x.slot(i);
+      if constexpr (C::kResults) shared.of_x.wait_until_full(i);
+      multiply(out, w, i);
       if (p.decay) {
         const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
         decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
       }
-      if constexpr (C::kResults) shared.of_x.wait_until_full(i);
-      multiply(out, w, i);
       Left packed;
       if constexpr (C::kResults) {
         wgmma_wait<1>();
@@ -288,7 +305,7 @@ struct GatedPassConsumer : State<C> {
         if (unreleased >= 0) {
           if (thread == 0) wait_stores();
           __syncwarp();
-          release(&shared.of_rest.empty[unreleased]);
+          release(&shared.of_y.empty[unreleased]);
           unreleased = -1;
         }
         if (chunk + 1 < segment.end_chunk) {
@@ -296,9 +313,9 @@ struct GatedPassConsumer : State<C> {
           if (thread < 32) unreleased = at;
         }
       }
-      if (unreleased < 0) release(&shared.of_rest.empty[at]);
+      if (unreleased < 0) release(&shared.of_y.empty[at]);
       // The next step; after the last one, what is in its place, so that no product is issued in a branch.
-      if (i + 1 < chunks) shared.of_rest.wait_until_full(i + 1);
+      if (i + 1 < chunks) shared.of_w.wait_until_full(i + 1);
       start(out, w, i + 1, chunk + 1);
       if constexpr (C::kResults)
         if (!p.float_out) store_out(packed, chunk);
@@ -307,7 +324,7 @@ struct GatedPassConsumer : State<C> {
     if (thread == 0) wait_stores();
     if (unreleased < 0) return;
     __syncwarp();
-    release(&shared.of_rest.empty[unreleased]);
+    release(&shared.of_y.empty[unreleased]);
   }
 
   __device__ void run() {
@@ -345,8 +362,9 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
   };
   if (p.early) cudaGridDependencySynchronize();
   if (thread == 0) {
+    init(shared.of_w);
     init(shared.of_x);
-    init(shared.of_rest);
+    init(shared.of_y);
     fence_barrier_init();
     shared.item = Item(p, blockIdx.x, kTile, gated_pass_columns<C>(p));
   }
@@ -355,7 +373,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
     GatedPassConsumer<C>{{thread}, p, shared}.run();
   } else if (thread % 32 == 0) {
     const GatedPassProducer<C> producer{p, shared};
-    if (warp > kGroup / 32) producer.copy_rest();
+    if (warp == kGroup / 32) producer.copy_w();
+    else if (warp == kGroup / 32 + 1) producer.copy_y();
     else if (C::kResults) producer.copy_x();
   }
   sync_cluster();  // the other blocks may still copy rows here, and arrive
