@@ -6,8 +6,8 @@
 //
 // A block has one sequence or segment, one head and 64 values. Its consumer keeps R in registers, transposed ([values] x [keys]),
 // as in chunk_sm90/pass_kernel.cuh. It issues few instructions, as a warp has a scheduler for itself and nothing hides its
-// latencies. Three warps copy: one w and the scores, which make room first, one x, and one y and the decays. The blocks of a
-// cluster have other values of the same head, and each copies a part of what all of them need to all of them.
+// latencies. Two or three warps copy: one x, and others all else, which is needed later. The blocks of a cluster have other
+// values of the same head, and each copies a part of what all of them need to all of them.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
@@ -25,7 +25,10 @@ struct GatedPassVariant {
   static constexpr int kCluster = 2;      ///< blocks
   static constexpr int kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
-  static constexpr int kThreads = kGroup + 96;
+  /// Whether w and the scores have stages of their own, which make room first. Measured: where there are places for three chunks
+  /// of y, blocks only start later then.
+  static constexpr bool kSplits = kTiles > 2;
+  static constexpr int kThreads = kGroup + (kSplits ? 96 : 64);
 };
 
 struct MappedGatedPass : GatedPass {
@@ -58,13 +61,19 @@ struct Stages {
 template <class C>
 struct GatedPassShared {
   using Tile = SwizzledTile<typename C::Element>;
-  static constexpr int kOfX = C::kTiles == 4 ? 3 : 4, kOfY = C::kTiles == 2 ? 3 : 2, kOfW = kOfY;  ///< stages
-  Stages<kOfW> of_w;
+  static constexpr int kOfX = C::kTiles == 4 ? 3 : 4, kOfY = C::kTiles == 2 ? 3 : 2;  ///< stages
+  Stages<C::kSplits ? kOfY : 0> of_w;
   Stages<kOfX> of_x;
   Stages<kOfY> of_y;
   Item item;
-  Tile x[kOfX][C::kTiles], y[kOfY][C::kTiles], w[kOfW], scores[kOfW][2], out;
+  Tile x[kOfX][C::kTiles], y[kOfY][C::kTiles], w[kOfY], scores[kOfY][2], out;
   alignas(16) float decays[kOfY][C::kTiles * kTile];
+
+  /// Those of w and the scores.
+  __device__ auto& of_values() {
+    if constexpr (C::kSplits) return of_w;
+    else return of_y;
+  }
 };
 
 /// The warps that copy.
@@ -94,30 +103,35 @@ struct GatedPassProducer {
            &stages.full[at]);
     }
   }
-  /// Copies w and the scores.
-  __device__ void copy_w() const {
+  /// Copies what stages have: w and the scores (kValues), y and the decays (kKeys), or all of it.
+  template <bool kValues, bool kKeys, int kCount>
+  __device__ void copy_rest(Stages<kCount>& stages) const {
     constexpr int kScores = C::kResults ? 1 + C::kLowParts : 0;  // tiles
     for (int chunk = segment.first_chunk, i = 0; chunk < segment.end_chunk; ++chunk, ++i) {
-      auto& stages = shared.of_w;
-      stages.wait_until_empty(i);
-      const int at = stages.slot(i);
-      std::uint64_t* const full = &stages.full[at];
-      barrier_expect(full, (1 + kScores) * static_cast<int>(sizeof(Tile)));
-      copy_tile(shared.w[at], p.w_map, first_outer, head / p.w.group, static_cast<int>(segment.token(0)) + chunk * kTile, full);
-      if (C::kResults)
-        copy(shared.scores[at], static_cast<const Tile*>(p.chunks.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
-    }
-  }
-  /// Copies y and the decays.
-  __device__ void copy_y() const {
-    for (int chunk = segment.first_chunk, i = 0; chunk < segment.end_chunk; ++chunk, ++i) {
-      auto& stages = shared.of_y;
       stages.wait_until_empty(i);
       const int at = stages.slot(i), decay_bytes = kTiles * kTile * static_cast<int>(sizeof(float));
       std::uint64_t* const full = &stages.full[at];
-      barrier_expect(full, kTiles * static_cast<int>(sizeof(Tile)) + decay_bytes);
-      copy(shared.y[at], static_cast<const Tile*>(p.chunks.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
-      copy_bulk(shared.decays[at], p.chunks.decays + row(chunk) * kTiles * kTile, decay_bytes, full);
+      constexpr int kCopied = (kKeys ? kTiles : 0) + (kValues ? 1 + kScores : 0);
+      barrier_expect(full, kCopied * static_cast<int>(sizeof(Tile)) + (kKeys ? decay_bytes : 0));
+      if constexpr (kValues)
+        copy_tile(shared.w[at], p.w_map, first_outer, head / p.w.group, static_cast<int>(segment.token(0)) + chunk * kTile, full);
+      if constexpr (kKeys)
+        copy(shared.y[at], static_cast<const Tile*>(p.chunks.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
+      if constexpr (kValues && C::kResults)
+        copy(shared.scores[at], static_cast<const Tile*>(p.chunks.scores) + 2 * row(chunk), kScores, sizeof(Tile), full);
+      if constexpr (kKeys) copy_bulk(shared.decays[at], p.chunks.decays + row(chunk) * kTiles * kTile, decay_bytes, full);
+    }
+  }
+  /// What a warp of the block copies.
+  __device__ void run(int warp) const {
+    constexpr int kFirst = kGroup / 32;
+    if constexpr (C::kSplits) {
+      if (warp == kFirst) copy_rest<true, false>(shared.of_w);
+      else if (warp == kFirst + 1) copy_rest<false, true>(shared.of_y);
+      else if (C::kResults) copy_x();
+    } else {
+      if (warp > kFirst) copy_rest<true, true>(shared.of_y);
+      else if (C::kResults) copy_x();
     }
   }
 };
@@ -226,7 +240,7 @@ struct GatedPassConsumer : State<C> {
   }
   /// Loads the values of step i, and starts out = w^T A^T.
   __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk) {
-    const int at = shared.of_w.slot(i);
+    const int at = shared.of_values().slot(i);
     load_values(w, shared.w[at], segment.chunk_tokens(chunk));
     for (auto& pairs : w) pin(pairs);
     if constexpr (C::kResults) {
@@ -246,7 +260,7 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       Decays decays;
-      if (tile > 0) load_decays(decays, tile, at);
+      if (!C::kSplits || tile > 0) load_decays(decays, tile, at);
       if constexpr (C::kResults) {
         Left& own = rounded[tile % 2];
 #pragma unroll
@@ -257,7 +271,7 @@ struct GatedPassConsumer : State<C> {
         for (int k = 0; k < 4; ++k) wgmma<E>(out, own[k], descriptor(x, tile * kTileStep + k * kColumnStep), 1);
         wgmma_commit();
       }
-      if (tile == 0) {
+      if (C::kSplits && tile == 0) {
         shared.of_y.wait_until_full(i);
         load_decays(decays, tile, at);
       }
@@ -265,7 +279,8 @@ struct GatedPassConsumer : State<C> {
       scale_state(tile, decays);
       update_state(tile, w, y);
       wgmma_wait<C::kResults ? 2 : kTiles>();
-      if (tile == 0) release(&shared.of_w.empty[shared.of_w.slot(i)]);  // start()'s products have been computed
+      if constexpr (C::kSplits)
+        if (tile == 0) release(&shared.of_w.empty[shared.of_w.slot(i)]);  // start()'s products have been computed
       if (C::kResults && tile > 0)
         for (auto& pairs : rounded[(tile + 1) % 2]) pin(pairs);
     }
@@ -276,18 +291,21 @@ struct GatedPassConsumer : State<C> {
     Accumulator<kTile> out;
     Left w;
     const int chunks = segment.end_chunk - segment.first_chunk;
-    if (chunks > 0) shared.of_w.wait_until_full(0);
+    if (chunks > 0) shared.of_values().wait_until_full(0);
     start(out, w, 0, segment.first_chunk);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
       forget(thread);
       const int chunk = segment.first_chunk + i, at = shared.of_y.slot(i), x_at = shared.of_x.slot(i);
-      if constexpr (C::kResults) shared.of_x.wait_until_full(i);
-      multiply(out, w, i);
-      if (p.decay) {
+      const auto add_decay = [&] {
+        if (!p.decay) return;
         const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
         decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
-      }
+      };
+      if constexpr (!C::kSplits) add_decay();
+      if constexpr (C::kResults) shared.of_x.wait_until_full(i);
+      multiply(out, w, i);
+      if constexpr (C::kSplits) add_decay();
       Left packed;
       if constexpr (C::kResults) {
         wgmma_wait<1>();
@@ -315,7 +333,7 @@ struct GatedPassConsumer : State<C> {
       }
       if (unreleased < 0) release(&shared.of_y.empty[at]);
       // The next step; after the last one, what is in its place, so that no product is issued in a branch.
-      if (i + 1 < chunks) shared.of_w.wait_until_full(i + 1);
+      if (i + 1 < chunks) shared.of_values().wait_until_full(i + 1);
       start(out, w, i + 1, chunk + 1);
       if constexpr (C::kResults)
         if (!p.float_out) store_out(packed, chunk);
@@ -362,7 +380,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
   };
   if (p.early) cudaGridDependencySynchronize();
   if (thread == 0) {
-    init(shared.of_w);
+    if constexpr (C::kSplits) init(shared.of_w);
     init(shared.of_x);
     init(shared.of_y);
     fence_barrier_init();
@@ -373,9 +391,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
     GatedPassConsumer<C>{{thread}, p, shared}.run();
   } else if (thread % 32 == 0) {
     const GatedPassProducer<C> producer{p, shared};
-    if (warp == kGroup / 32) producer.copy_w();
-    else if (warp == kGroup / 32 + 1) producer.copy_y();
-    else if (C::kResults) producer.copy_x();
+    producer.run(warp);
   }
   sync_cluster();  // the other blocks may still copy rows here, and arrive
 #else
