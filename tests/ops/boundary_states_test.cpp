@@ -68,14 +68,7 @@ TEST_F(BoundaryStates, OfPackedSequencesAndSegments) {
                     .cu_seqlens = {0, 1, 1, 65, 600, 900},
                     .keeps_states = true,
                     .beside_scan = true};
-  for (const std::int64_t segments : {0, 2, 5}) {
-    Case c = packed;
-    c.parts = segments;
-    c.reverse = segments == 2;
-    check(c);
-    c.parts = 0, c.backward_parts = segments;
-    check(c);
-  }
+  for (const std::int64_t segments : {0, 2, 5}) check_segments(packed, segments);
   check({.B = 1, .T = 5000, .H = 4, .K = 128, .V = 128, .keeps_states = true, .beside_scan = true});  // segments of its own
   check({.B = 1, .T = 512, .H = 4, .group = 2, .K = 128, .V = 128, .keeps_states = true, .beside_scan = true});
 }

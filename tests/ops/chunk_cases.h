@@ -115,4 +115,12 @@ inline void check(const Case& c, double tolerance = 5e-3) {
     EXPECT_LE(ratio, 3 * 0x1p-8) << "gradient of g_gamma";
 }
 
+/// Checks a call whose forward pass takes sequences in so many segments, then one whose backward pass does. Two run in reverse.
+inline void check_segments(Case c, std::int64_t segments) {
+  c.parts = segments, c.reverse = segments == 2;
+  check(c);
+  c.parts = 0, c.backward_parts = segments;
+  check(c);
+}
+
 }  // namespace glade::testing_support

@@ -41,13 +41,9 @@ TEST_F(ChunkPairs, OfPackedSequencesAndSegments) {
   const Case packed{
       .B = 1, .T = 900, .H = 2, .K = 192, .V = 136, .g = true, .gk = false, .cu_seqlens = {0, 1, 1, 65, 193, 321, 900}};
   for (const std::int64_t segments : {0, 2, 3, 5}) {  // some segments end within a pair
+    check_segments(packed, segments);
     Case c = packed;
-    c.parts = segments;
-    c.reverse = segments == 2;
-    check(c);
-    c.parts = 0, c.backward_parts = segments;
-    check(c);
-    c.cu_seqlens = {}, c.T = 700;
+    c.cu_seqlens = {}, c.T = 700, c.reverse = segments == 2, c.backward_parts = segments;
     check(c);
   }
 }
