@@ -70,8 +70,9 @@ bool key_parts_pay(const AttentionProblem& p, bool backward) {
 int plan_key_parts(const AttentionProblem& p) {
   const AttentionProblem::Gradients& wanted = p.gradients;
   if (p.K > kMostPassKeys) return intra_chunk_key_parts(p);
-  if (!p.gk && !p.g && !wanted.g_gamma) return 0;  // constant decay without a gradient
-  return wanted.q || wanted.k || wanted.of_key_gates() ? intra_chunk_key_parts(p) : 0;
+  const bool by_keys = wanted.q || wanted.k || wanted.of_key_gates();      // a fused pass for these sums over the values
+  if (!p.gk && !p.g && !wanted.g_gamma && p.V <= kMostPassKeys) return 0;  // constant decay without a gradient
+  return by_keys ? intra_chunk_key_parts(p) : 0;
 }
 
 /// Whether the forward pass keeps the states before the chunks for the kernels of the gradients, which must read them as it
@@ -145,7 +146,6 @@ bool supports_outputs(const AttentionProblem& p) {
 
 /// Whether they can compute the gradients that are wanted.
 bool supports_gradients(const AttentionProblem& p) {
-  // A fused pass for dq or dk sums over the values.
   const AttentionProblem::Gradients& wanted = p.gradients;
   if (!supports_outputs(p)) return false;
   if (plan_key_parts(p) > 0) return true;

@@ -80,6 +80,29 @@ TEST_F(Chunk, MoreKeysThanAPassHas) {
   }
 }
 
+/// Nor has a pass for dq or dk, which sums over the values.
+TEST_F(Chunk, MoreValuesThanAPassHas) {
+  int i = 0;
+  for (const std::int64_t K : {24, 64, 128, 200, 256})
+    for (const std::int64_t V : {264, 320, 512}) {
+      ++i;
+      Case c{.B = 2, .T = 40 + 90 * i % 400, .H = 2, .group = 1 + i % 2, .K = K, .V = V, .g_gamma = i % 3 != 0, .gk = false};
+      c.learned = false, c.own_decays = i % 4 == 0, c.initial_state = i % 5 != 0, c.reverse = i % 7 == 0;
+      if (i % 6 == 0) c.dtype = DType::float16;
+      check(c);
+    }
+  const Case packed{.B = 1,
+                    .T = 600,
+                    .H = 2,
+                    .K = 192,
+                    .V = 288,
+                    .g_gamma = true,
+                    .gk = false,
+                    .cu_seqlens = {0, 1, 65, 193, 321, 600},
+                    .learned = false};
+  for (const std::int64_t segments : {0, 3}) check_segments(packed, segments);
+}
+
 TEST_F(Chunk, OddHeadSizes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{20, 60}, {100, 36}, {33, 130}, {300, 20}})

@@ -284,6 +284,16 @@ TEST(Plan, AppliesGatesFirst) {
   EXPECT_FALSE(forward(p).gates_first);
 }
 
+// A fused pass for dq or dk sums over the values, of which it has room for 256.
+TEST(Plan, TakesIntraChunkGradientsForManyValues) {
+  for (const char* gates : {"", "g_gamma"})
+    for (const std::int64_t K : {16, 64, 128, 256}) {
+      EXPECT_EQ(kernels(problem(8, 2048, 8, K, 512, gates)).second, "sm90_intra_chunk") << K << gates;
+      EXPECT_EQ(kernels(problem(400, 10, 4, K, 264, gates)).second, "sm90_intra_chunk") << K << gates;
+    }
+  EXPECT_EQ(kernels(problem(8, 2048, 8, 256, 256, "g_gamma")).second, "sm90_pass");
+}
+
 TEST(Plan, SharesRowsOfManyChannels) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 4096, 8, 256, 256, "g")).shared_rows);
