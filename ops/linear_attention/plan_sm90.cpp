@@ -112,10 +112,13 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   const bool few = 2 * blocks <= fill;
   plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
                                                                 : saves_waves || (few && blocks * most_segments >= 2 * fill));
-  constexpr std::int64_t kShortestOfClusters = 5;  // measured: in shorter sequences, the start of such blocks costs more
-  if (!narrow && chunks >= kShortestOfClusters && supports_shared_rows(p, inner)) {
+  if (!narrow && supports_shared_rows(p, inner)) {
+    constexpr double kStart = 1.75, kSharedRowsStart = 2.9, kSharedRowsTurn = 1;  // chunks that the start of a block costs
     const std::int64_t in_clusters = columns_of(outer, true) * all_heads(p);
-    plan.shared_rows = kSharedRows * static_cast<double>(waves(in_clusters)) < static_cast<double>(waves(blocks));
+    const double length = static_cast<double>(chunks);
+    plan.shared_rows =
+        static_cast<double>(waves(in_clusters)) * (kSharedRows * length + (p.packed ? kSharedRowsStart : kSharedRowsTurn)) <
+        static_cast<double>(waves(blocks)) * (length + kStart);
     if (plan.shared_rows) blocks = in_clusters;
   }
   std::int64_t segments =

@@ -302,6 +302,13 @@ TEST(Plan, SharesRowsOfManyChannels) {
   EXPECT_FALSE(forward(problem(4, 4096, 8, 128, 256, "g")).shared_rows);
   EXPECT_FALSE(forward(problem(4, 4096, 8, 256, 256, "gk")).shared_rows);
   EXPECT_FALSE(forward(problem(4, 4096, 40, 136, 64, "g")).shared_rows);
+  // Blocks take turns at short sequences of one length; where half of them have nothing to do, that costs more than it gains.
+  EXPECT_TRUE(forward(problem(64, 128, 16, 256, 256, "g")).shared_rows);
+  EXPECT_FALSE(forward(problem(512, 128, 16, 192, 64, "g_gamma")).shared_rows);
+  AttentionProblem packed = problem(64, 128, 16, 256, 256, "g");
+  packed.packed = true;
+  packed.tokens = packed.all_tokens();
+  EXPECT_FALSE(forward(packed).shared_rows);
   const auto backward = plan(problem(4, 4096, 8, 256, 136, "g_gamma")).backward;
   EXPECT_EQ(backward.kernels, AttentionKernels::sm90_pass);
   EXPECT_TRUE(backward.values.shared_rows && backward.keys.shared_rows);

@@ -83,6 +83,34 @@ TEST_F(SharedRows, Segments) {
     }
 }
 
+/// More blocks than run at once: each takes several sequences, of one chunk to four.
+TEST_F(SharedRows, BlocksTakeTurns) {
+  int i = 0;
+  for (const std::int64_t T : {1, 40, 64, 65, 130, 200}) {
+    ++i;
+    const std::int64_t group = 1 + i % 2;
+    check({.B = 40 + 7 * i,
+           .T = T,
+           .H = 4,
+           .Hkv = 4 / group,
+           .K = i % 3 == 0 ? 200 : 136,
+           .V = i % 2 == 0 ? 72 : 136,
+           .gates = i % 3 == 1 ? "n" : "g",
+           .state = i % 3 == 0 ? 0 : 3 + i % 2},
+          i % 5 == 0 ? DType::float16 : DType::bfloat16);
+  }
+}
+
+/// The same with sequences in segments, of which the last of six has no chunk.
+TEST_F(SharedRows, BlocksTakeTurnsAtSegments) {
+  for (const std::int64_t segments : {3, 6}) {
+    RecurrenceArguments x =
+        make({.B = 14, .T = 1600, .H = 2, .K = 136, .V = 72, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
+    x.options.sizes.sequence_split = segments;
+    check(x, std::to_string(segments) + " segments");
+  }
+}
+
 /// Each part of the keys leaves outputs in float32.
 TEST_F(SharedRows, PartsOfKeys) {
   for (const std::int64_t K : {448, 512}) check({.B = 2, .T = 400, .H = 2, .K = K, .V = 128, .gates = "g", .state = 4});

@@ -48,6 +48,10 @@ template <class T>
 __device__ void forget(T*& x) {
   asm volatile("" : "+l"(x));
 }
+/// The value that all lanes of the warp have, as one that the compiler knows to be uniform. What follows from it, as addresses of
+/// operands, is in uniform registers then, if no loop around it has an end that is not known to be uniform.
+__device__ inline unsigned uniform(unsigned x) { return __reduce_or_sync(~0u, x); }
+__device__ inline int uniform(int x) { return static_cast<int>(uniform(static_cast<unsigned>(x))); }
 
 // Inline assembly needs every register by name: d, of 8, 16, 32, 64 or 128 a thread.
 #define GLADE_OUTPUTS_8(d, i) \

@@ -286,17 +286,19 @@ struct Consumer : Results<C> {
     wait_for_state();
   }
 
-  /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment.
+  /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment. Where blocks share rows,
+  /// all steps are whole chunks; else a step of no tokens ends the segment.
   template <class F>
   __device__ void scan(Progress<C>& progress, F&& compute) {
-    for (;;) {
+    if constexpr (C::kSharesRows) progress.step = uniform(progress.step);
+    for (int left = segment.end_chunk - segment.first_chunk; !C::kSharesRows || left > 0; --left) {
       forget(thread);
       const int i = progress.step, s = S::slot(i, progress.crew);
       if (C::kStoresByTma && unreleased >= 0 && !shared.is_full(i, progress.crew)) release_late();
       shared.wait_until_full(i, progress.crew);
       const Stage<C> stage = shared.stage(i, progress.crew);
       progress.advance(stage.vectors.step.ends_chunk);
-      if (stage.vectors.step.count == 0) {
+      if (!C::kSharesRows && stage.vectors.step.count == 0) {
         release_late();
         return arrive_empty(s);
       }
@@ -362,6 +364,7 @@ struct Consumer : Results<C> {
   /// Computes the steps of the item.
   __device__ void run(Progress<C>& progress) {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
+    if constexpr (C::kSharesRows) unreleased = progress.unreleased;
     const float* first = segment.state_before(p, item.n);
     if (first) forget(first += head * size);
     if constexpr (C::kStoresBoundaryStates)
@@ -378,6 +381,7 @@ struct Consumer : Results<C> {
     };
     if (kGateGradients || p.out) scan(progress, compute);
     else scan(progress, [&](const Stage<C>& stage) { update_state(stage); });
+    if constexpr (C::kSharesRows) progress.unreleased = unreleased;
     if (float* last = segment.state_after(p, item.n)) {
       forget(last += head * size);
       const float by = p.backward ? p.scale : 1.f;

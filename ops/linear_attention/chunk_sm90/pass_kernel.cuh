@@ -61,10 +61,56 @@ __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& s
     run();
   }
 }
+/// Where blocks share rows: calls run(n) for the items of this block, in turn, which a producer puts into shared memory ahead.
+template <class C, class F>
+__device__ void for_each_found_item(const Pass& p, F&& run) {
+  const unsigned items = uniform(item_count<C>(p));
+  for (unsigned n = 0, i = blockIdx.x; i < items; ++n, i += gridDim.x) run(n);
+}
 
 /// What a kernel is told.
 template <class C>
 using Arguments = std::conditional_t<C::kMapped, MappedPass, Pass>;
+
+/// What a thread of consumer `index` does.
+template <class C>
+__device__ void consume(const Arguments<C>& p, Shared<C>& shared, int index, int thread, Progress<C>& progress) {
+  if constexpr (C::kSharesRows) {
+    for_each_found_item<C>(p, [&](unsigned n) {
+      if (n > 0) shared.wait_until_full(progress.step, 0);  // then the item is there
+      Consumer<C>{{{thread}, p, shared, shared.item(n), index}}.run(progress);
+    });
+    wait_stores();
+  } else {
+    Item& item = shared.items[index];
+    for_each_item<C>(
+        p, item, thread == 0, [&] { sync_group<kGroup>(1 + index); },
+        [&] { Consumer<C>{{{thread}, p, shared, item, index}}.run(progress); });
+  }
+}
+
+/// What a thread of the producers does.
+template <class C>
+__device__ void produce(const Arguments<C>& p, Shared<C>& shared, int thread, Progress<C>& progress) {
+  if constexpr (C::kSharesRows) {
+    ClusterCopies<C> copies{p, shared, __shfl_sync(~0u, thread / 32, 0), thread % 32};
+    for_each_found_item<C>(p, [&](unsigned n) {
+      progress.step = ClusterProducer<C>{{p, shared, shared.item(n), 0, thread}, p, copies, n}.run(progress.step);
+    });
+  } else {
+    Item& item = shared.items[C::kConsumers];
+    const int crew = C::kCrews == 1 ? 0 : __shfl_sync(~0u, thread / C::kCrewThreads, 0);
+    unsigned odd_copies = 0;
+    constexpr int kBarrier = 3;
+    for_each_item<C>(
+        p, item, thread == 0, [&] { sync_group<C::kProducers>(kBarrier); },
+        [&] {
+          if constexpr (C::kMapped)
+            TmaProducer<C>{{p, shared, item, crew, thread % C::kCrewThreads}, p, odd_copies}.run(progress);
+          else progress.step = Producer<C>{{p, shared, item, crew, thread}}.run(progress.step);
+        });
+  }
+}
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __grid_constant__ Arguments<C> p) {
@@ -83,30 +129,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
     for (std::uint64_t& copied : shared.w_copied) barrier_init(&copied, 1);
     fence_barrier_init();
   }
-  if constexpr (C::kSharesRows) sync_cluster();
-  else __syncthreads();
+  if constexpr (C::kSharesRows) {
+    if (thread < kItemsAhead) shared.find_item(p, thread);
+    sync_cluster();
+  } else {
+    __syncthreads();
+  }
   Progress<C> progress;
   if (thread < C::kConsumers * kGroup) {
     acquire_registers<C::kConsumerRegisters>();
-    const int index = thread / kGroup;
-    Item& item = shared.items[index];
-    for_each_item<C>(
-        p, item, thread % kGroup == 0, [&] { sync_group<kGroup>(1 + index); },
-        [&] { Consumer<C>{{{thread % kGroup}, p, shared, item, index}}.run(progress); });
+    consume(p, shared, thread / kGroup, thread % kGroup, progress);
   } else {
     release_registers<C::kProducerRegisters>();
-    Item& item = shared.items[C::kConsumers];
-    const int own = thread - C::kConsumers * kGroup, crew = C::kCrews == 1 ? 0 : __shfl_sync(~0u, own / C::kCrewThreads, 0);
-    unsigned odd_copies = 0;
-    constexpr int kBarrier = 3;
-    for_each_item<C>(
-        p, item, own == 0, [&] { sync_group<C::kProducers>(kBarrier); },
-        [&] {
-          if constexpr (C::kSharesRows) ClusterProducer<C>{{p, shared, item, crew, own}, p}.run();
-          else if constexpr (C::kMapped)
-            TmaProducer<C>{{p, shared, item, crew, own % C::kCrewThreads}, p, odd_copies}.run(progress);
-          else progress.step = Producer<C>{{p, shared, item, crew, own}}.run(progress.step);
-        });
+    produce(p, shared, thread - C::kConsumers * kGroup, progress);
   }
   if constexpr (C::kSharesRows) sync_cluster();  // the other block may still copy rows here, and arrive
 #else
@@ -121,9 +156,12 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned items = item_count<C>(p);
-  // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free.
-  const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens;
-  const unsigned grid = deals ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
+  // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free, one to each; so
+  // they do if some item has nothing to compute.
+  const std::int64_t last_chunk = std::int64_t{p.first_segment + p.run_segments - 1} * p.segment_chunks;
+  const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens && last_chunk * kTile < p.sequences.length;
+  const unsigned at_once = static_cast<unsigned>(p.multiprocessors / C::kCluster * C::kCluster),
+                 grid = deals ? std::min(items, at_once) : items;
   launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early, C::kCluster}, stream, p);
 }
 

@@ -154,9 +154,6 @@ struct Variant {
   static constexpr int kConsumers = kConsumers_;  ///< each has one tile of w
   static constexpr bool kSmall = kTiles == 1 && kConsumers == 1 && !kGateGradients;
   static constexpr int kBlocks = kSmall ? 2 : 1;  ///< on a multiprocessor
-  /// Whether a block takes several items, one after the other, so that the first steps of the next are prepared while it finishes
-  /// one. Measured: two small blocks on a multiprocessor do as well without. The others have no registers for it.
-  static constexpr bool kTakesTurns = !kSmall && !kGateGradients && !kBothGates && kTiles <= 2;
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
   /// Producers that prepare a step together are a crew. Two crews alternate between the chunks (ping-pong scheduling), each with
@@ -165,6 +162,9 @@ struct Variant {
   /// Blocks of a cluster, which have other channels of w of the same head: TMA copies rows of x and y to all of them at once.
   static constexpr int kCluster = kMapped && kGates == Gates::none ? 2 : 1;
   static constexpr bool kSharesRows = kCluster > 1;
+  /// Whether a block takes several items, one after the other, so that the first steps of the next are prepared while it finishes
+  /// one. Measured: two small blocks on a multiprocessor do as well without. The others have no registers for it.
+  static constexpr bool kTakesTurns = kSharesRows || (!kSmall && !kGateGradients && !kBothGates && kTiles <= 2);
   static constexpr int kReleases = kConsumers * (kGroup + (kSharesRows ? kGroup / 32 : 0));  ///< arrivals that empty a stage
   /// Whether TMA stores the results of whole chunks, and the states before chunks.
   static constexpr bool kStoresByTma = kCrews == 2 || kSharesRows;
@@ -328,10 +328,15 @@ struct Stage {
   }
 };
 
+/// Where blocks share rows: items that are found ahead of the one that producers work on. They copy the rows of the next step,
+/// and prefetch those of the one after it.
+inline constexpr int kItemsAhead = 3;
+
 /// Where a thread is in the order of steps: the number of the next step of the crew whose turn it is.
 template <class C>
 struct Progress {
   int step = 0, other_crew_step = 0, crew = 0;
+  int unreleased = -1;  ///< a stage, see Consumer
   __device__ void advance(bool ends_chunk) {
     ++step;
     if (C::kCrews == 1 || !ends_chunk) return;
@@ -349,7 +354,11 @@ struct Shared {
   static constexpr int kPrepared = C::kCrews == 2 ? 4 : 2;
   static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
   static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
-  static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - (C::kConsumers + 1) * sizeof(Item) -
+  /// Each consumer and the producers have an item that they work on. Where blocks share rows there are all from the one that the
+  /// consumer may be at, two steps behind the producers, to the last one that is found ahead.
+  static constexpr int kItems = C::kSharesRows ? 8 : C::kConsumers + 1;
+  static_assert(!C::kSharesRows || kItems > 3 + kItemsAhead);
+  static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - kItems * sizeof(Item) -
                                     kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
                        kMaxStages = C::kCrews == 2 ? 4 : 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
@@ -361,7 +370,7 @@ struct Shared {
   Tile u[kPrepared][C::kGateGradients];  ///< later dgk
   Vectors<C> vectors[kPrepared];
   Exchange<C> exchange;
-  Item items[C::kConsumers + 1];  ///< that each consumer, and the producers, work on
+  Item items[kItems];
   std::uint64_t full[kStages], empty[kStages];
   std::uint64_t copied[C::kMapped ? kStages : 0];          ///< by TMA
   std::uint64_t w_copied[C::kSharesRows ? kPrepared : 0];  ///< w, where it has stages of its own
@@ -372,6 +381,12 @@ struct Shared {
   __device__ Stage<C> stage(int i, int crew) {
     const int at = C::kCrews == 2 ? slot(i, crew) : i % kPrepared;
     return {tiles[slot(i, crew)], low_parts[at], u[at], vectors[at], exchange};
+  }
+  // Where blocks share rows: item n of those of this block, which may have fewer.
+  __device__ Item& item(unsigned n) { return items[n % kItems]; }
+  __device__ static bool has_item(const Pass& p, unsigned n) { return blockIdx.x + n * gridDim.x < item_count<C>(p); }
+  __device__ void find_item(const Pass& p, unsigned n) {
+    if (has_item(p, n)) item(n) = Item(p, blockIdx.x + n * gridDim.x, kTile, block_columns<C>(p));
   }
   __device__ bool is_full(int i, int crew) { return barrier_test(&full[slot(i, crew)], parity(i)); }
   __device__ void wait_until_full(int i, int crew) { barrier_wait(&full[slot(i, crew)], parity(i)); }
