@@ -90,15 +90,31 @@ void leave_nans(std::int64_t slots, std::int64_t heads, std::int64_t K, std::int
 // States of zeros are neither stored nor read: those before the first chunk, and the gradients of those after the last.
 TEST_F(BoundaryStates, OfZerosAreLeftOut) {
   for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{64, 64}, {128, 128}, {96, 256}, {256, 64}})
-    for (const std::int64_t T : {40, 64, 100, 250})
+    for (const std::int64_t T : {40, 64, 100, 128, 250})
       for (const bool initial_state : {false, true})
-        for (const bool final_gradient : {false, true}) {
-          Case c{.B = 3, .T = T, .H = 3, .K = K, .V = V, .initial_state = initial_state};
-          c.final_gradient = final_gradient, c.reverse = T == 100;
-          if (T == 250) c.dtype = DType::float16;
-          leave_nans(c.B * ((T + 63) / 64), c.H * (K > 128 ? 2 : 1), std::min<std::int64_t>(K, 128), V);
-          check(c);
-        }
+        for (const bool final_gradient : {false, true})
+          for (const bool gk : {false, true}) {
+            Case c{.B = 3, .T = T, .H = 3, .K = K, .V = V, .g = !gk, .gk = gk, .initial_state = initial_state};
+            c.final_gradient = final_gradient, c.reverse = T == 100;
+            if (T == 250) c.dtype = DType::float16;
+            const std::int64_t parts = gk && K > 128 ? 2 : 1, tokens = !gk && K > 128 ? 128 : 64;
+            leave_nans(c.B * ((T + tokens - 1) / tokens), c.H * parts, K / parts, V);
+            check(c);
+          }
+  for (const std::int64_t K : {64, 128})  // by a reverse scan
+    for (const bool initial_state : {false, true}) {
+      Case c{.B = 5,
+             .T = 300,
+             .H = 60,
+             .K = K,
+             .V = 64,
+             .g = true,
+             .gk = false,
+             .initial_state = initial_state,
+             .reverse_scan = true};
+      leave_nans(c.B * 5, c.H, K, c.V);
+      check(c);
+    }
   Case c{.B = 1, .T = 400, .H = 2, .K = 128, .V = 128, .initial_state = false, .cu_seqlens = {0, 0, 30, 94, 94, 300, 400}};
   c.final_gradient = false;
   leave_nans(400 / 64 + 6, c.H, c.K, c.V);

@@ -30,13 +30,17 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
   }
   const Sm90PassPlan& segments = plan.forward.pass;
   const bool keeps_boundary_states = plan.forward.keeps_boundary_states;
-  if (plan.forward.keeps_states) r.states = keeps_boundary_states ? boundary_states(r) : launcher.segment_states(segments);
+  if (keeps_boundary_states) {
+    if (r.exchange || has_boundary_states(r, segments, state)) r.states = boundary_states(r);
+  } else if (plan.forward.keeps_states) {
+    r.states = launcher.segment_states(segments);
+  }
   const Tensor room = keeps_boundary_states ? Tensor() : r.states;
   if (segments.gates_first) launcher.apply_gates();
   state = r.exchange ? launcher.exchange_segment_states(segments, r.k, r.v, state, false, r.initial_state, room)
                      : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
   const auto run = [&](auto pass) {
-    if (keeps_boundary_states) pass.boundary_states = r.states.raw_data();
+    if (keeps_boundary_states) pass.boundary_states = pointer(r.states);
     pass.early = segments.gates_first || segments.segments > 1;
     launcher.run(pass);
   };
@@ -94,7 +98,6 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const Sm90PassPlan& of_gradients = segments.reverse_scan ? segments.gradients : segments;
   Launcher launcher(r);
   const bool has_before = plan.forward.keeps_boundary_states;
-  const Tensor before = has_before ? r.states : boundary_states(r), after = segments.reverse_scan ? Tensor() : boundary_states(r);
   const auto scan = [&](const ChunkSegments& in, const Tensor& y, const Tensor& w, const State& state, bool backward,
                         const Tensor& to) {
     auto a = state_arguments<ScanArguments>(r, Outer::values, y, w, backward, state);
@@ -103,24 +106,28 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
     return a;
   };
   const State first = has_before ? State{} : forward_states(launcher, plan, segments, r);
+  const bool scans_before = !has_before && has_boundary_states(r, segments, first);
+  const Tensor before = has_before ? r.states : scans_before ? boundary_states(r) : Tensor();
   ScanArguments forward = scan(segments, r.k, r.v, first, false, before);
-  if (has_before) forward.run_segments = 0;
+  if (!scans_before) forward.run_segments = 0;
   const bool beside = !has_before && segments.reverse_scan && !r.exchange && of_gradients.segments > 1;
   const State gradient = final_gradient(grad_final_state, grads);
   Tensor exchanged;
   const State last =
       r.exchange ? launcher.exchange_segment_states(of_gradients, r.q, grad_o, gradient, true, exchanged)
                  : launcher.find_segment_states(of_gradients, r.q, grad_o, gradient, true, {}, beside ? &forward : nullptr);
+  const bool scans_after = !segments.reverse_scan && (last.last || has_boundary_states(r, of_gradients, last));
+  const Tensor after = scans_after ? boundary_states(r) : Tensor();
   ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
   Tensor stored;
-  if (segments.beside_scan) {
+  if (segments.beside_scan && scans_after) {
     stored = empty({state_slots(r), r.heads}, {DType::int32, r.q.device()});
     fill_data(stored, 0);
     reverse.stored = static_cast<unsigned*>(stored.raw_data());
   }
-  if (!beside && !(has_before && segments.reverse_scan)) {
+  if (!beside && (scans_before || scans_after)) {
     ScanArguments other = reverse;
-    if (segments.reverse_scan) other.run_segments = 0;
+    if (!scans_after) other.run_segments = 0;
     launcher.run_scans(forward, other, segments.boundary_key_tiles);
   }
 
@@ -135,9 +142,10 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.v = rows(r, r.v);
   a.grad_o = rows(r, grad_o);
   a.tokens = r.tokens;
-  a.boundary_states = {before.raw_data(), pointer(after), r.initial_state.defined(), last.first != nullptr};
+  a.boundary_states = {pointer(before), pointer(after), r.initial_state.defined(), last.first != nullptr};
   a.segments = of_gradients.segments;
   a.segment_chunks = of_gradients.segment_chunks;
+  a.early = scans_before || scans_after;
   a.stored = reverse.stored;
   a.parts = static_cast<unsigned>(tiles(r.K) * ((tiles(r.V) + 1) / 2));
   a.dq = result(grads.q, r.heads, r.K);

@@ -32,9 +32,6 @@ struct StateArguments : RecurrenceArguments {
   int outer_stride, inner_stride;  ///< from an element of a state to the next
 };
 
-/// Whether boundary states are neither stored nor read where a sequence starts from zeros, or its gradients do: with per-channel
-/// gates.
-__host__ __device__ inline bool omits_zeros(const RecurrenceArguments& a) { return a.gk; }
 /// Chunks from a boundary state to the next one in a sequence: 2 where pairs of blocks compute pairs of chunks
 /// (head_gate_pair.cuh).
 __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int keys) {
@@ -51,7 +48,8 @@ struct ScanArguments : StateArguments {
   bool early;                       ///< of a pass: the launch ahead, which leaves segment_states, may still run (LaunchOptions)
   float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
-  /// SwizzledTile holds them; null: not wanted. See omits_zeros() and chunks_of_state().
+  /// SwizzledTile holds them; null: not wanted. See chunks_of_state(). Where a
+  /// sequence starts from zeros, or its gradients do, that state is neither stored nor read.
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 };

@@ -56,11 +56,22 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
   }
   /// Starts to copy a tile of values of both boundary states. One thread calls it.
   __device__ void copy_states(int value_tile) const {
-    barrier_expect(&shared.states_full, 2 * key_tiles() * static_cast<int>(sizeof(Tile)));
+    const Tile *const before = shared.state_before, *const after = shared.state_after;
+    const int states = (before != nullptr) + (after != nullptr);
+    barrier_expect(&shared.states_full, states * key_tiles() * static_cast<int>(sizeof(Tile)));
     for (int i = 0; i < key_tiles(); ++i) {
       const int at = i * value_tiles() + value_tile;
-      copy_bulk(&shared.before[i], shared.state_before + at, sizeof(Tile), &shared.states_full);
-      copy_bulk(&shared.after[i], shared.state_after + at, sizeof(Tile), &shared.states_full);
+      if (before) copy_bulk(&shared.before[i], before + at, sizeof(Tile), &shared.states_full);
+      if (after) copy_bulk(&shared.after[i], after + at, sizeof(Tile), &shared.states_full);
+    }
+  }
+
+  /// Fills the tiles of states that no copy overwrites: those of zeros and, as 0 times NaN is not 0, of D beyond the keys.
+  __device__ void clear_states() const {
+    const int index = static_cast<int>(threadIdx.x);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (!shared.state_before) clear_rows<kThreads>(shared.before[tile], 0, index);
+      if (!shared.state_after || tile >= key_tiles()) clear_rows<kThreads>(shared.after[tile], 0, index);
     }
   }
 
@@ -86,8 +97,7 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
       copy_states(0);
     }
     if (threadIdx.x < 32) load_gates();
-    for (int tile = key_tiles(); tile < kTiles; ++tile)  // no state is copied there, and 0 times NaN is not 0
-      clear_rows<kThreads>(shared.after[tile], 0, static_cast<int>(threadIdx.x));
+    clear_states();
     wait_copies<1>();
     fence_for_wgmma();
     __syncthreads();
@@ -198,7 +208,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = head_gate_chunk_kernel<E, kTiles>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, true}, stream, IntraChunkArguments(a, sizeof(E)));
+  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, a.early}, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E>

@@ -41,7 +41,8 @@ struct HeadGatePair : HeadGatePairBlock<E> {
   __device__ void compute_scores() const {
     const bool across = warp_group == 3;
     Scores scores;
-    const std::uint32_t k = operand(shared.k[0]), q = operand(across ? shared.states[1].after[0] : shared.states[1].before[0]);
+    const std::uint32_t k = operand(shared.k[0]),
+                        q = uniform(operand(across ? shared.states[1].after[0] : shared.states[1].before[0]));
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < kPairTiles * 4; ++i) {
@@ -67,7 +68,7 @@ struct HeadGatePair : HeadGatePairBlock<E> {
   }
   /// Starts sums += scores rows: the last terms of dq and dk.
   __device__ void add_rows(KeySums& sums, const Tile& scores_tile, const Tile& rows_tile) const {
-    const std::uint32_t scores = operand(scores_tile), rows = operand(rows_tile);
+    const std::uint32_t scores = uniform(operand(scores_tile)), rows = uniform(operand(rows_tile));
 #pragma unroll
     for (int i = 0; i < 4; ++i) wgmma<E, 1>(sums, descriptor(scores, i * kColumnStep), descriptor_128(rows, i * kRowStep), 1);
   }
@@ -328,7 +329,7 @@ void launch_head_gate_pair(const IntraChunk& a, cudaStream_t stream) {
   const unsigned cluster = a.sequences.length > kTile ? 2 : 1;
   const dim3 grid(cluster * static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
                   static_cast<unsigned>(a.segments * ((a.segment_chunks + 1) / 2)));
-  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, true, cluster}, stream, IntraChunkArguments(a, sizeof(E)));
+  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, a.early, cluster}, stream, IntraChunkArguments(a, sizeof(E)));
 }
 
 }  // namespace glade::cuda::chunk_sm90

@@ -48,8 +48,8 @@ struct HeadGatePairBlock : HeadGateProducts<E, 1> {
   __device__ HeadGatePairBlock(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head_index)
       : Base(arguments, sequence, head_index, static_cast<int>(threadIdx.x), 1 + static_cast<int>(threadIdx.x) / kGroup),
         shared(memory),
-        rank(__shfl_sync(~0u, cluster_rank(), 0)),
-        warp_group(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
+        rank(uniform(cluster_rank())),
+        warp_group(uniform(static_cast<int>(threadIdx.x) / kGroup)),
         operands(cuda::operand(memory.k[0])) {}
 
   __device__ int key_tiles() const { return Shared::key_tiles(a); }
@@ -107,23 +107,30 @@ struct HeadGatePairBlock : HeadGateProducts<E, 1> {
     else copy_other(own, place, shared.other_count, tile * kTile);
     arrive_with_copies(&shared.values_full[tile % 2]);
   }
+  /// A tile of values of a boundary state (null: zeros) in global memory: that of the first keys, and the distance to the next.
+  struct StateTiles {
+    const Tile* first;
+    int step;
+  };
+  __device__ StateTiles tiles_of(const Tile* state, int value_tile) const {
+    return state ? StateTiles{state + value_tile, value_tiles()} : StateTiles{reinterpret_cast<const Tile*>(zeros), 0};
+  }
   /// Starts to copy a tile of values of both states: S by block a and D by block b to both of them, or both by a alone. One
   /// thread calls it.
   __device__ void copy_states(int value_tile) const {
     typename Shared::States& to = shared.states[value_tile % 2];
     std::uint64_t* const full = &shared.states_full[value_tile % 2];
     barrier_expect(full, 2 * key_tiles() * static_cast<int>(sizeof(Tile)));
-    for (int i = 0; i < key_tiles(); ++i) {
-      const int at = i * value_tiles() + value_tile;
+    const StateTiles before = tiles_of(shared.state_before, value_tile), after = tiles_of(shared.state_after, value_tile);
+    for (int i = 0; i < key_tiles(); ++i)
       if (!has_other()) {
-        copy_bulk(&to.before[i], shared.state_before + at, sizeof(Tile), full);
-        copy_bulk(&to.after[i], shared.state_after + at, sizeof(Tile), full);
+        copy_bulk(&to.before[i], before.first + i * before.step, sizeof(Tile), full);
+        copy_bulk(&to.after[i], after.first + i * after.step, sizeof(Tile), full);
       } else if (rank == 0) {
-        copy_bulk_to_cluster<2>(&to.before[i], shared.state_before + at, sizeof(Tile), full);
+        copy_bulk_to_cluster<2>(&to.before[i], before.first + i * before.step, sizeof(Tile), full);
       } else {
-        copy_bulk_to_cluster<2>(&to.after[i], shared.state_after + at, sizeof(Tile), full);
+        copy_bulk_to_cluster<2>(&to.after[i], after.first + i * after.step, sizeof(Tile), full);
       }
-    }
   }
   /// Starts to copy what comes after a tile of values: the next one or, in the end, the queries and the other block's queries or
   /// keys. The last three warp groups call it when all have read the tile before.

@@ -30,6 +30,9 @@ struct GateSums {
   unsigned dead[2];              ///< as in ChunkGates
 };
 
+/// A tile of zeros in global memory, for boundary states that are, where no place in shared memory stays so.
+static __device__ uint4 zeros[kTile * kTile / 8];
+
 template <class E, int kTiles>
 struct HeadGateProducts {
   using Tile = SwizzledTile<E>;

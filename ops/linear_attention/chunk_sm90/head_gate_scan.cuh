@@ -79,9 +79,15 @@ struct HeadGateScan {
   }
   /// Starts to copy the state before it. One thread calls it.
   __device__ void copy_state(int i) const {
-    const Tile* tiles = shared.state_before + std::int64_t{chunk(i)} * a.heads * (B::kKeyTiles * B::kValueTiles);
+    constexpr int kTiles = B::kKeyTiles * B::kValueTiles;
     barrier_expect(&shared.states_full, sizeof(shared.before));
-    copy_bulk(shared.before, tiles, sizeof(shared.before), &shared.states_full);
+    if (chunk(i) > 0 || a.boundary_states.has_first) {
+      const Tile* states = static_cast<const Tile*>(a.boundary_states.before);
+      copy_bulk(shared.before, states + (shared.row + std::int64_t{chunk(i)} * a.heads) * kTiles, sizeof(shared.before),
+                &shared.states_full);
+    } else {
+      for (int tile = 0; tile < kTiles; ++tile) copy_bulk(&shared.before[0][0] + tile, zeros, sizeof(Tile), &shared.states_full);
+    }
   }
 
   /// All threads meet, each kind of warp group in its own code. (racecheck does not follow such a barrier: see

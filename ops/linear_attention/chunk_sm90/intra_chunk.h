@@ -16,7 +16,7 @@ namespace glade::cuda::chunk_sm90 {
 struct BoundaryStates {
   void* before;              ///< S before the chunk
   void* after;               ///< D, the gradient of the state after the chunk, without the factor scale
-  bool has_first, has_last;  ///< omits_zeros(): whether S before the first chunk, and D after the last, are there
+  bool has_first, has_last;  ///< whether S before the first chunk, and D after the last, are there; else they are zeros
 };
 
 /// Values have up to 512 channels, keys up to 128, and 256 without gk; multiples of 8.
@@ -25,6 +25,7 @@ struct IntraChunk : RecurrenceArguments {
   std::int64_t tokens;
   BoundaryStates boundary_states;
   int segments, segment_chunks;  ///< of the scan that makes boundary_states.after
+  bool early;                    ///< the launch ahead is the scan that makes them, and may still run (LaunchOptions)
   const unsigned* stored;  ///< ScanArguments::stored of the launch ahead that makes boundary_states.after; null: wait for all
   unsigned parts;          ///< of a state that it counts
   /// A result for every head, in the elements' type or in float; null: not wanted.
@@ -39,8 +40,7 @@ struct IntraChunk : RecurrenceArguments {
   float* dg;      ///< [gate_sums(), tokens, heads], to be added up: a sum for each tile of keys or chunk of a pair; or null
 };
 
-/// For elements of type E: __nv_bfloat16 or __half. gk is not null. It starts early (LaunchOptions): what the launch ahead may
-/// leave is boundary_states.
+/// For elements of type E: __nv_bfloat16 or __half. gk is not null.
 template <class E>
 void run_intra_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same without gk.

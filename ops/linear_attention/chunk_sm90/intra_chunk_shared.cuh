@@ -113,8 +113,9 @@ struct Chunk {
     row = segment.state_slot(a, n, chunk, kChunksOfState) * a.heads + head;
     const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
     const BoundaryStates& states = a.boundary_states;
-    const bool has_before = !omits_zeros(a) || states.has_first || chunk > 0,
-               has_after = !omits_zeros(a) || states.has_last || chunk + 1 < segment.chunks();
+    const int boundary = chunk / kChunksOfState;
+    const bool has_before = states.has_first || boundary > 0,
+               has_after = states.has_last || (boundary + 1) * kChunksOfState < segment.chunks();
     state_before = has_before ? static_cast<const Tile*>(states.before) + tiles : nullptr;
     state_after = has_after ? static_cast<const Tile*>(states.after) + tiles : nullptr;
     first_token = first;

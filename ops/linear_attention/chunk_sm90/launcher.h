@@ -49,6 +49,12 @@ inline State initial_state(const Recurrence& r, const Tensor& last = {}) {
   return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
 }
 
+/// Whether there may be boundary states, before sequences in segments that start from `state`, which are not zeros.
+inline bool has_boundary_states(const Recurrence& r, const ChunkSegments& segments, const State& state) {
+  const std::int64_t tokens = kChunkTokens * chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(r.K));
+  return state.first || segments.segments > 1 || r.length > tokens;
+}
+
 inline void set_state(StateArguments& a, const State& state) {
   a.first = state.first;
   a.first_is_shared = state.is_shared;

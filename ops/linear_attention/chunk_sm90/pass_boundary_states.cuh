@@ -29,16 +29,16 @@ struct BoundaryStateStore {
   __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
     store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
   }
-  /// Stores the state before the first chunk, which lies in memory (null: zeros).
+  /// Stores the state before the first chunk, which lies in memory (null: zeros, which are not stored).
   __device__ void store_first(const float* state) const {
     const int chunk = item.segment.first_chunk;
-    if (chunk == item.segment.end_chunk || !is_boundary(chunk) || (!state && omits_zeros(p))) return;
+    if (!state || chunk == item.segment.end_chunk || !is_boundary(chunk)) return;
 #pragma unroll 1
     for (int i = thread; i < C::kTiles * kTile * kPieces; i += kGroup) {
       const int key = i / kPieces, piece = i % kPieces, value = first_value + piece * 8;
       if (key >= tiles(p.inner) * kTile) break;
       LeftOperand pairs{};
-      if (state && key < p.inner && value < p.outer)
+      if (key < p.inner && value < p.outer)
         for (int j = 0; j < 4; ++j) {
           const float* from = state + std::int64_t{key} * p.inner_stride + std::int64_t{value + 2 * j} * p.outer_stride;
           pairs[j] = pack<E>(from[0], from[p.outer_stride]);

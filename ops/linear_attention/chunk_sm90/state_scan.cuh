@@ -70,15 +70,16 @@ struct StateScan {
   }
   __device__ int chunks_of_state() const { return B::kChannelGates ? 1 : chunk_sm90::chunks_of_state(p, p.inner); }
   /// Whether the state before the first chunk, in the scan's order, is zeros that are not stored.
-  __device__ bool omits_first() const { return B::kChannelGates && omits_zeros(p) && !segment.state_before(p, n); }
-  /// Of which chunks the states before them, in the scan's order, are at boundaries: bit 0 of the first chunk, bit 1 of those
-  /// with odd numbers in this order, bit 2 of the others with even numbers.
+  __device__ bool omits_first() const { return !segment.state_before(p, n); }
+  /// Of which chunks the states before them, in the scan's order, are stored: bit 0 of the first chunk, bit 1 of those with odd
+  /// numbers in this order, bit 2 of the others with even numbers.
   __device__ unsigned boundaries() const {
-    constexpr unsigned kFirst = 1, kOdd = 2, kEven = 4;
-    if (chunks_of_state() == 1) return kFirst | kOdd | kEven;
+    constexpr unsigned kOdd = 2, kEven = 4;
+    const unsigned first = omits_first() ? 0 : 1;
+    if (chunks_of_state() == 1) return first | kOdd | kEven;
     const int edge = p.backward ? segment.end_chunk : segment.first_chunk;
-    if (edge % 2 == 0) return kFirst | kEven;
-    return p.backward && edge == segment.chunks() ? kFirst | kOdd : kOdd;
+    if (edge % 2 == 0) return first | kEven;
+    return p.backward && edge == segment.chunks() ? first | kOdd : kOdd;
   }
   __device__ static bool is_boundary(unsigned boundaries, int i) { return boundaries >> min(i, 2 - (i & 1)) & 1; }
   __device__ Step step(int i) const {
