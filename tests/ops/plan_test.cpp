@@ -294,6 +294,18 @@ TEST(Plan, TakesIntraChunkGradientsForManyValues) {
   EXPECT_EQ(kernels(problem(8, 2048, 8, 256, 256, "g_gamma")).second, "sm90_pass");
 }
 
+// No size falls back to kernels that take several times as long. With gk, parts of more than 256 keys are multiples of 32.
+TEST(Plan, TakesHoppersKernelsForGradientsOfAllSizes) {
+  for (const char* gates : {"", "g", "g_gamma", "gk"})
+    for (std::int64_t K = 16; K <= 512; K += K >= 256 && gates == std::string("gk") ? 32 : 16)
+      for (std::int64_t V = 16; V <= 512; V += 16)
+        for (const std::int64_t T : {64, 2048}) {
+          const std::string backward = kernels(problem(8, T, 8, K, V, gates)).second;
+          EXPECT_TRUE(backward.starts_with("sm90_") || backward == "warp_chunks")
+              << backward << ' ' << gates << ' ' << K << " x " << V << ", " << T;
+        }
+}
+
 TEST(Plan, SharesRowsOfManyChannels) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 4096, 8, 256, 256, "g")).shared_rows);
