@@ -65,14 +65,19 @@ bool key_parts_pay(const AttentionProblem& p, bool backward) {
   return all_heads(p) <= kVeryFewHeads || p.length < kShort;
 }
 
+/// Whether something is wanted for which a fused pass sums over the values: dq, dk or gradients of key gates.
+bool wants_gradients_of_keys(const AttentionProblem& p) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  return wanted.q || wanted.k || wanted.of_key_gates();
+}
+
 /// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
 /// take 0.5 to 0.99 of the time of the passes.
 int plan_key_parts(const AttentionProblem& p) {
-  const AttentionProblem::Gradients& wanted = p.gradients;
+  const bool has_constant_decay = !p.gk && !p.g && !p.gradients.g_gamma;  // one without a gradient
   if (p.K > kMostPassKeys) return intra_chunk_key_parts(p);
-  const bool by_keys = wanted.q || wanted.k || wanted.of_key_gates();      // a fused pass for these sums over the values
-  if (!p.gk && !p.g && !wanted.g_gamma && p.V <= kMostPassKeys) return 0;  // constant decay without a gradient
-  return by_keys ? intra_chunk_key_parts(p) : 0;
+  if ((has_constant_decay && p.V <= kMostPassKeys) || !wants_gradients_of_keys(p)) return 0;
+  return intra_chunk_key_parts(p);
 }
 
 /// Whether the forward pass keeps the states before the chunks for the kernels of the gradients, which must read them as it
@@ -113,7 +118,9 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
                                                                 : saves_waves || (few && blocks * most_segments >= 2 * fill));
   if (!narrow && supports_shared_rows(p, inner)) {
-    constexpr double kStart = 1.75, kSharedRowsStart = 2.9, kSharedRowsTurn = 1;  // chunks that the start of a block costs
+    // In chunks, what the start of a block costs, or of a turn where blocks take several sequences of one length. Measured
+    // (benchmarks/results/2026-11-28_h100/turns/grid.txt); packed sequences have such blocks from six chunks on.
+    constexpr double kStart = 1.75, kSharedRowsStart = 2.9, kSharedRowsTurn = 1;
     const std::int64_t in_clusters = columns_of(outer, true) * all_heads(p);
     const double length = static_cast<double>(chunks);
     plan.shared_rows =
@@ -149,10 +156,9 @@ bool supports_outputs(const AttentionProblem& p) {
 
 /// Whether they can compute the gradients that are wanted.
 bool supports_gradients(const AttentionProblem& p) {
-  const AttentionProblem::Gradients& wanted = p.gradients;
   if (!supports_outputs(p)) return false;
   if (plan_key_parts(p) > 0) return true;
-  return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !(wanted.q || wanted.k || wanted.of_key_gates()));
+  return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !wants_gradients_of_keys(p));
 }
 
 /// Whether the passes for gates of values, perhaps beside those of keys, are taken. Measured

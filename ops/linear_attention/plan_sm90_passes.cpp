@@ -87,8 +87,8 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 
 /// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
 /// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
-/// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt). Where blocks that share
-/// rows take turns, the start of a turn counts as much less than kWave as it does in 30 shapes
+/// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt). kSharedRowsTurn is for
+/// blocks that share rows and take turns: with it, the choice between narrow blocks and these is the faster one in 30 shapes
 /// (benchmarks/results/2026-11-28_h100/turns/grid.txt).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
@@ -108,9 +108,11 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                                             : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
   const bool takes_turns = plan.shared_rows && !p.packed && n == 1;  // fitted for whole sequences alone
-  const double wave = plan.two_crews      ? segment * kTwoCrews + kTwoCrewsWave
-                      : !plan.shared_rows ? segment * chunk + kWave
-                                          : segment * chunk + (takes_turns ? kSharedRowsTurn : kSharedRowsWave),
+  const double start = plan.two_crews     ? kTwoCrewsWave
+                       : takes_turns      ? kSharedRowsTurn
+                       : plan.shared_rows ? kSharedRowsWave
+                                          : kWave,
+               wave = segment * (plan.two_crews ? kTwoCrews : chunk) + start,
                outputs = waves(blocks * n, at_once) * wave + (takes_turns ? kSharedRowsWave - kSharedRowsTurn : 0);
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;

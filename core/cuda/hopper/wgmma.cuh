@@ -48,8 +48,8 @@ template <class T>
 __device__ void forget(T*& x) {
   asm volatile("" : "+l"(x));
 }
-/// The value that all lanes of the warp have, as one that the compiler knows to be uniform. What follows from it, as addresses of
-/// operands, is in uniform registers then, if no loop around it has an end that is not known to be uniform.
+/// Returns x, which must be the same in all lanes of the warp, and lets the compiler know that it is. What is computed from it,
+/// such as addresses of operands, can stay in uniform registers then, if the bounds of all loops around are uniform to it, too.
 __device__ inline unsigned uniform(unsigned x) { return __reduce_or_sync(~0u, x); }
 __device__ inline int uniform(int x) { return static_cast<int>(uniform(static_cast<unsigned>(x))); }
 

@@ -284,8 +284,7 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
 
 std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r) {
   const std::int64_t K = r.K / plan.backward.intra_chunk.key_parts;
-  const bool of_pairs = plan.backward.kernels == AttentionKernels::sm90_intra_chunk &&
-                        chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(K)) == 2;
+  const bool of_pairs = plan.backward.kernels == AttentionKernels::sm90_intra_chunk && chunks_of_state(r, K) == 2;
   return of_pairs ? 2 : tiles(K);
 }
 

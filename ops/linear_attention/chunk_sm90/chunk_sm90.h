@@ -48,8 +48,8 @@ struct ScanArguments : StateArguments {
   bool early;                       ///< of a pass: the launch ahead, which leaves segment_states, may still run (LaunchOptions)
   float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
-  /// SwizzledTile holds them; null: not wanted. See chunks_of_state(). Where a
-  /// sequence starts from zeros, or its gradients do, that state is neither stored nor read.
+  /// SwizzledTile holds them; null: not wanted. Which chunks: chunks_of_state(). Where a sequence starts from zeros, or its
+  /// gradients do, that state is neither stored nor read.
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 };

@@ -24,10 +24,11 @@ inline Rows rows(const Recurrence& r, const Tensor& x) {
   return {x.raw_data(), static_cast<int>(heads), static_cast<int>(r.heads / heads), static_cast<int>(x.size(-1))};
 }
 
-/// The numbers that boundary states have are below this.
-inline std::int64_t state_slots(const Recurrence& r) {
-  return chunk_slots(r, chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(r.K)));
+inline int chunks_of_state(const Recurrence& r, std::int64_t keys) {
+  return chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(keys));
 }
+/// The numbers that boundary states have are below this.
+inline std::int64_t state_slots(const Recurrence& r) { return chunk_slots(r, chunks_of_state(r, r.K)); }
 /// Room for the states at all boundaries (ScanArguments::boundary_states).
 inline Tensor boundary_states(const Recurrence& r) {
   return empty({state_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
@@ -49,10 +50,9 @@ inline State initial_state(const Recurrence& r, const Tensor& last = {}) {
   return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
 }
 
-/// Whether there may be boundary states, before sequences in segments that start from `state`, which are not zeros.
+/// Whether a scan in such segments that starts from `state` has boundary states which are not zeros.
 inline bool has_boundary_states(const Recurrence& r, const ChunkSegments& segments, const State& state) {
-  const std::int64_t tokens = kChunkTokens * chunks_of_state(linear_attention::recurrence_arguments(r), static_cast<int>(r.K));
-  return state.first || segments.segments > 1 || r.length > tokens;
+  return state.first || segments.segments > 1 || r.length > kChunkTokens * chunks_of_state(r, r.K);
 }
 
 inline void set_state(StateArguments& a, const State& state) {
