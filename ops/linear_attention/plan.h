@@ -102,7 +102,7 @@ struct ChunkSegments {
 /// A fused pass of chunk_sm90.
 struct Sm90PassPlan : ChunkSegments {
   bool wide_blocks = false;      ///< blocks of 128 output channels, with two consumers
-  bool two_crews = false;        ///< two crews of producers, for which TMA copies the rows (chunk_sm90/pass_tma_producer.cuh)
+  bool shared_gates = false;     ///< blocks of a cluster share the gates of keys (chunk_sm90/shared_gates.cuh)
   bool shared_rows = false;      ///< blocks of a cluster share rows (chunk_sm90/pass_cluster_producer.cuh)
   bool gates_first = false;      ///< a launch ahead applies the gates and computes the scores (chunk_sm90/gated_rows.cuh)
   bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs

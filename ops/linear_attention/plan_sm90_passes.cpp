@@ -62,9 +62,9 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
 
 namespace {
 
-/// Whether two crews of producers can compute the outputs.
-bool supports_two_crews(const AttentionProblem& p) {
-  return supports_tma(p) && tiles(p.K) == 2 && p.gk && !p.gv && !p.float_gates;
+/// Whether blocks can share the gates of keys. Measured: sequences of one chunk take up to a tenth less time in wide blocks.
+bool supports_shared_gates(const AttentionProblem& p) {
+  return supports_tma(p) && !p.states_only && p.length > kChunkTokens && tiles(p.K) == 2 && p.gk && !p.gv && !p.float_gates;
 }
 
 /// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured).
@@ -78,7 +78,9 @@ bool supports_gates_first(const AttentionProblem& p) {
 
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2) : columns_of(p.V, plan.shared_rows || plan.gates_first)) * all_heads(p);
+  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2)
+                           : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates)) *
+         all_heads(p);
 }
 /// Those that run at the same time.
 std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
@@ -87,12 +89,13 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
 
 /// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
 /// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
-/// average. Two crews were fitted to 25 shapes (benchmarks/results/2026-11-27_h100/two_crews/grid.txt). kSharedRowsTurn is for
-/// blocks that share rows and take turns: with it, the choice between narrow blocks and these is the faster one in 30 shapes
-/// (benchmarks/results/2026-11-28_h100/turns/grid.txt).
+/// average. The constants for turns are for blocks that share rows or gates and take turns, after the first one. Where rows are
+/// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
+/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
-  constexpr double kTwoCrews = 0.72, kTwoCrewsWave = 7.5, kSharedRowsWave = 10.3, kSharedRowsTurn = 4.5;
+  constexpr double kSharedRowsWave = 10.3, kSharedRowsTurn = 4.5, kSharedGates = 0.72, kSharedGatesWave = 7.2,
+                   kSharedGatesTurn = 0.8;
   constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
   const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
@@ -107,13 +110,15 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
                         : p.gk              ? kWideWithGk
                                             : kWide);
   const double segment = static_cast<double>(plan.segment_chunks);
-  const bool takes_turns = plan.shared_rows && !p.packed && n == 1;  // fitted for whole sequences alone
-  const double start = plan.two_crews     ? kTwoCrewsWave
-                       : takes_turns      ? kSharedRowsTurn
+  const bool takes_turns = (plan.shared_rows || plan.shared_gates) && !p.packed && n == 1;  // fitted for whole sequences alone
+  const double start = plan.shared_gates  ? kSharedGatesWave
                        : plan.shared_rows ? kSharedRowsWave
                                           : kWave,
-               wave = segment * (plan.two_crews ? kTwoCrews : chunk) + start,
-               outputs = waves(blocks * n, at_once) * wave + (takes_turns ? kSharedRowsWave - kSharedRowsTurn : 0);
+               turn = !takes_turns        ? start
+                      : plan.shared_gates ? kSharedGatesTurn
+                                          : kSharedRowsTurn,
+               outputs =
+                   waves(blocks * n, at_once) * (segment * (plan.shared_gates ? kSharedGates : chunk) + turn) + start - turn;
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
@@ -137,19 +142,7 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
   }
 }
 
-/// Microseconds that a pass with gk takes on an H200. forward_cost(), which found its segments, counts too much for the start of
-/// a wave. Like the function below, this was fitted to 174 shapes, those below with up to seven numbers of segments each
-/// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
-/// are best where this counts 4% more.
-double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kMore = 1.04;
-  const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
-  const double cost = forward_cost(p, plan),
-               waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
-  if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
-  return kMore * (plan.two_crews ? 3.39 * cost - 20.4 * waves + 3.7 : 3.33 * cost - 26.9 * waves + 3.4);
-}
-/// The same where a launch ahead applies the gates, with that launch.
+/// Microseconds that a pass takes on an H200 where a launch ahead applies the gates, with that launch.
 double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
                    kTileOfStates = 0.27;
@@ -163,34 +156,45 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
   return kStart + kRows * rows + outputs + states;
 }
 
+/// The same of any pass with gk. forward_cost(), which found its segments, counts too much for the start of a wave. Like the
+/// function above, this was fitted to 174 shapes, those below with up to seven numbers of segments each
+/// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
+/// are best where this counts 4% more. Shared gates were fitted on an H100, to the shapes of forward_cost(), and count 5% less,
+/// as they take no memory.
+double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kMore = 1.04;
+  const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const double cost = forward_cost(p, plan),
+               waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
+  if (plan.gates_first) return time_with_gates_first(p, plan);
+  if (plan.shared_gates) return 2.65 * cost - 7.6;
+  if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
+  return kMore * (3.33 * cost - 26.9 * waves + 3.4);
+}
 }  // namespace
 
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts) {
-  Sm90PassPlan best;
-  double least = std::numeric_limits<double>::infinity();
-  enum class Kind { narrow, wide, two_crews, shared_rows };
-  for (const Kind kind : {Kind::narrow, Kind::wide, Kind::two_crews, Kind::shared_rows}) {
-    const bool wide = kind == Kind::wide;
-    if (wide && (p.V <= kChunkTokens || (p.K > 2 * kChunkTokens && !p.gk))) continue;
-    if (kind == Kind::two_crews && (parts > 1 || !supports_two_crews(p))) continue;
-    if (kind == Kind::shared_rows && !supports_shared_rows(p, p.K)) continue;
-    Sm90PassPlan plan;
-    plan.wide_blocks = wide;
-    plan.two_crews = kind == Kind::two_crews;
-    plan.shared_rows = kind == Kind::shared_rows;
+  using Kind = bool Sm90PassPlan::*;
+  // The number of segments that costs least, of passes of one kind (null: narrow blocks).
+  const auto split = [&](Kind kind, auto&& cost_of) {
+    Sm90PassPlan plan, best;
+    if (kind) plan.*kind = true;
     plan.key_parts = parts;
+    double least = std::numeric_limits<double>::infinity();
     for_each_split(plan, p, config, least_segments, [&] {
-      if (const double cost = forward_cost(p, plan); cost < least) best = plan, least = cost;
+      if (const double cost = cost_of(p, plan); cost < least) best = plan, least = cost;
     });
-  }
-  if (!supports_gates_first(p)) return best;
-  least = time_of_pass(p, best);
-  Sm90PassPlan plan;
-  plan.gates_first = true;
-  plan.key_parts = parts;
-  for_each_split(plan, p, config, least_segments, [&] {
-    if (const double time = time_with_gates_first(p, plan); time < least) best = plan, least = time;
-  });
+    return best;
+  };
+  Sm90PassPlan best = split(nullptr, forward_cost);
+  const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
+    if (cost_of(p, other) < cost_of(p, best)) best = other;
+  };
+  if (p.V > kChunkTokens && (p.K <= 2 * kChunkTokens || p.gk))
+    consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
+  if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
+  if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
+  if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   return best;
 }
 

@@ -33,7 +33,7 @@ std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& pl
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p);
 
 /// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
-/// keys. Two crews were not measured with parts.
+/// keys. Shared gates were not measured with parts.
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts);
 
 }  // namespace glade::sm90

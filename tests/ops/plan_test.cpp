@@ -235,31 +235,32 @@ TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   EXPECT_FALSE(plan(p).backward.exchanges);
 }
 
-TEST(Plan, TakesTwoCrewsForGatesOfKeys) {
+TEST(Plan, SharesGatesOfKeys) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
-  EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).two_crews);
-  EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 40, "gk")).two_crews);
-  EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "g")).two_crews);
-  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 128, "gk")).two_crews);
-  EXPECT_FALSE(forward(problem(4, 2048, 16, 136, 128, "gk")).two_crews);
-  EXPECT_TRUE(forward(problem(64, 128, 16, 128, 128, "gk")).wide_blocks);  // short sequences
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).shared_gates);
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 40, "gk")).shared_gates);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "g")).shared_gates);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 128, "gk")).shared_gates);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 136, 128, "gk")).shared_gates);
+  EXPECT_TRUE(forward(problem(64, 128, 16, 128, 128, "gk")).shared_gates);  // short sequences
+  EXPECT_TRUE(forward(problem(500, 40, 4, 128, 128, "gk")).wide_blocks);    // of one chunk
   AttentionProblem p = problem(4, 2048, 16, 128, 128, "gk");
   p.float_gates = true;
-  EXPECT_FALSE(forward(p).two_crews);
+  EXPECT_FALSE(forward(p).shared_gates);
   p.float_gates = false;
   p.reverse = true;
-  EXPECT_FALSE(forward(p).two_crews);
+  EXPECT_FALSE(forward(p).shared_gates);
   const Sm90PassPlan in_parts = forward(problem(4, 2048, 4, 264, 64, "gk"));  // three parts of 88 channels
   EXPECT_EQ(in_parts.key_parts, 3);
-  EXPECT_FALSE(in_parts.two_crews);
+  EXPECT_FALSE(in_parts.shared_gates);
 }
 
 TEST(Plan, AppliesGatesFirst) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 2048, 4, 256, 512, "gk")).gates_first);
-  EXPECT_TRUE(forward(problem(8, 2048, 4, 128, 256, "gk")).gates_first);
+  EXPECT_TRUE(forward(problem(4, 1500, 5, 80, 200, "gk")).gates_first);
   EXPECT_TRUE(forward(problem(1, 16384, 2, 512, 512, "gk")).gates_first);   // in parts
-  EXPECT_TRUE(forward(problem(3, 3000, 12, 96, 96, "gk")).gates_first);     // few heads
+  EXPECT_TRUE(forward(problem(1, 600, 8, 128, 512, "gk")).gates_first);     // few heads
   EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "gk")).gates_first);  // two blocks for the values of a head
   EXPECT_FALSE(forward(problem(160, 100, 8, 256, 64, "gk")).gates_first);   // short sequences
   EXPECT_FALSE(forward(problem(4, 2048, 4, 64, 512, "gk")).gates_first);

@@ -37,6 +37,13 @@ __device__ inline void store_async(std::uint32_t target, float4 x, std::uint32_t
                "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
                : "memory");
 }
+/// From this block's shared memory to the same place in another's, whose barrier, in the same place, counts the bytes.
+__device__ inline void copy_to_block(int rank, const void* from, int bytes, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   address_in(rank, from)),
+               "r"(shared_address(from)), "r"(bytes), "r"(address_in(rank, barrier))
+               : "memory");
+}
 /// From shared to global memory.
 __device__ inline void store_bytes(void* target, const void* source, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(source)),

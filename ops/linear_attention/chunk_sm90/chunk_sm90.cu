@@ -44,7 +44,7 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
     pass.early = segments.gates_first || segments.segments > 1;
     launcher.run(pass);
   };
-  if (segments.gates_first) run(launcher.gated_pass(segments, state, o));
+  if (segments.gates_first || segments.shared_gates) run(launcher.gated_pass(segments, state, o));
   else run(launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o));
 }
 

@@ -113,6 +113,11 @@ struct GatedPass : ScanArguments {
 template <class E>
 void run_gated_pass(const GatedPass& p, cudaStream_t stream);
 
+/// The output from rows whose gates are applied on the way (shared_gates.cuh): not in reverse, with 65 to 128 keys and gates of
+/// 16 bits. The pass has no chunks.
+template <class E>
+void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream);
+
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {
   Rows x;

@@ -15,16 +15,22 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks.
-template <class E, int kTiles_, bool kResults_, bool kStoresStates_>
+/// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks; kSharesGates:
+/// in the kernel of chunk_sm90/shared_gates.cuh.
+template <class E, int kTiles_, bool kResults_, bool kStoresStates_, bool kSharesGates_ = false>
 struct GatedPassVariant {
   using Element = E;
-  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_;
+  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kSharesGates = kSharesGates_;
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = kTiles_;  ///< of keys
   static constexpr int kCluster = 2;      ///< blocks
   static constexpr int kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
+  /// Tiles of scores, whose sum they are. Blocks that share gates have a part from each.
+  static constexpr int kScoreTiles = (kLowParts ? 2 : 1) * (kSharesGates ? kTiles : 1);
+  /// Whether the states have room of their own, and are stored with the results. Else they take that of y, which is released
+  /// late.
+  static constexpr bool kHasRoomForStates = kSharesGates && kStoresStates;
   /// Whether w and the scores have stages of their own, which make room first. Measured: with two tiles of keys, where y has
   /// three stages, nothing is gained, and short sequences take up to 5% longer.
   static constexpr bool kSplits = kTiles > 2;
@@ -58,8 +64,21 @@ struct Stages {
   }
 };
 
+/// Initializes its barriers, for so many arrivals that fill a stage, and empty it.
+template <int kCount>
+__device__ void init_stages(Stages<kCount>& stages, int arrivals, int releases) {
+  for (std::uint64_t& full : stages.full) barrier_init(&full, arrivals);
+  for (std::uint64_t& empty : stages.empty) barrier_init(&empty, releases);
+}
+/// Where the consumers of all blocks of the cluster release it.
 template <class C>
-struct GatedPassShared {
+inline constexpr int kGatedReleases = kGroup + (C::kCluster - 1) * kGroup / 32;
+
+template <class C>
+struct GatedPassShared;
+template <class C>
+  requires(!C::kSharesGates)
+struct GatedPassShared<C> {
   using Tile = SwizzledTile<typename C::Element>;
   static constexpr int kOfX = C::kTiles == 4 ? 3 : 4, kOfY = C::kTiles == 2 ? 3 : 2;  ///< stages
   Stages<C::kSplits ? kOfY : 0> of_w;
@@ -147,7 +166,8 @@ struct GatedPassConsumer : State<C> {
 
   const MappedGatedPass& p;
   GatedPassShared<C>& shared;
-  const Item& item = shared.item;
+  const Item& item;
+  int step = 0;  ///< the number of its first chunk, and later of that after its last, among those of this block
   const Segment& segment = item.segment;
   float2 decay_so_far = {1, 1};  ///< of the segment, in two channels of this thread
 
@@ -163,6 +183,7 @@ struct GatedPassConsumer : State<C> {
   /// The values, as a left operand, with zeros behind the chunk's last token.
   __device__ void load_values(Left& to, Tile& tile, int tokens) const {
     load(to, tile);
+    if (tokens >= kTile) return;
 #pragma unroll
     for (int k = 0; k < 4; ++k)
 #pragma unroll
@@ -171,24 +192,49 @@ struct GatedPassConsumer : State<C> {
         to[k][j] = left <= 0 ? 0 : left == 1 ? to[k][j] & 0xffffu : to[k][j];
       }
   }
-  /// Stores results of a chunk that are packed in 16 bits.
-  __device__ void store_out(const Left& packed, int chunk) const {
+  /// The state, rounded.
+  using Rounded = Left[kTiles];
+  __device__ void round_state(Rounded& to) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        state[tile].template round<E>(to[tile][k], k);
+        pin(to[tile][k]);
+      }
+  }
+  /// Stores results of a chunk that are packed in 16 bits, and the state before the next one where
+  /// that has room.
+  __device__ void store_out(const Left& packed, const Rounded& rounded, int chunk) const {
     const int tokens = segment.chunk_tokens(chunk);
     const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
     if (thread == 0) wait_stores();
-    sync();  // those of the chunk before have read the tile
+    sync();  // those of the chunk before have read the tiles
 #pragma unroll
     for (int k = 0; k < 4; ++k) store_transposed(shared.out, k, packed[k], thread);
+    if constexpr (C::kHasRoomForStates)
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) store_transposed(shared.states[tile], k, rounded[tile][k], thread);
     fence_for_wgmma();
     sync();
-    if (tokens >= kTile) [[likely]] {
+    if (p.float_out) {  // has been stored
+    } else if (tokens >= kTile) [[likely]] {
       if (thread == 0) store_tile(shared.out, p.out_map, item.first_outer, item.head, static_cast<int>(first));
     } else if (const int column = item.first_outer + thread % 8 * 8; column < p.outer) {
       for (int t = thread / 8; t < tokens; t += kGroup / 8)
         *reinterpret_cast<uint4*>(static_cast<E*>(p.out) + (first + t) * p.out_step + std::int64_t{item.head} * p.outer +
                                   column) = *reinterpret_cast<const uint4*>(shared.out.at(t, thread % 8));
     }
-    if (thread == 0) commit_stores();
+    if (thread != 0) return;
+    if constexpr (C::kHasRoomForStates)
+      if (chunk + 1 < segment.end_chunk && item.first_outer < p.outer) store_state_tiles(chunk + 1, shared.states);
+    commit_stores();
+  }
+  __device__ void store_state_tiles(int chunk, const Tile (&from)[kTiles]) const {
+    const BoundaryStateStore<C> store{p, item, item.first_outer, thread};
+    for (int tile = 0; tile * kTile < p.inner; ++tile) store.store_async(chunk, tile, from[tile]);
   }
   /// Stores results of a chunk in float32.
   __device__ void store_float(const Accumulator<kTile>& out, int chunk) const {
@@ -215,11 +261,14 @@ struct GatedPassConsumer : State<C> {
       }
     fence_for_wgmma();
     sync();
-    if (thread != 0 || item.first_outer >= p.outer) return;
-    const BoundaryStateStore<C> store{p, item, item.first_outer, thread};
-    for (int tile = 0; tile * kTile < p.inner; ++tile) store.store_async(chunk, tile, room[tile]);
+    if (thread == 0 && item.first_outer < p.outer) store_state_tiles(chunk, room);
   }
 
+  /// The stage of x, which blocks that share gates have with y.
+  __device__ static int x_slot(int i) {
+    if constexpr (C::kSharesGates) return decltype(shared.of_y)::slot(i);
+    else return decltype(shared.of_x)::slot(i);
+  }
   /// R = e^C R + w^T y, for a tile of keys.
   __device__ void update_state(int tile, const Left& w, std::uint32_t y) {
     wgmma_begin();
@@ -238,15 +287,22 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) state[tile][i] *= i % 2 ? decays[i / 4].y : decays[i / 4].x;
   }
-  /// Loads the values of step i, and starts out = w^T A^T.
-  __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk) {
+  /// Loads the values of step i, and starts out = w^T A^T. After the last step, where `is_step` is false, it takes what is in
+  /// their place, so that no product is issued in a branch.
+  __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk, bool is_step) {
     const int at = shared.of_values().slot(i);
+    if (is_step) {
+      shared.of_values().wait_until_full(i);
+      if constexpr (C::kSharesGates) shared.of_y.wait_until_full(i);
+    }
     load_values(w, shared.w[at], segment.chunk_tokens(chunk));
     for (auto& pairs : w) pin(pairs);
+    if constexpr (C::kSharesGates)
+      if (is_step) barrier_arrive(&shared.of_values().empty[at]);
     if constexpr (C::kResults) {
       wgmma_begin();
-      add_product(out, w, operand(shared.scores[at][0]), 0);
-      if constexpr (C::kLowParts) add_product(out, w, operand(shared.scores[at][1]), 1);
+#pragma unroll
+      for (int n = 0; n < C::kScoreTiles; ++n) add_product(out, w, operand(shared.scores[at][n]), n);
       wgmma_commit();
       wgmma_wait<1>();
     }
@@ -255,7 +311,7 @@ struct GatedPassConsumer : State<C> {
   /// update is pending.
   __device__ void multiply(Accumulator<kTile>& out, const Left& w, int i) {
     const int at = shared.of_y.slot(i);
-    const std::uint32_t x = operand(shared.x[shared.of_x.slot(i)][0]), y = operand(shared.y[at][0]);
+    const std::uint32_t x = operand(shared.x[x_slot(i)][0]), y = operand(shared.y[at][0]);
     Left rounded[2];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -291,19 +347,19 @@ struct GatedPassConsumer : State<C> {
     Accumulator<kTile> out;
     Left w;
     const int chunks = segment.end_chunk - segment.first_chunk;
-    if (chunks > 0) shared.of_values().wait_until_full(0);
-    start(out, w, 0, segment.first_chunk);
+    start(out, w, step, segment.first_chunk, chunks > 0);
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i) {
+    for (int n = 0; n < chunks; ++n) {
       forget(thread);
-      const int chunk = segment.first_chunk + i, at = shared.of_y.slot(i), x_at = shared.of_x.slot(i);
+      const int i = step + n, chunk = segment.first_chunk + n, at = shared.of_y.slot(i);
+      const bool is_last = n + 1 == chunks;
       const auto add_decay = [&] {
         if (!p.decay) return;
         const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
         decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
       };
       if constexpr (!C::kSplits) add_decay();
-      if constexpr (C::kResults) shared.of_x.wait_until_full(i);
+      if constexpr (C::kResults && !C::kSharesGates) shared.of_x.wait_until_full(i);
       multiply(out, w, i);
       if constexpr (C::kSplits) add_decay();
       Left packed;
@@ -316,29 +372,30 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
         for (int k = 0; k < 4; ++k) out.template round<E>(packed[k], k);
         for (auto& pairs : packed) pin(pairs);
-        release(&shared.of_x.empty[x_at]);
+        if constexpr (!C::kSharesGates) release(&shared.of_x.empty[x_slot(i)]);
       }
       wait_for_state();
-      if constexpr (C::kStoresStates) {
+      Rounded rounded;
+      if constexpr (C::kHasRoomForStates) round_state(rounded);
+      if constexpr (C::kStoresStates && !C::kSharesGates) {
         if (unreleased >= 0) {
           if (thread == 0) wait_stores();
           __syncwarp();
           release(&shared.of_y.empty[unreleased]);
           unreleased = -1;
         }
-        if (chunk + 1 < segment.end_chunk) {
+        if (!is_last) {
           store_boundary_state(chunk + 1, shared.y[at]);
           if (thread < 32) unreleased = at;
         }
       }
       if (unreleased < 0) release(&shared.of_y.empty[at]);
-      // The next step; after the last one, what is in its place, so that no product is issued in a branch.
-      if (i + 1 < chunks) shared.of_values().wait_until_full(i + 1);
-      start(out, w, i + 1, chunk + 1);
+      start(out, w, i + 1, chunk + 1, !is_last);
       if constexpr (C::kResults)
-        if (!p.float_out) store_out(packed, chunk);
+        if (C::kHasRoomForStates || !p.float_out) store_out(packed, rounded, chunk);
     }
     wgmma_wait<0>();
+    step += chunks;
     if (thread == 0) wait_stores();
     if (unreleased < 0) return;
     __syncwarp();
@@ -373,22 +430,17 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
   extern __shared__ __align__(1024) unsigned char memory[];
   GatedPassShared<C>& shared = *reinterpret_cast<GatedPassShared<C>*>(memory);
   const int thread = static_cast<int>(threadIdx.x), warp = __shfl_sync(~0u, thread / 32, 0);
-  constexpr int kReleases = kGroup + (C::kCluster - 1) * kGroup / 32;
-  const auto init = [&](auto& stages) {
-    for (std::uint64_t& full : stages.full) barrier_init(&full, 1);
-    for (std::uint64_t& empty : stages.empty) barrier_init(&empty, kReleases);
-  };
   if (p.early) cudaGridDependencySynchronize();
   if (thread == 0) {
-    if constexpr (C::kSplits) init(shared.of_w);
-    init(shared.of_x);
-    init(shared.of_y);
+    if constexpr (C::kSplits) init_stages(shared.of_w, 1, kGatedReleases<C>);
+    init_stages(shared.of_x, 1, kGatedReleases<C>);
+    init_stages(shared.of_y, 1, kGatedReleases<C>);
     fence_barrier_init();
     shared.item = Item(p, blockIdx.x, kTile, gated_pass_columns<C>(p));
   }
   sync_cluster();
   if (warp < kGroup / 32) {
-    GatedPassConsumer<C>{{thread}, p, shared}.run();
+    GatedPassConsumer<C>{{thread}, p, shared, shared.item}.run();
   } else if (thread % 32 == 0) {
     const GatedPassProducer<C> producer{p, shared};
     producer.run(warp);

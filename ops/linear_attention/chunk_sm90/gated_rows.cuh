@@ -1,37 +1,11 @@
 #pragma once
 // The rows of a recurrence with per-channel gates of keys with their gates applied, and the scores, of all chunks at the same
-// time, for chunk_sm90/gated_pass.cuh. With c_t the log decay from a chunk's start to token t, and C that of the whole chunk,
-//     q_t e^{c_t},     k_j e^{C - c_j},     A_tj = sum over channels of q_t k_j e^{c_t - c_j}   (j <= t),     e^C.
-// No exponent is positive where gates decay, whatever they are.
-//
-// A block has one chunk of one head, a warp group 64 of its channels, a warp 16 tokens of these, and a lane two channels. So a
-// lane sums up the gates of its tokens by itself. The scores of a warp group's channels are products of q e^{c_t - r} and
-// k e^{r - c_j}, which have low parts in bfloat16; r is half of the chunk's decay. Where that is outside the safe range, the
-// scores of pairs in different sub-chunks of 16 tokens are products with the start of the query's sub-chunk as reference, and
-// those of pairs in the same sub-chunk are sums of their channels, one decay after another, as in the recurrence.
+// time (gated_tile.cuh), for chunk_sm90/gated_pass.cuh. A block has one chunk of one head, and a warp group for every 64 keys.
 #include <glade/core/cuda/cuda.h>
-#include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
+#include <glade/ops/linear_attention/chunk_sm90/gated_tile.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
-struct MappedGatedRows : GatedRows {
-  CUtensorMap q_map, k_map, gates_map;
-  explicit MappedGatedRows(const GatedRows& a)
-      : GatedRows(a),
-        q_map(map_of(a.q, a.tokens)),
-        k_map(map_of(a.k, a.tokens)),
-        gates_map(a.float_gates ? CUtensorMap{} : map_of({a.gk, a.heads, 1, a.k.size}, a.tokens)) {}
-};
-
-template <class E>
-struct GatedRowsGroup {
-  using Tile = SwizzledTile<E>;
-  /// Rows as TMA copies them, and then with their factors. Gates of 16 bits give way to low parts, of the queries and then of the
-  /// keys.
-  Tile q, k, gates_or_low;
-};
-using GatedRowsScores = float[kTile][kTile + 8];  ///< [token of the query][token of the key]
 template <class E, int kTiles>
 struct GatedRowsShared {
   union {
@@ -39,337 +13,55 @@ struct GatedRowsShared {
     alignas(16) GatedRowsScores scores[kTiles];  ///< of the channels of each warp group, in the end
   };
   std::uint64_t copied[kTiles];
-  alignas(16) float b[kTile];            ///< per-head gates, base 2
-  alignas(16) float c[kTile];            ///< their sums since the chunk's start, less half of their total
-  float total;                           ///< that total
-  bool decay;                            ///< whether none of them is above 0
-  float2 decays[4][kTiles * kTile / 2];  ///< sums of the gates of each sub-chunk, by pair of channels
+  HeadGatesOfChunk head_gates;
+  SubChunkDecays decays[kTiles];
 };
 
-/// The work of a warp group.
+/// A block of warp groups for the tiles of keys of a chunk.
 template <class E, int kTiles, bool kFloatGates>
 struct GatedRowsBlock {
   using Tile = SwizzledTile<E>;
   using Shared = GatedRowsShared<E, kTiles>;
-  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
-  static constexpr int kSubChunk = 16, kSubChunks = kTile / kSubChunk;
-  using Scaled = ScaledPair<E, kLowParts>;
-  using GateElement = std::conditional_t<kFloatGates, float, E>;
-  using GateBits = std::conditional_t<kFloatGates, float2, std::uint32_t>;  ///< a pair of gates as it lies in memory
+  using Group = GatedTile<E, kFloatGates>;
 
   const MappedGatedRows& a;
   Shared& shared;
   const int head, count;                     ///< count: tokens of the chunk
   const std::int64_t sequence, first, slot;  ///< first: token in memory
-  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0), thread = static_cast<int>(threadIdx.x) % kGroup,
-            sub_chunk = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32, channel = group * kTile + 2 * lane,
-            first_row = sub_chunk * kSubChunk, rows = count - first_row;
-
-  __device__ GatedRowsGroup<E>& own() const { return shared.groups[group]; }
-  __device__ void sync() const { sync_group<kGroup>(1 + group); }
-
-  // Pairs of channels.
-  /// Loads those of kCount tokens from token t on as they lie in memory; behind the chunk's end they are 0.
-  template <class T, int kCount, class Pair>
-  __device__ void load(Pair (&to)[kCount], const void* data, int heads, int of_head, int t) const {
-    const std::int64_t step = std::int64_t{heads} * a.k.size;
-    const T* at = static_cast<const T*>(data) + (first + first_row + t) * step + std::int64_t{of_head} * a.k.size + channel;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      to[i] = t + i < rows && channel < a.k.size ? __ldg(reinterpret_cast<const Pair*>(at)) : Pair{};
-      forget(at += step);  // otherwise the addresses of all rows would occupy registers at once
-    }
-  }
-  template <int kCount>
-  __device__ void load(std::uint32_t (&to)[kCount], const Rows& from, int t) const {
-    load<E>(to, from.data, from.heads, head / from.group, t);
-  }
-  template <int kCount>
-  __device__ void load_gates(GateBits (&to)[kCount], int t) const {
-    load<GateElement>(to, a.gk, a.heads, head, t);
-  }
-  /// The log decays, base 2, of token t.
-  __device__ float2 log_decays(const GateBits& bits, int t) const {
-    float2 gate;
-    if constexpr (kFloatGates) gate = bits;
-    else gate = unpack<E>(bits);
-    const float of_head = shared.b[first_row + t];
-    return make_float2(at_least(fmaf(gate.x, kLog2e, of_head), kLeastGate), at_least(fmaf(gate.y, kLog2e, of_head), kLeastGate));
-  }
-  /// Where the pair of token t lies in a tile, in bytes; i: t % 8, a constant.
-  __device__ int offset(int t, int i) const {
-    int pair = 4 * lane;
-    forget(pair);  // as above
-    return (first_row + t) * (kTile * static_cast<int>(sizeof(E))) + (pair ^ i * 16);
-  }
-  __device__ static void put(Tile& tile, int offset, std::uint32_t pair) {
-    *reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(tile.data) + offset) = pair;
-  }
-  __device__ static std::uint32_t get(const Tile& tile, int offset) {
-    return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(tile.data) + offset);
-  }
-  /// The tile of these channels in an array of results.
-  __device__ Tile& result(void* tiles) const { return static_cast<Tile*>(tiles)[(slot * a.heads + head) * kTiles + group]; }
-  /// The gates of channels, base e, of token t, whose pair lies at `offset`.
-  __device__ float2 gate(int t, int offset) const {
-    if constexpr (kFloatGates) {
-      float2 gate[1];
-      load_gates(gate, t);
-      return gate[0];
-    } else {
-      return unpack<E>(get(own().gates_or_low, offset));
-    }
-  }
-
-  __device__ static float2 exp2(float2 x) { return make_float2(exp2_approx(x.x), exp2_approx(x.y)); }
-  __device__ static float2 sum(float2 x, float2 y) { return make_float2(x.x + y.x, x.y + y.y); }
-  __device__ static float2 product(float2 x, float2 y) { return make_float2(x.x * y.x, x.y * y.y); }
-  __device__ static std::uint32_t round(float2 x) { return pack<E>(x.x, x.y); }
-  __device__ static std::uint32_t low_part(float2 x, std::uint32_t rounded) { return pack_low<E>(x.x, x.y, rounded); }
-
-  /// The log decay of the sub-chunks from `begin` on, up to `end`.
-  __device__ float2 decay_of(int begin, int end) const {
-    float2 total{};
-#pragma unroll
-    for (int i = 0; i < kSubChunks; ++i)
-      if (i >= begin && i < end) total = sum(total, shared.decays[i][channel / 2]);
-    return total;
-  }
-
-  __device__ static void multiply(Accumulator<kTile>& scores, const Tile& q, const Tile& k, int add) {
-    const std::uint32_t left = operand(q), right = operand(k);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) wgmma<E>(scores, descriptor(left, i * kColumnStep), descriptor(right, i * kColumnStep), add + i);
-    wgmma_commit();
-  }
-  /// Adds the scores of the tiles of queries and keys. put_low_parts() replaces the low parts of the queries by those of the
-  /// keys.
-  template <class F>
-  __device__ void add_scores(Accumulator<kTile>& scores, int add, F&& put_low_parts) const {
-    fence_for_wgmma();
-    sync();
-    multiply(scores, own().q, own().k, add);
-    if constexpr (kLowParts) {
-      multiply(scores, own().gates_or_low, own().k, 1);
-      wgmma_wait<0>();
-      pin(scores);
-      sync();
-      put_low_parts();
-      fence_for_wgmma();
-      sync();
-      multiply(scores, own().q, own().gates_or_low, 1);
-    }
-    wgmma_wait<0>();
-    pin(scores);
-  }
-
-  /// Where all factors are in the safe range. `before` and `total`: the sums of the gates of channels before the sub-chunk, and
-  /// of the chunk.
-  __device__ void run_safe(float2 before, float2 total, float2 to_end, Accumulator<kTile>& scores) const {
-    Tile &queries = result(a.chunks.queries), &keys = result(a.chunks.keys);
-    float2 c = make_float2(before.x - total.x / 2, before.y - total.y / 2);
-    std::uint32_t k_low[kSubChunk];
-#pragma unroll
-    for (int t = 0; t < kSubChunk; ++t) {
-      const int at = offset(t, t % 8);
-      c = sum(c, gate(t, at));
-      const float of_head = shared.c[first_row + t];
-      const float2 exponent = make_float2(fmaf(c.x, kLog2e, of_head), fmaf(c.y, kLog2e, of_head));
-      const float2 q = product(unpack<E>(get(own().q, at)), exp2(exponent)),
-                   k = product(unpack<E>(get(own().k, at)), exp2(make_float2(-exponent.x, -exponent.y)));
-      const std::uint32_t q_rounded = round(q), k_rounded = round(k);
-      put(own().q, at, q_rounded);
-      put(own().k, at, k_rounded);
-      if constexpr (kLowParts) put(own().gates_or_low, at, low_part(q, q_rounded));
-      k_low[t] = low_part(k, k_rounded);
-      put(queries, at, round(product(q, to_end)));
-      put(keys, at, round(product(k, to_end)));
-    }
-    add_scores(scores, 0, [&] {
-#pragma unroll
-      for (int t = 0; t < kSubChunk; ++t) put(own().gates_or_low, offset(t, t % 8), k_low[t]);
-    });
-  }
-
-  // Where they are not.
-  static constexpr int kRows = 8;  ///< that are loaded at a time
-  /// Calls f(pair, exponent, offset in a tile) for the tokens of the sub-chunk: the exponent is the log decay from its start to
-  /// the token (kFromStart), or from the token to its end, plus `first_exponent`. Gates and rows are loaded every time, as
-  /// registers are few.
-  template <bool kFromStart, class F>
-  __device__ void for_each_row(const Rows& from, float2 first_exponent, F&& f) const {
-    float2 c = first_exponent;
-#pragma unroll 1
-    for (int n = 0; n < kSubChunk; n += kRows) {
-      const int first_token = kFromStart ? n : kSubChunk - kRows - n;
-      GateBits gates[kRows];
-      std::uint32_t x[kRows];
-      load_gates(gates, first_token);
-      load(x, from, first_token);
-#pragma unroll
-      for (int step = 0; step < kRows; ++step) {
-        const int i = kFromStart ? step : kRows - 1 - step, t = first_token + i;
-        const float2 own = log_decays(gates[i], t);
-        if (kFromStart) c = sum(c, own);
-        f(x[i], c, offset(t, i));
-        if (!kFromStart) c = sum(c, own);
-      }
-    }
-  }
-  /// The log decay, base 2, of the sub-chunk.
-  __device__ float2 own_decay() const {
-    float2 total{};
-#pragma unroll 1
-    for (int t = 0; t < kSubChunk; ++t) {
-      GateBits gate[1];
-      load_gates(gate, t);
-      total = sum(total, log_decays(gate[0], t));
-    }
-    return total;
-  }
-  /// The results, and the scores of pairs in different sub-chunks.
-  __device__ void run_large_decay(Accumulator<kTile>& scores) const {
-    shared.decays[sub_chunk][channel / 2] = own_decay();  // all threads have read the sums
-    sync();
-    const float2 before = decay_of(0, sub_chunk);
-    const auto scaled = [](std::uint32_t pair, float2 c) {
-      const float2 factor = exp2(c);
-      return Scaled(pair, factor.x, factor.y);
-    };
-    for_each_row<false>(a.k, decay_of(sub_chunk + 1, kSubChunks),
-                        [&](std::uint32_t x, float2 c, int at) { put(result(a.chunks.keys), at, scaled(x, c).rounded); });
-    for_each_row<true>(a.q, before,
-                       [&](std::uint32_t x, float2 c, int at) { put(result(a.chunks.queries), at, scaled(x, c).rounded); });
-    scores.fill(0);
-#pragma unroll 1
-    for (int s = 1; s < kSubChunks; ++s) {  // queries of sub-chunk s, keys of those before
-      const bool has_queries = sub_chunk == s, has_keys = sub_chunk < s;
-      const float2 between = decay_of(sub_chunk + 1, s);
-      for_each_row<true>(a.q, {}, [&](std::uint32_t x, float2 c, int at) {
-        const Scaled q = scaled(has_queries ? x : 0, c);
-        put(own().q, at, q.rounded);
-        if constexpr (kLowParts) put(own().gates_or_low, at, q.low_part);
-      });
-      for_each_row<false>(a.k, between,
-                          [&](std::uint32_t x, float2 c, int at) { put(own().k, at, scaled(has_keys ? x : 0, c).rounded); });
-      add_scores(scores, 1, [&] {
-        for_each_row<false>(a.k, between, [&](std::uint32_t x, float2 c, int at) {
-          put(own().gates_or_low, at, scaled(has_keys ? x : 0, c).low_part);
-        });
-      });
-      sync();
-    }
-  }
-  /// The scores of pairs in the same sub-chunk.
-  __device__ void sum_pairs(GatedRowsScores& to) const {
-    float2 keys[kSubChunk];
-    {
-      std::uint32_t k[kSubChunk];
-      load(k, a.k, 0);
-#pragma unroll
-      for (int j = 0; j < kSubChunk; ++j) keys[j] = unpack<E>(k[j]);
-    }
-#pragma unroll 1
-    for (int t = 0; t < kSubChunk; ++t) {
-      GateBits gate[1];
-      std::uint32_t q[1];
-      load_gates(gate, t);
-      load(q, a.q, t);
-      const float2 decay = exp2(log_decays(gate[0], t)), query = unpack<E>(q[0]);
-      float sums[kSubChunk];
-#pragma unroll
-      for (int j = 0; j < kSubChunk; ++j) {
-        if (j < t) keys[j] = product(keys[j], decay);
-        sums[j] = query.x * keys[j].x + query.y * keys[j].y;
-      }
-      // Over the lanes: in the end lanes 2 j and 2 j + 1 have the sum for key j.
-#pragma unroll
-      for (int n = kSubChunk / 2; n > 0; n /= 2) {
-        const bool upper = lane & 2 * n;
-#pragma unroll
-        for (int j = 0; j < n; ++j) {
-          const float other = __shfl_xor_sync(~0u, upper ? sums[j] : sums[j + n], 2 * n);
-          sums[j] = (upper ? sums[j + n] : sums[j]) + other;
-        }
-      }
-      const float total = sums[0] + __shfl_xor_sync(~0u, sums[0], 1);
-      if (lane % 2 == 0) to[first_row + t][first_row + lane / 2] = lane / 2 <= t ? total : 0.f;
-    }
-  }
-
-  /// The per-head gates, by one warp.
-  __device__ void load_head_gates() const {
-    const linear_attention::HeadGate<E> gate{a, sequence, head};
-    const auto of = [&](int t) { return t < count ? gate.log2_decay(gate.load_bits(first + t)) : 0.f; };
-    const float own[2] = {of(2 * lane), of(2 * lane + 1)};
-    const float end = sum_up_to(lane, own[0] + own[1]), total = __shfl_sync(~0u, end, 31);
-    *reinterpret_cast<float2*>(&shared.b[2 * lane]) = make_float2(own[0], own[1]);
-    *reinterpret_cast<float2*>(&shared.c[2 * lane]) = make_float2(end - own[1] - total / 2, end - total / 2);
-    const bool decay = __all_sync(~0u, own[0] <= 0 && own[1] <= 0);
-    if (lane == 0) shared.total = total, shared.decay = decay;
-  }
-  /// Starts to copy the rows of the warp group's channels. Boxes go on behind the chunk's last token.
-  __device__ void copy_rows() const {
-    std::uint64_t* const copied = &shared.copied[group];
-    constexpr int kCopies = 2 + !kFloatGates;
-    barrier_expect(copied, kCopies * static_cast<int>(sizeof(Tile)));
-    const auto copy = [&](Tile& to, const CUtensorMap& map, int of_head) {
-      copy_tile(to, map, group * kTile, of_head, static_cast<int>(first), copied);
-    };
-    if constexpr (!kFloatGates) copy(own().gates_or_low, a.gates_map, head);
-    copy(own().q, a.q_map, head);
-    copy(own().k, a.k_map, head / a.k.group);
-  }
-  __device__ void clear_rows() const {
-    for (int t = max(rows, 0); t < kSubChunk; ++t) {
-      const int at = offset(t, t % 8);
-      for (Tile* tile : {&own().q, &own().k, &own().gates_or_low}) put(*tile, at, 0);
-    }
-  }
 
   __device__ void run() {
+    const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0);
+    const std::int64_t row = slot * a.heads + head;
+    const auto result = [&](void* tiles) -> Tile& { return static_cast<Tile*>(tiles)[row * kTiles + group]; };
+    Group of_group{a,
+                   shared.groups[group],
+                   shared.head_gates,
+                   shared.decays[group],
+                   result(a.chunks.queries),
+                   result(a.chunks.keys),
+                   head,
+                   count,
+                   sequence,
+                   first,
+                   group,
+                   static_cast<int>(threadIdx.x) % kGroup,
+                   1 + group};
     if (threadIdx.x == 0) {
       for (std::uint64_t& copied : shared.copied) barrier_init(&copied, 1);
       fence_barrier_init();
     }
     __syncthreads();
-    if (thread == 0) copy_rows();
-    if (threadIdx.x / 32 == 1) load_head_gates();
+    if (of_group.thread == 0) Group::copy_rows(a, of_group.own, group, head, first, &shared.copied[group]);
+    if (threadIdx.x / 32 == 1) of_group.load_head_gates();
     __syncthreads();
     barrier_wait(&shared.copied[group], 0);
-    if (count < kTile) clear_rows();
-    float2 own_sum{}, most{};
-#pragma unroll
-    for (int t = 0; t < kSubChunk; ++t) {
-      const float2 x = gate(t, offset(t, t % 8));
-      own_sum = sum(own_sum, x);
-      most = make_float2(fmaxf(most.x, x.x), fmaxf(most.y, x.y));
-    }
-    shared.decays[sub_chunk][channel / 2] = own_sum;
-    sync();
-    const float2 before = decay_of(0, sub_chunk), total = decay_of(0, kSubChunks),
-                 decay = make_float2(fmaf(total.x, kLog2e, shared.total), fmaf(total.y, kLog2e, shared.total));
-    if (sub_chunk == 0)
-      *reinterpret_cast<float2*>(a.chunks.decays + (slot * a.heads + head) * (kTiles * kTile) + channel) = exp2(decay);
-    constexpr float kMost = -2 * kSafeRange<E>;
-    const bool is_safe = shared.decay && most.x <= 0 && most.y <= 0 && decay.x >= kMost && decay.y >= kMost,
-               is_large = sync_group_or<kGroup>(1 + group, !is_safe);  // also where a gate is not a number
+    const auto sums = of_group.sum_gates();
+    if (of_group.sub_chunk == 0)
+      *reinterpret_cast<float2*>(a.chunks.decays + row * (kTiles * kTile) + of_group.channel) = Group::exp2(sums.decay);
     Accumulator<kTile> scores;
-    if (is_large) run_large_decay(scores);
-    else run_safe(before, total, exp2(make_float2(decay.x / 2, decay.y / 2)), scores);
-    finish_scores(scores, is_large);
-  }
-  __device__ void finish_scores(const Accumulator<kTile>& scores, bool is_large) const {
+    of_group.apply(sums, scores);
     __syncthreads();  // all products have read the tiles
-#pragma unroll
-    for (int i = 0; i < scores.kSize; i += 2)
-      *reinterpret_cast<float2*>(&shared.scores[group][scores.row(i, thread)][scores.column(i, thread)]) =
-          make_float2(scores[i], scores[i + 1]);
-    if (is_large) {
-      sync();
-      sum_pairs(shared.scores[group]);
-    }
+    of_group.put_scores(scores, sums.is_large, shared.scores[group]);
     __syncthreads();
     store_scores();
   }
@@ -397,7 +89,7 @@ struct GatedRowsBlock {
         low[j] = pack_low<E>(sums[2 * j], sums[2 * j + 1], rounded[j]);
       }
       *reinterpret_cast<uint4*>(tiles[0].at(t, piece)) = *reinterpret_cast<const uint4*>(rounded);
-      if constexpr (kLowParts) *reinterpret_cast<uint4*>(tiles[1].at(t, piece)) = *reinterpret_cast<const uint4*>(low);
+      if constexpr (Group::kLowParts) *reinterpret_cast<uint4*>(tiles[1].at(t, piece)) = *reinterpret_cast<const uint4*>(low);
     }
   }
 };

@@ -155,10 +155,9 @@ class Launcher {
     gated_.scores = room(2);
     gated_.decays = keep(empty({chunks, key_tiles, kChunkTokens}, {DType::float32, r_.q.device()})).data<float>();
     if (r_.sequences == 0) return;
-    const GatedRows gated_rows{linear_attention::recurrence_arguments(r_), rows(r_, r_.q), rows(r_, r_.k), r_.tokens, gated_};
-    (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_rows, stream_);
+    (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_rows(), stream_);
   }
-  /// A pass over gated chunks; apply_gates() must have been called.
+  /// A pass over gated chunks, if apply_gates() has been called, else one that shares gates.
   GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) const {
     auto p = state_arguments<GatedPass>(r_, Outer::values, r_.k, r_.v, false, state);
     set_segments(p, plan, state);
@@ -168,7 +167,11 @@ class Launcher {
     return p;
   }
   void run(const GatedPass& p) const {
-    if (p.sequences.count > 0) (is_bfloat16(r_) ? run_gated_pass<__nv_bfloat16> : run_gated_pass<__half>)(p, stream_);
+    if (p.sequences.count == 0) return;
+    if (p.chunks.queries) return (is_bfloat16(r_) ? run_gated_pass<__nv_bfloat16> : run_gated_pass<__half>)(p, stream_);
+    const int multiprocessors = multiprocessor_count(r_.q.device());
+    (is_bfloat16(r_) ? run_shared_gates_pass<__nv_bfloat16> : run_shared_gates_pass<__half>)(p, gated_rows(), multiprocessors,
+                                                                                             stream_);
   }
   Pass pass(const Sm90PassPlan& plan, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w, bool backward,
             const State& state, const Tensor& out) const {
@@ -178,7 +181,7 @@ class Launcher {
     p.gates_are_inner = outer == Outer::values;
     p.gv = pointer(r_.gv);
     p.wide_blocks = plan.wide_blocks;
-    p.mapped = r_.gv.defined() || plan.two_crews || plan.shared_rows;
+    p.mapped = r_.gv.defined() || plan.shared_rows;
     set_out(p, r_, out);
     return p;
   }
@@ -219,6 +222,9 @@ class Launcher {
   }
 
  private:
+  GatedRows gated_rows() const {
+    return {linear_attention::recurrence_arguments(r_), rows(r_, r_.q), rows(r_, r_.k), r_.tokens, gated_};
+  }
   /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
   void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
                                float* total_decay, const ScanArguments* beside = nullptr) {

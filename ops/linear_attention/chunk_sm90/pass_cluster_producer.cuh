@@ -54,7 +54,7 @@ struct ClusterCopies {
       barrier_expect(copied, sizeof(SwizzledTile<E>));
       copy_tile(shared.low_parts[i % S::kPrepared][0], *map, channel, head, token, copied);
     } else {
-      const int slot = S::slot(i, 0);
+      const int slot = S::slot(i);
       std::uint64_t* const copied = &shared.copied[slot];
       if (warp == kCopiesRows) barrier_expect(copied, (p.out ? 2 : 1) * C::kTiles * static_cast<int>(sizeof(SwizzledTile<E>)));
       if (map)
@@ -108,7 +108,7 @@ struct ClusterProducer : ProducerBase<C> {
   template <bool kResults>
   __device__ void prepare(int i, const Step& step, const LoadedGates& loaded) {
     const Stage<C> stage = Base::stage(i);
-    barrier_wait(&shared.copied[S::slot(i, 0)], S::parity(i));
+    barrier_wait(&shared.copied[S::slot(i)], S::parity(i));
     if (step.count < kTile) {
       for (int n = 0; n < C::kTiles; ++n) {
         if (kResults) clear(stage.tiles.x[n], step.count);

@@ -289,15 +289,15 @@ struct Consumer : Results<C> {
   /// Calls compute(stage) for every step of the segment. At the end R is the state after the segment. Where blocks share rows,
   /// all steps are whole chunks; else a step of no tokens ends the segment.
   template <class F>
-  __device__ void scan(Progress<C>& progress, F&& compute) {
+  __device__ void scan(Progress& progress, F&& compute) {
     if constexpr (C::kSharesRows) progress.step = uniform(progress.step);
     for (int left = segment.end_chunk - segment.first_chunk; !C::kSharesRows || left > 0; --left) {
       forget(thread);
-      const int i = progress.step, s = S::slot(i, progress.crew);
-      if (C::kStoresByTma && unreleased >= 0 && !shared.is_full(i, progress.crew)) release_late();
-      shared.wait_until_full(i, progress.crew);
-      const Stage<C> stage = shared.stage(i, progress.crew);
-      progress.advance(stage.vectors.step.ends_chunk);
+      const int i = progress.step, s = S::slot(i);
+      if (C::kSharesRows && unreleased >= 0 && !shared.is_full(i)) release_late();
+      shared.wait_until_full(i);
+      const Stage<C> stage = shared.stage(i);
+      ++progress.step;
       if (!C::kSharesRows && stage.vectors.step.count == 0) {
         release_late();
         return arrive_empty(s);
@@ -321,7 +321,7 @@ struct Consumer : Results<C> {
   /// The stage that this thread has not released, as its stores may still read it.
   int unreleased = -1;
   __device__ void release(int s) {
-    if (C::kStoresByTma && thread < (C::kSharesRows ? 32 : 1)) unreleased = s;
+    if (C::kSharesRows && thread < 32) unreleased = s;
     else arrive_empty(s);
   }
   /// Tells the producers that this thread has read a stage, and for its warp those of the other block that copies rows here.
@@ -333,7 +333,7 @@ struct Consumer : Results<C> {
     }
   }
   __device__ void release_late() {
-    if (!C::kStoresByTma || unreleased < 0) return;
+    if (!C::kSharesRows || unreleased < 0) return;
     wait_stores();
     arrive_empty(unreleased);
     unreleased = -1;
@@ -342,7 +342,7 @@ struct Consumer : Results<C> {
   /// Stores the state before a chunk for the backward pass, by way of tiles that are no longer needed.
   __device__ void store_boundary_state(int chunk, const Stage<C>& stage) {
     if (first_outer >= p.outer) return;
-    if constexpr (C::kStoresByTma) {
+    if constexpr (C::kSharesRows) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) to_tile(stage.tiles.x[tile], state[tile]);
       fence_for_wgmma();
@@ -362,7 +362,7 @@ struct Consumer : Results<C> {
     }
   }
   /// Computes the steps of the item.
-  __device__ void run(Progress<C>& progress) {
+  __device__ void run(Progress& progress) {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
     if constexpr (C::kSharesRows) unreleased = progress.unreleased;
     const float* first = segment.state_before(p, item.n);

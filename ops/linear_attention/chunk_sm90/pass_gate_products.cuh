@@ -15,7 +15,7 @@ struct GateProducts {
                                  kMinusHalves = kHalves | 0x80008000, kHalfAndMinusHalf = kHalves | 0x80000000;  ///< two elements
 
   const Pass& p;
-  const int group, thread;                               ///< of the crew; thread: in its group
+  const int group, thread;                               ///< of the producers; thread: in its group
   static constexpr int kBarrier = 7;                     ///< of the first group
   static constexpr int kOuterTile = C::kInnerGateTiles;  ///< of Tiles::gates: the one of w
 
@@ -56,33 +56,27 @@ struct GateProducts {
     return max_or_nan(max_or_nan(most[0], most[1]), max_or_nan(most[2], most[3])) <= C::kMostExponent;
   }
 
-  /// Applies the factors to x and y. `one`: the step is one token, whose factors are 1. Crews that take turns keep the low part
-  /// of x in registers.
-  template <bool kLowPartOfY>
-  __device__ void apply_inner(const Stage<C>& stage, int tile, Accumulator<kTile>& exponents, bool one,
-                              LeftOperand (&x_low)[4]) const {
-    constexpr bool kTwoCrews = C::kCrews == 2;
+  /// Applies the factors to x and y. `one`: the step is one token, whose factors are 1.
+  __device__ void apply_inner(const Stage<C>& stage, int tile, Accumulator<kTile>& exponents, bool one) const {
     Tiles<C>& tiles = stage.tiles;
     store_decays(exponents, stage.vectors, tile, one);
-    const bool sub_chunk = kTwoCrews && kLowPartOfY && stage.is_sub_chunk();
-    if (sub_chunk && thread >= kGroup / 2) return;  // their rows have the low parts
     if (one) exponents.fill(0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      LeftOperand x, y, y_low;
+      LeftOperand x, x_low, y, y_low;
       load_straight(x, tiles.x[tile], k, thread);
       load_straight(y, tiles.y[tile], k, thread);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float* e = &exponents[exponents.element(k, j)];
         const Scaled scaled_x(x[j], exp2_approx(e[0]), exp2_approx(e[1])), scaled_y(y[j], exp2_approx(-e[0]), exp2_approx(-e[1]));
-        x[j] = scaled_x.rounded, x_low[k][j] = scaled_x.low_part;
+        x[j] = scaled_x.rounded, x_low[j] = scaled_x.low_part;
         y[j] = scaled_y.rounded, y_low[j] = scaled_y.low_part;
       }
       store_straight(tiles.x[tile], 2 * k, x, thread);
-      if ((C::kInnerLowParts && !kTwoCrews) || sub_chunk) store_straight(stage.x_low(tile), 2 * k, x_low[k], thread);
+      store_straight(stage.x_low(tile), 2 * k, x_low, thread);
       store_straight(tiles.y[tile], 2 * k, y, thread);
-      if constexpr (kLowPartOfY) store_straight(stage.y_low(tile), 2 * k, y_low, thread);
+      store_straight(stage.y_low(tile), 2 * k, y_low, thread);
     }
   }
   /// The same for w and the factors of out.

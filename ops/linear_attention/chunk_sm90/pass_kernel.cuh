@@ -21,10 +21,10 @@
 // that of the whole chunk. One warp group, the consumer, computes these products. The other warp groups, the producers, copy
 // tiles into shared memory, apply the gates and compute the scores x y^T, one or more chunks ahead. Wide blocks have two
 // consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
-// gates of y the producers have enough to do, so the consumers compute the scores, unless two crews of producers take turns
-// (pass_tma_producer.cuh). Without per-channel gates and with more than 128 channels of y, two blocks share the rows of x and y
-// (pass_cluster_producer.cuh). Where many blocks would apply the same gates of y, the plan takes another kernel for o, for which
-// a launch ahead applies them once (gated_pass.cuh).
+// gates of y the producers have enough to do, so the consumers compute the scores. Without per-channel gates and with more than
+// 128 channels of y, two blocks share the rows of x and y (pass_cluster_producer.cuh). Where blocks would apply the same gates of
+// y, the plan takes other kernels for o: two blocks share the gates (shared_gates.cuh), or a launch ahead applies them once for
+// all (gated_pass.cuh).
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within
@@ -74,10 +74,10 @@ using Arguments = std::conditional_t<C::kMapped, MappedPass, Pass>;
 
 /// What a thread of consumer `index` does.
 template <class C>
-__device__ void consume(const Arguments<C>& p, Shared<C>& shared, int index, int thread, Progress<C>& progress) {
+__device__ void consume(const Arguments<C>& p, Shared<C>& shared, int index, int thread, Progress& progress) {
   if constexpr (C::kSharesRows) {
     for_each_found_item<C>(p, [&](unsigned n) {
-      if (n > 0) shared.wait_until_full(progress.step, 0);  // then the item is there
+      if (n > 0) shared.wait_until_full(progress.step);  // then the item is there
       Consumer<C>{{{thread}, p, shared, shared.item(n), index}}.run(progress);
     });
     wait_stores();
@@ -91,23 +91,25 @@ __device__ void consume(const Arguments<C>& p, Shared<C>& shared, int index, int
 
 /// What a thread of the producers does.
 template <class C>
-__device__ void produce(const Arguments<C>& p, Shared<C>& shared, int thread, Progress<C>& progress) {
+__device__ void produce(const Arguments<C>& p, Shared<C>& shared, int thread, Progress& progress) {
   if constexpr (C::kSharesRows) {
     ClusterCopies<C> copies{p, shared, __shfl_sync(~0u, thread / 32, 0), thread % 32};
     for_each_found_item<C>(p, [&](unsigned n) {
-      progress.step = ClusterProducer<C>{{p, shared, shared.item(n), 0, thread}, p, copies, n}.run(progress.step);
+      progress.step = ClusterProducer<C>{{p, shared, shared.item(n), thread}, p, copies, n}.run(progress.step);
     });
   } else {
     Item& item = shared.items[C::kConsumers];
-    const int crew = C::kCrews == 1 ? 0 : __shfl_sync(~0u, thread / C::kCrewThreads, 0);
     unsigned odd_copies = 0;
     constexpr int kBarrier = 3;
     for_each_item<C>(
         p, item, thread == 0, [&] { sync_group<C::kProducers>(kBarrier); },
         [&] {
-          if constexpr (C::kMapped)
-            TmaProducer<C>{{p, shared, item, crew, thread % C::kCrewThreads}, p, odd_copies}.run(progress);
-          else progress.step = Producer<C>{{p, shared, item, crew, thread}}.run(progress.step);
+          if constexpr (C::kMapped) {
+            const int index = thread % C::kProducers;  // the compiler knows its range then
+            progress.step = TmaProducer<C>{{p, shared, item, index}, p, odd_copies}.run(progress.step);
+          } else {
+            progress.step = Producer<C>{{p, shared, item, thread}}.run(progress.step);
+          }
         });
   }
 }
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      barrier_init(&shared.full[i], C::kCrewThreads);
+      barrier_init(&shared.full[i], C::kProducers);
       barrier_init(&shared.empty[i], C::kReleases);
       if constexpr (C::kMapped) barrier_init(&shared.copied[i], 1);
     }
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   } else {
     __syncthreads();
   }
-  Progress<C> progress;
+  Progress progress;
   if (thread < C::kConsumers * kGroup) {
     acquire_registers<C::kConsumerRegisters>();
     consume(p, shared, thread / kGroup, thread % kGroup, progress);
@@ -156,12 +158,8 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   const auto kernel = pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned items = item_count<C>(p);
-  // Sequences of one length are dealt out to as many blocks as run at once. Others go to whichever block is free, one to each; so
-  // they do if some item has nothing to compute.
-  const std::int64_t last_chunk = std::int64_t{p.first_segment + p.run_segments - 1} * p.segment_chunks;
-  const bool deals = C::kTakesTurns && !p.sequences.cu_seqlens && last_chunk * kTile < p.sequences.length;
   const unsigned at_once = static_cast<unsigned>(p.multiprocessors / C::kCluster * C::kCluster),
-                 grid = deals ? std::min(items, at_once) : items;
+                 grid = C::kTakesTurns && deals_out_items(p) ? std::min(items, at_once) : items;
   launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early, C::kCluster}, stream, p);
 }
 
@@ -184,7 +182,6 @@ template <class E>
 void run_mapped_pass(const Pass& p, cudaStream_t stream) {
   const MappedPass mapped(p);
   if (!p.gk && !p.gv) launch_pass<Variant<E, Gates::none, kSharedRowChannels, false, 1, true>>(mapped, stream);
-  else if (!p.gv) launch_pass<Variant<E, Gates::inner, kMappedChannels, false, 1, true>>(mapped, stream);
   else if (p.u.data) launch_pass<Variant<E, Gates::both, kMappedChannels, true, 1>>(mapped, stream);
   else launch_pass<Variant<E, Gates::both, kMappedChannels, false, 1>>(mapped, stream);
 }

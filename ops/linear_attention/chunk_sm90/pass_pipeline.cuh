@@ -32,6 +32,13 @@ __host__ __device__ unsigned item_count(const Pass& p) {
   return block_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
 }
 
+/// Whether items are dealt out to as many blocks as run at once, because sequences have one length. Others go to whichever block
+/// is free, one to each; so they do if some item has nothing to compute.
+inline bool deals_out_items(const ScanArguments& p) {
+  const std::int64_t last_chunk = std::int64_t{p.first_segment + p.run_segments - 1} * p.segment_chunks;
+  return !p.sequences.cu_seqlens && last_chunk * kTile < p.sequences.length;
+}
+
 /// One segment of a sequence.
 struct Segment : linear_attention::Sequence<int> {
   int first_chunk, end_chunk;
@@ -110,9 +117,9 @@ struct Step {
   __device__ static Step first(const Segment& s, int chunk, bool backward, LargeDecay large_decay) {
     return from(s, chunk, backward ? kTile : 0, backward, large_decay);
   }
-  /// Returns the step after this one. After a chunk, that is the chunk `chunks` further on.
-  __device__ Step next(const Segment& s, bool backward, LargeDecay large_decay, int chunks) const {
-    const int ahead = backward ? chunk - chunks : chunk + chunks;
+  /// Returns the step after this one.
+  __device__ Step next(const Segment& s, bool backward, LargeDecay large_decay) const {
+    const int ahead = backward ? chunk - 1 : chunk + 1;
     if (size == kTile) return whole(s, ahead);
     const int edge = backward ? offset : offset + size;
     if (backward ? edge > 0 : edge < s.chunk_tokens(chunk)) return from(s, chunk, edge, backward, large_decay);
@@ -156,9 +163,6 @@ struct Variant {
   static constexpr int kBlocks = kSmall ? 2 : 1;  ///< on a multiprocessor
   static constexpr int kThreads = (kSmall ? 2 : 3) * kGroup;
   static constexpr int kProducers = kThreads - kConsumers * kGroup;  ///< in threads
-  /// Producers that prepare a step together are a crew. Two crews alternate between the chunks (ping-pong scheduling), each with
-  /// stages of its own.
-  static constexpr int kCrews = kMapped && kGates == Gates::inner ? 2 : 1, kCrewThreads = kProducers / kCrews;
   /// Blocks of a cluster, which have other channels of w of the same head: TMA copies rows of x and y to all of them at once.
   static constexpr int kCluster = kMapped && kGates == Gates::none ? 2 : 1;
   static constexpr bool kSharesRows = kCluster > 1;
@@ -166,15 +170,12 @@ struct Variant {
   /// one. Measured: two small blocks on a multiprocessor do as well without. The others have no registers for it.
   static constexpr bool kTakesTurns = kSharesRows || (!kSmall && !kGateGradients && !kBothGates && kTiles <= 2);
   static constexpr int kReleases = kConsumers * (kGroup + (kSharesRows ? kGroup / 32 : 0));  ///< arrivals that empty a stage
-  /// Whether TMA stores the results of whole chunks, and the states before chunks.
-  static constexpr bool kStoresByTma = kCrews == 2 || kSharesRows;
   /// Three warp groups share 504 registers per thread index, 168 each at launch; the two of a small block share 256. setmaxnreg
   /// moves them to the consumers.
   static constexpr int kWideRegisters = kTiles > 2              ? 216
                                         : kGates == Gates::none ? 200
                                                                 : 184,
                        kConsumerRegisters = kSmall            ? 144
-                                            : kCrews == 2     ? 184
                                             : kConsumers == 1 ? 240
                                                               : kWideRegisters,
                        kProducerRegisters = kSmall            ? 112
@@ -182,7 +183,7 @@ struct Variant {
                                                               : 504 - 2 * kConsumerRegisters;
   static constexpr int kInnerGateTiles = kInnerGates ? kTiles : 0, kOuterGateTiles = kOuterGates ? kConsumers : 0;
   /// Whether the producers compute the scores; else the gates keep them busy.
-  static constexpr bool kProducersScore = !kInnerGates || kCrews == 2;
+  static constexpr bool kProducersScore = !kInnerGates;
   /// Whether the pass can store the states before the chunks: so can those that may be for o.
   static constexpr bool kStoresBoundaryStates = !kOuterGates && !kGateGradients;
   static constexpr int kChunksOfState = kGates == Gates::none && kTiles > 2 ? 2 : 1;  ///< chunks_of_state()
@@ -197,11 +198,11 @@ struct Variant {
   /// Whether the scores have memory of their own, instead of reusing that of the low parts of y (of x, with gates of both).
   static constexpr bool kSeparateScores = kInnerLowParts && kTiles == 1;
   static constexpr bool kGatesHoldLowPartOfX = kInnerLowParts && !kLowParts;
-  static constexpr int kLowTiles = kSharesRows                 ? 2  // for w and the scores
-                                   : !kLowParts || kCrews == 2 ? 0
-                                   : kInnerLowParts            ? (kSeparateScores ? 3 : kTiles)
-                                   : kGates == Gates::outer    ? 2
-                                                               : 1;
+  static constexpr int kLowTiles = kSharesRows              ? 2  // for w and the scores
+                                   : !kLowParts             ? 0
+                                   : kInnerLowParts         ? (kSeparateScores ? 3 : kTiles)
+                                   : kGates == Gates::outer ? 2
+                                                            : 1;
   /// Whether the two consumers apply the gates, each to half of the tokens. Where y has many channels, one group of producers
   /// would not keep up.
   static constexpr bool kConsumersApplyGates = !kProducersScore && kConsumers == 2 && kTiles == 4;
@@ -252,7 +253,7 @@ struct Vectors {
   alignas(16) float before[kInner || kOuter ? 0 : kTile];  ///< Gates::none: the factor of out, by token
   alignas(16) float after[kInner || kOuter ? 0 : kTile];   ///< Gates::none: that of w
   /// Per-head gates by token, base 2; Gates::none: their prefix sums. See Stage::b().
-  alignas(16) float b[C::kSeparateScores || C::kCrews == 2 ? 0 : kTile];
+  alignas(16) float b[C::kSeparateScores ? 0 : kTile];
   float decay[kOuter ? kTile : !kInner];  ///< of the step, by channel of w; Gates::none: of all channels
   /// Tokens with a decay of 0, as bits. Gates of w: by channel; Gates::none: the even tokens, then the odd ones.
   unsigned long long dead[kOuter ? kTile : kInner ? 0 : 2];
@@ -271,9 +272,9 @@ struct Exchange {
   alignas(
       16) float sums[kHasSums ? Inner::kTokenGroups * Inner::kTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
   float carry[C::kGateGradients ? 4 : 0];                                          ///< of the consumer, by warp
-  // Of the producers, by crew.
-  Step::LargeDecay large_decay[C::kCrews];                              ///< sub-chunks with large decay in the current chunk
-  alignas(16) float head_exponents[C::kMapped ? C::kCrews : 0][kTile];  ///< what per-head gates add to c - r, by token
+  // Of the producers.
+  Step::LargeDecay large_decay;                              ///< sub-chunks with large decay in the current chunk
+  alignas(16) float head_exponents[C::kMapped ? kTile : 0];  ///< what per-head gates add to c - r, by token
 };
 
 /// All buffers of one step.
@@ -286,11 +287,7 @@ struct Stage {
   Exchange<C>& exchange;
 
   /// Per-head gates by token. Where the scores have memory of their own, they use that, as scores are written later.
-  /// Crews that take turns look at them where a chunk has large decay, before its tiles are copied once more.
-  __device__ float* b() const {
-    if constexpr (C::kCrews == 2) return reinterpret_cast<float*>(tiles.x[0].data);
-    else return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b;
-  }
+  __device__ float* b() const { return C::kSeparateScores ? reinterpret_cast<float*>(low_parts[1].data) : vectors.b; }
   /// The sums of the gates of each token group, [token group][channel]. With gates of w they use the memory of the factors, which
   /// are written later, and otherwise that of the scores, as b() does, or their own.
   __device__ float* group_sums(int token_group) const {
@@ -301,29 +298,20 @@ struct Stage {
   /// Sums over the 16 channels of a warp, by token. They reuse the memory of u, which must have been read.
   __device__ float* column_sums(int warp) const { return reinterpret_cast<float*>(u->data) + warp * kTile; }
 
-  /// Crews that take turns: sub-chunks have at most 32 tokens, so that other rows can have the other half of a tile.
-  __device__ bool is_sub_chunk() const { return vectors.step.size < kTile; }
-  __device__ static Tile& second_half(Tile& tile) { return *reinterpret_cast<Tile*>(tile.at(kTile / 2, 0)); }
-
   /// The rows of w, and later those of out. Where blocks share rows of x and y, there are more stages of these than of w.
   __device__ Tile& w(int consumer) const { return C::kSharesRows ? low_parts[0] : tiles.w[consumer]; }
 
   // The low parts of gated tiles. Those of y (or w), and else those of x, reuse the memory of the gates.
-  __device__ Tile& x_low(int tile) const {
-    if constexpr (C::kCrews == 2) return second_half(tiles.x[tile]);  // of sub-chunks only
-    else return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile];
-  }
+  __device__ Tile& x_low(int tile) const { return C::kGatesHoldLowPartOfX ? tiles.gates[tile] : low_parts[tile]; }
   __device__ Tile& y_low(int tile) const { return tiles.gates[tile]; }
   __device__ Tile& w_low() const { return tiles.gates[C::kInnerGateTiles]; }
   // The scores reuse memory that is no longer needed.
   static constexpr bool kGatesHoldLowPart = C::kLowParts && C::kOuterGates;
   __device__ Tile& scores() const {
-    if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[0]) : tiles.gates[0];
-    else return C::kSeparateScores || C::kSharesRows ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
+    return C::kSeparateScores || C::kSharesRows ? low_parts[1] : kGatesHoldLowPart ? low_parts[0] : tiles.gates[0];
   }
   __device__ Tile& scores_low() const {
-    if constexpr (C::kCrews == 2) return is_sub_chunk() ? second_half(tiles.gates[1]) : tiles.gates[1];
-    else if constexpr (C::kGates == Gates::inner && C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
+    if constexpr (C::kGates == Gates::inner && C::kInnerLowParts) return C::kSeparateScores ? low_parts[2] : tiles.gates[1];
     else return low_parts[kGatesHoldLowPart ? 1 : 0];
   }
 };
@@ -332,26 +320,17 @@ struct Stage {
 /// and prefetch those of the one after it.
 inline constexpr int kItemsAhead = 3;
 
-/// Where a thread is in the order of steps: the number of the next step of the crew whose turn it is.
-template <class C>
+/// Where a thread is in the order of steps.
 struct Progress {
-  int step = 0, other_crew_step = 0, crew = 0;
+  int step = 0;         ///< the number of the next one
   int unreleased = -1;  ///< a stage, see Consumer
-  __device__ void advance(bool ends_chunk) {
-    ++step;
-    if (C::kCrews == 1 || !ends_chunk) return;
-    const int ahead = step;
-    step = other_crew_step;
-    other_crew_step = ahead;
-    crew = 1 - crew;
-  }
 };
 
 template <class C>
 struct Shared {
   using Tile = typename Tiles<C>::Tile;
   /// Steps that have buffers for what the producers add to the copied tiles.
-  static constexpr int kPrepared = C::kCrews == 2 ? 4 : 2;
+  static constexpr int kPrepared = 2;
   static constexpr int kPreparedTiles = C::kLowTiles + C::kGateGradients;
   static constexpr int kBytes = (228 / C::kBlocks - 1) * 1024;  ///< of a block, at most
   /// Each consumer and the producers have an item that they work on. Where blocks share rows there are all from the one that the
@@ -360,10 +339,9 @@ struct Shared {
   static_assert(!C::kSharesRows || kItems > 3 + kItemsAhead);
   static constexpr int kAvailable = kBytes - sizeof(Exchange<C>) - kItems * sizeof(Item) -
                                     kPrepared * (kPreparedTiles * sizeof(Tile) + sizeof(Vectors<C>)),
-                       kMaxStages = C::kCrews == 2 ? 4 : 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
+                       kMaxStages = 3, kStageBytes = sizeof(Tiles<C>) + 3 * sizeof(std::uint64_t);
   static constexpr int kStages = kAvailable / kStageBytes < kMaxStages ? kAvailable / kStageBytes : kMaxStages;
   static_assert(kStages >= kPrepared);
-  static constexpr int kCrewStages = kStages / C::kCrews;
 
   Tiles<C> tiles[kStages];
   Tile low_parts[kPrepared][C::kLowTiles];
@@ -375,12 +353,12 @@ struct Shared {
   std::uint64_t copied[C::kMapped ? kStages : 0];          ///< by TMA
   std::uint64_t w_copied[C::kSharesRows ? kPrepared : 0];  ///< w, where it has stages of its own
 
-  /// Where step i of a crew lies among the stages, and the parity of its turn there.
-  __device__ static int slot(int i, int crew) { return crew * kCrewStages + i % kCrewStages; }
-  __device__ static unsigned parity(int i) { return i / kCrewStages & 1; }
-  __device__ Stage<C> stage(int i, int crew) {
-    const int at = C::kCrews == 2 ? slot(i, crew) : i % kPrepared;
-    return {tiles[slot(i, crew)], low_parts[at], u[at], vectors[at], exchange};
+  /// Where step i lies among the stages, and the parity of its turn there.
+  __device__ static int slot(int i) { return i % kStages; }
+  __device__ static unsigned parity(int i) { return i / kStages & 1; }
+  __device__ Stage<C> stage(int i) {
+    const int at = i % kPrepared;
+    return {tiles[slot(i)], low_parts[at], u[at], vectors[at], exchange};
   }
   // Where blocks share rows: item n of those of this block, which may have fewer.
   __device__ Item& item(unsigned n) { return items[n % kItems]; }
@@ -388,12 +366,12 @@ struct Shared {
   __device__ void find_item(const Pass& p, unsigned n) {
     if (has_item(p, n)) item(n) = Item(p, blockIdx.x + n * gridDim.x, kTile, block_columns<C>(p));
   }
-  __device__ bool is_full(int i, int crew) { return barrier_test(&full[slot(i, crew)], parity(i)); }
-  __device__ void wait_until_full(int i, int crew) { barrier_wait(&full[slot(i, crew)], parity(i)); }
-  __device__ void wait_until_empty(int i, int crew) {
-    if (i >= 0) barrier_wait(&empty[slot(i, crew)], parity(i));
+  __device__ bool is_full(int i) { return barrier_test(&full[slot(i)], parity(i)); }
+  __device__ void wait_until_full(int i) { barrier_wait(&full[slot(i)], parity(i)); }
+  __device__ void wait_until_empty(int i) {
+    if (i >= 0) barrier_wait(&empty[slot(i)], parity(i));
   }
-  __device__ bool is_empty(int i, int crew) { return i < 0 || barrier_test(&empty[slot(i, crew)], parity(i)); }
+  __device__ bool is_empty(int i) { return i < 0 || barrier_test(&empty[slot(i)], parity(i)); }
 };
 
 }  // namespace glade::cuda::chunk_sm90

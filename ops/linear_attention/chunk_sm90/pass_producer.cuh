@@ -15,7 +15,7 @@ struct Producer : ProducerBase<C> {
   using Base::find_large_decay, Base::head_gates, Base::is_done, Base::large_decay, Base::load_head_gates;
   using Base::kGates, Base::kThreads, Base::kBarrier, Base::kAhead;
   using Base::lane, Base::next, Base::prefetch, Base::stage, Base::sync, Base::wait_for;
-  using Base::p, Base::crew, Base::shared, Base::item, Base::thread, Base::segment, Base::head, Base::first_outer;
+  using Base::p, Base::shared, Base::item, Base::thread, Base::segment, Base::head, Base::first_outer;
   using typename Base::LoadedGates;
   /// Whether u is copied after the other tiles of its step, because there are buffers for fewer steps of it.
   static constexpr bool kLateU = C::kGateGradients && S::kStages > S::kPrepared;
@@ -171,7 +171,7 @@ struct Producer : ProducerBase<C> {
     if constexpr (kGates != Gates::none) {
       auto sum = [&] { return p.float_gates ? sum_gates<true>(i, step) : sum_gates<false>(i, step); };
       Sums sums = sum();
-      if (sync_group_or<kThreads>(kBarrier + crew, !sums.safe && step.size == kTile)) {
+      if (sync_group_or<kThreads>(kBarrier, !sums.safe && step.size == kTile)) {
         find_large_decay(i, step);
         const Step first = Step::first(segment, step.chunk, p.backward, large_decay());
         if (first.size < kTile) {
@@ -213,7 +213,7 @@ struct Producer : ProducerBase<C> {
         if (p.out) {
           Scores<C, kThreads> scores;
           scores.start(stage(i), thread, false);
-          scores.finish(stage(i), p.backward, thread, kBarrier + crew, false);
+          scores.finish(stage(i), p.backward, thread, kBarrier, false);
         }
       if constexpr (kLateU) wait_copies<0>();
       publish(i, step);

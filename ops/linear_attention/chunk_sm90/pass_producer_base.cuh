@@ -10,13 +10,13 @@ struct ProducerBase {
   using E = typename C::Element;
   using S = Shared<C>;
   static constexpr Gates kGates = C::kGates;
-  static constexpr int kThreads = C::kCrewThreads;
-  static constexpr int kAhead = S::kCrewStages - 1;  ///< steps in flight from memory while the producers work on one
+  static constexpr int kThreads = C::kProducers;
+  static constexpr int kAhead = S::kStages - 1;  ///< steps in flight from memory while the producers work on one
 
   const Pass& p;
   S& shared;
   const Item& item;
-  int crew, thread;  ///< thread: in the crew
+  int thread;  ///< of the producers
 
   const Segment& segment = item.segment;
   const int &head = item.head, &first_outer = item.first_outer;
@@ -32,13 +32,13 @@ struct ProducerBase {
   }
 
   static constexpr int kBarrier = 5;
-  __device__ void sync() const { sync_group<kThreads>(kBarrier + crew); }
-  __device__ Stage<C> stage(int i) const { return shared.stage(i, crew); }
-  __device__ Step::LargeDecay large_decay() const { return kGates == Gates::none ? 0 : shared.exchange.large_decay[crew]; }
-  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, large_decay(), C::kCrews); }
+  __device__ void sync() const { sync_group<kThreads>(kBarrier); }
+  __device__ Stage<C> stage(int i) const { return shared.stage(i); }
+  __device__ Step::LargeDecay large_decay() const { return kGates == Gates::none ? 0 : shared.exchange.large_decay; }
+  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, large_decay()); }
   /// Waits until the consumers have released step i.
-  __device__ void wait_for(int i) { shared.wait_until_empty(i, crew); }
-  __device__ bool is_done(int i) { return shared.is_empty(i, crew); }
+  __device__ void wait_for(int i) { shared.wait_until_empty(i); }
+  __device__ bool is_done(int i) { return shared.is_empty(i); }
 
   /// Sets a tile to zeros from a row on.
   __device__ void clear(SwizzledTile<E>& tile, int first) const { clear_rows<kThreads>(tile, first, thread); }
@@ -135,11 +135,11 @@ struct ProducerBase {
                                                                 : large_decay_sub_chunks<false, Share>(i, step);
     const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
                    high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
-    if (lane() == 0) atomicOr(&shared.exchange.large_decay[crew], Step::LargeDecay{high} << 32 | low);
+    if (lane() == 0) atomicOr(&shared.exchange.large_decay, Step::LargeDecay{high} << 32 | low);
   }
   /// Finds the sub-chunks with large decay of step i, a whole chunk, and shares them with all producers.
   __device__ void find_large_decay(int i, const Step& step) {
-    if (thread == 0) shared.exchange.large_decay[crew] = 0;
+    if (thread == 0) shared.exchange.large_decay = 0;
     sync();
     if constexpr (C::kInnerGates) add_large_decay<Inner>(i, step);
     if constexpr (C::kOuterGates) add_large_decay<Outer>(i, step);
@@ -157,7 +157,7 @@ struct ProducerBase {
   }
 
   /// Hands step i to the consumers.
-  __device__ void publish(int i) { barrier_arrive(&shared.full[S::slot(i, crew)]); }
+  __device__ void publish(int i) { barrier_arrive(&shared.full[S::slot(i)]); }
 };
 
 }  // namespace glade::cuda::chunk_sm90

@@ -83,7 +83,7 @@ struct Results : State<C> {
   }
   /// Stores `out`. TMA stores whole chunks.
   __device__ void store_out(SwizzledTile<E>& tile, const Step& step) const {
-    if constexpr (C::kStoresByTma)
+    if constexpr (C::kSharesRows)
       if (step.count == kTile) {
         if (thread != 0) return;
         store_tile(tile, static_cast<const MappedPass&>(p).out_map, first_outer, head,
@@ -304,7 +304,7 @@ struct Results : State<C> {
       if (p.backward) sum_later_of_head(stage, q_dq);
       else if (thread < step.count) p.u_out[per_token(step, thread)] = channel_sum(stage, thread);
     }
-    if constexpr (C::kStoresByTma) fence_for_wgmma();
+    if constexpr (C::kSharesRows) fence_for_wgmma();
     sync();
     if (stores_out() && !p.float_out) store_out(stage.w(index), step);
     if constexpr (C::kOuterGates && kGateGradients)

@@ -31,24 +31,6 @@ struct Scores {
       wgmma_commit();
     }
   }
-  /// Crews that take turns: adds the products of a tile's channels, with the low part of x in registers.
-  __device__ void add(const Stage<C>& stage, int tile, const LeftOperand (&x_low)[4], bool low_part_of_y) {
-    const std::uint32_t x = operand(stage.tiles.x[tile]), y = operand(stage.tiles.y[tile]);
-    wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma<E>(sums, descriptor(x, k * kColumnStep), descriptor(y, k * kColumnStep), tile + k);
-    if constexpr (C::kInnerLowParts)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) wgmma<E>(sums, x_low[k], descriptor(y, k * kColumnStep), 1);
-    wgmma_commit();
-    if (low_part_of_y) {
-      const std::uint32_t y_low = operand(stage.y_low(tile));
-      wgmma_begin();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) wgmma<E>(sums, descriptor(x, k * kColumnStep), descriptor(y_low, k * kColumnStep), 1);
-      wgmma_commit();
-    }
-  }
   /// Stores the scores to stage.scores(), [token of out][token of w]. If they reuse the memory of low parts, the threads
   /// meet at a barrier first. The last kPending groups of products may still be in flight.
   template <int kPending = 0>
@@ -58,8 +40,6 @@ struct Scores {
     pin(sums);
     // All threads have read the low parts whose memory the scores reuse.
     if (C::kGatesHoldLowPartOfX || (!C::kSeparateScores && low_part_of_y)) sync_group<kThreads>(barrier);
-    if constexpr (C::kCrews == 2)
-      if (stage.is_sub_chunk() && thread >= kGroup / 2) return;  // there is half a tile for the scores
     // In blocks of 16 x 16: those on one side of the diagonal are zero. Where products are slow they are not worth the branches.
     constexpr bool kAll = !C::kMapped;
     const int row_block = __shfl_sync(~0u, thread % kGroup / 32, 0), first_block = thread / kGroup * kSteps;

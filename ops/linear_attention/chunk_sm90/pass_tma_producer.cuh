@@ -1,7 +1,6 @@
 #pragma once
 // The producers of a mapped pass (chunk_sm90/pass_kernel.cuh): TMA copies the tiles, and the exponents of the gates are products
-// (pass_gate_products.cuh), so that registers and instructions are left for applying them. With gates of y alone, two crews
-// alternate between the chunks (ping-pong scheduling): one waits for memory and for products while the other computes.
+// (pass_gate_products.cuh), so that registers and instructions are left for applying them.
 #include <glade/ops/linear_attention/chunk_sm90/pass_gate_products.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer_base.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
@@ -14,7 +13,7 @@ struct TmaProducer : ProducerBase<C> {
   using Base = ProducerBase<C>;
   using E = typename C::Element;
   using S = Shared<C>;
-  using Base::clear, Base::item, Base::crew, Base::lane, Base::shared, Base::stage, Base::sync, Base::thread;
+  using Base::clear, Base::item, Base::lane, Base::shared, Base::stage, Base::sync, Base::thread;
   using Base::kThreads, Base::kBarrier, Base::kAhead;
   using typename Base::LoadedGates;
   using Products = GateProducts<C>;
@@ -31,7 +30,7 @@ struct TmaProducer : ProducerBase<C> {
   const bool has_head_gates = p.g || p.g_gamma;
   __device__ const void* inner_gates() const { return Base::inner_factors.gates(); }
   __device__ const void* outer_gates() const { return Base::outer_factors.gates(); }
-  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, Base::large_decay(), C::kCrews); }
+  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, Base::large_decay()); }
 
   /// A tile of a stage that this warp copies: its map (null: none), and what is the same in all steps.
   struct Copy {
@@ -58,7 +57,7 @@ struct TmaProducer : ProducerBase<C> {
   /// Starts this warp's copies of step i, whose stage is empty.
   __device__ void copy(int i, const Step& step) {
     if (step.valid(segment) && lane() == 0) {
-      const int slot = S::slot(i, crew);
+      const int slot = S::slot(i);
       std::uint64_t* const barrier = &shared.copied[slot];
       fence_for_wgmma();  // fences for the consumers, whose results have been there
       const int token = static_cast<int>(segment.token(step.position()));
@@ -76,18 +75,18 @@ struct TmaProducer : ProducerBase<C> {
   }
   /// Starts the copies of the step after step i, if this needs no waiting.
   __device__ void copy_early(int i, const Step& step) {
-    if (is_ahead || !__all_sync(~0u, Base::is_done(i + 1 - S::kCrewStages))) return;
+    if (is_ahead || !__all_sync(~0u, Base::is_done(i + 1 - S::kStages))) return;
     copy(i + 1, next(step));
     is_ahead = true;
   }
   /// Starts them unless they have been, where `following` is that step.
   __device__ void copy_ahead(int i, const Step& following) {
     if (is_ahead) return;
-    Base::wait_for(i + 1 - S::kCrewStages);
+    Base::wait_for(i + 1 - S::kStages);
     copy(i + 1, following);
   }
   __device__ void wait_arrival(int i) {
-    const int slot = S::slot(i, crew);
+    const int slot = S::slot(i);
     barrier_wait(&shared.copied[slot], odd_copies >> slot & 1);
     odd_copies ^= 1u << slot;
   }
@@ -110,12 +109,11 @@ struct TmaProducer : ProducerBase<C> {
       if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
     }
   }
-  __device__ float* head_exponents() const { return shared.exchange.head_exponents[crew]; }
+  __device__ float* head_exponents() const { return shared.exchange.head_exponents; }
   /// Waits for a step, and shares its per-head gates.
   __device__ void receive(int i, const Step& step, const LoadedGates& loaded) {
     if (has_head_gates && warp == 0) store_head_exponents(Base::head_gates(loaded, step));
     wait_copies(i, step);
-    if (!C::kBothGates && !has_head_gates && step.count == kTile) return;
     fence_for_wgmma();
     sync();
   }
@@ -130,19 +128,14 @@ struct TmaProducer : ProducerBase<C> {
   /// Tells all threads whether a step, whose exponents are `safe` or not, is to be split. No thread goes on before all have come
   /// here.
   __device__ bool is_to_be_split(const Step& step, bool safe, bool may_split) const {
-    return sync_group_or<kThreads>(kBarrier + crew, !safe && may_split && step.size == kTile);
+    return sync_group_or<kThreads>(kBarrier, !safe && may_split && step.size == kTile);
   }
-  /// Applies the gates to step i, and computes its scores where producers do. Returns false if the step is to be split first.
+  /// Applies the gates to step i. Each group has one tile of y, and the first that of w too. Returns false if the step is to be
+  /// split first.
   __device__ bool prepare(int i, const Step& step, const LoadedGates& loaded, bool may_split) {
     const Stage<C> stage = Base::stage(i);
     if (thread == 0) stage.vectors.step = step;
     receive(i, step, loaded);
-    if constexpr (C::kOuterGates) return prepare_both(i, step, may_split);
-    else return prepare_inner(i, step, may_split);
-  }
-  /// Each group has one tile of y, and the first that of w too.
-  __device__ bool prepare_both(int i, const Step& step, bool may_split) {
-    const Stage<C> stage = Base::stage(i);
     const Products products(p, thread);
     const bool one = step.count == 1;
     Accumulator<kTile> exponents;
@@ -155,8 +148,7 @@ struct TmaProducer : ProducerBase<C> {
     safe = products.are_safe(exponents) && safe;
     if (is_to_be_split(step, safe, may_split)) return false;
     copy_early(i, step);
-    LeftOperand x_low[4];
-    products.template apply_inner<true>(stage, products.group, exponents, one, x_low);
+    products.apply_inner(stage, products.group, exponents, one);
     if (products.has_outer()) {
       products.find(exponents, stage, products.kOuterTile, head_exponents());
       sync_group<kGroup>(products.kBarrier);  // all products have read the gates, whose memory the low parts take
@@ -165,45 +157,8 @@ struct TmaProducer : ProducerBase<C> {
     fence_for_wgmma();
     return true;
   }
-  /// One tile of y after the other.
-  __device__ bool prepare_inner(int i, const Step& step, bool may_split) {
-    const Stage<C> stage = Base::stage(i);
-    const Products products(p, thread);
-    const bool one = step.count == 1, low_part_of_y = __any_sync(~0u, has_low_part_of_y<C>(p, step));
-    copy_early(i, step);
-    Scores<C, kThreads> scores;
-#pragma unroll 1
-    for (int tile = 0; tile < C::kTiles; ++tile) {
-      Accumulator<kTile> exponents;
-      products.find(exponents, stage, tile, head_exponents());
-      pin(scores.sums);
-      const bool safe = products.are_safe(exponents);
-      LeftOperand x_low[4] = {};
-      if (low_part_of_y) {
-        sync();  // all products have read the gates, whose memory the low parts take
-        products.template apply_inner<true>(stage, tile, exponents, one, x_low);
-      } else {
-        products.template apply_inner<false>(stage, tile, exponents, one, x_low);
-      }
-      copy_early(i, step);
-      fence_for_wgmma();
-      if (is_to_be_split(step, safe, may_split)) return false;
-      scores.add(stage, tile, x_low, low_part_of_y);
-    }
-    scores.finish(stage, p.backward, thread, kBarrier + crew, low_part_of_y);
-    return true;
-  }
   /// Splits step i, a chunk with large decay: `step` becomes its first sub-chunk.
   __device__ void split(int i, Step& step, LoadedGates& loaded) {
-    if constexpr (C::kCrews == 2) {
-      // Some warps may have started to copy the next chunk, which is no longer the next step: all do, and wait for it.
-      copy_ahead(i, next(step));
-      if (next(step).valid(segment)) wait_arrival(i + 1);
-      is_ahead = false;
-      copy(i, step);  // once more, as low parts may have taken the memory of gates
-      wait_copies(i, step);
-      sync();  // for the first tile of x, which b() takes
-    }
     if (warp == 0) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = Base::head_gates(loaded, step);
     Base::find_large_decay(i, step);
     step = Step::first(segment, step.chunk, p.backward, Base::large_decay());
@@ -211,14 +166,12 @@ struct TmaProducer : ProducerBase<C> {
     copy(i, step);
   }
 
-  /// Produces the steps of the item that are this crew's.
-  __device__ void run(Progress<C>& progress) {
-    for (int i = 0; i < kCopies; ++i) copies[i] = copy_of(warp + i * kWarps);
-    const int first = p.backward ? segment.end_chunk - 1 : segment.first_chunk, later = crew == progress.crew ? 0 : 1;
-    Step step = Step::whole(segment, p.backward ? first - later : first + later);
-    int i = C::kCrews == 1 || crew == progress.crew ? progress.step : progress.other_crew_step;
+  /// Produces the steps of the item, from number i on; returns the number of the step after them.
+  __device__ int run(int i) {
+    for (int n = 0; n < kCopies; ++n) copies[n] = copy_of(warp + n * kWarps);
+    Step step = Step::whole(segment, p.backward ? segment.end_chunk - 1 : segment.first_chunk);
     LoadedGates loaded = step.valid(segment) ? Base::load_head_gates(step) : LoadedGates{};
-    Base::wait_for(i - S::kCrewStages);
+    Base::wait_for(i - S::kStages);
     copy(i, step);
     for (; step.valid(segment); ++i) {
       for (bool may_split = true; !prepare(i, step, loaded, may_split); may_split = false) split(i, step, loaded);
@@ -231,18 +184,12 @@ struct TmaProducer : ProducerBase<C> {
       is_ahead = false;
       step = following;
     }
-    // The crew whose turn it would be next ends the item, and the other one begins the next.
-    const int chunks = segment.end_chunk - segment.first_chunk, ends = (progress.crew + chunks) % C::kCrews;
-    if (crew == ends) {
-      Base::wait_for(i - S::kCrewStages);
-      step.count = 0;
-      step.ends_chunk = true;
-      if (thread == 0) stage(i).vectors.step = step;
-      Base::publish(i);
-      ++i;
-    }
-    progress.crew = C::kCrews == 1 ? 0 : 1 - ends;
-    (C::kCrews == 1 || crew == progress.crew ? progress.step : progress.other_crew_step) = i;
+    Base::wait_for(i - S::kStages);
+    step.count = 0;
+    step.ends_chunk = true;
+    if (thread == 0) stage(i).vectors.step = step;
+    Base::publish(i);
+    return i + 1;
   }
 };
 
