@@ -203,8 +203,7 @@ struct GatedPassConsumer : State<C> {
         pin(to[tile][k]);
       }
   }
-  /// Stores results of a chunk that are packed in 16 bits, and the state before the next one where
-  /// that has room.
+  /// Stores results of a chunk that are packed in 16 bits, and the state before the next one where that has room.
   __device__ void store_out(const Left& packed, const Rounded& rounded, int chunk) const {
     const int tokens = segment.chunk_tokens(chunk);
     const std::int64_t first = segment.token(std::int64_t{chunk} * kTile);
