@@ -268,7 +268,7 @@ struct Vectors {
 template <class C>
 struct Exchange {
   using Inner = GateShare<C, false>;
-  static constexpr bool kHasSums = Inner::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores && !C::kMapped;
+  static constexpr bool kHasSums = Inner::kTokenGroups > 1 && C::kGates == Gates::inner && !C::kSeparateScores;
   alignas(
       16) float sums[kHasSums ? Inner::kTokenGroups * Inner::kTiles * kTile : 0];  ///< of the producers: see Stage::group_sums
   float carry[C::kGateGradients ? 4 : 0];                                          ///< of the consumer, by warp
