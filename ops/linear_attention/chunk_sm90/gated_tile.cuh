@@ -5,10 +5,11 @@
 //     q_t e^{c_t},     k_j e^{C - c_j},     A_tj = sum over the channels of q_t k_j e^{c_t - c_j}   (j <= t),     e^C.
 // No exponent is positive where gates decay, whatever they are.
 //
-// A warp has 16 tokens, and a lane two channels. So a lane sums up the gates of its tokens by itself. The scores A are products
-// of q e^{c_t - r} and k e^{r - c_j}, which have low parts in bfloat16; r is half of the chunk's decay. Where that is outside the
-// safe range, the scores of pairs in different sub-chunks of 16 tokens are products with the start of the query's sub-chunk as
-// reference, and those of pairs in the same sub-chunk are sums of their channels, one decay after another, as in the recurrence.
+// A warp has 16 tokens, and a lane two channels. So a lane sums up the gates of its tokens by itself. The scores A are
+// products of q e^{c_t - r} and k e^{r - c_j}, which have low parts in bfloat16 (the latter only if asked for); r is half of
+// the chunk's decay. Where that is outside the safe range, the scores of pairs in different sub-chunks of 16 tokens are
+// products with the start of the query's sub-chunk as reference, and those of pairs in the same sub-chunk are sums of their
+// channels, one decay after another, as in the recurrence.
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
@@ -31,7 +32,7 @@ struct GatedRowsGroup {
   Tile q, k, gates_or_low;
 };
 using GatedRowsScores = float[kTile][kTile + 8];  ///< [token of the query][token of the key]
-/// The per-head gates of a chunk, and what a warp group finds of its channels' gates.
+/// The per-head gates of a chunk.
 struct HeadGatesOfChunk {
   alignas(16) float b[kTile];  ///< base 2
   alignas(16) float c[kTile];  ///< their sums since the chunk's start, less half of their total
@@ -39,6 +40,7 @@ struct HeadGatesOfChunk {
   bool decay;                  ///< whether none of them is above 0
 };
 using SubChunkDecays = float2[4][kTile / 2];  ///< sums of the gates of each sub-chunk, by pair of channels
+
 /// Applies the gates to 64 channels of a chunk, and finds their part of the scores: the work of a warp group. kManyRegisters:
 /// where it has more than 64 a thread, it keeps gates of 16 bits and addresses there.
 template <class E, bool kFloatGates, bool kManyRegisters = false>
