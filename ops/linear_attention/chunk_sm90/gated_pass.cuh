@@ -7,7 +7,8 @@
 // A block has one sequence or segment, one head and 64 values. Its consumer keeps R in registers, transposed ([values] x [keys]),
 // as in chunk_sm90/pass_kernel.cuh. It issues few instructions, as a warp has a scheduler for itself and nothing hides its
 // latencies. Two or three warps copy: one x, and others all else, which is needed later. The blocks of a cluster have other
-// values of the same head, and each copies a part of what all of them need to all of them.
+// values of the same head, and each copies a part of what all of them need to all of them. In chunk_sm90/shared_gates.cuh the
+// same consumer takes what its own block and the other one have made.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
@@ -64,13 +65,13 @@ struct Stages {
   }
 };
 
-/// Initializes its barriers, for so many arrivals that fill a stage, and empty it.
+/// Initializes the barriers of stages. A stage is full after so many arrivals, and empty after so many releases.
 template <int kCount>
 __device__ void init_stages(Stages<kCount>& stages, int arrivals, int releases) {
   for (std::uint64_t& full : stages.full) barrier_init(&full, arrivals);
   for (std::uint64_t& empty : stages.empty) barrier_init(&empty, releases);
 }
-/// Where the consumers of all blocks of the cluster release it.
+/// The releases that empty a stage which the consumers of all blocks of a cluster read.
 template <class C>
 inline constexpr int kGatedReleases = kGroup + (C::kCluster - 1) * kGroup / 32;
 
@@ -167,7 +168,7 @@ struct GatedPassConsumer : State<C> {
   const MappedGatedPass& p;
   GatedPassShared<C>& shared;
   const Item& item;
-  int step = 0;  ///< the number of its first chunk, and later of that after its last, among those of this block
+  int step = 0;  ///< The number of the item's first chunk among all chunks of this block; run() moves it behind the last.
   const Segment& segment = item.segment;
   float2 decay_so_far = {1, 1};  ///< of the segment, in two channels of this thread
 
@@ -286,8 +287,8 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) state[tile][i] *= i % 2 ? decays[i / 4].y : decays[i / 4].x;
   }
-  /// Loads the values of step i, and starts out = w^T A^T. After the last step, where `is_step` is false, it takes what is in
-  /// their place, so that no product is issued in a branch.
+  /// Loads the values of step i, and starts out = w^T A^T. After the last step (`is_step` is false) it multiplies whatever lies
+  /// there, so that no product is issued in a branch.
   __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk, bool is_step) {
     const int at = shared.of_values().slot(i);
     if (is_step) {

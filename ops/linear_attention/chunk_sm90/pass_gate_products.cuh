@@ -1,6 +1,7 @@
 #pragma once
-// Applies the gates of a mapped pass (chunk_sm90/pass_kernel.cuh) to its tiles, in place. Their exponents c - r, whose sums over
-// the tokens take a good part of the other passes' time, are products on the tensor cores: r is half of the step's decay, so that
+// Applies the gates of keys and values (chunk_sm90/pass_tma_producer.cuh) to the tiles of a pass, in place. Their exponents are
+// sums over the tokens, which take a good part of the other passes' time. Here they are products on the tensor cores: r is half
+// of the step's decay, so that
 //     c_t - r = sum over j of s_tj g_j,     s_tj = 1/2 where j <= t, else -1/2.
 // In the reverse scan c is the decay after the token, which changes the sign.
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
@@ -10,7 +11,7 @@ namespace glade::cuda::chunk_sm90 {
 template <class C>
 struct GateProducts {
   using E = typename C::Element;
-  using Scaled = ScaledPair<E, C::kInnerLowParts>;
+  using Scaled = ScaledPair<E, true>;
   static constexpr std::uint32_t kHalf = kIsBfloat16<E> ? 0x3f00 : 0x3800, kHalves = kHalf << 16 | kHalf,
                                  kMinusHalves = kHalves | 0x80008000, kHalfAndMinusHalf = kHalves | 0x80000000;  ///< two elements
 
@@ -21,7 +22,7 @@ struct GateProducts {
 
   __device__ GateProducts(const Pass& pass, int producer)
       : p(pass), group(__shfl_sync(~0u, producer / kGroup, 0)), thread(producer % kGroup) {}
-  __device__ bool has_outer() const { return C::kOuterGates && group == 0; }
+  __device__ bool has_outer() const { return group == 0; }
 
   /// Computes the exponents of a step, base 2, of tokens (rows) and the channels of a tile of gates.
   __device__ void find(Accumulator<kTile>& exponents, const Stage<C>& stage, int tile, const float* head_exponents) const {
@@ -122,11 +123,10 @@ struct GateProducts {
     for (int channel = lane; channel < kTile; channel += 32) {
       const float half = half_decay[channel];
       half_decay[channel] = exp2_approx(one ? 2 * half : half);
-      if constexpr (C::kOuterGates)
-        if (tile == kOuterTile) {
-          vectors.decay[channel] = exp2_approx(2 * half);
-          vectors.dead[channel] = one && 2 * half < kDeadGate ? 1 : 0;
-        }
+      if (tile == kOuterTile) {
+        vectors.decay[channel] = exp2_approx(2 * half);
+        vectors.dead[channel] = one && 2 * half < kDeadGate ? 1 : 0;
+      }
     }
   }
 };

@@ -1,9 +1,9 @@
 #pragma once
-// The producers of a mapped pass (chunk_sm90/pass_kernel.cuh): TMA copies the tiles, and the exponents of the gates are products
-// (pass_gate_products.cuh), so that registers and instructions are left for applying them.
+// The producers of a pass with gates of values, alone or beside those of keys (chunk_sm90/pass_kernel.cuh). TMA copies the
+// tiles, and the exponents of the gates are products (pass_gate_products.cuh), so that registers and instructions are left
+// for applying them.
 #include <glade/ops/linear_attention/chunk_sm90/pass_gate_products.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_producer_base.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/pass_scores.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
 namespace glade::cuda::chunk_sm90 {
@@ -18,7 +18,7 @@ struct TmaProducer : ProducerBase<C> {
   using typename Base::LoadedGates;
   using Products = GateProducts<C>;
   static constexpr int kWarps = kThreads / 32;
-  static_assert(kAhead == 1);
+  static_assert(C::kBothGates && kAhead == 1);
 
   const MappedPass& p;
   unsigned& odd_copies;  ///< by stage, as bits: whether an odd number of copies has arrived there
@@ -85,14 +85,11 @@ struct TmaProducer : ProducerBase<C> {
     Base::wait_for(i + 1 - S::kStages);
     copy(i + 1, following);
   }
-  __device__ void wait_arrival(int i) {
+  /// Waits for the copies of step i. Their boxes go on after its tokens.
+  __device__ void wait_copies(int i, const Step& step) {
     const int slot = S::slot(i);
     barrier_wait(&shared.copied[slot], odd_copies >> slot & 1);
     odd_copies ^= 1u << slot;
-  }
-  /// Waits for the copies of step i. Their boxes go on after its tokens.
-  __device__ void wait_copies(int i, const Step& step) {
-    wait_arrival(i);
     const Stage<C> stage = Base::stage(i);
     if (step.count < kTile) {
       for (int tile = 0; tile < C::kTiles; ++tile) {
@@ -103,11 +100,9 @@ struct TmaProducer : ProducerBase<C> {
       for (auto& gates : stage.tiles.gates) clear(gates, step.count);
       if constexpr (C::kGateGradients) clear(*stage.u, step.count);
     }
-    if constexpr (C::kBothGates) {
-      if (!inner_gates())
-        for (int tile = 0; tile < C::kInnerGateTiles; ++tile) clear(stage.tiles.gates[tile], 0);
-      if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
-    }
+    if (!inner_gates())
+      for (int tile = 0; tile < C::kInnerGateTiles; ++tile) clear(stage.tiles.gates[tile], 0);
+    if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
   }
   __device__ float* head_exponents() const { return shared.exchange.head_exponents; }
   /// Waits for a step, and shares its per-head gates.

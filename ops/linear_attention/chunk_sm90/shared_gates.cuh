@@ -1,8 +1,8 @@
 #pragma once
 // The output of a recurrence with per-channel gates of 65 to 128 keys in one launch. The two blocks of a cluster have different
 // values of the same head and share its gates: each applies them to one tile of keys (gated_tile.cuh), and copies the results,
-// with what the scores have of these keys, to the other one, too. What chunk_sm90/gated_rows.cuh leaves in global memory stays in
-// shared memory here.
+// with the part of the scores that comes from these keys, to the other one. What chunk_sm90/gated_rows.cuh leaves in global
+// memory stays in shared memory here.
 //
 // A block's consumer is that of chunk_sm90/gated_pass.cuh. The producers are two crews, a warp group each. They take turns at the
 // chunks: while one waits, for memory or for products, the other computes. A crew finds the results of a chunk before it has a
@@ -33,7 +33,7 @@ struct GatedPassShared<C> {
     GatedRowsGroup<E> rows;
     alignas(16) GatedRowsScores scores;  ///< where the decay is large
   };
-  /// Items, of which crews find one up to two chunks before the consumer needs it.
+  /// The crews find an item up to two chunks before the consumer needs it.
   static constexpr int kItems = 8;
 
   Stages<kStages> of_y;  ///< x, y, the scores and the decays
@@ -49,7 +49,8 @@ struct GatedPassShared<C> {
   __device__ Item& item(unsigned n) { return items[n % kItems]; }
 };
 
-/// A thread of a crew. Its n-th chunk is the 2 n-th or the one after it of all chunks of the block, and goes into stage `crew`.
+/// A thread of a crew. The crews take the chunks of the block in turn: the n-th chunk of a crew is number 2 n + crew, and goes
+/// into stage `crew`.
 template <class C>
 struct GatesCrew {
   using E = typename C::Element;
@@ -94,7 +95,8 @@ struct GatesCrew {
     if (place.valid && thread == 0)
       Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied);
   }
-  /// Copies the values if their stage is empty, or once it is (`waits`). Returns whether they are copied.
+  /// Starts to copy the values if their stage is empty, or waits until it is (`waits`). Returns whether it has
+  /// started.
   __device__ bool copy_values(const Place& place, unsigned n, bool waits) const {
     std::uint64_t *const empty = &shared.of_w.empty[crew], *const full = &shared.of_w.full[crew];
     if (n > 0 && !waits && !barrier_test(empty, (n - 1) & 1)) return false;
@@ -104,7 +106,7 @@ struct GatesCrew {
               static_cast<int>(first_token(place)), full);
     return true;
   }
-  /// Until both consumers have read what was there.
+  /// Waits until both consumers have read the previous contents of the stage.
   __device__ void wait_for_stage(unsigned n) const {
     if (n > 0) barrier_wait(&shared.of_y.empty[crew], (n - 1) & 1);
   }
@@ -204,12 +206,13 @@ struct GatesCrew {
     __syncwarp();
   }
 
-  /// The crew's first chunk, and the copies of its rows, which one thread starts.
+  /// The crew's first chunk.
   __device__ Place first_place() const {
     Place place{0, shared.item(0), shared.item(0).segment.first_chunk, true};
     advance(place, crew);
     return place;
   }
+  /// Starts to copy its rows, before the block's threads divide their work.
   __device__ void copy_first_rows() const { copy_rows(first_place()); }
 
   __device__ void run() const {
