@@ -144,7 +144,7 @@ void bind_linear_attention(py::module_& module) {
       .def(
           "asdict", [](const AttentionPlan& self) { return py::module_::import("json").attr("loads")(self.to_json()); },
           "{'problem': {...}, 'forward': {'kernels': ...}, 'backward': {...}}, without 'backward' where nothing is "
-          "differentiated.");
+          "differentiated. Where zeros fill channels up, 'padded': {'K': ..., 'V': ...} says to how many.");
   plans.def(
       "plan", plan_of, arg("query"), arg("key"), arg("value"), arg("g") = py::none(), arg("g_gamma") = py::none(),
       arg("gk") = py::none(), arg("gv") = py::none(), py::kw_only(), arg("initial_state") = py::none(), arg("reverse") = false,

@@ -155,13 +155,33 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
   r.K = query.size(-1);
   r.V = value.size(-1);
   r.tokens = query.ndim() == 4 ? query.shape()[0] * query.shape()[1] : query.shape()[0];
-  r.scale = options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(r.K)));
+  r.scale = scale_of(options, r.K);
   r.reverse = options.reverse;
   return r;
 }
 
-AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradients& gradients) {
+double scale_of(const RecurrentOptions& options, std::int64_t K) {
+  return options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(K)));
+}
+
+namespace {
+bool is_zero_scale(double scale) {
   constexpr double kLeastScale = 1e-30;
+  return std::abs(scale) < kLeastScale;
+}
+}  // namespace
+
+AttentionProblem problem_of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                            const Sequences& sequences, const AttentionProblem::Gradients& gradients) {
+  AttentionProblem p = AttentionProblem::of(query, key, value, options, tuning::Pass::forward);
+  p.sequences = sequences.count;
+  p.length = sequences.length;
+  p.zero_scale = is_zero_scale(scale_of(options, p.K));
+  p.gradients = gradients;
+  return p;
+}
+
+AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradients& gradients) {
   AttentionProblem p;
   p.device = r.q.device();
   p.dtype = r.q.dtype();
@@ -180,7 +200,7 @@ AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradien
       std::ranges::any_of(std::array{r.g, r.gk, r.gv}, [&](const Tensor& x) { return x.defined() && x.dtype() != p.dtype; });
   p.packed = r.cu_seqlens.defined();
   p.reverse = r.reverse;
-  p.zero_scale = std::abs(r.scale) < kLeastScale;
+  p.zero_scale = is_zero_scale(r.scale);
   p.gradients = gradients;
   p.gpu = AttentionProblem::gpu_of(p.device);
   return p;

@@ -21,8 +21,14 @@ inline bool is_per_channel(const Tensor& g, const Tensor& query) { return g.defi
 Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                      const Sequences& sequences);
 
+/// The scale of outputs of heads of K key channels.
+double scale_of(const RecurrentOptions& options, std::int64_t K);
+
 /// What is to be planned.
 AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradients& gradients);
+/// The same of checked arguments, none of which is copied for it.
+AttentionProblem problem_of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                            const Sequences& sequences, const AttentionProblem::Gradients& gradients);
 
 /// The plan of a call: as the caller says, else as tuning found, else as the plan chooses (attention_module.cpp).
 AttentionPlan plan_call(AttentionProblem problem, const RecurrentOptions& options);

@@ -77,7 +77,12 @@ void AttentionModule::describe(const AttentionProblem& problem, tuning::Key& key
 }
 
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
-  return {.algorithm = pick_algorithm(with_gpu(problem), problem.pass == Pass::backward)};
+  AttentionProblem p = with_gpu(problem);
+  const Algorithm algorithm = pick_algorithm(p, p.pass == Pass::backward);
+  if (algorithm == Algorithm::chunk) return {.algorithm = algorithm};
+  if (p.pass == Pass::backward && !p.gradients.any())  // those of sample()
+    p.gradients = {.q = true, .k = true, .v = true, .g = p.g, .gk = p.gk, .gv = p.gv};
+  return {.algorithm = plan(p).has_zeros() ? Algorithm::chunk : algorithm};  // which pays with channels of zeros
 }
 
 AttentionConfig AttentionModule::reference_cfg(const AttentionProblem&) const { return {.algorithm = Algorithm::recurrent}; }

@@ -14,6 +14,7 @@
 #include <glade/ops/linear_attention/exchange.h>
 #include <glade/ops/random/random.h>
 #include <glade/ops/reduce/reduce.h>
+#include <glade/ops/shape/shape.h>
 
 namespace glade {
 
@@ -122,13 +123,11 @@ Tensors backward(const Node& node, const Kept& kept, const Tensors& gradients, c
           as_input(7, sum_over_sequences(grads.initial_state, options.initial_state), options.initial_state)};
 }
 
-std::pair<Tensor, Tensor> run(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
-                              const std::optional<Exchange>& at) {
-  const Sequences sequences = check(query, key, value, options);
+/// Both passes of checked arguments, whose channels are those of the plan's problem.
+std::pair<Tensor, Tensor> run_planned(const AttentionPlan& plan, const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const RecurrentOptions& options, const Sequences& sequences,
+                                      const std::optional<Exchange>& at) {
   Recurrence r = canonical(query, key, value, options, sequences);
-  AttentionProblem problem = problem_of(r, wanted_gradients(query, key, value, options));
-  problem.exchanges = at.has_value();
-  const AttentionPlan plan = plan_call(problem, options);
   Tensor last;
   if (at) {
     const auto ask = [&at, &last, own = r.initial_state, dtype = r.state_dtype()](const SegmentEffect& effect) {
@@ -169,6 +168,43 @@ std::pair<Tensor, Tensor> run(const Tensor& query, const Tensor& key, const Tens
   return {o, final_state};
 }
 
+/// x with zeros behind it along `dim`, up to `size`; x itself where it has that size.
+Tensor fill_up(const Tensor& x, std::int64_t dim, std::int64_t size) {
+  if (!x.defined() || x.size(dim) == size) return x;
+  Shape rest = x.shape();
+  rest[normalize_dim(dim, x.ndim(), "recurrent")] = size - x.size(dim);
+  return cat({x, zeros(rest, x.options())}, dim);
+}
+
+/// The same with channels of zeros, as the plan says. A key of zeros adds nothing to the state, and values of zeros nothing but
+/// zeros; so what is added stays zero, whatever its gates.
+std::pair<Tensor, Tensor> run_with_zeros(const AttentionPlan& plan, const Tensor& query, const Tensor& key, const Tensor& value,
+                                         const RecurrentOptions& options, const Sequences& sequences) {
+  const std::int64_t K = plan.problem.K, V = plan.problem.V;
+  RecurrentOptions filled = options;
+  filled.softmax_scale = scale_of(options, plan.K);
+  if (is_per_channel(options.g, query)) filled.g = fill_up(options.g, -1, K);
+  filled.gk = fill_up(options.gk, -1, K);
+  filled.gv = fill_up(options.gv, -1, V);
+  filled.initial_state = fill_up(fill_up(options.initial_state, -2, K), -1, V);
+  const auto [o, final_state] =
+      run_planned(plan, fill_up(query, -1, K), fill_up(key, -1, K), fill_up(value, -1, V), filled, sequences, std::nullopt);
+  const auto first = [](const Tensor& x, std::int64_t dim, std::int64_t size) {
+    return x.size(dim) == size ? x : slice(x, dim, 0, size);
+  };
+  return {contiguous(first(o, -1, plan.V)), contiguous(first(first(final_state, -2, plan.K), -1, plan.V))};
+}
+
+std::pair<Tensor, Tensor> run(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
+                              const std::optional<Exchange>& at) {
+  const Sequences sequences = check(query, key, value, options);
+  AttentionProblem problem = problem_of(query, key, value, options, sequences, wanted_gradients(query, key, value, options));
+  problem.exchanges = at.has_value();
+  const AttentionPlan plan = plan_call(problem, options);
+  return plan.has_zeros() ? run_with_zeros(plan, query, key, value, options, sequences)
+                          : run_planned(plan, query, key, value, options, sequences, at);
+}
+
 }  // namespace
 
 std::pair<Tensor, Tensor> recurrent(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -183,8 +219,7 @@ std::pair<Tensor, Tensor> linear_attention::recurrent(const Tensor& query, const
 
 AttentionPlan plan(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options) {
   const Sequences sequences = check(query, key, value, options);
-  return plan_call(problem_of(canonical(query, key, value, options, sequences), wanted_gradients(query, key, value, options)),
-                   options);
+  return plan_call(problem_of(query, key, value, options, sequences, wanted_gradients(query, key, value, options)), options);
 }
 
 std::pair<Tensor, Tensor> recurrent_gla(const Tensor& query, const Tensor& key, const Tensor& value,

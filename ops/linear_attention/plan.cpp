@@ -465,10 +465,12 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   return pays ? Algorithm::chunk : Algorithm::recurrent;
 }
 
-AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
-                   const char* operation) {
+AttentionPlan plan_as_it_is(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
+                            const char* operation) {
   AttentionPlan plan;
   plan.problem = problem;
+  plan.K = problem.K;
+  plan.V = problem.V;
   const bool forward_chunk = choose(problem, forward, false, operation) == Algorithm::chunk,
              backward_chunk = choose(problem, backward, true, operation) == Algorithm::chunk;
   if (forward_chunk) plan_chunk_forward(plan, forward, backward_chunk);
@@ -477,6 +479,11 @@ AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forwa
   if (backward_chunk) plan_chunk_backward(plan, backward);
   else plan_recurrent_backward(plan, backward);
   return plan;
+}
+
+AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
+                   const char* operation) {
+  return with_zeros(plan_as_it_is(problem, forward, backward, operation), forward, backward);
 }
 
 }  // namespace glade

@@ -1,9 +1,9 @@
 #pragma once
 // Which kernels compute a gated recurrence, and how: AttentionProblem -> AttentionPlan.
 //
-// Every rule of choice stands in plan.cpp or plan_sm90*.cpp, and nowhere else. A plan is made once for a call; the tape keeps it
-// for the backward pass; launches follow it without asking anything again. It is pure: what it depends on of a GPU is in the
-// problem.
+// Every rule of choice stands in plan.cpp, plan_sm90*.cpp or plan_padding.cpp, and nowhere else. A plan is made once for a call;
+// the tape keeps it for the backward pass; launches follow it without asking anything again. It is pure: what it depends on of a
+// GPU is in the problem.
 #include <cstdint>
 #include <string>
 
@@ -126,7 +126,8 @@ struct ConstantDecayPlan {
 
 /// The kernels of both passes, with what was decided for them.
 struct AttentionPlan {
-  AttentionProblem problem;  ///< What was asked.
+  AttentionProblem problem;   ///< What the kernels compute: what was asked, but where zeros fill channels up.
+  std::int64_t K = 0, V = 0;  ///< Channels that were asked for. Where the problem has more, these are zeros (plan_padding.cpp).
 
   /// The forward pass.
   struct Forward {
@@ -159,10 +160,12 @@ struct AttentionPlan {
     bool exchanges = false;      ///< As in the forward pass.
   } backward;
 
-  bool has_backward() const { return problem.gradients.any(); }  ///< Whether `backward` says anything.
-  /// A line for each pass: its kernels, with what was decided for them.
+  bool has_backward() const { return problem.gradients.any(); }        ///< Whether `backward` says anything.
+  bool has_zeros() const { return K != problem.K || V != problem.V; }  ///< Whether zeros fill channels up.
+  /// A line for each pass: its kernels, with what was decided for them. Before them one of channels, where zeros fill them up.
   std::string to_string() const;
-  /// {"problem": {...}, "forward": {"kernels": "sm90_pass", ...}, "backward": {...}}, without "backward" where there is none.
+  /// {"problem": {...}, "forward": {"kernels": "sm90_pass", ...}, "backward": {...}}, without "backward" where there is none. The
+  /// problem is what was asked; where zeros fill channels up, "padded": {"K": 104, "V": 104} follows it.
   std::string to_json() const;
 };
 

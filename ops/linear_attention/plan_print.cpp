@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include <glade/core/dtype.h>
+#include <glade/core/format.h>
 #include <glade/core/json.h>
 #include <glade/ops/linear_attention/plan.h>
 
@@ -121,7 +122,11 @@ Json describe(const AttentionProblem& p) {
 }
 
 Json describe(const AttentionPlan& plan) {
-  Json json{{"problem", describe(plan.problem)}, {"forward", describe(plan.forward)}};
+  AttentionProblem asked = plan.problem;
+  asked.K = plan.K, asked.V = plan.V;
+  Json json{{"problem", describe(asked)}};
+  if (plan.has_zeros()) json["padded"] = {{"K", plan.problem.K}, {"V", plan.problem.V}};
+  json["forward"] = describe(plan.forward);
   if (plan.has_backward()) json["backward"] = describe(plan.backward);
   return json;
 }
@@ -164,7 +169,9 @@ const char* kernels_name(AttentionKernels kernels) {
 
 std::string AttentionPlan::to_string() const {
   const Json json = describe(*this);
-  std::string text = line_of("forward:  ", json["forward"]);
+  std::string text;
+  if (has_zeros()) text = fmt::format("channels: {} x {}, filled up with zeros to {} x {}\n", K, V, problem.K, problem.V);
+  text += line_of("forward:  ", json["forward"]);
   if (json.contains("backward")) text += '\n' + line_of("backward: ", json["backward"]);
   return text;
 }

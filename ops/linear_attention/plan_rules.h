@@ -1,5 +1,6 @@
 #pragma once
-// What the rules of choice share (plan.cpp), and the rules for the kernels of chunk_sm90 (plan_sm90*.cpp).
+// What the rules of choice share (plan.cpp), the rules for the kernels of chunk_sm90 (plan_sm90*.cpp), and those for channels of
+// zeros (plan_padding.cpp).
 #include <glade/ops/linear_attention/plan.h>
 
 namespace glade {
@@ -11,6 +12,13 @@ constexpr std::int64_t tiles(std::int64_t channels) { return ceil_div(channels, 
 inline std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.length, kChunkTokens); }
 /// Heads of all sequences together.
 inline std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
+
+/// The plan of a problem without channels of zeros. Errors as plan().
+AttentionPlan plan_as_it_is(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
+                            const char* operation);
+/// `given`, a plan without channels of zeros; or, where it has kernels that take several times as long as those of chunk_sm90,
+/// and these can compute both passes with a few channels of zeros, the plan with the fewest.
+AttentionPlan with_zeros(AttentionPlan given, const AttentionConfig& forward, const AttentionConfig& backward);
 
 /// Plans the forward pass on chunk_sm90. `may_keep`: a backward pass by chunks may follow, which could reuse the states before
 /// the segments.

@@ -137,8 +137,8 @@ inline double distance(const Tensor& x, const Tensor& y) {
 /// Output, final state and all gradients of one algorithm against the reference.
 inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const RecurrenceReference& expected, const Tensor& grad_o,
                            const Tensor& grad_state) {
-  SCOPED_TRACE(algorithm == Algorithm::chunk ? "chunk" : "recurrent");
-  const bool rounded = algorithm == Algorithm::chunk && x.query.device().is_cuda() && !is_wide(x.query.dtype());
+  SCOPED_TRACE(algorithm_name(algorithm));
+  const bool rounded = algorithm != Algorithm::recurrent && x.query.device().is_cuda() && !is_wide(x.query.dtype());
   const Tolerance tolerance = rounded ? Tolerance::of_rounded_factors(x.query.dtype()) : Tolerance(x.query.dtype());
   for (auto& [name, tensor] : x.named())
     if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();

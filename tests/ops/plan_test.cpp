@@ -47,7 +47,7 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "gk g")), Names("sm90_pass", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 512, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 320, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
-  EXPECT_EQ(kernels(problem(4, 2048, 4, 328, 512, "gk")), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 4, 328, 512, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 4, 256, 520, "gk")), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(8, 2048, 4, 128, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 4096, 8, 256, 256, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
@@ -88,8 +88,8 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 16, 400, 48, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 160, 160, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(2, 2048, 4, 256, 16, "gk", DType::float32)), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 328, 64, "gk")), Names("chunk_mma", "chunk_mma"));
-  EXPECT_EQ(kernels(problem(4, 2048, 64, 328, 16, "gk")), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 328, 64, "gk", DType::bfloat16, kA100)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 64, 328, 16, "gk", DType::bfloat16, kA100)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(64, 20, 16, 512, 64, "gk")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(32, 1, 16, 128, 128, "gk"), {.algorithm = Algorithm::recurrent}), Names("decode_step", "few_tokens"));
@@ -149,7 +149,7 @@ TEST(Plan, SplitsKeysBeyondAPassIntoHeads) {
   };
   using Parts = std::pair<int, int>;
   EXPECT_EQ(parts(problem(4, 2048, 4, 512, 256, "gk")), Parts(2, 4));
-  EXPECT_EQ(parts(problem(4, 2048, 4, 272, 256, "gk")), Parts(2, 0));
+  EXPECT_EQ(parts(problem(4, 2048, 4, 272, 256, "gk")), Parts(2, 4));  // of 288 channels
   EXPECT_EQ(parts(problem(4, 2048, 4, 512, 256, "g")), Parts(2, 2));
   EXPECT_EQ(parts(problem(4, 2048, 4, 360, 256, "")), Parts(3, 3));
   EXPECT_EQ(parts(problem(4, 2048, 4, 272, 256, "g")), Parts(0, 2));  // they would fill half of a pass
@@ -250,7 +250,9 @@ TEST(Plan, SharesGatesOfKeys) {
   p.float_gates = false;
   p.reverse = true;
   EXPECT_FALSE(forward(p).shared_gates);
-  const Sm90PassPlan in_parts = forward(problem(4, 2048, 4, 264, 64, "gk"));  // three parts of 88 channels
+  p = problem(4, 2048, 4, 264, 64, "gk");  // three parts of 88 channels
+  p.gradients = {};
+  const Sm90PassPlan in_parts = forward(p);
   EXPECT_EQ(in_parts.key_parts, 3);
   EXPECT_FALSE(in_parts.shared_gates);
 }
@@ -295,10 +297,10 @@ TEST(Plan, TakesIntraChunkGradientsForManyValues) {
   EXPECT_EQ(kernels(problem(8, 2048, 8, 256, 256, "g_gamma")).second, "sm90_pass");
 }
 
-// No size falls back to kernels that take several times as long. With gk, parts of more than 256 keys are multiples of 32.
+// No size falls back to kernels that take several times as long. With gk and more than 256 keys zeros fill parts up.
 TEST(Plan, TakesHoppersKernelsForGradientsOfAllSizes) {
   for (const char* gates : {"", "g", "g_gamma", "gk"})
-    for (std::int64_t K = 16; K <= 512; K += K >= 256 && gates == std::string("gk") ? 32 : 16)
+    for (std::int64_t K = 16; K <= 512; K += 16)
       for (std::int64_t V = 16; V <= 512; V += 16)
         for (const std::int64_t T : {64, 2048}) {
           const std::string backward = kernels(problem(8, T, 8, K, V, gates)).second;
@@ -329,6 +331,97 @@ TEST(Plan, SharesRowsOfManyChannels) {
   EXPECT_NE(plan(p).to_string().find("cluster 2"), std::string::npos) << plan(p).to_string();
   p.reverse = true;
   EXPECT_FALSE(forward(p).shared_rows);
+}
+
+// ---- channels of zeros ---------------------------------------------------------------------------------------------
+
+using Sizes = std::pair<std::int64_t, std::int64_t>;
+
+/// The channels that the kernels compute.
+Sizes filled_up(const AttentionProblem& p, const AttentionConfig& forward = {}, const AttentionConfig& backward = {}) {
+  const AttentionPlan made = plan(p, forward, backward);
+  EXPECT_EQ(Sizes(made.K, made.V), Sizes(p.K, p.V));
+  EXPECT_EQ(made.has_zeros(), made.problem.K != p.K || made.problem.V != p.V);
+  return {made.problem.K, made.problem.V};
+}
+
+TEST(Plan, FillsChannelsUpForHoppersKernels) {
+  for (const char* gates : {"", "g", "g_gamma", "gk"}) {
+    const AttentionProblem p = problem(4, 2048, 16, 100, 100, gates);
+    EXPECT_EQ(filled_up(p), Sizes(104, 104)) << gates;
+    const auto [forward, backward] = kernels(p);
+    EXPECT_TRUE(forward.starts_with("sm90_") && backward.starts_with("sm90_")) << forward << ' ' << backward;
+  }
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 128, 100, "gk")), Sizes(128, 104));
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 100, 512, "g", DType::float16)), Sizes(104, 512));
+  EXPECT_EQ(filled_up(problem(4, 2048, 4, 136, 512, "gk")), Sizes(144, 512));  // two parts, each a multiple of 8
+  EXPECT_EQ(filled_up(problem(4, 2048, 4, 264, 128, "gk")), Sizes(288, 128));  // four
+  EXPECT_EQ(filled_up(problem(4, 2048, 4, 500, 512, "gk")), Sizes(512, 512));
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 99, 75, "gk gv")), Sizes(104, 80));
+  EXPECT_EQ(plan(problem(4, 2048, 4, 136, 512, "gk")).backward.intra_chunk.key_parts, 2);
+  EXPECT_EQ(plan(problem(4, 2048, 4, 264, 128, "gk")).backward.intra_chunk.key_parts, 4);
+  AttentionProblem p = problem(4, 2048, 16, 100, 100, "gk");
+  p.kv_heads = 4;
+  EXPECT_EQ(filled_up(p), Sizes(104, 104));
+  p.packed = p.reverse = p.float_gates = true;
+  EXPECT_EQ(filled_up(p), Sizes(104, 104));
+  p.gradients = {};
+  EXPECT_EQ(filled_up(p), Sizes(104, 104));
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 100, 100, "gk"), {.algorithm = Algorithm::chunk}), Sizes(104, 104));
+  p = problem(4, 2048, 4, 264, 128, "gk");
+  p.gradients = {};  // the forward pass has room for it as it is
+  EXPECT_EQ(filled_up(p), Sizes(264, 128));
+}
+
+TEST(Plan, FillsUpNoOtherChannels) {
+  const AttentionProblem given = problem(4, 2048, 16, 100, 100, "gk");
+  const Sizes same(100, 100);
+  AttentionProblem p = given;
+  p.states_only = true;
+  EXPECT_EQ(filled_up(p), same);
+  p = given;
+  p.exchanges = true;
+  EXPECT_EQ(filled_up(p), same);
+  p = given;
+  p.length = 63;
+  EXPECT_EQ(filled_up(p), same);
+  p = given;
+  p.zero_scale = true;  // of which the kernels have no gradients
+  EXPECT_EQ(filled_up(p), same);
+  EXPECT_EQ(kernels(p, {.algorithm = Algorithm::chunk}), Names("chunk_mma", "chunk_mma"));
+  const AttentionConfig steps{.algorithm = Algorithm::recurrent}, warps{.warps = 2};
+  EXPECT_EQ(filled_up(given, steps, {}), same);
+  EXPECT_EQ(filled_up(given, {}, steps), same);
+  p = given;
+  p.gradients = {};
+  EXPECT_EQ(filled_up(p, {}, steps), Sizes(104, 104));  // there is no backward pass
+  EXPECT_EQ(filled_up(p, warps), same);
+  for (const DType dtype : {DType::float32, DType::float64})
+    EXPECT_EQ(filled_up(problem(4, 2048, 16, 96, 100, "gk", dtype)), Sizes(96, 100));
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 100, 100, "gk", DType::bfloat16, kA100)), same);
+  EXPECT_EQ(filled_up(problem(1, 8192, 16, 100, 100, "gk gv")), same);           // the kernel for small heads
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 9, 17, "gk")), Sizes(9, 17));         // more than half as much work again
+  EXPECT_EQ(filled_up(problem(4, 2048, 4, 296, 256, "g")), Sizes(296, 256));     // one forward pass would stay as it is
+  EXPECT_EQ(filled_up(problem(4, 2048, 4, 256, 512, "gk g")), Sizes(256, 512));  // which no number of channels changes
+  EXPECT_EQ(filled_up(problem(4, 2048, 16, 128, 128, "gk")), Sizes(128, 128));
+}
+
+// What a problem does not take is refused as it is, not as it would be with more channels.
+TEST(Plan, RefusesBeforeItFillsUp) {
+  const AttentionConfig split{.algorithm = Algorithm::chunk, .sequence_split = 4};
+  EXPECT_TRUE(throws_with<ValueError>([&] { plan(problem(4, 2048, 16, 100, 100, "gk"), split, split, "here"); },
+                                      "here: algorithm chunk does not take a sequence_split"));
+}
+
+TEST(Plan, SaysWhatIsFilledUp) {
+  const AttentionPlan made = plan(problem(4, 2048, 16, 100, 98, "gk"));
+  const std::string text = made.to_string();
+  EXPECT_TRUE(text.starts_with("channels: 100 x 98, filled up with zeros to 104 x 104\nforward:  sm90_pass: ")) << text;
+  const Json json = Json::parse(made.to_json());
+  EXPECT_EQ(json["problem"]["K"], 100);
+  EXPECT_EQ(json["problem"]["V"], 98);
+  EXPECT_EQ(json["padded"], Json({{"K", 104}, {"V", 104}}));
+  EXPECT_FALSE(Json::parse(plan(problem(4, 2048, 16, 128, 128, "gk")).to_json()).contains("padded"));
 }
 
 TEST(Plan, IsPrinted) {
@@ -398,7 +491,7 @@ TEST(Plan, SplitsIntoNoMoreSegmentsThanAsked) {
   EXPECT_NO_THROW(plan(empty, {.algorithm = Algorithm::recurrent, .sequence_split = std::int64_t{1} << 32}));
 }
 
-// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens and reverse scans are newer --------
+// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens, reverse scans and zeros are newer -
 
 AttentionProblem read_problem(const Json& row) {
   const auto has = [&](const char* list, const char* name) {
@@ -482,8 +575,8 @@ TEST(Plan, ChoosesAsRecorded) {
       expect("backward", 1, b.intra_chunk.gradients.segments);
     } else if (b.kernels == AttentionKernels::sm90_intra_chunk) {
       const std::int64_t keys = 64 * b.intra_chunk.boundary_key_tiles * b.intra_chunk.key_parts;
-      const std::int64_t key_blocks = (p.K + keys - 1) / keys;
-      const std::int64_t value_blocks = p.V > 64 ? (p.V + 127) / 128 : 1;
+      const std::int64_t K = made.problem.K, V = made.problem.V, key_blocks = (K + keys - 1) / keys;
+      const std::int64_t value_blocks = V > 64 ? (V + 127) / 128 : 1;
       const int scans = made.forward.keeps_boundary_states ? 1 : 2;  // of gradients alone, or of states as well
       expect("backward", 0, key_blocks * value_blocks * scans * b.intra_chunk.segments);
     }

@@ -1,0 +1,63 @@
+// Channels of zeros: with them, heads have a size that the kernels of chunk_sm90 can compute.
+#include <glade/ops/linear_attention/plan_rules.h>
+
+namespace glade {
+
+namespace {
+
+/// Times the K V of the call: a pass takes about as much longer, and the copies take time too. Estimated, not measured.
+constexpr double kMostWork = 1.6;
+/// Tokens. Shorter sequences take so little time that copies count. Estimated, not measured.
+constexpr std::int64_t kShortest = kChunkTokens;
+constexpr std::int64_t kMostChannels = 512;
+
+bool is_sm90(AttentionKernels kernels) {
+  return kernels == AttentionKernels::sm90_pass || kernels == AttentionKernels::sm90_constant_decay ||
+         kernels == AttentionKernels::sm90_intra_chunk;
+}
+
+/// Whether the kernels take several times as long as those of chunk_sm90.
+bool is_slow(AttentionKernels kernels) {
+  return kernels == AttentionKernels::recurrent || kernels == AttentionKernels::chunk_mma;
+}
+
+bool has_slow_pass(const AttentionPlan& plan) {
+  return is_slow(plan.forward.kernels) || (plan.has_backward() && is_slow(plan.backward.kernels));
+}
+
+bool is_all_sm90(const AttentionPlan& plan) {
+  return is_sm90(plan.forward.kernels) && (!plan.has_backward() || is_sm90(plan.backward.kernels));
+}
+
+/// Whether zeros may be added to the problem of a plan at all.
+bool may_pad(const AttentionPlan& given, const AttentionConfig& forward, const AttentionConfig& backward) {
+  const AttentionProblem& p = given.problem;
+  const auto allows = [](const AttentionConfig& config) { return config.algorithm != Algorithm::recurrent && config.warps == 0; };
+  return p.gpu.sm90 && (p.dtype == DType::bfloat16 || p.dtype == DType::float16) && p.length >= kShortest && !p.states_only &&
+         !p.exchanges && allows(forward) && (!given.has_backward() || allows(backward));
+}
+
+}  // namespace
+
+AttentionPlan with_zeros(AttentionPlan given, const AttentionConfig& forward, const AttentionConfig& backward) {
+  if (!has_slow_pass(given) || !may_pad(given, forward, backward)) return given;
+  const AttentionProblem& p = given.problem;
+  constexpr std::int64_t kMultiple = 8, kMostMultiple = 32;  // of keys in four parts, each a multiple of 8
+  const auto filled_up = [](std::int64_t channels, std::int64_t multiple) { return ceil_div(channels, multiple) * multiple; };
+  for (std::int64_t multiple = kMultiple; multiple <= kMostMultiple; multiple *= 2) {
+    AttentionProblem padded = p;
+    padded.K = filled_up(p.K, multiple);
+    padded.V = filled_up(p.V, kMultiple);
+    if (padded.K == p.K && padded.V == p.V) continue;
+    if (padded.K > kMostChannels || static_cast<double>(padded.K * padded.V) > kMostWork * static_cast<double>(p.K * p.V)) break;
+    if (config_obstacle(padded, forward, false) || config_obstacle(padded, backward, true)) continue;
+    AttentionPlan plan = plan_as_it_is(padded, forward, backward, "plan");
+    if (!is_all_sm90(plan)) continue;
+    plan.K = p.K;
+    plan.V = p.V;
+    return plan;
+  }
+  return given;
+}
+
+}  // namespace glade
