@@ -7,9 +7,16 @@ namespace {
 
 /// Times the K V of the call: a pass takes about as much longer, and the copies take time too. Estimated, not measured.
 constexpr double kMostWork = 1.6;
-/// Tokens. Shorter sequences take so little time that copies count. Estimated, not measured.
-constexpr std::int64_t kShortest = kChunkTokens;
 constexpr std::int64_t kMostChannels = 512;
+
+/// Whether a call is so large that the copies cost less than the kernels gain. A host takes some 60 us to queue those of a
+/// forward pass, and no longer with a backward pass, which gains more. Measured
+/// (benchmarks/results/2026-11-28_h200/wide_tma/padding.txt).
+bool is_large(const AttentionProblem& p) {
+  constexpr std::int64_t kLong = 128, kMany = 10'000, kLongForward = 2048, kManyForward = 100'000;
+  const bool trains = p.gradients.any();
+  return p.length >= (trains ? kLong : kLongForward) || p.heads * p.all_tokens() >= (trains ? kMany : kManyForward);
+}
 
 bool is_sm90(AttentionKernels kernels) {
   return kernels == AttentionKernels::sm90_pass || kernels == AttentionKernels::sm90_constant_decay ||
@@ -33,8 +40,8 @@ bool is_all_sm90(const AttentionPlan& plan) {
 bool may_pad(const AttentionPlan& given, const AttentionConfig& forward, const AttentionConfig& backward) {
   const AttentionProblem& p = given.problem;
   const auto allows = [](const AttentionConfig& config) { return config.algorithm != Algorithm::recurrent && config.warps == 0; };
-  return p.gpu.sm90 && (p.dtype == DType::bfloat16 || p.dtype == DType::float16) && p.length >= kShortest && !p.states_only &&
-         !p.exchanges && allows(forward) && (!given.has_backward() || allows(backward));
+  return p.gpu.sm90 && (p.dtype == DType::bfloat16 || p.dtype == DType::float16) && p.length >= kChunkTokens && is_large(p) &&
+         !p.states_only && !p.exchanges && allows(forward) && (!given.has_backward() || allows(backward));
 }
 
 }  // namespace
