@@ -31,7 +31,8 @@ Json describe(const ChunkSegments& plan) {
 }
 
 Json describe(const Sm90PassPlan& plan) {
-  Json json{{"block_channels", plan.wide_blocks ? 2 * kChunkTokens : kChunkTokens}};
+  Json json{{"block_channels", plan.wide_blocks || plan.wide_tma ? 2 * kChunkTokens : kChunkTokens}};
+  if (plan.wide_tma) json["wide_tma"] = true;
   if (plan.shared_gates) json["shared_gates"] = true;
   if (plan.shared_rows) json["cluster"] = 2;
   if (plan.gates_first) json["gates_first"] = true;

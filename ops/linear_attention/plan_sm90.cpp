@@ -225,6 +225,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
   if (forward.keeps_states && !forward.keeps_boundary_states) set_segments(plan, p, config, forward.pass.segments);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, plan.segments + plan.gradients.segments - 1);
   plan.gradients.scan_for_states = true;
+  plan.gradients.wide_tma = supports_wide_tma(p);
   plan.gradients.scan_key_tiles = plan.boundary_key_tiles;
 }
 
@@ -247,6 +248,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   Sm90IntraChunkPlan plan;
   set_segments(plan, p, config, segments);
   set_state_scan(plan, p);
+  plan.wide_tma = supports_wide_tma(p);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, (has_before ? 1 : 2) * plan.segments);
   plan_reverse_scan(plan, p, config, forward);
   if (has_before && !plan.reverse_scan) {

@@ -10,6 +10,10 @@ bool supports_tma(const AttentionProblem& p) {
   return p.all_tokens() > 0 && p.all_tokens() <= kMostTokens && !p.reverse;
 }
 
+bool supports_wide_tma(const AttentionProblem& p) {
+  return supports_tma(p) && !p.gk && !p.gv && tiles(p.K) == 2 && p.V > kChunkTokens;
+}
+
 bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner) {
   return supports_tma(p) && !p.gk && !p.gv && inner > 2 * kChunkTokens;
 }
@@ -78,8 +82,8 @@ bool supports_gates_first(const AttentionProblem& p) {
 
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  return (plan.wide_blocks ? ceil_div(tiles(p.V), 2)
-                           : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates)) *
+  return (plan.wide_blocks || plan.wide_tma ? ceil_div(tiles(p.V), 2)
+                                            : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates)) *
          all_heads(p);
 }
 /// Those that run at the same time.
@@ -87,43 +91,48 @@ std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
   return std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens && !wide ? 2 : 1);
 }
 
-/// The time of a forward pass, in that of a chunk in a narrow block of about 128 keys. Fitted to the times of 1200 shapes, each
-/// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
-/// average. The constants for turns are for blocks that share rows or gates and take turns, after the first one. Where rows are
-/// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
-/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt).
-double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kWideWithGk = 1.3, kWide = 1.4, kWave = 9;  // kWave: the start of a block, and its end
-  constexpr double kSharedRowsWave = 10.3, kSharedRowsTurn = 4.5, kSharedGates = 0.72, kSharedGatesWave = 7.2,
-                   kSharedGatesTurn = 0.8;
-  constexpr double kPassWithoutOutputs = 0.6, kJoin = 4, kSegment = 0.13;
-  const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24;
-  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
-                     at_once = forward_blocks_at_once(p, plan.wide_blocks);
-  const auto waves = [](std::int64_t blocks, std::int64_t most) { return static_cast<double>(ceil_div(blocks, most)); };
-  const std::int64_t blocks = forward_blocks(p, plan);
-  const double chunk = (p.K <= kChunkTokens       ? 0.85
+/// What blocks of a forward pass cost: a chunk, and one without outputs, the start of a block with its end, and the start of the
+/// next item where blocks take turns.
+struct BlockCost {
+  double chunk, chunk_of_states, start, turn;
+};
+/// In the time of a chunk in a narrow block of about 128 keys. Turns are fitted for whole sequences alone.
+BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kStates = 0.6, kWideWithGk = 1.3, kWide = 1.4, kStart = 9;
+  const double narrow = p.K <= kChunkTokens       ? 0.85
                         : p.K <= 2 * kChunkTokens ? 1.1
-                                                  : 1.2) *
-                       (plan.shared_rows    ? kSharedRows
-                        : !plan.wide_blocks ? 1
-                        : p.gk              ? kWideWithGk
-                                            : kWide);
-  const double segment = static_cast<double>(plan.segment_chunks);
-  const bool takes_turns = (plan.shared_rows || plan.shared_gates) && !p.packed && n == 1;  // fitted for whole sequences alone
-  const double start = plan.shared_gates  ? kSharedGatesWave
-                       : plan.shared_rows ? kSharedRowsWave
-                                          : kWave,
-               turn = !takes_turns        ? start
-                      : plan.shared_gates ? kSharedGatesTurn
-                                          : kSharedRowsTurn,
-               outputs =
-                   waves(blocks * n, at_once) * (segment * (plan.shared_gates ? kSharedGates : chunk) + turn) + start - turn;
+                                                  : 1.2,
+               chunk = narrow * (plan.shared_rows    ? kSharedRows
+                                 : !plan.wide_blocks ? 1
+                                 : p.gk              ? kWideWithGk
+                                                     : kWide);
+  BlockCost cost{chunk, chunk * kStates, kStart, kStart};
+  if (plan.wide_tma) cost = {1.21, 1.21 * kStates, 6.7, 1};
+  else if (plan.shared_rows) cost = {chunk, chunk * kStates, 10.3, 4.5};
+  else if (plan.shared_gates) cost = {0.72, chunk * kStates, 7.2, 0.8};
+  if (p.packed || plan.segments > 1) cost.turn = cost.start;
+  return cost;
+}
+
+/// The time of a forward pass, in the same unit. Fitted to the times of 1200 shapes, each with up to 77 plans
+/// (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on average. Where rows are
+/// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
+/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), and wide blocks
+/// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt).
+double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kJoin = 4, kSegment = 0.13;
+  const BlockCost cost = block_cost(p, plan);
+  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
+                     at_once = forward_blocks_at_once(p, plan.wide_blocks), blocks = forward_blocks(p, plan);
+  const auto waves = [](std::int64_t count, std::int64_t most) { return static_cast<double>(ceil_div(count, most)); };
+  const double segment = static_cast<double>(plan.segment_chunks),
+               outputs = waves(blocks * n, at_once) * (segment * cost.chunk + cost.turn) + cost.start - cost.turn;
   const std::int64_t scanned = scanned_segments(p, plan);
   if (scanned == 0) return outputs;
   const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
-  const double states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
-                                             : waves(blocks * scanned, at_once) * segment * chunk * kPassWithoutOutputs;
+  const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
+               states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
+                                             : waves(blocks * scanned, at_once) * segment * cost.chunk_of_states;
   return outputs + states + kJoin + static_cast<double>(n) * kSegment;
 }
 
@@ -193,6 +202,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   if (p.V > kChunkTokens && (p.K <= 2 * kChunkTokens || p.gk))
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
+  if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
   if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   return best;

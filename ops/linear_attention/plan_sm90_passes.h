@@ -12,6 +12,8 @@ inline constexpr double kSharedRows = 0.77;
 
 /// Whether TMA can copy the rows of a problem for passes.
 bool supports_tma(const AttentionProblem& p);
+/// Whether the pass for o, and the scans for segments' states in both directions, can be wide blocks with TMA.
+bool supports_wide_tma(const AttentionProblem& p);
 /// Whether blocks of a pass with so many channels of x and y can share their rows.
 bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner);
 /// Tiles of w, which blocks that share rows have in whole clusters.

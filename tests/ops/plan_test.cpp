@@ -257,6 +257,22 @@ TEST(Plan, SharesGatesOfKeys) {
   EXPECT_FALSE(in_parts.shared_gates);
 }
 
+TEST(Plan, TakesWideBlocksWithTma) {
+  const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
+  EXPECT_TRUE(forward(problem(4, 4096, 8, 128, 128, "g")).wide_tma);
+  EXPECT_TRUE(forward(problem(8, 2048, 4, 72, 256, "g")).wide_tma);
+  EXPECT_TRUE(forward(problem(500, 40, 4, 128, 128, "g")).wide_tma);  // of one chunk
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 64, 128, "g")).wide_tma);
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 136, 128, "g")).wide_tma);
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 128, 64, "g")).wide_tma);
+  EXPECT_FALSE(forward(problem(4, 4096, 8, 128, 128, "gk g")).wide_tma);
+  AttentionProblem p = problem(4, 4096, 8, 128, 128, "g");
+  EXPECT_EQ(forward(p).segments, 4);  // as many blocks as multiprocessors
+  EXPECT_TRUE(plan(p).backward.intra_chunk.gradients.wide_tma);
+  p.reverse = true;
+  EXPECT_FALSE(forward(p).wide_tma);
+}
+
 TEST(Plan, AppliesGatesFirst) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 2048, 4, 256, 512, "gk")).gates_first);

@@ -62,6 +62,7 @@ struct Pass : ScanArguments {
   bool mapped;  ///< by the kernels whose rows TMA copies, without reverse: gates in 16 bits and up to 128 channels of y, with gv,
                 ///< or with gk of y and out; or more channels of y, with neither, nor u
   bool wide_blocks;       ///< blocks of 128 channels of w; not with u, nor with gates of both
+  bool wide_tma;          ///< by the kernels of wide_tma.cuh: see run_wide_tma_pass()
   void* out;              ///< [tokens, heads, outer]; null: states only, or what u needs
   bool float_out;         ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
@@ -117,6 +118,11 @@ void run_gated_pass(const GatedPass& p, cudaStream_t stream);
 /// 16 bits. The pass has no chunks.
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream);
+
+/// Where wide_tma is set: the output, or states alone in both directions (without it), not with per-channel gates nor in reverse,
+/// with 65 to 128 channels of y.
+template <class E>
+void run_wide_tma_pass(const Pass& p, cudaStream_t stream);
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

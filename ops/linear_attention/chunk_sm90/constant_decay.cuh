@@ -6,21 +6,17 @@
 // threads at work: one issues the TMA copies of the inputs, the other those of the results. A second warp group, the scorer,
 // computes the scores x y^T. Two more, the consumers, have 64 channels of w each, and do what the consumers of other passes do.
 #include <glade/ops/linear_attention/chunk_sm90/constant_decay_segments.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/wide_block.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
 template <class E>
 struct ConstantDecayShared {
-  using Tile = SwizzledTile<E>;
   static constexpr int kStages = 4, kScores = 2;
-  struct Stage {
-    Tile x[2], y[2], w[2];  ///< by channels; w is later overwritten by the results
-  };
-  struct Scores {
-    Tile rounded, low_part;
-  };
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores, as Variant::kLowParts
+  using Stage = WideRows<E, true>;
+  using Scores = WideScores<E, kLowParts>;
   struct Factors {
     float before[kTile], to_end[kTile];  ///< before: of the results, including the scale; to_end: of w
   };
@@ -34,7 +30,6 @@ struct ConstantDecayShared {
 template <class E>
 struct ConstantDecayBlock {
   using S = ConstantDecayShared<E>;
-  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores, as Variant::kLowParts
   static constexpr int kWarps = kGroup / 32, kConsumers = 2;
   const ConstantDecayPass& p;
   S& shared;
@@ -57,11 +52,11 @@ struct ConstantDecayBlock {
 
 /// The warp group that computes the scores.
 template <class E>
-struct Scorer : ConstantDecayBlock<E> {
+struct Scorer : ConstantDecayBlock<E>, WideScorer<E> {
   using Base = ConstantDecayBlock<E>;
   using S = typename Base::S;
   using Base::p, Base::shared, Base::range, Base::decays;
-  const int thread;
+  using WideScorer<E>::thread;
 
   __device__ void run() const {
     const int lane = thread % 32;
@@ -77,16 +72,8 @@ struct Scorer : ConstantDecayBlock<E> {
         this->arrive(empty, lane);
         continue;
       }
-      const typename S::Stage& stage = this->stage(i);
       Accumulator<kTile> sums;
-      const std::uint32_t x = operand(stage.x[0]), y = operand(stage.y[0]);
-      wgmma_begin();
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const int columns = k / 4 * kTileStep + k % 4 * kColumnStep;
-        wgmma<E>(sums, descriptor(x, columns), descriptor(y, columns), k);
-      }
-      wgmma_commit();
+      WideScorer<E>::start(sums, this->stage(i));
       wgmma_wait<0>();
       pin(sums);
       this->arrive(empty, lane);
@@ -99,20 +86,7 @@ struct Scorer : ConstantDecayBlock<E> {
           if (weights[j] == 0 || sums.column(j, thread) >= size) sums[j] = 0;
       const int output_chunk = i - range.state_only, slot = output_chunk % S::kScores;
       if (output_chunk >= S::kScores) barrier_wait(&shared.used[slot], (output_chunk / S::kScores - 1) & 1);
-      typename S::Scores& to = shared.scores[slot];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        LeftOperand rounded, low_part;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float* pair = &sums[sums.element(k, j)];
-          rounded[j] = pack<E>(pair[0], pair[1]);
-          low_part[j] = pack_low<E>(pair[0], pair[1], rounded[j]);
-        }
-        store_straight(to.rounded, 2 * k, rounded, thread);
-        if constexpr (Base::kLowParts) store_straight(to.low_part, 2 * k, low_part, thread);
-      }
-      fence_for_wgmma();
+      WideScorer<E>::store(shared.scores[slot], sums);
       this->arrive(&shared.scored[slot], lane);
     }
   }
@@ -123,18 +97,18 @@ struct ConstantDecayVariant {
   using Element = E;
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = 2;
+  static constexpr bool kLowParts = ConstantDecayShared<E>::kLowParts;
 };
 
 /// A warp group that computes 64 channels of the results.
 template <class E>
-struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant<E>> {
+struct ConstantDecayConsumer : ConstantDecayBlock<E>, WideConsumer<ConstantDecayVariant<E>> {
   using Base = ConstantDecayBlock<E>;
-  using State = chunk_sm90::State<ConstantDecayVariant<E>>;
+  using State = WideConsumer<ConstantDecayVariant<E>>;
   using S = typename Base::S;
   using Base::p, Base::shared, Base::segment, Base::range, Base::decays, Base::added_states, Base::head;
-  using State::state, State::thread, State::lane, State::row;
+  using State::index, State::lane, State::row, State::scale, State::state, State::thread;
   using typename State::Left;
-  int index;  ///< of this consumer
   float decay = decays.over(kTile);
 
   __device__ int first_outer() const { return index * kTile; }
@@ -185,59 +159,16 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
         to[i * kGroup] = make_float4(from[0], from[1], from[2], from[3]);
       }
     } else if (p.last && segment.is_last(p.backward)) {
-      store_state(p.last + (this->sequence * p.heads + head) * p.inner * p.outer);
+      store_last(p.last + (this->sequence * p.heads + head) * p.inner * p.outer);
     }
   }
-  /// Stores the final state by way of tiles that are no longer needed, so that threads write contiguous channels of w.
-  __device__ void store_state(float* last) {
+  /// Stores the final state by way of tiles that are no longer needed.
+  __device__ void store_last(float* last) {
     sync_group<2 * kGroup>(1);
-    float* const tile = reinterpret_cast<float*>(shared.stages[index].x);  // [channels of y][64 channels of w, swizzled]
-#pragma unroll
-    for (int i = 0; i < State::kTiles; ++i)
-      state[i].for_each(thread, [&](float x, int outer, int column) {
-        const int inner = i * kTile + column;
-        tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)] = x;
-      });
-    sync_group<kGroup>(2 + index);
     const float by = p.backward ? p.scale : 1.f;
-    const int outer = thread % 16 * 4;
-    if (first_outer() + outer >= p.outer) return;
-    last += first_outer() + outer;
-#pragma unroll 4
-    for (int inner = thread / 16; inner < p.inner; inner += kGroup / 16) {
-      const float4 values = *reinterpret_cast<const float4*>(&tile[inner * kTile + (outer ^ inner / 2 % 4 * 8)]);
-      *reinterpret_cast<float4*>(last + inner * p.inner_stride) =
-          make_float4(values.x * by, values.y * by, values.z * by, values.w * by);
-    }
+    State::store_state(p, reinterpret_cast<float*>(shared.stages[index].x), last + first_outer(), p.outer - first_outer(), by);
   }
 
-  /// Zeroes the rows of y and w beyond the end of the sequence. Each consumer clears one tile of both.
-  __device__ void clear(typename S::Stage& stage, int tokens) const {
-    // Earlier readers of these rows arrived at the barriers of the copies. racecheck does not see that, so it needs this barrier.
-    sync_group<2 * kGroup>(1);
-    for (int i = tokens * 8 + thread; i < kTile * 8; i += kGroup)
-      for (SwizzledTile<E>* tile : {&stage.y[index], &stage.w[index]})
-        *reinterpret_cast<uint4*>(tile->at(i / 8, i % 8)) = uint4{};
-    fence_for_wgmma();
-    sync_group<2 * kGroup>(1);
-  }
-  __device__ void apply_decays(Left& to, const Left& w, const typename S::Factors& factors) const {
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 by = *reinterpret_cast<const float2*>(&factors.to_end[left_column(k, 2 * half, thread)]);
-#pragma unroll
-        for (int j = 2 * half; j < 2 * half + 2; ++j) {
-          const float2 values = unpack<E>(w[k][j]);
-          to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
-        }
-      }
-  }
-  __device__ void scale(float by) {
-    this->scale_rows(by, by);
-    for (auto& tile : state) pin(tile);  // before any product starts
-  }
   /// Waits for the tiles of chunk i, and returns what the consumer needs to know of it.
   struct Chunk {
     typename S::Stage& stage;
@@ -250,7 +181,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
     typename S::Stage& stage = this->stage(i);
     const int size = range.size(i), whole = size == kTile;
     this->wait_for(i);
-    if (!whole) clear(stage, size);
+    if (!whole) this->clear(stage, size);
     return {stage, shared.factors[!whole], whole ? decay : decays.over(size), size};
   }
   __device__ void release(int i) const { Base::arrive(&shared.written[i % S::kStages], lane()); }
@@ -263,7 +194,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
   __device__ void fetch(Weighted& to, int i) {
     const Chunk chunk = this->chunk(i);
     this->load(to.w, chunk.stage.w[index]);
-    apply_decays(to.w, to.w, chunk.factors);
+    this->apply_decays(to.w, to.w, chunk.factors.to_end);
     to.decay = chunk.decay;
   }
   /// Updates the state with the chunks that have no results. The next w is prepared while products run.
@@ -287,57 +218,17 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, State<ConstantDecayVariant
     Accumulator<kTile> out;
     typename State::Rounded rounded;
     this->round_state(rounded, 0);
-    const std::uint32_t x = operand(stage.x[0]);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) wgmma<E>(out, rounded[i / 4][i % 4], descriptor(x, i / 4 * kTileStep + i % 4 * kColumnStep), i);
-    wgmma_commit();
-    Left w, weighted;
-    this->load(w, stage.w[index]);
-    apply_decays(weighted, w, factors);
-    scale(chunk_decay);
-    this->add_to_state(weighted, operand(stage.y[0]));
-    wgmma_wait<1>();
-    pin(out);
+    Left w;
+    this->multiply(out, w, rounded, stage, factors.to_end, chunk_decay);
     const float* const before = factors.before;
     out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&before[t]); });
     const int output_chunk = i - range.state_only, slot = output_chunk % S::kScores;
     barrier_wait(&shared.scored[slot], output_chunk / S::kScores & 1);
-    wgmma_begin();
-    this->add_product(out, w, operand(shared.scores[slot].rounded), 1);
-    if constexpr (Base::kLowParts) this->add_product(out, w, operand(shared.scores[slot].low_part), 1);
-    wgmma_commit();
-    this->wait_for_state();
-    pin(out);
+    this->add_scores(out, w, shared.scores[slot]);
     Base::arrive(&shared.used[slot], lane());
-    store(out, stage.w[index], size, range.first_token(i));
+    this->store(out, stage.w[index], p, size, range.first_token(i), head, first_outer());
     release(i);
   }
-  /// Stores results to global memory. Those of a whole chunk in the element type go to the tile of w instead, and TMA stores them
-  /// from there.
-  __device__ void store(const Accumulator<kTile>& out, SwizzledTile<E>& tile, int size, std::int64_t first_token) const {
-    if (p.float_out) {
-      out.for_each(thread, [&](float x, int row, int t) {
-        const int column = first_outer() + row;
-        if (t < size && column < p.outer)
-          static_cast<float*>(p.out)[(first_token + t) * p.out_step + std::int64_t{head} * p.outer + column] = x;
-      });
-      return;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {  // overwrites only this warp's own channels of w
-      LeftOperand rounded;
-      out.template round<E>(rounded, k);
-      store_transposed(tile, k, rounded, thread);
-    }
-    if (size == kTile) return;
-    sync_group<kGroup>(2 + index);
-    for (int t = thread / 8; t < size; t += kGroup / 8)
-      if (const int column = first_outer() + thread % 8 * 8; column < p.outer)
-        *reinterpret_cast<uint4*>(static_cast<E*>(p.out) + (first_token + t) * p.out_step + std::int64_t{head} * p.outer +
-                                  column) = *reinterpret_cast<const uint4*>(tile.at(t, thread % 8));
-  }
-
   __device__ void run() {
     start();
     scan();
@@ -447,10 +338,10 @@ __device__ void run_constant_decay(const ConstantDecay& u, bool is_scan) {
     __syncwarp();
   } else if (group == 1) {
     release_registers<104>();
-    Scorer<E>{base, thread}.run();
+    Scorer<E>{base, {thread}}.run();
   } else {
     acquire_registers<192>();
-    ConstantDecayConsumer<E>{base, {thread}, group - 2}.run();
+    ConstantDecayConsumer<E>{base, {{thread}, group - 2}}.run();
   }
 }
 

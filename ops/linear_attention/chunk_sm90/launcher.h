@@ -182,6 +182,7 @@ class Launcher {
     p.gv = pointer(r_.gv);
     p.wide_blocks = plan.wide_blocks;
     p.mapped = r_.gv.defined() || plan.shared_rows;
+    p.wide_tma = plan.wide_tma;
     set_out(p, r_, out);
     return p;
   }
@@ -190,7 +191,8 @@ class Launcher {
     Pass pass = p;
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     pass.tokens = r_.tokens;
-    if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
+    if (p.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, stream_);
+    else if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
     else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }
   void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
@@ -256,6 +258,12 @@ class Launcher {
       a.decay = decay;
       return a;
     };
+    if (plan.wide_tma && !beside) {
+      Pass pass = arguments(Pass{});
+      pass.wide_tma = true;
+      run(pass);
+      return pass;
+    }
     if (plan.scan_for_states) {
       ScanArguments scan = arguments(ScanArguments{}), other = beside ? *beside : scan;
       if (!beside) other.run_segments = 0;

@@ -98,7 +98,7 @@ struct Consumer : Results<C> {
     Left w;
     load(w, stage.w(index));
     if constexpr (kGates == Gates::none) {
-      apply_decays(w, w, stage.vectors);
+      apply_decays(w, w, stage.vectors.after);
       scale_rows(stage.vectors.decay[0], stage.vectors.decay[0]);
     } else {
       scale_at_start(p, stage.vectors);
@@ -141,7 +141,7 @@ struct Consumer : Results<C> {
     wgmma_begin();
     add_product(out, w, operand(stage.scores()), 1);
     wgmma_commit();
-    apply_decays(weighted, w, vectors);
+    apply_decays(weighted, w, vectors.after);
     scale_rows(vectors.decay[0], vectors.decay[0]);
     add_to_state(weighted, operand(stage.tiles.y[0]));
     wgmma_wait<1>();
@@ -195,7 +195,7 @@ struct Consumer : Results<C> {
   __device__ void finish_step(const Stage<C>& stage, Accumulator<kTile>& out, const Left& w, std::uint32_t y, float2 q_dq) {
     const Vectors<C>& vectors = stage.vectors;
     Left weighted;
-    apply_decays(weighted, w, vectors);
+    apply_decays(weighted, w, vectors.after);
     const float decay = vectors.decay[0];
     scale_rows(decay, decay);
     add_to_state(weighted, y);

@@ -113,15 +113,18 @@ struct State {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) pin(state[tile]);
   }
-  /// Gates::none: multiplies w by the decays from its tokens to the end of the step.
-  __device__ void apply_decays(Left& to, const Left& w, const Vectors<C>& vectors) const {
+  /// Gates::none: multiplies w by the decays from its tokens to the end of the step, `after`.
+  __device__ void apply_decays(Left& to, const Left& w, const float* after) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 by = *reinterpret_cast<const float2*>(&vectors.after[left_column(k, j, thread)]);
-        const float2 values = unpack<E>(w[k][j]);
-        to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
+      for (int half = 0; half < 2; ++half) {
+        const float2 by = *reinterpret_cast<const float2*>(&after[left_column(k, 2 * half, thread)]);
+#pragma unroll
+        for (int j = 2 * half; j < 2 * half + 2; ++j) {
+          const float2 values = unpack<E>(w[k][j]);
+          to[k][j] = pack<E>(values.x * by.x, values.y * by.y);
+        }
       }
   }
 

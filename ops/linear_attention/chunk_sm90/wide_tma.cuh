@@ -1,0 +1,416 @@
+#pragma once
+// Fused passes (chunk_sm90/pass_kernel.cuh) without per-channel gates in wide blocks, whose rows TMA copies: the pass for o, and
+// passes for states alone, in both directions. They have 65 to 128 channels of y, and are not for reversed recurrences.
+//
+// A block has 128 channels of w, so that rows are read half as often as by narrow blocks. Its warp groups share the work as with
+// constant decay (chunk_sm90/constant_decay.cuh). The first copies: a thread issues the TMA copies of the inputs, others those of
+// the results and of the states, and a warp sums up the gates. The next two, the consumers, have 64 channels of w each. The last
+// one, the scorer, computes the scores x y^T.
+//
+// Where gates decay no exponent is positive, so they may have any strength.
+#include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
+#include <glade/ops/linear_attention/chunk_sm90/wide_block.cuh>
+
+namespace glade::cuda::chunk_sm90 {
+
+/// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks.
+template <class E, bool kResults_, bool kStoresStates_ = false>
+struct WideTmaVariant {
+  using Element = E;
+  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_;
+  static constexpr Gates kGates = Gates::none;
+  static constexpr int kTiles = 2, kConsumers = 2, kChunksOfState = 1;
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores
+  static constexpr int kStages = kResults ? 3 : 5, kScores = kResults ? 2 : 0;
+  static constexpr int kThreads = (kResults ? 4 : 3) * kGroup;
+  static constexpr int kCopierRegisters = 40, kScorerRegisters = 88, kConsumerRegisters = 192;
+};
+
+template <class C>
+struct WideTmaShared {
+  using Tile = SwizzledTile<typename C::Element>;
+  using Rows = WideRows<typename C::Element, C::kResults>;
+  using Scores = WideScores<typename C::Element, C::kLowParts>;
+  /// Of a chunk, by token: the sums of the log decays up to it, and the factors of the results, with the scale, and of w.
+  struct Gates {
+    alignas(16) float sums[C::kResults ? kTile : 0], before[C::kResults ? kTile : 0], after[kTile];
+    float decay;  ///< of the whole chunk
+  };
+  Rows rows[C::kStages];
+  Scores scores[C::kScores];
+  Tile states[C::kStoresStates ? C::kConsumers : 0][C::kTiles];
+  float last[C::kResults ? 0 : C::kConsumers][C::kTiles * kTile * kTile];  ///< room for WideConsumer::store_state()
+  Gates gates[C::kStages];
+  std::uint64_t full[C::kStages], empty[C::kStages], written[C::kStages];
+  std::uint64_t scored[C::kScores], used[C::kScores];
+  std::uint64_t states_full, states_empty;
+
+  __device__ static int slot(int i) { return i % C::kStages; }
+  __device__ static unsigned parity(int i) { return i / C::kStages & 1; }
+  __device__ void wait_until_full(int i) { barrier_wait(&full[slot(i)], parity(i)); }
+  __device__ void wait_until_empty(int i) {  // since chunk i - kStages
+    if (i >= C::kStages) barrier_wait(&empty[slot(i)], parity(i - C::kStages));
+  }
+};
+
+template <class C>
+__host__ __device__ unsigned wide_tma_items(const Pass& p) {
+  return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+}
+
+/// What all warps of a block know, and the order of its chunks.
+template <class C>
+struct WideTmaBlock {
+  using E = typename C::Element;
+  using S = WideTmaShared<C>;
+  const MappedPass& p;
+  S& shared;
+
+  /// Calls f(item) for the items of this block.
+  template <class F>
+  __device__ void for_each_item(F&& f) const {
+    const unsigned items = wide_tma_items<C>(p);
+    for (unsigned i = blockIdx.x; i < items; i += gridDim.x)
+      f(Item(p, i, C::kConsumers * kTile, item_columns(p, C::kConsumers * kTile)));
+  }
+  /// Calls f(i, item, chunk) for all chunks of this block, of which i is the number.
+  template <class F>
+  __device__ void for_each_chunk(F&& f) const {
+    int i = 0;
+    for_each_item([&](const Item& item) {
+      for (int n = 0; n < chunks_of(item); ++n, ++i) f(i, item, chunk_of(item, n));
+    });
+  }
+  __device__ static int chunks_of(const Item& item) { return max(item.segment.end_chunk - item.segment.first_chunk, 0); }
+  __device__ bool is_backward() const { return !C::kResults && p.backward; }
+  /// Chunk n of an item, in the order of the pass.
+  __device__ int chunk_of(const Item& item, int n) const {
+    return is_backward() ? item.segment.end_chunk - 1 - n : item.segment.first_chunk + n;
+  }
+  __device__ static int first_token(const Item& item, int chunk) {
+    return static_cast<int>(item.segment.token(0)) + chunk * kTile;
+  }
+  /// Whether the state before a chunk is stored: not zeros.
+  __device__ bool stores_state(const Item& item, int chunk) const { return chunk > 0 || p.first; }
+};
+
+/// The warps that copy.
+template <class C>
+struct WideTmaCopies : WideTmaBlock<C> {
+  using Base = WideTmaBlock<C>;
+  using E = typename C::Element;
+  using S = typename Base::S;
+  using Base::p, Base::shared;
+
+  /// Copies the rows. Where there are results, at most one and a half chunks are in flight, as with constant decay.
+  __device__ void load() const {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
+      const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
+      shared.wait_until_empty(i);
+      if (C::kResults && i >= 2) shared.wait_until_full(i - 2);
+      typename S::Rows& rows = shared.rows[S::slot(i)];
+      std::uint64_t* const full = &shared.full[S::slot(i)];
+      barrier_expect(full, sizeof(rows));
+      if constexpr (C::kResults)
+        for (int tile = 0; tile < 2; ++tile) copy_tile(rows.x[tile], p.x_map, tile * kTile, item.head / p.x.group, token, full);
+      copy_tile(rows.y[0], p.y_map, 0, y_head, token, full);
+      if (C::kResults && i >= 1) shared.wait_until_full(i - 1);
+      copy_tile(rows.y[1], p.y_map, kTile, y_head, token, full);
+      for (int tile = 0; tile < 2; ++tile) copy_tile(rows.w[tile], p.w_map, item.first_outer + tile * kTile, w_head, token, full);
+    });
+  }
+  /// Stores results, and then releases their stage.
+  __device__ void store() const {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
+      typename S::Rows& rows = shared.rows[S::slot(i)];
+      barrier_wait(&shared.written[S::slot(i)], S::parity(i));
+      fence_for_wgmma();  // fences for the consumers, which have no time for it
+      if (!p.float_out && item.segment.chunk_tokens(chunk) >= kTile)
+        for (int tile = 0; tile < 2; ++tile)
+          store_tile(rows.w[tile], p.out_map, item.first_outer + tile * kTile, item.head, Base::first_token(item, chunk));
+      commit_stores();
+      wait_stores();
+      barrier_arrive(&shared.empty[S::slot(i)]);
+    });
+  }
+  /// Stores the states before the chunks.
+  __device__ void store_states() const {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
+      barrier_wait(&shared.states_full, i & 1);
+      fence_for_wgmma();
+      if (Base::stores_state(item, chunk))
+        for (int consumer = 0; consumer < C::kConsumers; ++consumer) {
+          const int first_value = item.first_outer + consumer * kTile;
+          if (first_value >= p.outer) break;
+          const BoundaryStateStore<C> store{p, item, first_value, 0};
+          for (int tile = 0; tile < C::kTiles; ++tile) store.store_async(chunk, tile, shared.states[consumer][tile]);
+        }
+      commit_stores();
+      wait_stores();
+      barrier_arrive(&shared.states_empty);
+    });
+  }
+  /// Two tokens' gates, as they lie in memory.
+  struct Bits {
+    std::uint32_t x[2];
+  };
+  __device__ Bits load_gates(const Item& item, int chunk, int lane) const {
+    Bits bits{};
+    const linear_attention::HeadGate<E> gate{p, item.n, item.head};
+    for (int i = 0; i < 2; ++i)
+      if (2 * lane + i < item.segment.chunk_tokens(chunk))
+        bits.x[i] = gate.load_bits(item.segment.token(std::int64_t{chunk} * kTile + 2 * lane + i));
+    return bits;
+  }
+  /// Sums up the gates of the chunks. Their loads start a chunk ahead.
+  __device__ void sum_gates(int lane) const {
+    int i = 0;
+    Base::for_each_item([&](const Item& item) {
+      const linear_attention::HeadGate<E> gate{p, item.n, item.head};
+      const int chunks = Base::chunks_of(item);
+      float total_decay = 0;  // the log decay of all chunks so far
+      Bits own{}, next{};
+      if (chunks > 0) own = load_gates(item, Base::chunk_of(item, 0), lane);
+      for (int n = 0; n < chunks; ++n, ++i) {
+        if (n + 1 < chunks) next = load_gates(item, Base::chunk_of(item, n + 1), lane);
+        shared.wait_until_empty(i);
+        const int tokens = item.segment.chunk_tokens(Base::chunk_of(item, n));
+        float gates[2];
+        for (int j = 0; j < 2; ++j) gates[j] = 2 * lane + j < tokens ? at_least(gate.log2_decay(own.x[j]), kLeastGate) : 0.f;
+        const float sum = sum_up_to(lane, gates[0] + gates[1]), first = sum - gates[1], total = __shfl_sync(~0u, sum, 31);
+        write_gates(shared.gates[S::slot(i)], lane, first, sum, total);
+        barrier_arrive(&shared.full[S::slot(i)]);
+        total_decay += total;
+        own = next;
+      }
+      if (p.decay && lane == 0 && item.first_outer == 0)
+        p.decay[item.segment.segment_row(p, item.n) * p.heads + item.head] = exp2f(total_decay);
+    });
+  }
+
+ private:
+  /// first, second: the sums of the log decays up to this lane's two tokens.
+  __device__ void write_gates(typename S::Gates& to, int lane, float first, float second, float total) const {
+    if constexpr (C::kResults) {
+      *reinterpret_cast<float2*>(&to.sums[2 * lane]) = make_float2(first, second);
+      *reinterpret_cast<float2*>(&to.before[2 * lane]) = make_float2(p.scale * exp2_approx(first), p.scale * exp2_approx(second));
+    }
+    const bool backward = Base::is_backward();
+    *reinterpret_cast<float2*>(&to.after[2 * lane]) =
+        make_float2(exp2_approx(backward ? first : total - first), exp2_approx(backward ? second : total - second));
+    if (lane == 0) to.decay = exp2_approx(total);
+  }
+};
+
+/// The warp group that computes the scores.
+template <class C>
+struct WideTmaScorer : WideTmaBlock<C>, WideScorer<typename C::Element> {
+  using Base = WideTmaBlock<C>;
+  using Scorer = WideScorer<typename C::Element>;
+  using S = typename Base::S;
+  using Base::p, Base::shared;
+  using Scorer::thread;
+
+  /// Multiplies the scores by the decays between their tokens, `sums` being those of log decays, and masks them.
+  __device__ void apply_decays(Accumulator<kTile>& scores, const float* sums) const {
+    const float own[] = {sums[fragment_row(thread)], sums[fragment_row(thread) + 8]};
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int t = left_row(j, thread), column = left_column(k, j, thread);
+        const float2 other = *reinterpret_cast<const float2*>(&sums[column]);
+        float* pair = &scores[scores.element(k, j)];
+        const float first = pair[0] * (p.scale * exp2_approx(own[j % 2] - other.x)),
+                    second = pair[1] * (p.scale * exp2_approx(own[j % 2] - other.y));
+        pair[0] = column <= t ? first : 0;
+        pair[1] = column + 1 <= t ? second : 0;
+      }
+  }
+  __device__ void run() const {
+    Base::for_each_chunk([&](int i, const Item&, int) {
+      const int at = S::slot(i), slot = i % C::kScores;
+      shared.wait_until_full(i);
+      Accumulator<kTile> scores;
+      Scorer::start(scores, shared.rows[at]);
+      wgmma_wait<0>();
+      pin(scores);
+      apply_decays(scores, shared.gates[at].sums);
+      if (i >= C::kScores) barrier_wait(&shared.used[slot], (i / C::kScores - 1) & 1);
+      Scorer::store(shared.scores[slot], scores);
+      barrier_arrive(&shared.empty[at]);
+      barrier_arrive(&shared.scored[slot]);
+    });
+  }
+};
+
+/// A warp group that computes 64 values of the results.
+template <class C>
+struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
+  using Base = WideTmaBlock<C>;
+  using State = WideConsumer<C>;
+  using E = typename C::Element;
+  using S = typename Base::S;
+  using Tile = SwizzledTile<E>;
+  using Base::is_backward, Base::p, Base::shared;
+  using State::index, State::state, State::thread;
+  using typename State::Left;
+
+  __device__ int first_outer(const Item& item) const { return item.first_outer + index * kTile; }
+  /// w of a chunk times the decays to the chunk's end, and the decay of the whole chunk.
+  struct Weighted {
+    Left w;
+    float decay;
+  };
+  __device__ void fetch(Weighted& to, int i, const Item& item, int chunk) {
+    const int at = S::slot(i), size = item.segment.chunk_tokens(chunk);
+    shared.wait_until_full(i);
+    if (size < kTile) this->clear(shared.rows[at], size);
+    this->load(to.w, shared.rows[at].w[index]);
+    this->apply_decays(to.w, to.w, shared.gates[at].after);
+    to.decay = shared.gates[at].decay;
+  }
+  /// Updates the state with all chunks of an item, of which the first has the number i. The next w is prepared while products
+  /// run.
+  __device__ void scan(int i, const Item& item) {
+    const int chunks = Base::chunks_of(item);
+    Weighted buffers[2];
+    if (chunks > 0) fetch(buffers[0], i, item, Base::chunk_of(item, 0));
+    const auto add_chunk = [&](const Weighted& own, Weighted& next, int n) {
+      forget(this->thread);
+      const int at = S::slot(i + n);
+      this->scale(own.decay);
+      this->add_to_state(own.w, operand(shared.rows[at].y[0]));
+      if (n + 1 < chunks) fetch(next, i + n + 1, item, Base::chunk_of(item, n + 1));
+      this->wait_for_state();
+      barrier_arrive(&shared.empty[at]);
+    };
+    for (int n = 0; n < chunks; n += 2) {
+      add_chunk(buffers[0], buffers[1], n);
+      if (n + 1 < chunks) add_chunk(buffers[1], buffers[0], n + 1);
+    }
+  }
+  __device__ void compute_chunk(int i, const Item& item, int chunk) {
+    forget(this->thread);
+    const int at = S::slot(i), slot = i % C::kScores, size = item.segment.chunk_tokens(chunk);
+    typename S::Rows& rows = shared.rows[at];
+    const typename S::Gates& gates = shared.gates[at];
+    Accumulator<kTile> out;
+    typename State::Rounded rounded;
+    this->round_state(rounded, 0);
+    shared.wait_until_full(i);
+    if (size < kTile) this->clear(rows, size);
+    Left w;
+    this->multiply(out, w, rounded, rows, gates.after, gates.decay);
+    if constexpr (C::kStoresStates) {
+      if (i > 0) barrier_wait(&shared.states_empty, (i - 1) & 1);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        pin(rounded[k / 4][k % 4]);
+        store_transposed(shared.states[index][k / 4], k % 4, rounded[k / 4][k % 4], thread);
+      }
+      barrier_arrive(&shared.states_full);
+    }
+    out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&gates.before[t]); });
+    barrier_wait(&shared.scored[slot], i / C::kScores & 1);
+    this->add_scores(out, w, shared.scores[slot]);
+    barrier_arrive(&shared.used[slot]);
+    this->store(out, rows.w[index], p, size, item.segment.token(std::int64_t{chunk} * kTile), item.head, first_outer(item));
+    barrier_arrive(&shared.written[at]);
+  }
+  __device__ void store_last(float* last, int channels) const {
+    sync_group<kGroup>(2 + index);  // all threads have read what lies there
+    State::store_state(p, shared.last[index], last, channels, is_backward() ? p.scale : 1.f);
+  }
+  __device__ void run() {
+    const std::int64_t size = std::int64_t{p.inner} * p.outer;
+    int i = 0;
+    Base::for_each_item([&](const Item& item) {
+      const Segment& segment = item.segment;
+#pragma unroll
+      for (auto& tile : state) tile.fill(0);
+      if (const float* first = segment.state_before(p, item.n)) {
+        forget(first += item.head * size);
+        const float by = is_backward() ? 1 / p.scale : 1.f;
+        this->for_each_element(p, first_outer(item), [&](float& x, int at) { x = first[at] * by; });
+      }
+      const int chunks = Base::chunks_of(item);
+      if constexpr (C::kResults)
+        for (int n = 0; n < chunks; ++n) compute_chunk(i + n, item, Base::chunk_of(item, n));
+      else scan(i, item);
+      i += chunks;
+      if (float* last = segment.state_after(p, item.n)) {
+        forget(last += item.head * size);
+        if constexpr (C::kResults) this->for_each_element(p, first_outer(item), [&](float& x, int at) { last[at] = x; });
+        else store_last(last + first_outer(item), p.outer - first_outer(item));
+      }
+    });
+  }
+};
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_constant__ MappedPass p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  using S = WideTmaShared<C>;
+  S& shared = *reinterpret_cast<S*>(memory);
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0), thread = static_cast<int>(threadIdx.x) % kGroup;
+  if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
+  if (threadIdx.x == 0) {
+    constexpr int kWarp = 32, kConsumerThreads = C::kConsumers * kGroup;
+    for (int i = 0; i < C::kStages; ++i) {
+      barrier_init(&shared.full[i], 1 + kWarp);
+      barrier_init(&shared.empty[i], C::kResults ? kGroup + 1 : kConsumerThreads);
+      barrier_init(&shared.written[i], kConsumerThreads);
+    }
+    for (int i = 0; i < C::kScores; ++i) {
+      barrier_init(&shared.scored[i], kGroup);
+      barrier_init(&shared.used[i], kConsumerThreads);
+    }
+    barrier_init(&shared.states_full, kConsumerThreads);
+    barrier_init(&shared.states_empty, 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const WideTmaBlock<C> block{p, shared};
+  if (group == 0) {
+    release_registers<C::kCopierRegisters>();
+    const WideTmaCopies<C> copies{block};
+    if (thread == 0) copies.load();
+    if (C::kResults && thread == 32) copies.store();
+    if (thread / 32 == 2) copies.sum_gates(thread % 32);
+    if (C::kStoresStates && thread == 96) copies.store_states();
+    __syncwarp();
+  } else if (group <= C::kConsumers) {
+    acquire_registers<C::kConsumerRegisters>();
+    WideTmaConsumer<C>{block, {{thread}, group - 1}}.run();
+  } else if constexpr (C::kResults) {
+    release_registers<C::kScorerRegisters>();
+    WideTmaScorer<C>{block, {thread}}.run();
+  }
+#else
+  __trap();
+#endif
+}
+
+template <class C>
+void launch_wide_tma(const Pass& p, cudaStream_t stream) {
+  constexpr int bytes = sizeof(WideTmaShared<C>);
+  static_assert(bytes <= 227 * 1024);
+  const auto kernel = wide_tma_kernel<C>;
+  GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const unsigned items = wide_tma_items<C>(p),
+                 grid = deals_out_items(p) ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, MappedPass(p));
+}
+
+template <class E>
+void run_wide_tma_pass(const Pass& p, cudaStream_t stream) {
+  if (!p.out) launch_wide_tma<WideTmaVariant<E, false>>(p, stream);
+  else if (p.boundary_states) launch_wide_tma<WideTmaVariant<E, true, true>>(p, stream);
+  else launch_wide_tma<WideTmaVariant<E, true>>(p, stream);
+}
+
+}  // namespace glade::cuda::chunk_sm90
