@@ -119,8 +119,8 @@ void run_gated_pass(const GatedPass& p, cudaStream_t stream);
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream);
 
-/// Where wide_tma is set: the output, or states alone in both directions (without it), not with per-channel gates nor in reverse,
-/// with 65 to 128 channels of y.
+/// Where wide_tma is set: the output, or states alone in both directions; without per-channel gates, not in reverse, and with 65
+/// to 128 channels of y.
 template <class E>
 void run_wide_tma_pass(const Pass& p, cudaStream_t stream);
 

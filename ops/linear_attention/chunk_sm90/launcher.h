@@ -258,13 +258,7 @@ class Launcher {
       a.decay = decay;
       return a;
     };
-    if (plan.wide_tma && !beside) {
-      Pass pass = arguments(Pass{});
-      pass.wide_tma = true;
-      run(pass);
-      return pass;
-    }
-    if (plan.scan_for_states) {
+    if (plan.scan_for_states && (beside || !plan.wide_tma)) {
       ScanArguments scan = arguments(ScanArguments{}), other = beside ? *beside : scan;
       if (!beside) other.run_segments = 0;
       run_scans(backward ? other : scan, backward ? scan : other, plan.scan_key_tiles);
@@ -280,6 +274,7 @@ class Launcher {
     Pass pass = arguments(Pass{});
     pass.gates_are_inner = true;
     pass.wide_blocks = plan.wide_blocks;
+    pass.wide_tma = plan.wide_tma;
     pass.mapped = plan.shared_rows && pass_channels(pass.inner) == kSharedRowChannels;
     run(pass);
     return pass;
