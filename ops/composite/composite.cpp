@@ -132,6 +132,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& sizes, Scalar value
   const std::size_t pairs = sizes.size() / 2;
   if (sizes.size() % 2 != 0 || pairs > static_cast<std::size_t>(x.ndim()))
     fail<ValueError>("pad: pad has {} numbers, expected two for each of at most {} dimensions", sizes.size(), x.ndim());
+  const bool is_view = std::ranges::all_of(sizes, [](std::int64_t size) { return size == 0; });
   Tensor result = x;
   for (std::size_t i = 0; i < pairs; ++i) {
     const int d = x.ndim() - 1 - static_cast<int>(i);
@@ -139,7 +140,8 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& sizes, Scalar value
     const std::int64_t size = x.shape()[d];
     if (size + before + behind < 0)
       fail<ValueError>("pad: {} and {} leave nothing of dimension {} of size {}", before, behind, d, size);
-    result = slice(result, d, std::max<std::int64_t>(-before, 0), size - std::max<std::int64_t>(-behind, 0));
+    if (is_view || before < 0 || behind < 0)
+      result = slice(result, d, std::max<std::int64_t>(-before, 0), size - std::max<std::int64_t>(-behind, 0));
     const auto border = [&](std::int64_t count) {
       Shape shape = result.shape();
       shape[d] = count;
