@@ -7,6 +7,7 @@
 #include <glade/ops/activation/activation.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/arguments.h>
+#include <glade/ops/linear_attention/plan_rules.h>
 #include <glade/ops/random/random.h>
 
 namespace glade {
@@ -79,10 +80,10 @@ void AttentionModule::describe(const AttentionProblem& problem, tuning::Key& key
 AttentionConfig AttentionModule::heuristic_cfg(const AttentionProblem& problem) const {
   AttentionProblem p = with_gpu(problem);
   const Algorithm algorithm = pick_algorithm(p, p.pass == Pass::backward);
-  if (algorithm == Algorithm::chunk) return {.algorithm = algorithm};
   if (p.pass == Pass::backward && !p.gradients.any())  // those of sample()
     p.gradients = {.q = true, .k = true, .v = true, .g = p.g, .gk = p.gk, .gv = p.gv};
-  return {.algorithm = plan(p).has_zeros() ? Algorithm::chunk : algorithm};  // which pays with channels of zeros
+  if (algorithm == Algorithm::chunk || !may_have_zeros(p)) return {.algorithm = algorithm};  // most calls need no plan for it
+  return {.algorithm = plan(p).has_zeros() ? Algorithm::chunk : algorithm};                  // which pays with channels of zeros
 }
 
 AttentionConfig AttentionModule::reference_cfg(const AttentionProblem&) const { return {.algorithm = Algorithm::recurrent}; }

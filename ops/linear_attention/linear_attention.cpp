@@ -7,6 +7,7 @@
 #include <glade/autograd/running_pass.h>
 #include <glade/core/dispatch.h>
 #include <glade/core/format.h>
+#include <glade/ops/composite/composite.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/elementwise/inplace.h>
 #include <glade/ops/linear_attention/arguments.h>
@@ -168,27 +169,20 @@ std::pair<Tensor, Tensor> run_planned(const AttentionPlan& plan, const Tensor& q
   return {o, final_state};
 }
 
-/// x with zeros behind it along `dim`, up to `size`; x itself where it has that size.
-Tensor fill_up(const Tensor& x, std::int64_t dim, std::int64_t size) {
-  if (!x.defined() || x.size(dim) == size) return x;
-  Shape rest = x.shape();
-  rest[normalize_dim(dim, x.ndim(), "recurrent")] = size - x.size(dim);
-  return cat({x, zeros(rest, x.options())}, dim);
-}
-
 /// The same with channels of zeros, as the plan says. A key of zeros adds nothing to the state, and values of zeros nothing but
 /// zeros; so what is added stays zero, whatever its gates.
 std::pair<Tensor, Tensor> run_with_zeros(const AttentionPlan& plan, const Tensor& query, const Tensor& key, const Tensor& value,
                                          const RecurrentOptions& options, const Sequences& sequences) {
-  const std::int64_t K = plan.problem.K, V = plan.problem.V;
+  const std::int64_t more_keys = plan.problem.K - plan.K, more_values = plan.problem.V - plan.V;
   RecurrentOptions filled = options;
+  const auto fill_up = [](const Tensor& x, std::int64_t more) { return x.defined() && more > 0 ? pad(x, {0, more}) : x; };
   filled.softmax_scale = scale_of(options, plan.K);
-  if (is_per_channel(options.g, query)) filled.g = fill_up(options.g, -1, K);
-  filled.gk = fill_up(options.gk, -1, K);
-  filled.gv = fill_up(options.gv, -1, V);
-  filled.initial_state = fill_up(fill_up(options.initial_state, -2, K), -1, V);
-  const auto [o, final_state] =
-      run_planned(plan, fill_up(query, -1, K), fill_up(key, -1, K), fill_up(value, -1, V), filled, sequences, std::nullopt);
+  if (is_per_channel(options.g, query)) filled.g = fill_up(options.g, more_keys);
+  filled.gk = fill_up(options.gk, more_keys);
+  filled.gv = fill_up(options.gv, more_values);
+  if (options.initial_state.defined()) filled.initial_state = pad(options.initial_state, {0, more_values, 0, more_keys});
+  const auto [o, final_state] = run_planned(plan, fill_up(query, more_keys), fill_up(key, more_keys), fill_up(value, more_values),
+                                            filled, sequences, std::nullopt);
   const auto first = [](const Tensor& x, std::int64_t dim, std::int64_t size) {
     return x.size(dim) == size ? x : slice(x, dim, 0, size);
   };

@@ -8,6 +8,7 @@ namespace {
 /// Times the K V of the call: a pass takes about as much longer, and the copies take time too. Estimated, not measured.
 constexpr double kMostWork = 1.6;
 constexpr std::int64_t kMostChannels = 512;
+constexpr std::int64_t kMultiple = 8, kMostMultiple = 32;  ///< of keys in one part, and in four, each a multiple of 8
 
 /// Whether a call is so large that the copies cost less than the kernels gain. A host takes some 60 us to queue those of a
 /// forward pass, and no longer with a backward pass, which gains more. Measured
@@ -36,20 +37,19 @@ bool is_all_sm90(const AttentionPlan& plan) {
   return is_sm90(plan.forward.kernels) && (!plan.has_backward() || is_sm90(plan.backward.kernels));
 }
 
-/// Whether zeros may be added to the problem of a plan at all.
-bool may_pad(const AttentionPlan& given, const AttentionConfig& forward, const AttentionConfig& backward) {
-  const AttentionProblem& p = given.problem;
-  const auto allows = [](const AttentionConfig& config) { return config.algorithm != Algorithm::recurrent && config.warps == 0; };
-  return p.gpu.sm90 && (p.dtype == DType::bfloat16 || p.dtype == DType::float16) && p.length >= kChunkTokens && is_large(p) &&
-         !p.states_only && !p.exchanges && allows(forward) && (!given.has_backward() || allows(backward));
-}
-
 }  // namespace
 
+bool may_have_zeros(const AttentionProblem& p) {
+  return p.gpu.sm90 && (p.dtype == DType::bfloat16 || p.dtype == DType::float16) &&
+         (p.K % kMostMultiple != 0 || p.V % kMultiple != 0) && p.length >= kChunkTokens && is_large(p) && !p.states_only &&
+         !p.exchanges;
+}
+
 AttentionPlan with_zeros(AttentionPlan given, const AttentionConfig& forward, const AttentionConfig& backward) {
-  if (!has_slow_pass(given) || !may_pad(given, forward, backward)) return given;
   const AttentionProblem& p = given.problem;
-  constexpr std::int64_t kMultiple = 8, kMostMultiple = 32;  // of keys in four parts, each a multiple of 8
+  const auto allows = [](const AttentionConfig& config) { return config.algorithm != Algorithm::recurrent && config.warps == 0; };
+  if (!may_have_zeros(p) || !allows(forward) || (given.has_backward() && !allows(backward)) || !has_slow_pass(given))
+    return given;
   const auto filled_up = [](std::int64_t channels, std::int64_t multiple) { return ceil_div(channels, multiple) * multiple; };
   for (std::int64_t multiple = kMultiple; multiple <= kMostMultiple; multiple *= 2) {
     AttentionProblem padded = p;

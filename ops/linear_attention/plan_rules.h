@@ -16,6 +16,8 @@ inline std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * 
 /// The plan of a problem without channels of zeros. Errors as plan().
 AttentionPlan plan_as_it_is(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,
                             const char* operation);
+/// Whether with_zeros() may add channels of zeros to a problem, as far as the problem says.
+bool may_have_zeros(const AttentionProblem& p);
 /// `given`, a plan without channels of zeros; or, where it has kernels that take several times as long as those of chunk_sm90,
 /// and these can compute both passes with a few channels of zeros, the plan with the fewest.
 AttentionPlan with_zeros(AttentionPlan given, const AttentionConfig& forward, const AttentionConfig& backward);
