@@ -107,9 +107,8 @@ TEST_F(Chunk, OddHeadSizes) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
     for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{20, 60}, {100, 36}, {33, 130}, {300, 20}})
       for (const bool gk : {false, true})
-        for (const std::int64_t T : {50, 70})  // in 16 bits on Hopper GPUs zeros fill up the heads of the longer sequences
-          check({.B = 1, .T = T, .K = K, .V = V, .g = !gk, .gk = gk, .strength = gk ? 1.0 : 0.06, .dtype = dtype},
-                dtype == DType::float32 ? 1e-5 : 5e-3);
+        check({.B = 1, .T = 70, .K = K, .V = V, .g = !gk, .gk = gk, .strength = gk ? 1.0 : 0.06, .dtype = dtype},
+              dtype == DType::float32 ? 1e-5 : 5e-3);
 }
 
 TEST_F(Chunk, EqualsRecurrent) {

@@ -163,6 +163,7 @@ TEST_P(ExchangeTest, RecurrenceBetweenOthersMatchesTheReference) {
       {.B = 1, .T = 300, .H = 2, .K = 64, .V = 64, .gates = "k", .state = 4, .gate = -40},
       {.B = 3, .T = 70, .H = 2, .K = 64, .V = 64, .gates = "gk", .state = 4, .gate = -0.03},
       {.B = 1, .T = 640, .H = 2, .K = 64, .V = 128, .gates = "g", .state = 4, .gate = -0.03},
+      {.B = 2, .T = 700, .H = 2, .K = 72, .V = 136, .gates = "g", .state = 4, .gate = -0.03},
       {.B = 1, .T = 600, .H = 1, .Hkv = 1, .K = 256, .V = 72, .gates = "k", .state = 4, .gate = -0.01},
       {.B = 1, .T = 390, .H = 2, .Hkv = 1, .K = 256, .V = 64, .gates = "k", .state = 4, .gate = -0.01},
       {.B = 2, .T = 450, .H = 2, .Hkv = 1, .K = 144, .V = 200, .gates = "gk", .state = 4, .gate = -0.03},
