@@ -106,6 +106,7 @@ struct Sm90PassPlan : ChunkSegments {
   bool shared_gates = false;     ///< blocks of a cluster share the gates of keys (chunk_sm90/shared_gates.cuh)
   bool shared_rows = false;      ///< blocks of a cluster share rows (chunk_sm90/pass_cluster_producer.cuh)
   bool gates_first = false;      ///< a launch ahead applies the gates and computes the scores (chunk_sm90/gated_rows.cuh)
+  bool finds_states = false;     ///< the pass finds the states before the segments itself (chunk_sm90/segment_exchange.cuh)
   bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs
   int scan_key_tiles = 1;        ///< of a block of that scan
   int key_parts = 1;             ///< of each head's key channels; the kernels compute them as heads of their own

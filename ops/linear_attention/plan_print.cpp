@@ -37,7 +37,7 @@ Json describe(const Sm90PassPlan& plan) {
   if (plan.shared_rows) json["cluster"] = 2;
   if (plan.gates_first) json["gates_first"] = true;
   add_segments(json, plan);
-  if (plan.segments > 1) json["segment_states"] = plan.scan_for_states ? "state_scan" : "pass";
+  if (plan.segments > 1) json["segment_states"] = plan.finds_states ? "same_pass" : plan.scan_for_states ? "state_scan" : "pass";
   if (plan.key_parts > 1) json["key_parts"] = plan.key_parts;
   return json;
 }

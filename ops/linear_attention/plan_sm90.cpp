@@ -190,7 +190,7 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
-  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least, parts);
+  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least, parts, may_keep && !plan.keeps_boundary_states);
   plan.keeps_states = plan.keeps_boundary_states || (may_keep && plan.pass.segments > 1);
 }
 
@@ -206,19 +206,25 @@ bool supports_reverse_scan(const AttentionProblem& p) {
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
-  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
-  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3;
+  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04;
+  constexpr int kMostFound = 32;  // segments
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
   double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + kParallel;
-  const std::int64_t most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / kShortestSegment), 1);
+  const bool may_find = p.K <= kChunkTokens;
+  const std::int64_t shortest = may_find ? kShortestFound : kShortestSegment,
+                     most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / shortest), 1);
   for (std::int64_t n = 1; n <= most; ++n) {
     Sm90PassPlan scan;
     set_segments(scan, p, config, n);
-    const std::int64_t waves = ceil_div(heads * scan.segments, at_once);
-    const double cost = static_cast<double>(waves) * (static_cast<double>(scan.segment_chunks) + kStart) +
-                        (scan.segments > 1 ? kJoin + kSegment * static_cast<double>(scan.segments) : 0);
+    scan.finds_states = may_find && scan.segments <= kMostFound && may_find_states(p, scan);
+    const auto waves = [&](std::int64_t count) { return static_cast<double>(ceil_div(heads * count, at_once)); };
+    const double length = scan.segment_chunks, segments = scan.segments;
+    double cost = waves(scan.segments) * (length + kStart);
+    if (scan.finds_states) cost += waves(scan.segments - 1) * length * kAddedChunk + kExchange + kFound * segments;
+    else if (scan.segments > 1) cost += kJoin + kSegment * segments;
     if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
   }
   if (!plan.reverse_scan) return;

@@ -58,6 +58,10 @@ std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& pl
   return plan.segments - (p.exchanges ? 0 : 1);
 }
 
+bool may_find_states(const AttentionProblem& p, const ChunkSegments& plan) {
+  return plan.segments > 1 && !p.exchanges && !p.states_only;
+}
+
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   constexpr int kShortestScan = 8;  // chunks; measured: in shorter segments a pass without outputs is faster
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
@@ -133,13 +137,16 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
                states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
                                              : waves(blocks * scanned, at_once) * segment * cost.chunk_of_states;
-  return outputs + states + kJoin + static_cast<double>(n) * kSegment;
+  const double segments = static_cast<double>(n), exchange = waves(blocks * n, at_once) * (0.6 + 0.4 * segments);
+  return outputs + states + (plan.finds_states ? exchange : kJoin + kSegment * segments);
 }
 
-/// Calls f() with every number of segments that may pay, at least `least_segments`, set in the plan of a forward pass.
+/// Calls f() with every number of segments that may pay, at least `least_segments`, set in the plan of a forward pass, and with
+/// each way to find the states before them.
 template <class F>
 void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments,
-                    F&& f) {
+                    bool keeps_states, F&& f) {
+  constexpr int kFewest = 3;  // segments whose states the pass finds; measured: with two, another pass is as fast
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
   const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
   const std::int64_t most = std::max<std::int64_t>(
@@ -147,6 +154,10 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
   for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
     set_segments(plan, p, config, std::max(n, least_segments));
     set_state_scan(plan, p);
+    plan.finds_states = false;
+    f();
+    if (!plan.wide_tma || keeps_states || plan.segments < kFewest || !may_find_states(p, plan)) continue;
+    plan.finds_states = true;
     f();
   }
 }
@@ -182,7 +193,8 @@ double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
 }
 }  // namespace
 
-Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts) {
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts,
+                               bool keeps_states) {
   using Kind = bool Sm90PassPlan::*;
   // The number of segments that costs least, of passes of one kind (null: narrow blocks).
   const auto split = [&](Kind kind, auto&& cost_of) {
@@ -190,7 +202,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
     if (kind) plan.*kind = true;
     plan.key_parts = parts;
     double least = std::numeric_limits<double>::infinity();
-    for_each_split(plan, p, config, least_segments, [&] {
+    for_each_split(plan, p, config, least_segments, keeps_states, [&] {
       if (const double cost = cost_of(p, plan); cost < least) best = plan, least = cost;
     });
     return best;

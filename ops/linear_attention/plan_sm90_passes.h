@@ -31,11 +31,14 @@ int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);
 void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments);
 /// The segments whose effect on states is computed first: nothing here needs that of the last one, but others may.
 std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan);
+/// Whether kernels that find the states before segments themselves are all that needs them.
+bool may_find_states(const AttentionProblem& p, const ChunkSegments& plan);
 /// How a pass finds the states before its segments.
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p);
 
 /// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
-/// keys. Shared gates were not measured with parts.
-Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts);
+/// keys. Shared gates were not measured with parts. keeps_states: of segments, for the backward pass.
+Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts,
+                               bool keeps_states);
 
 }  // namespace glade::sm90

@@ -41,7 +41,7 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
                      : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
   const auto run = [&](auto pass) {
     if (keeps_boundary_states) pass.boundary_states = pointer(r.states);
-    pass.early = segments.gates_first || segments.segments > 1;
+    pass.early = segments.gates_first || (segments.segments > 1 && !segments.finds_states);
     launcher.run(pass);
   };
   if (segments.gates_first || segments.shared_gates) run(launcher.gated_pass(segments, state, o));
@@ -110,7 +110,8 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const Tensor before = has_before ? r.states : scans_before ? boundary_states(r) : Tensor();
   ScanArguments forward = scan(segments, r.k, r.v, first, false, before);
   if (!scans_before) forward.run_segments = 0;
-  const bool beside = !has_before && segments.reverse_scan && !r.exchange && of_gradients.segments > 1;
+  const bool beside =
+      !has_before && segments.reverse_scan && !r.exchange && of_gradients.segments > 1 && !of_gradients.finds_states;
   const State gradient = final_gradient(grad_final_state, grads);
   Tensor exchanged;
   const State last =

@@ -32,6 +32,16 @@ struct StateArguments : RecurrenceArguments {
   int outer_stride, inner_stride;  ///< from an element of a state to the next
 };
 
+/// Where blocks leave what their segments do to states, [sequences, segments, heads, blocks of a head], if they find the states
+/// before the segments themselves (segment_exchange.cuh); else null.
+struct SegmentRoom {
+  float* states;   ///< [.., kSegmentState], as the registers of a block hold them
+  float* decays;   ///< of the segments
+  unsigned* left;  ///< 1 where these are there; before the launch zeros
+};
+/// Numbers of a block's state that have room there.
+inline constexpr std::int64_t kSegmentState = 4 * kChunkTokens * kChunkTokens;
+
 /// Chunks from a boundary state to the next one in a sequence: 2 where pairs of blocks compute pairs of chunks
 /// (head_gate_pair.cuh).
 __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int keys) {
@@ -122,7 +132,7 @@ void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multip
 /// Where wide_tma is set: the output, or states alone in both directions; without per-channel gates, not in reverse, and with 65
 /// to 128 channels of y.
 template <class E>
-void run_wide_tma_pass(const Pass& p, cudaStream_t stream);
+void run_wide_tma_pass(const Pass& p, const SegmentRoom& room, cudaStream_t stream);
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

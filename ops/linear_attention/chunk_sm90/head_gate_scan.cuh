@@ -8,24 +8,31 @@
 //
 // A block has one segment and head, and two warp groups for every 64 keys: one keeps D and computes A and dv, the other computes
 // B, dq, dk and the gradients of the gates. While they compute a chunk, the next one is copied.
+//
+// Where sequences are split, blocks with one tile of keys find D after the segments themselves, if that does not come from
+// elsewhere (chunk_sm90/segment_exchange.cuh): the warp groups that keep D go through the chunks once before. Larger blocks would
+// take longer for that than a scan ahead (measured).
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/head_gate_products.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/segment_exchange.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
 struct HeadGateScanArguments {
   IntraChunkArguments chunks;
   ScanArguments scan;  ///< of q and do, in reverse
+  SegmentRoom room;
 };
 
 /// The template parameters of a scan, and the shared memory of its block. Rows of tiles are tokens in their order, or keys.
-template <class E, int kKeyTiles_, int kValueTiles_>
+template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_ = false>
 struct HeadGateScanBlock : Chunk<E> {
   using Element = E;
   using Tile = SwizzledTile<E>;
   static constexpr int kKeyTiles = kKeyTiles_, kValueTiles = kValueTiles_;
   static constexpr int kThreads = 2 * kKeyTiles * kGroup;  ///< first those of the values, then those of the keys
   static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;   ///< on a multiprocessor
+  static constexpr bool kFindsStates = kFindsStates_;      ///< D after segments does not come from elsewhere
   /// Where D has 64 registers of a thread, its warp groups get some of the others'.
   static constexpr bool kMovesRegisters = kValueTiles == 2;
   static constexpr int kValuesRegisters = 152, kKeysRegisters = 104;
@@ -34,12 +41,19 @@ struct HeadGateScanBlock : Chunk<E> {
     Tile q[kKeyTiles], k[kKeyTiles], v[kValueTiles];  ///< in the end dq, dk and dv
     Tile grad_o[kValueTiles];
   };
+  /// What a chunk adds to D comes from these alone. There is room for kAddedStages chunks of them in `stages`.
+  struct AddedRows {
+    Tile q[kKeyTiles], grad_o[kValueTiles];
+  };
+  static constexpr int kAddedStages = 4;
   Stage stages[2];
   Tile before[kKeyTiles][kValueTiles], after[kValueTiles][kKeyTiles];  ///< S and D
   Tile a_transposed, b, b_transposed;
   ChunkGates gates[2];
   GateSums gate_sums[2][kKeyTiles];
   std::uint64_t states_full;
+
+  __device__ AddedRows& added_rows(int i) { return reinterpret_cast<AddedRows*>(stages)[i % kAddedStages]; }
 };
 
 /// What all threads of a block share: the chunks of a segment, and the copies of them.
@@ -94,7 +108,7 @@ struct HeadGateScan {
   /// docs/notes/2026-11-25-reverse-scan.md.)
   __device__ static void sync() { sync_from_anywhere<B::kThreads>(1 + B::kThreads / kGroup); }
 
-  /// Describes the segment, and starts the copies of the first chunk.
+  /// Describes the segment, and starts the copies of the first chunk, unless the block goes through the chunks once before.
   __device__ void prepare() const {
     shared.describe(a, n, head, 0);
     if (threadIdx.x == 0) {
@@ -102,6 +116,10 @@ struct HeadGateScan {
       fence_barrier_init();
     }
     __syncthreads();
+    if (!B::kFindsStates) copy_first();
+  }
+  /// Starts the copies of the first chunk.
+  __device__ void copy_first() const {
     if (chunks() == 0) return;
     copy_chunk(0);
     if (threadIdx.x == 0) copy_state(0);
@@ -273,14 +291,81 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
     if (sums_next_gates) sum_gates(next, i + 1);
   }
 
+  /// Starts from what is known as D after the segment. `size`: elements of a head's.
+  __device__ void start(std::int64_t size) {
+    if (const float* first = scan.segment.state_before(scan.p, scan.n)) {
+      first += head * size;
+      const float by = 1 / scan.p.scale;
+      for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
+    }
+  }
+  static constexpr int kThreads = B::kThreads / 2;  ///< that keep D
+  /// Starts to copy what the i-th chunk, if there is one, adds to D.
+  __device__ void copy_added_rows(int i) const {
+    if (i < scan.chunks()) {
+      typename B::AddedRows& rows = shared.added_rows(i);
+      const int index = static_cast<int>(threadIdx.x);
+      copy_rows<kThreads, true>(rows.q, scan.place(kQueries, i), scan.count(i), 0, index);
+      copy_rows<kThreads, true>(rows.grad_o, scan.place(kGradO, i), scan.count(i), 0, index);
+    }
+    commit_copies();
+  }
+  /// Adds all chunks to D; returns their log decay, base 2.
+  __device__ float add_chunks() {
+    constexpr int kAhead = B::kAddedStages - 1;
+    for (int i = 0; i < kAhead; ++i) copy_added_rows(i);
+    const int chunks = scan.chunks();
+    if (chunks > 0 && is_first_warp()) sum_gates(load_gates(0), 0);
+    float total_decay = 0;
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) {
+      forget(thread);
+      wait_copies<kAhead - 1>();
+      fence_for_wgmma();
+      sync_group<kThreads>(kBarrier);  // the chunk and its gates are there, and the one before it is added
+      copy_added_rows(i + kAhead);
+      typename B::AddedRows& rows = shared.added_rows(i);
+      const ChunkGates& gates = shared.gates[i % 2];
+      const bool sums_next_gates = i + 1 < chunks && is_first_warp();
+      GateBits next;
+      if (sums_next_gates) next = load_gates(i + 1);
+      const float first = gates.decay[0], all = gates.decay[kTile - 1], later = exp2_approx(all - first);
+      gradient.scale_rows(later, later);
+      add_queries(rows.q[group], rows.grad_o[0], gates);
+      const float decay = exp2_approx(first);
+      gradient.scale_rows(decay, decay);
+      total_decay += all;
+      if (sums_next_gates) sum_gates(next, i + 1);
+    }
+    wait_copies<0>();
+    return total_decay;
+  }
+  static constexpr int kBarrier = 2 + B::kThreads / kGroup;  ///< of the threads that keep D
+  /// Finds D after this block's segment.
+  __device__ void find_gradient(std::int64_t size) {
+    const ScanArguments& p = scan.p;
+    const int order = scan.segment.order(p);
+    if (order == 0) start(size);
+    const bool adds = order + 1 < p.segments;
+    const float decay = adds ? exp2f(add_chunks()) : 1.f;
+    const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(scan.arguments.room, p, scan.n, head, p.heads,
+                                                                         static_cast<int>(threadIdx.x), kBarrier);
+    const auto number = [&](int i) -> float& { return gradient[i]; };
+    if (adds) exchange.leave(order, decay, number);
+    if (adds && order == 0) {
+      gradient.fill(0);
+      start(size);
+    }
+    scan.sync();
+    scan.copy_first();
+    if (order > 0) exchange.collect(order, number);
+  }
+
   __device__ void run() {
     const ScanArguments& p = scan.p;
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
-    if (const float* first = scan.segment.state_before(p, scan.n)) {
-      first += head * size;
-      const float by = 1 / p.scale;
-      for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
-    }
+    if constexpr (B::kFindsStates) find_gradient(size);
+    else start(size);
     round_gradient();
     const int chunks = scan.chunks();
     if (chunks > 0 && is_first_warp()) sum_gates(load_gates(0), 0);
@@ -350,26 +435,30 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles> {
   }
 
   __device__ void run() {
+    if constexpr (B::kFindsStates) {
+      scan.sync();  // no thread reads what it has copied to the chunks' place any more
+      scan.copy_first();
+    }
 #pragma unroll 1
     for (int i = 0; i < scan.chunks(); ++i) run_chunk(i);
     scan.sync();
   }
 };
 
-/// The grid is [heads, segments, sequences].
+/// The grid is [heads, segments, sequences]; segments in the order of the scan if blocks wait for others' states.
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
     head_gate_scan_kernel(const __grid_constant__ HeadGateScanArguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
+  const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z), y = static_cast<int>(blockIdx.y);
   const HeadGateScan<B> scan{arguments,
                              arguments.chunks,
                              arguments.scan,
                              *reinterpret_cast<B*>(memory),
                              n,
                              static_cast<int>(blockIdx.x),
-                             Segment(arguments.scan, n, static_cast<int>(blockIdx.y))};
+                             Segment(arguments.scan, n, B::kFindsStates ? arguments.scan.segments - 1 - y : y)};
   scan.prepare();
   constexpr int kOfValues = B::kThreads / 2;
   if (thread < kOfValues) {
@@ -397,10 +486,11 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
 }
 
 template <class E>
-void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, cudaStream_t stream) {
+void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, const SegmentRoom& room, cudaStream_t stream) {
   if (a.sequences.count == 0) return;
-  const HeadGateScanArguments arguments{IntraChunkArguments(a, sizeof(E)), scan};
-  if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1>>(arguments, stream);
+  const HeadGateScanArguments arguments{IntraChunkArguments(a, sizeof(E)), scan, room};
+  if (room.states) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, true>>(arguments, stream);
+  else if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1>>(arguments, stream);
   else if (a.v.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 2, 1>>(arguments, stream);
   else launch_head_gate_scan<HeadGateScanBlock<E, 2, 2>>(arguments, stream);
 }

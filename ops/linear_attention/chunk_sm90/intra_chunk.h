@@ -49,6 +49,6 @@ void run_head_gate_chunk(const IntraChunk& a, cudaStream_t stream);
 /// The same by a reverse scan over the chunks; boundary_states.after is null. Keys have up to 128 channels, and values up to 128,
 /// or up to 64 where keys have at most 64.
 template <class E>
-void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, cudaStream_t stream);
+void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, const SegmentRoom& room, cudaStream_t stream);
 
 }  // namespace glade::cuda::chunk_sm90

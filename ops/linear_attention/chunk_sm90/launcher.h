@@ -99,11 +99,16 @@ class Launcher {
 
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
 
-  /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined.
+  /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined. Where
+  /// the plan leaves that to the pass, the next run() of a pass in segments, or run_reverse_scan(), does it.
   /// `beside`: a scan in the other direction, for the same launch where a state scan makes them.
   State find_segment_states(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
                             const Tensor& room = {}, const ScanArguments* beside = nullptr) {
     if (plan.segments == 1) return state;
+    if (plan.finds_states) {
+      room_ = segment_room(plan);
+      return state;
+    }
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
     run_segments_from_zeros(plan, y, w, state, backward, nullptr, beside);
     return state;
@@ -191,7 +196,7 @@ class Launcher {
     Pass pass = p;
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     pass.tokens = r_.tokens;
-    if (p.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, stream_);
+    if (p.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, room_, stream_);
     else if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
     else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }
@@ -220,7 +225,7 @@ class Launcher {
     else (is_bfloat16(r_) ? run_head_gate_chunk<__nv_bfloat16> : run_head_gate_chunk<__half>)(a, stream_);
   }
   void run_reverse_scan(const IntraChunk& a, const ScanArguments& scan) const {
-    (is_bfloat16(r_) ? run_head_gate_scan<__nv_bfloat16> : run_head_gate_scan<__half>)(a, scan, stream_);
+    (is_bfloat16(r_) ? run_head_gate_scan<__nv_bfloat16> : run_head_gate_scan<__half>)(a, scan, room_, stream_);
   }
 
  private:
@@ -241,6 +246,15 @@ class Launcher {
   SegmentEffect empty_effect() const {
     const TensorOptions options{DType::float32, r_.q.device()};
     return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+  }
+  /// Room for what a pass that finds the states before segments leaves of each block.
+  SegmentRoom segment_room(const ChunkSegments& plan) {
+    const std::int64_t blocks = r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + 1) / 2);
+    const TensorOptions floats{DType::float32, r_.q.device()};
+    const Tensor left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
+    fill_data(left, 0);
+    return {keep(empty({blocks, kSegmentState}, floats)).data<float>(), keep(empty({blocks}, floats)).data<float>(),
+            static_cast<unsigned*>(left.raw_data())};
   }
   /// Room for the decays of all segments.
   Tensor segment_decays(const ChunkSegments& plan) {
@@ -289,6 +303,7 @@ class Launcher {
   const cudaStream_t stream_;
   std::vector<Tensor> kept_;
   GatedChunks gated_{};
+  SegmentRoom room_{};
 };
 
 }  // namespace glade::cuda::chunk_sm90

@@ -7,19 +7,24 @@
 // the results and of the states, and a warp sums up the gates. The next two, the consumers, have 64 channels of w each. The last
 // one, the scorer, computes the scores x y^T.
 //
+// Blocks take items in turn. Where sequences are split, a block has one, and finds the state before it itself, if that does not
+// come from elsewhere (chunk_sm90/segment_exchange.cuh): it goes through the chunks twice, the first time without results.
+//
 // Where gates decay no exponent is positive, so they may have any strength.
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_boundary_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
+#include <glade/ops/linear_attention/chunk_sm90/segment_exchange.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/wide_block.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
-/// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks.
-template <class E, bool kResults_, bool kStoresStates_ = false>
+/// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks; kFindsStates:
+/// those before segments do not come from elsewhere.
+template <class E, bool kResults_, bool kStoresStates_ = false, bool kFindsStates_ = false>
 struct WideTmaVariant {
   using Element = E;
-  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_;
+  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kFindsStates = kFindsStates_;
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = 2, kConsumers = 2, kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores
@@ -60,27 +65,41 @@ __host__ __device__ unsigned wide_tma_items(const Pass& p) {
   return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
 }
 
+/// A pass, with room for the states that its blocks find themselves.
+struct WideTmaPass : MappedPass {
+  SegmentRoom room;
+};
+
 /// What all warps of a block know, and the order of its chunks.
 template <class C>
 struct WideTmaBlock {
   using E = typename C::Element;
   using S = WideTmaShared<C>;
-  const MappedPass& p;
+  const WideTmaPass& p;
   S& shared;
 
   /// Calls f(item) for the items of this block.
   template <class F>
   __device__ void for_each_item(F&& f) const {
     const unsigned items = wide_tma_items<C>(p);
-    for (unsigned i = blockIdx.x; i < items; i += gridDim.x)
-      f(Item(p, i, C::kConsumers * kTile, item_columns(p, C::kConsumers * kTile)));
+    for (unsigned i = blockIdx.x; i < items; i += gridDim.x) f(item(i));
   }
-  /// Calls f(i, item, chunk) for all chunks of this block, of which i is the number.
+  __device__ Item item(unsigned i) const { return Item(p, i, C::kConsumers * kTile, item_columns(p, C::kConsumers * kTile)); }
+  /// How many chunks of an item are added up before their results are computed, because others need that.
+  __device__ int added_chunks(const Item& item) const {
+    return C::kFindsStates && item.segment.index + 1 < p.segments ? chunks_of(item) : 0;
+  }
+  /// Calls f(i, item, chunk, result) for all chunks of this block, of which i is the number, and `result` that among those with
+  /// results: negative where the chunk has none.
   template <class F>
   __device__ void for_each_chunk(F&& f) const {
     int i = 0;
     for_each_item([&](const Item& item) {
-      for (int n = 0; n < chunks_of(item); ++n, ++i) f(i, item, chunk_of(item, n));
+      if constexpr (C::kFindsStates)
+        for (; i < added_chunks(item); ++i) f(i, item, chunk_of(item, i), -1);
+      const int added = i;
+      for (int n = 0; n < chunks_of(item); ++n, ++i)
+        f(i, item, chunk_of(item, n), C::kFindsStates ? i - added : C::kResults ? i : -1);
     });
   }
   __device__ static int chunks_of(const Item& item) { return max(item.segment.end_chunk - item.segment.first_chunk, 0); }
@@ -104,30 +123,32 @@ struct WideTmaCopies : WideTmaBlock<C> {
   using S = typename Base::S;
   using Base::p, Base::shared;
 
-  /// Copies the rows. Where there are results, at most one and a half chunks are in flight, as with constant decay.
+  /// Copies the rows, x for results alone. Where there are results, at most one and a half chunks are in flight, as with constant
+  /// decay.
   __device__ void load() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
       const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
+      const bool has_result = C::kResults && result >= 0;
       shared.wait_until_empty(i);
-      if (C::kResults && i >= 2) shared.wait_until_full(i - 2);
+      if (has_result && i >= 2) shared.wait_until_full(i - 2);
       typename S::Rows& rows = shared.rows[S::slot(i)];
       std::uint64_t* const full = &shared.full[S::slot(i)];
-      barrier_expect(full, sizeof(rows));
-      if constexpr (C::kResults)
+      barrier_expect(full, has_result ? sizeof(rows) : sizeof(rows) - sizeof(rows.x));
+      if (has_result)
         for (int tile = 0; tile < 2; ++tile) copy_tile(rows.x[tile], p.x_map, tile * kTile, item.head / p.x.group, token, full);
       copy_tile(rows.y[0], p.y_map, 0, y_head, token, full);
-      if (C::kResults && i >= 1) shared.wait_until_full(i - 1);
+      if (has_result && i >= 1) shared.wait_until_full(i - 1);
       copy_tile(rows.y[1], p.y_map, kTile, y_head, token, full);
       for (int tile = 0; tile < 2; ++tile) copy_tile(rows.w[tile], p.w_map, item.first_outer + tile * kTile, w_head, token, full);
     });
   }
   /// Stores results, and then releases their stage.
   __device__ void store() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
       typename S::Rows& rows = shared.rows[S::slot(i)];
       barrier_wait(&shared.written[S::slot(i)], S::parity(i));
       fence_for_wgmma();  // fences for the consumers, which have no time for it
-      if (!p.float_out && item.segment.chunk_tokens(chunk) >= kTile)
+      if (result >= 0 && !p.float_out && item.segment.chunk_tokens(chunk) >= kTile)
         for (int tile = 0; tile < 2; ++tile)
           store_tile(rows.w[tile], p.out_map, item.first_outer + tile * kTile, item.head, Base::first_token(item, chunk));
       commit_stores();
@@ -137,8 +158,9 @@ struct WideTmaCopies : WideTmaBlock<C> {
   }
   /// Stores the states before the chunks.
   __device__ void store_states() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk) {
-      barrier_wait(&shared.states_full, i & 1);
+    Base::for_each_chunk([&](int, const Item& item, int chunk, int result) {
+      if (result < 0) return;
+      barrier_wait(&shared.states_full, result & 1);
       fence_for_wgmma();
       if (Base::stores_state(item, chunk))
         for (int consumer = 0; consumer < C::kConsumers; ++consumer) {
@@ -164,33 +186,39 @@ struct WideTmaCopies : WideTmaBlock<C> {
         bits.x[i] = gate.load_bits(item.segment.token(std::int64_t{chunk} * kTile + 2 * lane + i));
     return bits;
   }
-  /// Sums up the gates of the chunks. Their loads start a chunk ahead.
+  /// Sums up the gates of the chunks.
   __device__ void sum_gates(int lane) const {
     int i = 0;
     Base::for_each_item([&](const Item& item) {
-      const linear_attention::HeadGate<E> gate{p, item.n, item.head};
-      const int chunks = Base::chunks_of(item);
-      float total_decay = 0;  // the log decay of all chunks so far
-      Bits own{}, next{};
-      if (chunks > 0) own = load_gates(item, Base::chunk_of(item, 0), lane);
-      for (int n = 0; n < chunks; ++n, ++i) {
-        if (n + 1 < chunks) next = load_gates(item, Base::chunk_of(item, n + 1), lane);
-        shared.wait_until_empty(i);
-        const int tokens = item.segment.chunk_tokens(Base::chunk_of(item, n));
-        float gates[2];
-        for (int j = 0; j < 2; ++j) gates[j] = 2 * lane + j < tokens ? at_least(gate.log2_decay(own.x[j]), kLeastGate) : 0.f;
-        const float sum = sum_up_to(lane, gates[0] + gates[1]), first = sum - gates[1], total = __shfl_sync(~0u, sum, 31);
-        write_gates(shared.gates[S::slot(i)], lane, first, sum, total);
-        barrier_arrive(&shared.full[S::slot(i)]);
-        total_decay += total;
-        own = next;
-      }
-      if (p.decay && lane == 0 && item.first_outer == 0)
-        p.decay[item.segment.segment_row(p, item.n) * p.heads + item.head] = exp2f(total_decay);
+      if (Base::added_chunks(item) > 0) i = sum_gates(lane, i, item);
+      i = sum_gates(lane, i, item);
     });
   }
 
  private:
+  /// Those of an item, of which the first chunk has the number i; returns the number after the last. Loads start a chunk ahead.
+  __device__ int sum_gates(int lane, int i, const Item& item) const {
+    const linear_attention::HeadGate<E> gate{p, item.n, item.head};
+    const int chunks = Base::chunks_of(item);
+    float total_decay = 0;  // the log decay of all chunks so far
+    Bits own{}, next{};
+    if (chunks > 0) own = load_gates(item, Base::chunk_of(item, 0), lane);
+    for (int n = 0; n < chunks; ++n, ++i) {
+      if (n + 1 < chunks) next = load_gates(item, Base::chunk_of(item, n + 1), lane);
+      shared.wait_until_empty(i);
+      const int tokens = item.segment.chunk_tokens(Base::chunk_of(item, n));
+      float gates[2];
+      for (int j = 0; j < 2; ++j) gates[j] = 2 * lane + j < tokens ? at_least(gate.log2_decay(own.x[j]), kLeastGate) : 0.f;
+      const float sum = sum_up_to(lane, gates[0] + gates[1]), first = sum - gates[1], total = __shfl_sync(~0u, sum, 31);
+      write_gates(shared.gates[S::slot(i)], lane, first, sum, total);
+      barrier_arrive(&shared.full[S::slot(i)]);
+      total_decay += total;
+      own = next;
+    }
+    if (p.decay && lane == 0 && item.first_outer == 0)
+      p.decay[item.segment.segment_row(p, item.n) * p.heads + item.head] = exp2f(total_decay);
+    return i;
+  }
   /// first, second: the sums of the log decays up to this lane's two tokens.
   __device__ void write_gates(typename S::Gates& to, int lane, float first, float second, float total) const {
     if constexpr (C::kResults) {
@@ -230,15 +258,16 @@ struct WideTmaScorer : WideTmaBlock<C>, WideScorer<typename C::Element> {
       }
   }
   __device__ void run() const {
-    Base::for_each_chunk([&](int i, const Item&, int) {
-      const int at = S::slot(i), slot = i % C::kScores;
+    Base::for_each_chunk([&](int i, const Item&, int, int result) {
+      const int at = S::slot(i), slot = result % C::kScores;
       shared.wait_until_full(i);
+      if (result < 0) return barrier_arrive(&shared.empty[at]);
       Accumulator<kTile> scores;
       Scorer::start(scores, shared.rows[at]);
       wgmma_wait<0>();
       pin(scores);
       apply_decays(scores, shared.gates[at].sums);
-      if (i >= C::kScores) barrier_wait(&shared.used[slot], (i / C::kScores - 1) & 1);
+      if (result >= C::kScores) barrier_wait(&shared.used[slot], (result / C::kScores - 1) & 1);
       Scorer::store(shared.scores[slot], scores);
       barrier_arrive(&shared.empty[at]);
       barrier_arrive(&shared.scored[slot]);
@@ -272,29 +301,33 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
     this->apply_decays(to.w, to.w, shared.gates[at].after);
     to.decay = shared.gates[at].decay;
   }
-  /// Updates the state with all chunks of an item, of which the first has the number i. The next w is prepared while products
-  /// run.
-  __device__ void scan(int i, const Item& item) {
+  /// Updates the state with all chunks of an item, of which the first has the number i; returns their decay. The next w is
+  /// prepared while products run.
+  __device__ float scan(int i, const Item& item) {
     const int chunks = Base::chunks_of(item);
+    float decay = 1;
     Weighted buffers[2];
     if (chunks > 0) fetch(buffers[0], i, item, Base::chunk_of(item, 0));
     const auto add_chunk = [&](const Weighted& own, Weighted& next, int n) {
       forget(this->thread);
       const int at = S::slot(i + n);
       this->scale(own.decay);
+      decay *= own.decay;
       this->add_to_state(own.w, operand(shared.rows[at].y[0]));
       if (n + 1 < chunks) fetch(next, i + n + 1, item, Base::chunk_of(item, n + 1));
       this->wait_for_state();
-      barrier_arrive(&shared.empty[at]);
+      barrier_arrive(&(C::kResults ? shared.written : shared.empty)[at]);
     };
     for (int n = 0; n < chunks; n += 2) {
       add_chunk(buffers[0], buffers[1], n);
       if (n + 1 < chunks) add_chunk(buffers[1], buffers[0], n + 1);
     }
+    return decay;
   }
-  __device__ void compute_chunk(int i, const Item& item, int chunk) {
+  /// result: the number of the chunk among those with results.
+  __device__ void compute_chunk(int i, int result, const Item& item, int chunk) {
     forget(this->thread);
-    const int at = S::slot(i), slot = i % C::kScores, size = item.segment.chunk_tokens(chunk);
+    const int at = S::slot(i), slot = result % C::kScores, size = item.segment.chunk_tokens(chunk);
     typename S::Rows& rows = shared.rows[at];
     const typename S::Gates& gates = shared.gates[at];
     Accumulator<kTile> out;
@@ -305,7 +338,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
     Left w;
     this->multiply(out, w, rounded, rows, gates.after, gates.decay);
     if constexpr (C::kStoresStates) {
-      if (i > 0) barrier_wait(&shared.states_empty, (i - 1) & 1);
+      if (result > 0) barrier_wait(&shared.states_empty, (result - 1) & 1);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         pin(rounded[k / 4][k % 4]);
@@ -314,7 +347,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
       barrier_arrive(&shared.states_full);
     }
     out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&gates.before[t]); });
-    barrier_wait(&shared.scored[slot], i / C::kScores & 1);
+    barrier_wait(&shared.scored[slot], result / C::kScores & 1);
     this->add_scores(out, w, shared.scores[slot]);
     barrier_arrive(&shared.used[slot]);
     this->store(out, rows.w[index], p, size, item.segment.token(std::int64_t{chunk} * kTile), item.head, first_outer(item));
@@ -324,24 +357,47 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
     sync_group<kGroup>(2 + index);  // all threads have read what lies there
     State::store_state(p, shared.last[index], last, channels, is_backward() ? p.scale : 1.f);
   }
+  /// Starts from the state before an item; from zeros if that is not known yet.
+  __device__ void start(const Item& item, std::int64_t size) {
+#pragma unroll
+    for (auto& tile : state) tile.fill(0);
+    if (C::kFindsStates && item.segment.index > 0) return;
+    const float* first = item.segment.state_before(p, item.n);
+    if (!first) return;
+    forget(first += item.head * size);
+    const float by = is_backward() ? 1 / p.scale : 1.f;
+    this->for_each_element(p, first_outer(item), [&](float& x, int at) { x = first[at] * by; });
+  }
+  /// Finds the state before an item, and returns how many chunks it has added up for that.
+  __device__ int find_state(const Item& item, std::int64_t size) {
+    const int segment = item.segment.index, columns = static_cast<int>(item_columns(p, C::kConsumers * kTile));
+    const SegmentExchange<C::kConsumers * kGroup, C::kTiles * kTile / 2> exchange(
+        p.room, p, item.n, item.head * columns + item.first_outer / (C::kConsumers * kTile), p.heads * columns,
+        index * kGroup + thread, 1);
+    const auto number = [&](int i) -> float& { return state[i / (kTile / 2)][i % (kTile / 2)]; };
+    const int added = Base::added_chunks(item);
+    start(item, size);
+    if (segment + 1 < p.segments) {
+      const float decay = scan(0, item);
+      exchange.leave(segment, decay, number);
+      if (segment == 0) start(item, size);
+    }
+    if (segment > 0) exchange.collect(segment, number);
+    return added;
+  }
   __device__ void run() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
-    int i = 0;
+    int added = 0;
+    if constexpr (C::kFindsStates) added = find_state(Base::item(blockIdx.x), size);
+    int i = added;
     Base::for_each_item([&](const Item& item) {
-      const Segment& segment = item.segment;
-#pragma unroll
-      for (auto& tile : state) tile.fill(0);
-      if (const float* first = segment.state_before(p, item.n)) {
-        forget(first += item.head * size);
-        const float by = is_backward() ? 1 / p.scale : 1.f;
-        this->for_each_element(p, first_outer(item), [&](float& x, int at) { x = first[at] * by; });
-      }
+      if (!C::kFindsStates) start(item, size);
       const int chunks = Base::chunks_of(item);
       if constexpr (C::kResults)
-        for (int n = 0; n < chunks; ++n) compute_chunk(i + n, item, Base::chunk_of(item, n));
+        for (int n = 0; n < chunks; ++n) compute_chunk(i + n, i + n - added, item, Base::chunk_of(item, n));
       else scan(i, item);
       i += chunks;
-      if (float* last = segment.state_after(p, item.n)) {
+      if (float* last = item.segment.state_after(p, item.n)) {
         forget(last += item.head * size);
         if constexpr (C::kResults) this->for_each_element(p, first_outer(item), [&](float& x, int at) { last[at] = x; });
         else store_last(last + first_outer(item), p.outer - first_outer(item));
@@ -351,7 +407,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_constant__ MappedPass p) {
+__global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_constant__ WideTmaPass p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using S = WideTmaShared<C>;
@@ -396,21 +452,28 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
 }
 
 template <class C>
-void launch_wide_tma(const Pass& p, cudaStream_t stream) {
+void launch_wide_tma(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
   constexpr int bytes = sizeof(WideTmaShared<C>);
   static_assert(bytes <= 227 * 1024);
   const auto kernel = wide_tma_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const unsigned items = wide_tma_items<C>(p),
-                 grid = deals_out_items(p) ? std::min(items, static_cast<unsigned>(p.multiprocessors)) : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, MappedPass(p));
+  const unsigned items = wide_tma_items<C>(p), grid = !C::kFindsStates && deals_out_items(p)
+                                                          ? std::min(items, static_cast<unsigned>(p.multiprocessors))
+                                                          : items;
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, {MappedPass(p), room});
+}
+
+template <class E, bool kStoresStates>
+void launch_wide_tma_for_results(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
+  if (room.states) launch_wide_tma<WideTmaVariant<E, true, kStoresStates, true>>(p, room, stream);
+  else launch_wide_tma<WideTmaVariant<E, true, kStoresStates>>(p, room, stream);
 }
 
 template <class E>
-void run_wide_tma_pass(const Pass& p, cudaStream_t stream) {
-  if (!p.out) launch_wide_tma<WideTmaVariant<E, false>>(p, stream);
-  else if (p.boundary_states) launch_wide_tma<WideTmaVariant<E, true, true>>(p, stream);
-  else launch_wide_tma<WideTmaVariant<E, true>>(p, stream);
+void run_wide_tma_pass(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
+  if (!p.out) launch_wide_tma<WideTmaVariant<E, false>>(p, room, stream);
+  else if (p.boundary_states) launch_wide_tma_for_results<E, true>(p, room, stream);
+  else launch_wide_tma_for_results<E, false>(p, room, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90
