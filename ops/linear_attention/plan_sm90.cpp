@@ -202,7 +202,8 @@ bool supports_reverse_scan(const AttentionProblem& p) {
 /// Takes a reverse scan, in the number of segments that costs least, where it costs less than the chunk-parallel kernel and the
 /// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
 /// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
-/// on average.
+/// on average. Scans that find states were fitted to 9 more (benchmarks/results/2026-11-28_h200/segment_exchange/
+/// splits_small.txt).
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;

@@ -122,7 +122,8 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
 /// (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on average. Where rows are
 /// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
 /// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), and wide blocks
-/// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt).
+/// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
+/// splits_wide.txt there).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kJoin = 4, kSegment = 0.13;
   const BlockCost cost = block_cost(p, plan);
