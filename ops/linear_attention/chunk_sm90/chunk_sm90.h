@@ -35,12 +35,10 @@ struct StateArguments : RecurrenceArguments {
 /// Where blocks leave what their segments do to states, [sequences, segments, heads, blocks of a head], if they find the states
 /// before the segments themselves (segment_exchange.cuh); else null.
 struct SegmentRoom {
-  float* states;   ///< [.., kSegmentState], as the registers of a block hold them
+  float* states;   ///< [.., whole tiles of a block], as its registers hold them
   float* decays;   ///< of the segments
   unsigned* left;  ///< 1 where these are there; before the launch zeros
 };
-/// Numbers of a block's state that have room there.
-inline constexpr std::int64_t kSegmentState = 4 * kChunkTokens * kChunkTokens;
 
 /// Chunks from a boundary state to the next one in a sequence: 2 where pairs of blocks compute pairs of chunks
 /// (head_gate_pair.cuh).

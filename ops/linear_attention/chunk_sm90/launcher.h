@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <vector>
 
 #include <glade/core/cuda/cuda.h>
@@ -247,14 +248,16 @@ class Launcher {
     const TensorOptions options{DType::float32, r_.q.device()};
     return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
   }
-  /// Room for what a pass that finds the states before segments leaves of each block.
+  /// Room for what a pass that finds the states before segments leaves of each block, which has up to two tiles of values.
   SegmentRoom segment_room(const ChunkSegments& plan) {
-    const std::int64_t blocks = r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + 1) / 2);
+    constexpr std::int64_t kMostTiles = 2;
+    const std::int64_t value_tiles = std::min(tiles(r_.V), kMostTiles),
+                       blocks = r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles);
     const TensorOptions floats{DType::float32, r_.q.device()};
-    const Tensor left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
+    const Tensor states = keep(empty({blocks, tiles(r_.K) * value_tiles, kChunkTokens * kChunkTokens}, floats)),
+                 decays = keep(empty({blocks}, floats)), left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
     fill_data(left, 0);
-    return {keep(empty({blocks, kSegmentState}, floats)).data<float>(), keep(empty({blocks}, floats)).data<float>(),
-            static_cast<unsigned*>(left.raw_data())};
+    return {states.data<float>(), decays.data<float>(), static_cast<unsigned*>(left.raw_data())};
   }
   /// Room for the decays of all segments.
   Tensor segment_decays(const ChunkSegments& plan) {
