@@ -209,18 +209,17 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
   constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04;
-  constexpr int kMostFound = 32;  // segments
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
   double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + kParallel;
-  const bool may_find = p.K <= kChunkTokens;
-  const std::int64_t shortest = may_find ? kShortestFound : kShortestSegment,
-                     most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, chunks / shortest), 1);
+  const std::int64_t most_found = p.K <= kChunkTokens ? 32 : 0;  // segments after which the scan finds D itself
+  const std::int64_t of_chunks = std::max(chunks / kShortestSegment, std::min(chunks / kShortestFound, most_found)),
+                     most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, of_chunks), 1);
   for (std::int64_t n = 1; n <= most; ++n) {
     Sm90PassPlan scan;
     set_segments(scan, p, config, n);
-    scan.finds_states = may_find && scan.segments <= kMostFound && may_find_states(p, scan);
+    scan.finds_states = scan.segments <= most_found && may_find_states(p, scan);
     const auto waves = [&](std::int64_t count) { return static_cast<double>(ceil_div(heads * count, at_once)); };
     const double length = scan.segment_chunks, segments = scan.segments;
     double cost = waves(scan.segments) * (length + kStart);

@@ -125,7 +125,7 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
 /// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
 /// splits_wide.txt there).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kJoin = 4, kSegment = 0.13;
+  constexpr double kJoin = 4, kSegment = 0.13, kExchange = 0.6, kFound = 0.4;
   const BlockCost cost = block_cost(p, plan);
   const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
                      at_once = forward_blocks_at_once(p, plan.wide_blocks), blocks = forward_blocks(p, plan);
@@ -138,8 +138,10 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
                states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
                                              : waves(blocks * scanned, at_once) * segment * cost.chunk_of_states;
-  const double segments = static_cast<double>(n), exchange = waves(blocks * n, at_once) * (0.6 + 0.4 * segments);
-  return outputs + states + (plan.finds_states ? exchange : kJoin + kSegment * segments);
+  const double segments = static_cast<double>(n), join = plan.finds_states
+                                                             ? waves(blocks * n, at_once) * (kExchange + kFound * segments)
+                                                             : kJoin + kSegment * segments;
+  return outputs + states + join;
 }
 
 /// Calls f() with every number of segments that may pay, at least `least_segments`, set in the plan of a forward pass, and with

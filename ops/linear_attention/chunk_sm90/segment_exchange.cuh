@@ -1,8 +1,9 @@
 #pragma once
-// How blocks that run at the same time, each with a segment of a sequence, find the states before their segments. A block first
-// adds up what its segment does to a state from zeros, leaves that in global memory, and then sums up what those of the segments
-// before its own have left, in the order of the scan. Blocks only wait for others with lower numbers, and never before they have
-// left their own part. So it does not matter how many of them run at the same time.
+// How blocks that have a segment of a sequence each find the states before their segments. A block first adds up what its segment
+// does to a state from zeros, leaves that in global memory, and then sums up what the blocks of the segments before its own, in
+// the order of the scan, have left: a scan with decoupled look-back (Merrill and Garland 2016), without inclusive sums. Blocks
+// start in the order of their numbers, and wait only for lower ones, after they have left their own part. So none waits for a
+// block that cannot start.
 #include <cuda_runtime.h>
 
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
