@@ -118,6 +118,17 @@ TEST_F(SharedGates, AreDeterministic) {
   }
 }
 
+/// Consumers that wait for initial states load their values late, while the producers go on.
+TEST_F(SharedGates, InitialStatesOfManySequences) {
+  constexpr int kCalls = 500;  // of which some failed when values were overwritten before they were loaded
+  const RecurrenceArguments x =
+      make({.B = 75, .T = 290, .H = 4, .Hkv = 4, .K = 72, .V = 88, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
+  expect_taken(x, "many sequences");
+  const auto run = [&] { return to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32); };
+  const Tensor first = run();
+  for (int i = 0; i < kCalls; ++i) ASSERT_EQ(max(abs(run() - first)).item<float>(), 0) << "call " << i;
+}
+
 /// What blocks cannot share is computed by other passes.
 TEST_F(SharedGates, ReverseAndGatesInFloat32) {
   const Spec plain{.B = 3, .T = 260, .H = 2, .K = 72, .V = 128, .gates = "k", .state = 4};

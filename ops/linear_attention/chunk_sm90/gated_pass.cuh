@@ -297,13 +297,14 @@ struct GatedPassConsumer : State<C> {
     }
     load_values(w, shared.w[at], segment.chunk_tokens(chunk));
     for (auto& pairs : w) pin(pairs);
-    if constexpr (C::kSharesGates)
-      if (is_step) barrier_arrive(&shared.of_values().empty[at]);
     if constexpr (C::kResults) {
       wgmma_begin();
 #pragma unroll
       for (int n = 0; n < C::kScoreTiles; ++n) add_product(out, w, operand(shared.scores[at][n]), n);
       wgmma_commit();
+      // Not before: an arrival may overtake loads whose results nothing has waited for.
+      if constexpr (C::kSharesGates)
+        if (is_step) barrier_arrive(&shared.of_values().empty[at]);
       wgmma_wait<1>();
     }
   }
