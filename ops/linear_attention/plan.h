@@ -110,6 +110,9 @@ struct Sm90PassPlan : ChunkSegments {
   bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs
   int scan_key_tiles = 1;        ///< of a block of that scan
   int key_parts = 1;             ///< of each head's key channels; the kernels compute them as heads of their own
+  /// With shared_gates and one segment: each cluster has a share of all chunks, that takes this time, in chunks
+  /// (plan_sm90_stream_k.h). 0: it has whole sequences.
+  double share = 0;
 };
 
 /// The backward pass by state scan and intra-chunk kernel. The segments are those of the scans to the chunk boundaries.

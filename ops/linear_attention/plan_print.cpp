@@ -1,4 +1,6 @@
 // Plans as text and as JSON.
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include <glade/core/dtype.h>
@@ -38,6 +40,7 @@ Json describe(const Sm90PassPlan& plan) {
   if (plan.gates_first) json["gates_first"] = true;
   add_segments(json, plan);
   if (plan.segments > 1) json["segment_states"] = plan.finds_states ? "same_pass" : plan.scan_for_states ? "state_scan" : "pass";
+  if (plan.share > 0) json["share"] = std::round(10 * plan.share) / 10;
   if (plan.key_parts > 1) json["key_parts"] = plan.key_parts;
   return json;
 }

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include <glade/ops/linear_attention/plan_sm90_passes.h>
+#include <glade/ops/linear_attention/plan_sm90_stream_k.h>
 
 namespace glade::sm90 {
 
@@ -185,14 +186,40 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
 /// are best where this counts 4% more. Shared gates were fitted on an H100, to the shapes of forward_cost(), and count 5% less,
 /// as they take no memory.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kMore = 1.04;
+  constexpr double kMore = 1.04, kShareStart = 10.5, kShareChunk = 2.35, kShareOfItem = 0.4;
+  const double fill = std::max(p.gpu.multiprocessors, 1);
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const double cost = forward_cost(p, plan),
                waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
   if (plan.gates_first) return time_with_gates_first(p, plan);
+  if (plan.share > 0) {
+    const double items = static_cast<double>(forward_blocks(p, plan)), shares_of_item = std::max(1.0, fill / items);
+    return kShareStart + kShareChunk * plan.share + kShareOfItem * shares_of_item;
+  }
   if (plan.shared_gates) return 2.65 * cost - 7.6;
   if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
   return kMore * (3.33 * cost - 26.9 * waves + 3.4);
+}
+
+/// Whether clusters can have shares of all chunks.
+bool may_share_chunks(const AttentionProblem& p, const AttentionConfig& config) {
+  return config.sequence_split == 0 && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
+         tiles(p.V) * all_heads(p) * chunks_of(p) <= StreamK::kMostChunks;
+}
+Sm90PassPlan in_shares(const AttentionProblem& p) {
+  constexpr int kCluster = 2;  // blocks
+  Sm90PassPlan plan;
+  plan.shared_gates = true;
+  plan.segment_chunks = static_cast<int>(chunks_of(p));
+  plan.share = StreamK::least_time(forward_blocks(p, plan) / kCluster, plan.segment_chunks, p.gpu.multiprocessors / kCluster);
+  return plan;
+}
+/// time_of_pass(), but for shared gates as measured on an H200, beside shares (benchmarks/results/2026-11-28_h200/stream_k/).
+double time_beside_shares(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  constexpr double kSegments = 7, kShares = 1.04;  // kSegments: more launches. kShares: choices are best with so much more
+  if (plan.share > 0) return kShares * time_of_pass(p, plan);
+  if (!plan.shared_gates) return time_of_pass(p, plan);
+  return 2.91 * forward_cost(p, plan) - 10.4 + (plan.segments > 1 ? kSegments : 0);
 }
 }  // namespace
 
@@ -220,6 +247,8 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
   if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
+  if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))
+    consider(in_shares(p), time_beside_shares);
   return best;
 }
 

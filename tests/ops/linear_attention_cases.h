@@ -206,8 +206,8 @@ inline void expect_matches(const Spec& s, Device device, DType dtype = DType::fl
   expect_matches(x, s.str());
 }
 
-/// Tests of a kind of fused passes for Hopper GPUs: those that have this flag in the plan.
-template <bool Sm90PassPlan::*kFlag>
+/// Tests of a kind of fused passes for Hopper GPUs: those that have this flag in the plan, or a number above 0 there.
+template <auto Sm90PassPlan::*kFlag>
 class PassTest : public HopperTest {
  protected:
   /// Whether the plan takes such a pass for the outputs.

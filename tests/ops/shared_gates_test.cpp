@@ -121,8 +121,10 @@ TEST_F(SharedGates, AreDeterministic) {
 /// Consumers that wait for initial states load their values late, while the producers go on.
 TEST_F(SharedGates, InitialStatesOfManySequences) {
   constexpr int kCalls = 500;  // of which some failed when values were overwritten before they were loaded
-  const RecurrenceArguments x =
+  RecurrenceArguments x =
       make({.B = 75, .T = 290, .H = 4, .Hkv = 4, .K = 72, .V = 88, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
+  x.options.algorithm = Algorithm::chunk;
+  x.options.sizes.sequence_split = 1;
   expect_taken(x, "many sequences");
   const auto run = [&] { return to(recurrent(x.query, x.key, x.value, x.options).first, DType::float32); };
   const Tensor first = run();

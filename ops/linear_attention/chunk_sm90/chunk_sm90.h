@@ -36,7 +36,7 @@ struct StateArguments : RecurrenceArguments {
 /// before the segments themselves (segment_exchange.cuh); else null.
 struct SegmentRoom {
   float* states;   ///< [.., whole tiles of a block], as its registers hold them
-  float* decays;   ///< of the segments
+  float* decays;   ///< of the segments: [..], or [.., whole tiles of keys] with per-channel gates
   unsigned* left;  ///< 1 where these are there; before the launch zeros
 };
 
@@ -118,6 +118,10 @@ struct GatedPass : ScanArguments {
   void* out;  ///< null: states only
   bool float_out;
   std::int64_t out_step, tokens;  ///< as in Pass
+  /// With shared gates: the time of a cluster's share of all chunks (Sm90PassPlan::share; 0: it has whole segments), and where a
+  /// block leaves the state, [shares, blocks of a cluster].
+  double share;
+  SegmentRoom room;
 };
 template <class E>
 void run_gated_pass(const GatedPass& p, cudaStream_t stream);

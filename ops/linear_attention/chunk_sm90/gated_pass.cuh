@@ -17,11 +17,11 @@
 namespace glade::cuda::chunk_sm90 {
 
 /// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks; kSharesGates:
-/// in the kernel of chunk_sm90/shared_gates.cuh.
-template <class E, int kTiles_, bool kResults_, bool kStoresStates_, bool kSharesGates_ = false>
+/// in the kernel of chunk_sm90/shared_gates.cuh; kStreamK: clusters have shares of the chunks there.
+template <class E, int kTiles_, bool kResults_, bool kStoresStates_, bool kSharesGates_ = false, bool kStreamK_ = false>
 struct GatedPassVariant {
   using Element = E;
-  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kSharesGates = kSharesGates_;
+  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kSharesGates = kSharesGates_, kStreamK = kStreamK_;
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = kTiles_;  ///< of keys
   static constexpr int kCluster = 2;      ///< blocks
@@ -343,6 +343,10 @@ struct GatedPassConsumer : State<C> {
     }
   }
 
+  __device__ void add_decay(int at) {
+    const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
+    decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
+  }
   __device__ void scan() {
     int unreleased = -1;  // the stage that stores of states still read, of the first warp
     Accumulator<kTile> out;
@@ -354,15 +358,10 @@ struct GatedPassConsumer : State<C> {
       forget(thread);
       const int i = step + n, chunk = segment.first_chunk + n, at = shared.of_y.slot(i);
       const bool is_last = n + 1 == chunks;
-      const auto add_decay = [&] {
-        if (!p.decay) return;
-        const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
-        decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
-      };
-      if constexpr (!C::kSplits) add_decay();
+      if (!C::kSplits && p.decay) add_decay(at);
       if constexpr (C::kResults && !C::kSharesGates) shared.of_x.wait_until_full(i);
       multiply(out, w, i);
-      if constexpr (C::kSplits) add_decay();
+      if (C::kSplits && p.decay) add_decay(at);
       Left packed;
       if constexpr (C::kResults) {
         wgmma_wait<1>();
@@ -403,7 +402,8 @@ struct GatedPassConsumer : State<C> {
     release(&shared.of_y.empty[unreleased]);
   }
 
-  __device__ void run() {
+  /// Starts from the state before the item.
+  __device__ void start_item() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
     const float* first = segment.state_before(p, item.n);
     if (first) forget(first += item.head * size);
@@ -412,11 +412,17 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
     for (auto& tile : state) tile.fill(0);
     if (first) this->for_each_element(p, item.first_outer, [&](float& x, int at) { x = first[at]; });
-    scan();
+  }
+  __device__ void store_last_state() {
     if (float* last = segment.state_after(p, item.n)) {
-      forget(last += item.head * size);
+      forget(last += std::int64_t{item.head} * p.inner * p.outer);
       this->for_each_element(p, item.first_outer, [&](float& x, int at) { last[at] = x; });
     }
+  }
+  __device__ void run() {
+    start_item();
+    scan();
+    store_last_state();
     if (p.decay && item.first_outer == 0)
       for (int i = 0; i < 2; ++i)
         if (2 * thread + i < p.inner)

@@ -195,6 +195,22 @@ struct GatedTile {
     });
   }
 
+  /// The keys alone, for states: calls put_row(t, key).
+  template <class Put>
+  __device__ void run_safe_keys(const Sums& sums, Put&& put_row) const {
+    static_assert(kManyRegisters);
+    const float of_heads = head_gates.total / 2;
+    float2 to_end = make_float2(sums.total.x - sums.before.x, sums.total.y - sums.before.y);
+#pragma unroll
+    for (int t = 0; t < kSubChunk; ++t) {
+      const float2 gate = unpack<E>(sums.gates[t]);
+      to_end = make_float2(to_end.x - gate.x, to_end.y - gate.y);
+      const float of_head = of_heads - head_gates.c[first_row + t];
+      put_row(t, round(product(unpack<E>(get(own.k, offset(t, t % 8))),
+                               exp2(make_float2(fmaf(to_end.x, kLog2e, of_head), fmaf(to_end.y, kLog2e, of_head))))));
+    }
+  }
+
   // Where they are not.
   static constexpr int kRows = 8;  ///< that are loaded at a time
   /// Calls f(pair, exponent, offset in a tile) for the tokens of the sub-chunk: the exponent is the log decay from its start to
@@ -232,17 +248,21 @@ struct GatedTile {
     }
     return total;
   }
-  /// The results, and the scores of pairs in different sub-chunks.
-  __device__ void run_large_decay(Accumulator<kTile>& scores) const {
+  __device__ static Scaled scaled(std::uint32_t pair, float2 c) {
+    const float2 factor = exp2(c);
+    return Scaled(pair, factor.x, factor.y);
+  }
+  /// The keys of the results.
+  __device__ void run_large_decay_of_keys() const {
     decays[sub_chunk][lane] = own_decay();  // all threads have read the sums
     sync();
-    const float2 before = decay_of(0, sub_chunk);
-    const auto scaled = [](std::uint32_t pair, float2 c) {
-      const float2 factor = exp2(c);
-      return Scaled(pair, factor.x, factor.y);
-    };
     for_each_row<false>(a.k, decay_of(sub_chunk + 1, kSubChunks),
                         [&](std::uint32_t x, float2 c, int at) { put(keys, at, scaled(x, c).rounded); });
+  }
+  /// The results, and the scores of pairs in different sub-chunks.
+  __device__ void run_large_decay(Accumulator<kTile>& scores) const {
+    run_large_decay_of_keys();
+    const float2 before = decay_of(0, sub_chunk);
     for_each_row<true>(a.q, before, [&](std::uint32_t x, float2 c, int at) { put(queries, at, scaled(x, c).rounded); });
     scores.fill(0);
 #pragma unroll 1
@@ -314,16 +334,16 @@ struct GatedTile {
     const bool decay = __all_sync(~0u, own[0] <= 0 && own[1] <= 0);
     if (lane == 0) head_gates.total = total, head_gates.decay = decay;
   }
-  /// Starts to copy the rows. Boxes go on behind the chunk's last token.
+  /// Starts to copy the rows, but for the queries where only states are wanted. Boxes go on behind the chunk's last token.
   __device__ static void copy_rows(const MappedGatedRows& a, GatedRowsGroup<E>& to, int tile, int head, std::int64_t first,
-                                   std::uint64_t* copied) {
+                                   std::uint64_t* copied, bool states_only = false) {
     constexpr int kCopies = 2 + !kFloatGates;
-    barrier_expect(copied, kCopies * static_cast<int>(sizeof(Tile)));
+    barrier_expect(copied, (kCopies - states_only) * static_cast<int>(sizeof(Tile)));
     const auto copy = [&](Tile& to_tile, const CUtensorMap& map, int of_head) {
       copy_tile(to_tile, map, tile * kTile, of_head, static_cast<int>(first), copied);
     };
     if constexpr (!kFloatGates) copy(to.gates_or_low, a.gates_map, head);
-    copy(to.q, a.q_map, head);
+    if (!states_only) copy(to.q, a.q_map, head);
     copy(to.k, a.k_map, head / a.k.group);
   }
   __device__ void clear_rows() const {

@@ -348,17 +348,23 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
     if (order == 0) start(size);
     const bool adds = order + 1 < p.segments;
     const float decay = adds ? exp2f(add_chunks()) : 1.f;
-    const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(scan.arguments.room, p, scan.n, head, p.heads,
-                                                                         static_cast<int>(threadIdx.x), kBarrier);
+    const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(
+        scan.arguments.room, scan.n * p.segments * p.heads + head, p.heads, static_cast<int>(threadIdx.x), kBarrier);
     const auto number = [&](int i) -> float& { return gradient[i]; };
-    if (adds) exchange.leave(order, decay, number);
+    if (adds)
+      exchange.leave(
+          order,
+          [&](float* to) {
+            if (threadIdx.x == 0) __stcg(to, decay);
+          },
+          number);
     if (adds && order == 0) {
       gradient.fill(0);
       start(size);
     }
     scan.sync();
     scan.copy_first();
-    if (order > 0) exchange.collect(order, number);
+    if (order > 0) exchange.collect(0, order, load_decay, number);
   }
 
   __device__ void run() {

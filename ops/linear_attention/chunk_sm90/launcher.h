@@ -10,6 +10,7 @@
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/common/segments.h>
+#include <glade/ops/linear_attention/plan_sm90_stream_k.h>
 #include <glade/ops/shape/shape.h>
 
 namespace glade::cuda::chunk_sm90 {
@@ -107,7 +108,10 @@ class Launcher {
                             const Tensor& room = {}, const ScanArguments* beside = nullptr) {
     if (plan.segments == 1) return state;
     if (plan.finds_states) {
-      room_ = segment_room(plan);
+      // A block of these passes has up to two tiles of values.
+      const std::int64_t value_tiles = std::min<std::int64_t>(tiles(r_.V), 2);
+      room_ =
+          segment_room(r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles), value_tiles, 1);
       return state;
     }
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
@@ -164,9 +168,13 @@ class Launcher {
     (is_bfloat16(r_) ? run_gated_rows<__nv_bfloat16> : run_gated_rows<__half>)(gated_rows(), stream_);
   }
   /// A pass over gated chunks, if apply_gates() has been called, else one that shares gates.
-  GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) const {
+  GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) {
     auto p = state_arguments<GatedPass>(r_, Outer::values, r_.k, r_.v, false, state);
     set_segments(p, plan, state);
+    p.share = plan.share;
+    if (p.share > 0)
+      p.room = segment_room(std::min<std::int64_t>(multiprocessor_count(r_.q.device()), 2 * sm90::StreamK::kMostShares), 1,
+                            tiles(r_.K) * kChunkTokens);
     p.chunks = gated_;
     p.tokens = r_.tokens;
     set_out(p, r_, out);
@@ -248,14 +256,12 @@ class Launcher {
     const TensorOptions options{DType::float32, r_.q.device()};
     return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
   }
-  /// Room for what a pass that finds the states before segments leaves of each block, which has up to two tiles of values.
-  SegmentRoom segment_room(const ChunkSegments& plan) {
-    constexpr std::int64_t kMostTiles = 2;
-    const std::int64_t value_tiles = std::min(tiles(r_.V), kMostTiles),
-                       blocks = r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles);
+  /// Room for what so many blocks leave of each other, with so many tiles of values and decays each.
+  SegmentRoom segment_room(std::int64_t blocks, std::int64_t value_tiles, std::int64_t decays_of_block) {
     const TensorOptions floats{DType::float32, r_.q.device()};
     const Tensor states = keep(empty({blocks, tiles(r_.K) * value_tiles, kChunkTokens * kChunkTokens}, floats)),
-                 decays = keep(empty({blocks}, floats)), left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
+                 decays = keep(empty({blocks, decays_of_block}, floats)),
+                 left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
     fill_data(left, 0);
     return {states.data<float>(), decays.data<float>(), static_cast<unsigned*>(left.raw_data())};
   }

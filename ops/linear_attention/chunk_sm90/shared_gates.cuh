@@ -6,16 +6,74 @@
 //
 // A block's consumer is that of chunk_sm90/gated_pass.cuh. The producers are two crews, a warp group each. They take turns at the
 // chunks: while one waits, for memory or for products, the other computes. A crew finds the results of a chunk before it has a
-// stage for them. Blocks take several sequences of equal length, one after the other.
+// stage for them. Blocks take several sequences of equal length, one after the other, or shares of the chunks of all of them
+// (plan_sm90_stream_k.h), which leave states for each other (segment_exchange.cuh).
+#include <stdexcept>
+
 #include <glade/ops/linear_attention/chunk_sm90/gated_pass.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/gated_tile.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/segment_exchange.cuh>
+#include <glade/ops/linear_attention/plan_sm90_stream_k.h>
 
 namespace glade::cuda::chunk_sm90 {
 
 struct MappedSharedGatesPass {
   MappedGatedPass pass;
   MappedGatedRows rows;
-  unsigned items;  ///< of clusters: a head of a segment, and two tiles of values
+  unsigned items;      ///< of clusters: a head of a segment, and two tiles of values
+  sm90::StreamK work;  ///< kStreamK: the shares of the clusters
+};
+
+/// The item of a block, of those of its cluster.
+template <class C>
+__device__ Item item_of_cluster(const MappedSharedGatesPass& a, unsigned index) {
+  return Item(a.pass, C::kCluster * index + cluster_rank(), kTile, gated_pass_columns<C>(a.pass));
+}
+
+/// What a block computes: several items. In shared memory, as registers are few.
+template <class C>
+struct SharedGatesWork {
+  __device__ explicit SharedGatesWork(const MappedSharedGatesPass&) {}
+  /// Finds number n of this block's items. False if it has fewer.
+  __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
+    const unsigned index = (blockIdx.x + n * gridDim.x) / C::kCluster;
+    if (index >= a.items) return false;
+    item = item_of_cluster<C>(a, index);
+    return true;
+  }
+  __device__ static bool is_added_up(unsigned) { return false; }
+};
+/// What it computes: whole items, and then parts of the items of its cluster's share, from the last item to the first.
+template <class C>
+  requires C::kStreamK
+struct SharedGatesWork<C> {
+  int whole, share, begin, end;  ///< begin, end: the share's first chunk, and the one after its last
+  int first_item, last_item;     ///< of the share
+  int added_chunks;  ///< of the last item: they are added up before their results are computed, because others need that
+
+  __device__ explicit SharedGatesWork(const MappedSharedGatesPass& a)
+      : whole(a.work.whole),
+        share(static_cast<int>(blockIdx.x) / C::kCluster),
+        begin(a.work.first[share]),
+        end(a.work.first[share + 1]),
+        first_item(begin / a.work.chunks),
+        last_item((end - 1) / a.work.chunks),
+        added_chunks(a.work.states_first && end % a.work.chunks != 0 ? min(end - last_item * a.work.chunks, end - begin) : 0) {}
+  __device__ bool is_added_up(unsigned n) const { return n == 0 && added_chunks > 0; }
+  __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
+    const int of_share = static_cast<int>(n) - whole, clusters = a.work.clusters, chunks = a.work.chunks;
+    const int index = last_item - of_share + (n > 0 && added_chunks > 0), first = index * chunks;
+    if (of_share >= 0 && index < first_item) return false;
+    item = item_of_cluster<C>(
+        a, static_cast<unsigned>(of_share < 0 ? static_cast<int>(n) * clusters + share : whole * clusters + index));
+    if (of_share < 0) return true;
+    item.segment.first_chunk = max(begin - first, 0);
+    item.segment.end_chunk = min(end - first, chunks);
+    return true;
+  }
+  /// How many of them there are, and how many chunks these have.
+  __device__ int count() const { return whole + last_item - first_item + 1 + (added_chunks > 0); }
+  __device__ int all_chunks(int chunks) const { return whole * chunks + end - begin + added_chunks; }
 };
 
 template <class C>
@@ -39,6 +97,7 @@ struct GatedPassShared<C> {
   Stages<kStages> of_y;  ///< x, y, the scores and the decays
   Stages<kStages> of_w;
   Item items[kItems];
+  SharedGatesWork<C> work;
   Tile x[kStages][C::kTiles], y[kStages][C::kTiles], scores[kStages][C::kScoreTiles], w[kStages], out;
   Tile states[C::kHasRoomForStates ? C::kTiles : 0];  ///< the state before the next chunk
   Rows rows[kCrews];
@@ -79,10 +138,8 @@ struct GatesCrew {
     place.chunk += chunks;
     while (place.valid && place.chunk >= place.item.segment.end_chunk) {
       const int beyond = place.chunk - place.item.segment.end_chunk;
-      const unsigned item = (blockIdx.x + ++place.number * gridDim.x) / C::kCluster;
-      place.valid = item < a.items;
+      place.valid = shared.work.find(a, ++place.number, place.item);
       if (!place.valid) return;
-      place.item = Item(a.pass, C::kCluster * item + rank, kTile, gated_pass_columns<C>(a.pass));
       place.chunk = place.item.segment.first_chunk + beyond;
     }
   }
@@ -93,7 +150,8 @@ struct GatesCrew {
 
   __device__ void copy_rows(const Place& place) const {
     if (place.valid && thread == 0)
-      Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied);
+      Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied,
+                       shared.work.is_added_up(place.number));
   }
   /// Starts to copy the values if their stage is empty, or waits until it is (`waits`). Returns whether it has
   /// started.
@@ -131,7 +189,8 @@ struct GatesCrew {
       if constexpr (C::kLowParts) store_straight(to[1], 2 * k, low, thread);
     }
   }
-  /// Hands the stage to both consumers, once all threads have written to it.
+  /// Hands the stage to both consumers, once all threads have written to it. kStates: it has what states need.
+  template <bool kStates>
   __device__ void publish(const Place& place) const {
     std::uint64_t* const full = &shared.of_y.full[crew];
     fence_for_wgmma();
@@ -139,29 +198,36 @@ struct GatesCrew {
     if (thread != 0) return barrier_arrive(full);
     if (place.number > 0 && place.chunk == place.item.segment.first_chunk) shared.item(place.number) = place.item;
     constexpr int kDecayBytes = kTile * static_cast<int>(sizeof(float)), kTileBytes = static_cast<int>(sizeof(Tile));
-    barrier_expect(full, (2 + kParts) * kTileBytes + kDecayBytes);  // from the other block
+    barrier_expect(full, (kStates ? 1 : 2 + kParts) * kTileBytes + kDecayBytes);  // from the other block
     const int other = 1 - rank;
-    copy_to_block(other, &shared.x[crew][rank], kTileBytes, full);
+    if constexpr (!kStates) copy_to_block(other, &shared.x[crew][rank], kTileBytes, full);
     copy_to_block(other, &shared.y[crew][rank], kTileBytes, full);
-    copy_to_block(other, &shared.scores[crew][rank * kParts], kParts * kTileBytes, full);
+    if constexpr (!kStates) copy_to_block(other, &shared.scores[crew][rank * kParts], kParts * kTileBytes, full);
     copy_to_block(other, &shared.decays[crew][rank * kTile], kDecayBytes, full);
   }
 
+  __device__ Group group_of(const Place& place) const {
+    return {a.rows,
+            shared.rows[crew].rows,
+            own.head_gates,
+            own.decays,
+            shared.x[crew][rank],
+            shared.y[crew][rank],
+            place.item.head,
+            min(place.item.segment.chunk_tokens(place.chunk), kTile),
+            place.item.n,
+            first_token(place),
+            rank,
+            thread,
+            kFirstBarrier + crew};
+  }
+  __device__ void store_decays(const Group& group, const typename Group::Sums& sums) const {
+    if (group.sub_chunk == 0)
+      *reinterpret_cast<float2*>(&shared.decays[crew][rank * kTile + 2 * group.lane]) = Group::exp2(sums.decay);
+  }
   __device__ void run_chunk(const Place& place, const Place& next, unsigned n) const {
     typename S::Rows& rows = shared.rows[crew];
-    const Group group{a.rows,
-                      rows.rows,
-                      own.head_gates,
-                      own.decays,
-                      shared.x[crew][rank],
-                      shared.y[crew][rank],
-                      place.item.head,
-                      min(place.item.segment.chunk_tokens(place.chunk), kTile),
-                      place.item.n,
-                      first_token(place),
-                      rank,
-                      thread,
-                      kFirstBarrier + crew};
+    const Group group = group_of(place);
     if (thread / 32 == 1) group.load_head_gates();
     sync();
     barrier_wait(&own.copied, n & 1);
@@ -199,16 +265,40 @@ struct GatesCrew {
         Group::put(group.keys, at, y[t]);
       }
     }
-    if (group.sub_chunk == 0)
-      *reinterpret_cast<float2*>(&shared.decays[crew][rank * kTile + 2 * group.lane]) = Group::exp2(sums.decay);
+    store_decays(group, sums);
     store_scores(scores);
-    publish(place);
+    publish<false>(place);
+    __syncwarp();
+  }
+  /// A whole chunk that is only added up.
+  __device__ void add_up_chunk(const Place& place, const Place& next, unsigned n) const {
+    const Group group = group_of(place);
+    if (thread / 32 == 1) group.load_head_gates();
+    sync();
+    barrier_wait(&own.copied, n & 1);
+    const auto sums = group.sum_gates();
+    std::uint32_t y[Group::kSubChunk] = {};
+    if (!sums.is_large) group.run_safe_keys(sums, [&](int t, std::uint32_t key) { y[t] = key; });
+    fence_for_wgmma();
+    sync();  // the rows have been read
+    copy_rows(next);
+    if (thread == 0) copy_values(place, n, true);
+    __syncwarp();
+    wait_for_stage(n);
+    if (!sums.is_large) {
+#pragma unroll
+      for (int t = 0; t < Group::kSubChunk; ++t) Group::put(group.keys, group.offset(t, t % 8), y[t]);
+    } else {
+      group.run_large_decay_of_keys();
+    }
+    store_decays(group, sums);
+    publish<true>(place);
     __syncwarp();
   }
 
   /// The crew's first chunk.
   __device__ Place first_place() const {
-    Place place{0, shared.item(0), shared.item(0).segment.first_chunk, true};
+    Place place{0, shared.item(0), shared.item(0).segment.first_chunk, true};  // every block has an item
     advance(place, crew);
     return place;
   }
@@ -217,13 +307,100 @@ struct GatesCrew {
 
   __device__ void run() const {
     Place place = first_place();
-#pragma unroll 1
-    for (unsigned n = 0; place.valid; ++n) {
+    const auto go_on = [&](auto&& run) {
       Place next = place;
       advance(next, S::kCrews);
-      run_chunk(place, next, n);
+      run(next);
       place = next;
+    };
+    unsigned n = 0;
+    if constexpr (C::kStreamK) {  // the compiler must know that all threads make the same turns: see uniform()
+      const auto own = [&](int chunks) { return uniform(static_cast<unsigned>(chunks + S::kCrews - 1 - crew) / S::kCrews); };
+      const unsigned added = own(shared.work.added_chunks), all = own(shared.work.all_chunks(a.work.chunks));
+#pragma unroll 1
+      for (; n < added; ++n) go_on([&](const Place& next) { add_up_chunk(place, next, n); });
+#pragma unroll 1
+      for (; n < all; ++n) go_on([&](const Place& next) { run_chunk(place, next, n); });
+    } else {
+#pragma unroll 1
+      for (; place.valid; ++n) go_on([&](const Place& next) { run_chunk(place, next, n); });
     }
+  }
+};
+
+/// A thread of the consumer of a block that has a share of the chunks.
+template <class C>
+struct SharedGatesConsumer : GatedPassConsumer<C> {
+  using Base = GatedPassConsumer<C>;
+  using Base::decay_so_far, Base::item, Base::p, Base::scan, Base::segment, Base::shared, Base::state, Base::step, Base::thread;
+  static constexpr int kTiles = C::kTiles, kBarrier = 1;
+  const MappedSharedGatesPass& a;
+  const SharedGatesWork<C>& work = shared.work;
+
+  __device__ auto exchange() const {
+    return SegmentExchange<kGroup, kTiles * kTile / 2, kTiles * kTile>(p.room, cluster_rank(), C::kCluster, thread, kBarrier);
+  }
+  __device__ auto number() {
+    return [this](int i) -> float& { return state[i / (kTile / 2)][i % (kTile / 2)]; };
+  }
+  /// Adds up the item, and leaves the state.
+  __device__ void add_up() {
+    if (segment.first_chunk == 0) Base::start_item();
+    else
+      for (auto& tile : state) tile.fill(0);
+#pragma unroll 1
+    for (int chunk = segment.first_chunk; chunk < segment.end_chunk; ++chunk, ++step) {
+      const int at = shared.of_y.slot(step);
+      shared.of_w.wait_until_full(step);
+      shared.of_y.wait_until_full(step);
+      Base::add_decay(at);
+      typename Base::Left w;
+      Base::load(w, shared.w[at]);
+      for (auto& pairs : w) pin(pairs);
+      const std::uint32_t y = operand(shared.y[at][0]);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        typename Base::Decays decays;
+        Base::load_decays(decays, tile, at);
+        Base::scale_state(tile, decays);
+        Base::update_state(tile, w, y);
+      }
+      barrier_arrive(&shared.of_w.empty[at]);  // the products have the values
+      Base::wait_for_state();
+      Base::release(&shared.of_y.empty[at]);
+    }
+    const auto put_decays = [&](float* to) {
+      if (thread < kTiles * kTile / 2) __stcg(reinterpret_cast<float2*>(to) + thread, decay_so_far);
+    };
+    exchange().leave(work.share, put_decays, number());
+  }
+  /// Finds the state before the item, from what the shares ahead have left.
+  __device__ void collect() {
+    const int begin = work.first_item * a.work.chunks;
+    int first = work.share - 1;
+    while (a.work.first[first] > begin) --first;
+    const auto load_decays = [&](const float* from) {
+      struct {
+        float2 by[kTiles * kTile / 8];
+        __device__ float operator()(int i) const { return i % 2 ? by[i / 4].y : by[i / 4].x; }
+      } decays;
+#pragma unroll
+      for (int m = 0; m < kTiles * kTile / 8; ++m)
+        decays.by[m] = __ldcg(reinterpret_cast<const float2*>(from + m * 8 + fragment_column(thread)));
+      return decays;
+    };
+    exchange().collect(first, work.share, load_decays, number());
+    if constexpr (C::kStoresStates) {
+      Base::store_boundary_state(segment.first_chunk, shared.states);
+      if (thread == 0) commit_stores();
+    }
+  }
+  __device__ void run() {
+    if (segment.first_chunk > 0) collect();
+    else Base::start_item();
+    scan();
+    if (segment.end_chunk == segment.chunks()) Base::store_last_state();
+    else if (!a.work.states_first) exchange().leave(work.share, [](float*) {}, number());
   }
 };
 
@@ -240,7 +417,8 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
     init_stages(shared.of_w, 1, kGroup);
     for (auto& crew : shared.crews) barrier_init(&crew.copied, 1);
     fence_barrier_init();
-    shared.item(0) = Item(a.pass, blockIdx.x, kTile, gated_pass_columns<C>(a.pass));
+    shared.work = SharedGatesWork<C>(a);
+    shared.work.find(a, 0, shared.item(0));
 #pragma unroll 1
     for (int crew = 0; crew < S::kCrews; ++crew) GatesCrew<C>{a, shared, crew, 0}.copy_first_rows();
   }
@@ -249,11 +427,28 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
   if (group == 0) {
     acquire_registers<kConsumerRegisters>();
     int step = 0;
-    for (unsigned n = 0, i = blockIdx.x / C::kCluster; i < a.items; ++n, i += gridDim.x / C::kCluster) {
-      if (n > 0) shared.of_y.wait_until_full(step);  // then the item is there
-      GatedPassConsumer<C> consumer{{thread}, a.pass, shared, shared.item(n), step};
-      consumer.run();
-      step = consumer.step;
+    if constexpr (C::kStreamK) {
+      const int count = uniform(shared.work.count());
+      int n = 0;
+      if (uniform(shared.work.added_chunks) > 0) {
+        SharedGatesConsumer<C> consumer{{{thread}, a.pass, shared, shared.item(0), step}, a};
+        consumer.add_up();
+        step = uniform(consumer.step), ++n;
+      }
+#pragma unroll 1
+      for (; n < count; ++n) {
+        if (n > 0) shared.of_y.wait_until_full(step);  // then the item is there
+        SharedGatesConsumer<C> consumer{{{thread}, a.pass, shared, shared.item(n), step}, a};
+        consumer.run();
+        step = consumer.step;
+      }
+    } else {
+      for (unsigned n = 0, i = blockIdx.x / C::kCluster; i < a.items; ++n, i += gridDim.x / C::kCluster) {
+        if (n > 0) shared.of_y.wait_until_full(step);  // then the item is there
+        GatedPassConsumer<C> consumer{{thread}, a.pass, shared, shared.item(n), step};
+        consumer.run();
+        step = consumer.step;
+      }
     }
   } else {
     release_registers<kCrewRegisters>();
@@ -272,16 +467,29 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
   const auto kernel = shared_gates_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned items =
-                     gated_pass_columns<C>(p) / C::kCluster * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments),
-                 clusters = deals_out_items(p) ? std::min(items, static_cast<unsigned>(multiprocessors) / C::kCluster) : items;
+      gated_pass_columns<C>(p) / C::kCluster * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  unsigned clusters = static_cast<unsigned>(multiprocessors) / C::kCluster;
+  sm90::StreamK work{};
+  if constexpr (C::kStreamK) {
+    if (!work.divide(items, p.segment_chunks, static_cast<int>(clusters), p.share))
+      throw std::logic_error("shares are too small");
+    clusters = static_cast<unsigned>(work.clusters);
+  } else {
+    clusters = deals_out_items(p) ? std::min(items, clusters) : items;
+  }
   launch_kernel(kernel, dim3(C::kCluster * clusters), 3 * kGroup, {bytes, p.early, C::kCluster}, stream,
-                MappedSharedGatesPass{MappedGatedPass(p), MappedGatedRows(rows), items});
+                MappedSharedGatesPass{MappedGatedPass(p), MappedGatedRows(rows), items, work});
 }
 
+template <class E, bool kStoresStates>
+void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {
+  if (p.share > 0)
+    launch_shared_gates_pass<GatedPassVariant<E, 2, true, kStoresStates, true, true>>(p, rows, multiprocessors, stream);
+  else launch_shared_gates_pass<GatedPassVariant<E, 2, true, kStoresStates, true>>(p, rows, multiprocessors, stream);
+}
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {
-  if (p.boundary_states) launch_shared_gates_pass<GatedPassVariant<E, 2, true, true, true>>(p, rows, multiprocessors, stream);
-  else launch_shared_gates_pass<GatedPassVariant<E, 2, true, false, true>>(p, rows, multiprocessors, stream);
+  (p.boundary_states ? run_shared_gates_pass<E, true> : run_shared_gates_pass<E, false>)(p, rows, multiprocessors, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90

@@ -372,17 +372,22 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
   __device__ int find_state(const Item& item, std::int64_t size) {
     const int segment = item.segment.index, columns = static_cast<int>(item_columns(p, C::kConsumers * kTile));
     const SegmentExchange<C::kConsumers * kGroup, C::kTiles * kTile / 2> exchange(
-        p.room, p, item.n, item.head * columns + item.first_outer / (C::kConsumers * kTile), p.heads * columns,
-        index * kGroup + thread, 1);
+        p.room, (item.n * p.segments * p.heads + item.head) * columns + item.first_outer / (C::kConsumers * kTile),
+        p.heads * columns, index * kGroup + thread, 1);
     const auto number = [&](int i) -> float& { return state[i / (kTile / 2)][i % (kTile / 2)]; };
     const int added = Base::added_chunks(item);
     start(item, size);
     if (segment + 1 < p.segments) {
       const float decay = scan(0, item);
-      exchange.leave(segment, decay, number);
+      exchange.leave(
+          segment,
+          [&](float* to) {
+            if (index * kGroup + thread == 0) __stcg(to, decay);
+          },
+          number);
       if (segment == 0) start(item, size);
     }
-    if (segment > 0) exchange.collect(segment, number);
+    if (segment > 0) exchange.collect(0, segment, load_decay, number);
     return added;
   }
   __device__ void run() {
