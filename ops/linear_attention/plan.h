@@ -110,8 +110,8 @@ struct Sm90PassPlan : ChunkSegments {
   bool scan_for_states = false;  ///< the states before the segments come from the state scan, not from a pass without outputs
   int scan_key_tiles = 1;        ///< of a block of that scan
   int key_parts = 1;             ///< of each head's key channels; the kernels compute them as heads of their own
-  /// With shared_gates and one segment: each cluster has a share of all chunks, that takes this time, in chunks
-  /// (plan_sm90_stream_k.h). 0: it has whole sequences.
+  /// With shared_gates and one segment: the time of the share that each cluster has of all chunks, in that of a chunk
+  /// (plan_sm90_stream_k.h). 0: clusters have whole sequences.
   double share = 0;
 };
 

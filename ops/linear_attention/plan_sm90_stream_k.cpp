@@ -47,8 +47,9 @@ bool StreamK::divide(std::int64_t items, int chunks_of_item, int most, double ti
 
 double StreamK::least_time(std::int64_t items, int chunks_of_item, int most) {
   const double of_item = kStart + chunks_of_item;
+  const std::int64_t waves = (items + most - 1) / most;
   const auto fits = [&](double time) { return StreamK().divide(items, chunks_of_item, most, time); };
-  double low = static_cast<double>(items) * of_item / most, high = static_cast<double>((items + most - 1) / most) * of_item;
+  double low = static_cast<double>(items) * of_item / most, high = static_cast<double>(waves) * of_item;
   while (high - low > 0.01 * high) {
     const double middle = (low + high) / 2;
     (fits(middle) ? high : low) = middle;
