@@ -206,20 +206,25 @@ bool may_share_chunks(const AttentionProblem& p, const AttentionConfig& config) 
   return config.sequence_split == 0 && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
          tiles(p.V) * all_heads(p) * chunks_of(p) <= StreamK::kMostChunks;
 }
-Sm90PassPlan in_shares(const AttentionProblem& p) {
-  constexpr int kCluster = 2;  // blocks
-  Sm90PassPlan plan;
-  plan.shared_gates = true;
-  plan.segment_chunks = static_cast<int>(chunks_of(p));
-  plan.share = StreamK::least_time(forward_blocks(p, plan) / kCluster, plan.segment_chunks, p.gpu.multiprocessors / kCluster);
-  return plan;
-}
 /// time_of_pass(), but for shared gates as measured on an H200, beside shares (benchmarks/results/2026-11-28_h200/stream_k/).
 double time_beside_shares(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kSegments = 7, kShares = 1.04;  // kSegments: more launches. kShares: choices are best with so much more
   if (plan.share > 0) return kShares * time_of_pass(p, plan);
   if (!plan.shared_gates) return time_of_pass(p, plan);
   return 2.91 * forward_cost(p, plan) - 10.4 + (plan.segments > 1 ? kSegments : 0);
+}
+/// The pass in such shares, or `other` if that takes no more time.
+Sm90PassPlan in_shares_or(const AttentionProblem& p, const Sm90PassPlan& other) {
+  constexpr int kCluster = 2;  // blocks
+  Sm90PassPlan plan;
+  plan.shared_gates = true;
+  plan.segment_chunks = static_cast<int>(chunks_of(p));
+  const std::int64_t items = forward_blocks(p, plan) / kCluster, clusters = p.gpu.multiprocessors / kCluster;
+  const double most = time_beside_shares(p, other);
+  plan.share = static_cast<double>(items * plan.segment_chunks) / static_cast<double>(clusters);  // at least
+  if (time_beside_shares(p, plan) >= most) return other;
+  plan.share = StreamK::least_time(items, plan.segment_chunks, static_cast<int>(clusters));
+  return time_beside_shares(p, plan) < most ? plan : other;
 }
 }  // namespace
 
@@ -248,7 +253,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))
-    consider(in_shares(p), time_beside_shares);
+    return in_shares_or(p, best);
   return best;
 }
 
