@@ -186,16 +186,11 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
 /// are best where this counts 4% more. Shared gates were fitted on an H100, to the shapes of forward_cost(), and count 5% less,
 /// as they take no memory.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kMore = 1.04, kShareStart = 10.5, kShareChunk = 2.35, kShareOfItem = 0.4;
-  const double fill = std::max(p.gpu.multiprocessors, 1);
+  constexpr double kMore = 1.04;
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const double cost = forward_cost(p, plan),
                waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
   if (plan.gates_first) return time_with_gates_first(p, plan);
-  if (plan.share > 0) {
-    const double items = static_cast<double>(forward_blocks(p, plan)), shares_of_item = std::max(1.0, fill / items);
-    return kShareStart + kShareChunk * plan.share + kShareOfItem * shares_of_item;
-  }
   if (plan.shared_gates) return 2.65 * cost - 7.6;
   if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
   return kMore * (3.33 * cost - 26.9 * waves + 3.4);
@@ -206,25 +201,30 @@ bool may_share_chunks(const AttentionProblem& p, const AttentionConfig& config) 
   return config.sequence_split == 0 && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
          tiles(p.V) * all_heads(p) * chunks_of(p) <= StreamK::kMostChunks;
 }
-/// time_of_pass(), but for shared gates as measured on an H200, beside shares (benchmarks/results/2026-11-28_h200/stream_k/).
+/// Microseconds that a pass in such shares takes on an H200, and 4% more, with which choices are best. Like the next function,
+/// this was fitted to 32 shapes (benchmarks/results/2026-11-28_h200/stream_k/fitted.txt).
+double time_in_shares(double share, double shares_of_item) {
+  constexpr double kMore = 1.04, kStart = 10.5, kChunk = 2.35, kShareOfItem = 0.4;
+  return kMore * (kStart + kChunk * share + kShareOfItem * std::max(1.0, shares_of_item));
+}
+/// What that is to be compared with: time_of_pass(), but for shared gates as measured on an H200.
 double time_beside_shares(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kSegments = 7, kShares = 1.04;  // kSegments: more launches. kShares: choices are best with so much more
-  if (plan.share > 0) return kShares * time_of_pass(p, plan);
+  constexpr double kSegments = 7;  // more launches
   if (!plan.shared_gates) return time_of_pass(p, plan);
   return 2.91 * forward_cost(p, plan) - 10.4 + (plan.segments > 1 ? kSegments : 0);
 }
-/// The pass in such shares, or `other` if that takes no more time.
+/// The pass in shares, or `other` if that takes no more time.
 Sm90PassPlan in_shares_or(const AttentionProblem& p, const Sm90PassPlan& other) {
   constexpr int kCluster = 2;  // blocks
   Sm90PassPlan plan;
   plan.shared_gates = true;
   plan.segment_chunks = static_cast<int>(chunks_of(p));
   const std::int64_t items = forward_blocks(p, plan) / kCluster, clusters = p.gpu.multiprocessors / kCluster;
-  const double most = time_beside_shares(p, other);
-  plan.share = static_cast<double>(items * plan.segment_chunks) / static_cast<double>(clusters);  // at least
-  if (time_beside_shares(p, plan) >= most) return other;
+  if (items == 0) return other;
+  const double shares_of_item = static_cast<double>(clusters) / static_cast<double>(items), most = time_beside_shares(p, other);
+  if (time_in_shares(plan.segment_chunks / shares_of_item, shares_of_item) >= most) return other;  // the chunks alone take that
   plan.share = StreamK::least_time(items, plan.segment_chunks, static_cast<int>(clusters));
-  return time_beside_shares(p, plan) < most ? plan : other;
+  return time_in_shares(plan.share, shares_of_item) < most ? plan : other;
 }
 }  // namespace
 

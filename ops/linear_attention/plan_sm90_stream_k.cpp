@@ -46,6 +46,7 @@ bool StreamK::divide(std::int64_t items, int chunks_of_item, int most, double ti
 }
 
 double StreamK::least_time(std::int64_t items, int chunks_of_item, int most) {
+  most = std::min(most, kMostShares);
   const double of_item = kStart + chunks_of_item;
   const std::int64_t waves = (items + most - 1) / most;
   const auto fits = [&](double time) { return StreamK().divide(items, chunks_of_item, most, time); };
