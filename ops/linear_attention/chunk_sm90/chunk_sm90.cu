@@ -120,12 +120,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const bool scans_after = !segments.reverse_scan && (last.last || has_boundary_states(r, of_gradients, last));
   const Tensor after = scans_after ? boundary_states(r) : Tensor();
   ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
-  Tensor stored;
-  if (segments.beside_scan && scans_after) {
-    stored = empty({state_slots(r), r.heads}, {DType::int32, r.q.device()});
-    fill_data(stored, 0);
-    reverse.stored = static_cast<unsigned*>(stored.raw_data());
-  }
+  if (segments.beside_scan && scans_after) reverse.stored = launcher.counters(state_slots(r) * r.heads);
   if (!beside && (scans_before || scans_after)) {
     ScanArguments other = reverse;
     if (!scans_after) other.run_segments = 0;

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include <glade/core/graph.h>
 #include <glade/ops/linear_attention/common/chunk_gradients.h>
 #include <glade/ops/linear_attention/common/recurrence_arguments.h>
 
@@ -53,7 +54,7 @@ struct ScanArguments : StateArguments {
   float* segment_states;            ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
   bool keeps_states;                ///< writes segment_states: the state after each segment but the last,
   bool from_zeros;                  ///< which starts from zeros
-  bool early;                       ///< of a pass: the launch ahead, which leaves segment_states, may still run (LaunchOptions)
+  bool early;                       ///< of a pass: the launch ahead leaves segment_states, and only blocks that need them wait
   float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
   /// SwizzledTile holds them; null: not wanted. Which chunks: chunks_of_state(). Where a sequence starts from zeros, or its
@@ -159,6 +160,14 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
 /// launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
 template <class E>
 void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream);
+
+/// Whether the first launch of an operation may start before what is ahead of it has ended (LaunchOptions::early): not in a
+/// capture, where it may follow several streams, which is not tested. Its kernel waits before all else, and only then lets the
+/// next one start: so a kernel that starts early and reads the operation's inputs at once finds them.
+inline bool may_start_early() { return !is_capturing(); }
+
+/// Sets counters to zeros by a kernel, which starts early, as the next one does; a memset would hold up both.
+void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream);
 
 // The algorithm (chunk_sm90.cu).
 

@@ -78,13 +78,14 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
   const bool with_scan = plan.segments > 1 || exchange;
   const Scratch added_states(with_scan ? static_cast<std::size_t>(blocks) * kStateFloats * sizeof(float) : 0, device);
   u.added_states = added_states.data<float>();
+  u.after_scan = with_scan && !exchange;
   const auto run = [&](void (*kernel)(ConstantDecay), std::int64_t blocks_of_pass, bool early) {
     const dim3 grid(static_cast<unsigned>(u.count * blocks_of_pass));
     launch_kernel(kernel, grid, kConstantDecayThreads, {kBytes, early}, stream(device), u);
   };
-  if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, false);
+  if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, may_start_early());
   if (exchange) run_exchange(u, *exchange, device);
-  run(constant_decay_output_kernel<E>, u.blocks, with_scan && !exchange);
+  run(constant_decay_output_kernel<E>, u.blocks, u.after_scan || may_start_early());
 }
 template void run_constant_decay_passes<__nv_bfloat16>(std::span<const ConstantDecayPass>, std::int64_t, const ConstantDecayPlan&,
                                                        Device, const ConstantDecayExchange*);

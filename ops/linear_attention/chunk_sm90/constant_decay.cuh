@@ -350,6 +350,7 @@ inline constexpr int kConstantDecayThreads = 4 * kGroup;
 template <class E>
 __global__ void __launch_bounds__(kConstantDecayThreads, 1) constant_decay_scan_kernel(const __grid_constant__ ConstantDecay u) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   run_constant_decay<E>(u, true);
 #else
@@ -360,6 +361,7 @@ template <class E>
 __global__ void __launch_bounds__(kConstantDecayThreads, 1)
     constant_decay_output_kernel(const __grid_constant__ ConstantDecay u) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if (!u.after_scan) cudaGridDependencySynchronize();
   run_constant_decay<E>(u, false);
   // What follows this launch on the stream must wait for the first launch too.
   cudaGridDependencySynchronize();

@@ -35,6 +35,7 @@ struct ConstantDecay {
   int count, forward;       ///< number of all passes, and of those with a forward scan
   int segments;             ///< per sequence of a head with short memory
   int blocks, scan_blocks;  ///< blocks of each pass, in the second launch and in the first
+  bool after_scan;          ///< the launch ahead of the second is the first, for which not all blocks wait
   int exchange_pass;        ///< whose first launch goes to the sequences' ends; -1: none
   /// [passes, blocks, kStateFloats]: the states that segments add to zeros, in the layout of the consumers' registers.
   float* added_states;

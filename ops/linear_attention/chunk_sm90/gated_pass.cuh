@@ -437,7 +437,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
   extern __shared__ __align__(1024) unsigned char memory[];
   GatedPassShared<C>& shared = *reinterpret_cast<GatedPassShared<C>*>(memory);
   const int thread = static_cast<int>(threadIdx.x), warp = __shfl_sync(~0u, thread / 32, 0);
-  if (p.early) cudaGridDependencySynchronize();
+  cudaGridDependencySynchronize();
   if (thread == 0) {
     if constexpr (C::kSplits) init_stages(shared.of_w, 1, kGatedReleases<C>);
     init_stages(shared.of_x, 1, kGatedReleases<C>);
@@ -465,7 +465,8 @@ void launch_gated_pass(const GatedPass& p, cudaStream_t stream) {
   const auto kernel = gated_pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned blocks = gated_pass_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
-  launch_kernel(kernel, dim3(blocks), C::kThreads, {bytes, p.early, C::kCluster}, stream, MappedGatedPass(p));
+  launch_kernel(kernel, dim3(blocks), C::kThreads, {bytes, p.early || may_start_early(), C::kCluster}, stream,
+                MappedGatedPass(p));
 }
 
 template <class E, int kTiles>

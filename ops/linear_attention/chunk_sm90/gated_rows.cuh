@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kTiles* kGroup, kFloatGates ? 1 : 8 / kTiles)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Block = GatedRowsBlock<E, kTiles, kFloatGates>;
+  cudaGridDependencySynchronize();
   const Segment sequence(a.sequences, blockIdx.y);
   const int chunk = static_cast<int>(blockIdx.z), count = min(sequence.chunk_tokens(chunk), kTile);
   if (count <= 0) return;
@@ -125,7 +126,7 @@ void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
                   static_cast<unsigned>((a.sequences.length + kTile - 1) / kTile));
-  launch_kernel(kernel, grid, kTiles * kGroup, {.shared_bytes = bytes}, stream, MappedGatedRows(a));
+  launch_kernel(kernel, grid, kTiles * kGroup, {bytes, may_start_early()}, stream, MappedGatedRows(a));
 }
 template <class E, int kTiles>
 void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {

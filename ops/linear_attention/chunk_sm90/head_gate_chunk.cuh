@@ -36,6 +36,10 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
   __device__ HeadGateChunk(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head_index, int chunk)
       : Base(arguments, sequence, head_index, static_cast<int>(threadIdx.x)), shared(memory) {
     shared.describe(a, n, head, chunk);
+    if (threadIdx.x == 32) {
+      barrier_init(&shared.states_full, 1);
+      fence_barrier_init();  // before the copies of rows: it would wait for those of its thread
+    }
     __syncthreads();
   }
 
@@ -91,8 +95,6 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles> {
     copy_values(0);
     commit_copies();
     if (threadIdx.x == 0) {
-      barrier_init(&shared.states_full, 1);
-      fence_barrier_init();
       shared.wait_for_states(a);
       copy_states(0);
     }
@@ -191,6 +193,7 @@ __global__ void __launch_bounds__(kTiles* kGroup, head_gate_blocks<kTiles>())
     head_gate_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
+  if (!a.early) cudaGridDependencySynchronize();
   HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), blockIdx.y,
                                  static_cast<int>(blockIdx.x), block_chunk(a));
   if (chunk.count() > 0) chunk.run();
@@ -208,7 +211,8 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = head_gate_chunk_kernel<E, kTiles>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, a.early}, stream, IntraChunkArguments(a, sizeof(E)));
+  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, a.early || may_start_early()}, stream,
+                IntraChunkArguments(a, sizeof(E)));
 }
 
 template <class E>

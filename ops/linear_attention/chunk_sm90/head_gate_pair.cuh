@@ -308,6 +308,7 @@ __global__ void __launch_bounds__(HeadGatePair<E>::kThreads, 1)
     head_gate_pair_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
+  if (!a.early) cudaGridDependencySynchronize();
   const int z = static_cast<int>(blockIdx.z), x = static_cast<int>(blockIdx.x), segments = a.segments;
   const int of_segment = segments == 1 ? static_cast<int>(gridDim.z) : static_cast<int>(gridDim.z) / segments,
             turn = segments == 1 ? z : z / segments, first = segments == 1 ? 0 : z % segments * of_segment,
@@ -329,7 +330,8 @@ void launch_head_gate_pair(const IntraChunk& a, cudaStream_t stream) {
   const unsigned cluster = a.sequences.length > kTile ? 2 : 1;
   const dim3 grid(cluster * static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
                   static_cast<unsigned>(a.segments * ((a.segment_chunks + 1) / 2)));
-  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, a.early, cluster}, stream, IntraChunkArguments(a, sizeof(E)));
+  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, a.early || may_start_early(), cluster}, stream,
+                IntraChunkArguments(a, sizeof(E)));
 }
 
 }  // namespace glade::cuda::chunk_sm90

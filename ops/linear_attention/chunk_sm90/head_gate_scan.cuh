@@ -457,6 +457,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
     head_gate_scan_kernel(const __grid_constant__ HeadGateScanArguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
+  cudaGridDependencySynchronize();
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z), y = static_cast<int>(blockIdx.y);
   const HeadGateScan<B> scan{arguments,
                              arguments.chunks,
@@ -487,8 +488,7 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const ScanArguments& p = arguments.scan;
   const dim3 grid(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
-  kernel<<<grid, B::kThreads, bytes, stream>>>(arguments);
-  GLADE_CUDA_LAUNCHED();
+  launch_kernel(kernel, grid, B::kThreads, {bytes, may_start_early()}, stream, arguments);
 }
 
 template <class E>

@@ -59,8 +59,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     commit_copies();
     Base::copy_values(0);
     commit_copies();
-    Base::init_barriers();
-    if (kStartsEarly && threadIdx.x == 0) Base::start_states();
+    if (kStartsEarly) Base::start_states();
     Base::clear_states();
     Base::load_head_gates();
     wait_copies<2>();  // the gates
@@ -77,7 +76,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
       safe = safe && largest <= kSafeRange<E>;  // false for NaN
       if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
     }
-    if (!kStartsEarly && threadIdx.x == 0) Base::start_states();
+    if (!kStartsEarly) Base::start_states();
     __syncwarp();
     wait_copies<1>();  // the queries and keys
     if (__syncthreads_or(!safe)) return false;
@@ -265,6 +264,7 @@ __global__ void __launch_bounds__(C::kTiles* kGroup, C::kTiles == 1 ? 3 : 2)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Gradients = IntraChunkGradients<C>;
+  if (!a.early) cudaGridDependencySynchronize();
   Gradients chunk(a, *reinterpret_cast<typename Gradients::Shared*>(memory), blockIdx.y, static_cast<int>(blockIdx.x),
                   block_chunk(a));
   if (chunk.count() > 0) chunk.run();
@@ -283,7 +283,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = C::kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = intra_chunk_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const LaunchOptions options{bytes, a.early, C::kKeyParts ? 2 : 1};
+  const LaunchOptions options{bytes, a.early || may_start_early(), C::kKeyParts ? 2 : 1};
   launch_kernel(kernel, of_each_chunk(a), C::kTiles * kGroup, options, stream, IntraChunkArguments(a, sizeof(E)));
 }
 

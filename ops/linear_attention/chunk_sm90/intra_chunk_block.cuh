@@ -66,7 +66,9 @@ struct IntraChunkBlock {
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         operands(cuda::operand(memory.k[0])) {
     shared.describe(a, n, head, chunk);
-    __syncthreads();
+    init_barriers();
+    if constexpr (C::kKeyParts) sync_cluster();
+    else __syncthreads();
     forget_addresses();
   }
 
@@ -109,39 +111,52 @@ struct IntraChunkBlock {
     copy(reinterpret_cast<Tile(&)[1]>(to[0]), kValues, tile * kTile);
     copy(reinterpret_cast<Tile(&)[1]>(to[1]), kGradO, tile * kTile);
   }
-  /// Starts to copy a tile of values of the boundary states. One thread calls it.
-  __device__ void copy_states(int value_tile) const {
+  /// Tells states_full how many bytes of a tile of values of the boundary states come.
+  __device__ void expect_states() const {
     const int states = (shared.state_before != nullptr) + (shared.state_after != nullptr);
     barrier_expect(&shared.states_full, states * kTiles * static_cast<int>(sizeof(Tile)));
+  }
+  /// Starts to copy a tile of values and of keys of S or, where i is not below kTiles, of D.
+  __device__ void copy_state(int i, int value_tile) const {
+    const bool is_before = i < kTiles;
+    const Tile* const state = is_before ? shared.state_before : shared.state_after;
+    Tile& to = (is_before ? shared.before : shared.after)[i % kTiles];
+    if (state) copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, sizeof(Tile), &shared.states_full);
+  }
+  /// Starts to copy a tile of values of the boundary states. One thread calls it.
+  __device__ void copy_states(int value_tile) const {
+    expect_states();
 #pragma unroll 1
-    for (int i = 0; i < 2 * kTiles; ++i) {  // one loop for both leaves more registers
-      const bool is_before = i < kTiles;
-      const Tile* const state = is_before ? shared.state_before : shared.state_after;
-      Tile& to = (is_before ? shared.before : shared.after)[i % kTiles];
-      if (state) copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, sizeof(Tile), &shared.states_full);
-    }
+    for (int i = 0; i < 2 * kTiles; ++i) copy_state(i, value_tile);  // one loop for both leaves more registers
   }
   /// Fills the tiles of states that are zeros, which no copy overwrites.
   __device__ void clear_states() const {
     if (!shared.state_before) clear_rows<kThreads>(shared.before, 0, threadIdx.x);
     if (!shared.state_after) clear_rows<kThreads>(shared.after, 0, threadIdx.x);
   }
-  /// Initialises the barriers. All threads call it, and meet at a barrier before they use them.
+  /// Initialises the barriers. All threads call it, and meet at a barrier before they use them. It comes before the copies of
+  /// rows, because its fence would wait for those of its thread.
   __device__ void init_barriers() const {
-    if (threadIdx.x == 0) {
-      barrier_init(&shared.states_full, 1);
-      if constexpr (C::kKeyParts) init_exchange(shared);
-      fence_barrier_init();
-    }
-    if constexpr (C::kKeyParts) sync_cluster();
+    if (threadIdx.x != 32) return;
+    barrier_init(&shared.states_full, 1);
+    if constexpr (C::kKeyParts) init_exchange(shared);
+    fence_barrier_init();
   }
-  /// Starts the first copies of the states. The thread that initialised the barriers calls it.
+  /// Starts the first copies of the states. All threads call it, and a thread of each of the first warps starts a copy: one
+  /// thread for all of them held up the others. With parts of the keys, where registers are fewer, one was faster.
   __device__ void start_states() const {
+    constexpr int kStarters = C::kKeyParts ? 1 : 2 * kTiles;
+    const int warp = static_cast<int>(threadIdx.x) / 32, more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile));
+    if (warp >= kStarters || lane() != 0) return;
+    if (warp == 0) expect_states();
     shared.wait_for_states(a);
-    copy_states(0);
-    if (const int more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile)))
-      for (const Tile* state : {shared.state_before, shared.state_after})
-        for (int i = 0; state && i < kTiles; ++i) prefetch_bulk(state + i * value_tiles() + 1, more);
+#pragma unroll 1
+    for (int i = warp; i < 2 * kTiles; i += kStarters) copy_state(i, 0);
+    if (more == 0) return;
+#pragma unroll 1
+    for (int i = warp; i < 2 * kTiles; i += kStarters)
+      if (const Tile* const state = i < kTiles ? shared.state_before : shared.state_after)
+        prefetch_bulk(state + i % kTiles * value_tiles() + 1, more);
   }
 
   /// Loads the per-head gates to shared.b, one token for each of the first threads.

@@ -100,6 +100,13 @@ class Launcher {
   explicit Launcher(const Recurrence& r) : r_(r), stream_(stream(r.q.device())) {}
 
   Tensor keep(const Tensor& x) { return kept_.emplace_back(x); }
+  /// Counters for the kernels of this operation, which start at 0.
+  unsigned* counters(std::int64_t count) {
+    const Tensor memory = keep(empty({count}, {DType::int32, r_.q.device()}));
+    auto* const data = static_cast<unsigned*>(memory.raw_data());
+    clear_counters(data, count, stream_);
+    return data;
+  }
 
   /// Adds the states before the segments, made from y and w, where there is more than one; in `room` where that is defined. Where
   /// the plan leaves that to the pass, the next run() of a pass in segments, or run_reverse_scan(), does it.
@@ -260,10 +267,8 @@ class Launcher {
   SegmentRoom segment_room(std::int64_t blocks, std::int64_t value_tiles, std::int64_t decays_of_block) {
     const TensorOptions floats{DType::float32, r_.q.device()};
     const Tensor states = keep(empty({blocks, tiles(r_.K) * value_tiles, kChunkTokens * kChunkTokens}, floats)),
-                 decays = keep(empty({blocks, decays_of_block}, floats)),
-                 left = keep(empty({blocks}, {DType::int32, r_.q.device()}));
-    fill_data(left, 0);
-    return {states.data<float>(), decays.data<float>(), static_cast<unsigned*>(left.raw_data())};
+                 decays = keep(empty({blocks, decays_of_block}, floats));
+    return {states.data<float>(), decays.data<float>(), counters(blocks)};
   }
   /// Room for the decays of all segments.
   Tensor segment_decays(const ChunkSegments& plan) {

@@ -121,6 +121,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) pass_kernel(const __g
   using S = Shared<C>;
   S& shared = *reinterpret_cast<S*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
+  if (!p.early) cudaGridDependencySynchronize();
   if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (thread == 0) {
     for (int i = 0; i < S::kStages; ++i) {
@@ -160,7 +161,7 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   const unsigned items = item_count<C>(p);
   const unsigned at_once = static_cast<unsigned>(p.multiprocessors / C::kCluster * C::kCluster),
                  grid = C::kTakesTurns && deals_out_items(p) ? std::min(items, at_once) : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early, C::kCluster}, stream, p);
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early || may_start_early(), C::kCluster}, stream, p);
 }
 
 template <class E, Gates kGates, bool kGateGradients, int kConsumers>

@@ -417,12 +417,13 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
     init_stages(shared.of_w, 1, kGroup);
     for (auto& crew : shared.crews) barrier_init(&crew.copied, 1);
     fence_barrier_init();
+    if (!a.pass.early) cudaGridDependencySynchronize();
     shared.work = SharedGatesWork<C>(a);
     shared.work.find(a, 0, shared.item(0));
 #pragma unroll 1
     for (int crew = 0; crew < S::kCrews; ++crew) GatesCrew<C>{a, shared, crew, 0}.copy_first_rows();
   }
-  if (a.pass.early) cudaGridDependencySynchronize();
+  cudaGridDependencySynchronize();
   sync_cluster();
   if (group == 0) {
     acquire_registers<kConsumerRegisters>();
@@ -477,7 +478,7 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
   } else {
     clusters = deals_out_items(p) ? std::min(items, clusters) : items;
   }
-  launch_kernel(kernel, dim3(C::kCluster * clusters), 3 * kGroup, {bytes, p.early, C::kCluster}, stream,
+  launch_kernel(kernel, dim3(C::kCluster * clusters), 3 * kGroup, {bytes, p.early || may_start_early(), C::kCluster}, stream,
                 MappedSharedGatesPass{MappedGatedPass(p), MappedGatedRows(rows), items, work});
 }
 

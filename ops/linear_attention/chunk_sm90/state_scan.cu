@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
+  cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
@@ -73,8 +74,7 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   const int blocks =
       blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.count));
-  kernel<<<grid, B::kThreads, bytes, stream>>>(scans);
-  GLADE_CUDA_LAUNCHED();
+  launch_kernel(kernel, grid, B::kThreads, {bytes, may_start_early()}, stream, scans);
 }
 
 template <class E, bool kChannelGates>

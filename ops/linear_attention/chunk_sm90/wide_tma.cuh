@@ -418,6 +418,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
   using S = WideTmaShared<C>;
   S& shared = *reinterpret_cast<S*>(memory);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0), thread = static_cast<int>(threadIdx.x) % kGroup;
+  if (!p.early) cudaGridDependencySynchronize();
   if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (threadIdx.x == 0) {
     constexpr int kWarp = 32, kConsumerThreads = C::kConsumers * kGroup;
@@ -465,7 +466,7 @@ void launch_wide_tma(const Pass& p, const SegmentRoom& room, cudaStream_t stream
   const unsigned items = wide_tma_items<C>(p), grid = !C::kFindsStates && deals_out_items(p)
                                                           ? std::min(items, static_cast<unsigned>(p.multiprocessors))
                                                           : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early}, stream, {MappedPass(p), room});
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early || may_start_early()}, stream, {MappedPass(p), room});
 }
 
 template <class E, bool kStoresStates>
