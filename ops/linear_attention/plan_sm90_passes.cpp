@@ -151,10 +151,13 @@ template <class F>
 void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments,
                     bool keeps_states, F&& f) {
   constexpr int kFewest = 3;  // segments whose states the pass finds; measured: with two, another pass is as fast
-  constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4;  // chunks
+  constexpr std::int64_t kMostWaves = 5;
+  // In chunks. Shorter ones gain with up to 64 keys (2026-11-29_h200/early_launches/segments.txt), and with more they may lose. A
+  // backward pass that needs the states before these segments again has no shorter ones.
+  const std::int64_t shortest_segment = p.K <= kChunkTokens && !keeps_states ? 2 : 4;
   const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
   const std::int64_t most = std::max<std::int64_t>(
-      std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / kShortestSegment), 1);
+      std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / shortest_segment), 1);
   for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
     set_segments(plan, p, config, std::max(n, least_segments));
     set_state_scan(plan, p);

@@ -269,6 +269,16 @@ TEST(Plan, TakesSharesOfAllChunks) {
   EXPECT_EQ(plan(problem(7, 2048, 10, 128, 128, "gk"), whole).forward.pass.share, 0);
 }
 
+/// With more keys a segment of a few chunks may take longer than it saves.
+TEST(Plan, SplitsFewSmallHeadsIntoShortSegments) {
+  const auto chunks = [](const AttentionProblem& p) { return plan(p).forward.pass.segment_chunks; };
+  EXPECT_EQ(chunks(problem(1, 2048, 4, 64, 64, "gk")), 2);
+  EXPECT_EQ(chunks(problem(4, 2048, 4, 48, 64, "gk")), 2);
+  EXPECT_EQ(chunks(problem(2, 8192, 4, 64, 64, "gk")), 4);  // segments of 8 sequences of heads that fill one wave
+  EXPECT_EQ(chunks(problem(1, 2048, 4, 128, 128, "g")), 4);
+  EXPECT_EQ(chunks(problem(2, 1024, 4, 80, 64, "g")), 4);
+}
+
 TEST(Plan, TakesWideBlocksWithTma) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 4096, 8, 128, 128, "g")).wide_tma);
