@@ -216,7 +216,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
   const std::int64_t most_found = p.K <= kChunkTokens ? 32 : 0;  // segments after which the scan finds D itself
   const std::int64_t of_chunks = std::max(chunks / kShortestSegment, std::min(chunks / kShortestFound, most_found)),
                      most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, of_chunks), 1);
-  for (std::int64_t n = 1; n <= most; ++n) {
+  for (std::int64_t n = 1; n <= most; n = next_split(p, n)) {
     Sm90PassPlan scan;
     set_segments(scan, p, config, n);
     scan.finds_states = scan.segments <= most_found && may_find_states(p, scan);

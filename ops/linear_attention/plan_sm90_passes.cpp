@@ -55,6 +55,11 @@ void set_segments(ChunkSegments& plan, const AttentionProblem& p, const Attentio
   plan.segment_chunks = static_cast<int>(ceil_div(chunks, plan.segments));
 }
 
+std::int64_t next_split(const AttentionProblem& p, std::int64_t n) {
+  const std::int64_t chunks = chunks_of(p), length = ceil_div(chunks, n);
+  return length > 1 ? std::max(n + 1, ceil_div(chunks, length - 1)) : n + 1;
+}
+
 std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan) {
   return plan.segments - (p.exchanges ? 0 : 1);
 }
@@ -158,7 +163,7 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
   const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
   const std::int64_t most = std::max<std::int64_t>(
       std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / shortest_segment), 1);
-  for (std::int64_t n = std::min(least_segments, most); n <= most; ++n) {
+  for (std::int64_t n = std::min(least_segments, most); n <= most; n = next_split(p, n)) {
     set_segments(plan, p, config, std::max(n, least_segments));
     set_state_scan(plan, p);
     plan.finds_states = false;

@@ -29,6 +29,8 @@ std::int64_t scan_blocks(const AttentionProblem& p);
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);
 /// Sequences in `segments` segments, unless the caller wants another number.
 void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments);
+/// The next number of segments after n that makes them shorter; those between only add empty ones.
+std::int64_t next_split(const AttentionProblem& p, std::int64_t n);
 /// The segments whose effect on states is computed first: nothing here needs that of the last one, but others may.
 std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& plan);
 /// Whether kernels that find the states before segments themselves are all that needs them.
