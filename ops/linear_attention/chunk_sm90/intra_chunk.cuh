@@ -45,8 +45,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     }
   };
 
-  /// Whether a thread waits for the states at first, or after this block's gates, when its answer no longer queues behind the
-  /// copies of rows. Measured: late takes 1 to 2% less time, but with parts of the keys it lacks registers and takes 2% more.
+  /// Whether the states are waited for at first, or after this block's gates, when the answer no longer queues behind the copies
+  /// of rows. Measured: late takes 1 to 2% less time, but with parts of the keys it lacks registers and takes 2% more.
   static constexpr bool kStartsEarly = C::kKeyParts;
 
   /// Applies the factors to the keys and queries. Returns false, and leaves the tiles as they are, if factors are outside the
