@@ -157,8 +157,9 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
                     bool keeps_states, F&& f) {
   constexpr int kFewest = 3;  // segments whose states the pass finds; measured: with two, another pass is as fast
   constexpr std::int64_t kMostWaves = 5;
-  // In chunks. Shorter ones gain with up to 64 keys (2026-11-29_h200/early_launches/segments.txt), and with more they may lose. A
-  // backward pass that needs the states before these segments again has no shorter ones.
+  // In chunks. With up to 64 keys shorter segments are faster (2026-11-29_h200/early_launches/segments.txt), with more they may
+  // be slower. A backward pass reads the states before these segments again only if its own segments are the same, and those have
+  // four chunks or more.
   const std::int64_t shortest_segment = p.K <= kChunkTokens && !keeps_states ? 2 : 4;
   const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
   const std::int64_t most = std::max<std::int64_t>(

@@ -161,10 +161,11 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
 template <class E>
 void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream);
 
-/// Whether the first launch of an operation may start before what is ahead of it has ended (LaunchOptions::early): not in a
-/// capture, where it may follow several streams, which is not tested. Its kernel waits before all else, and only then lets the
-/// next one start: so a kernel that starts early and reads the operation's inputs at once finds them.
-inline bool may_start_early() { return !is_capturing(); }
+/// Whether a launch may start before the one ahead of it has ended (LaunchOptions::early). One that follows another launch of
+/// its operation always may. The first one of an operation may not in a capture, where it may follow several streams, which is
+/// not tested. Its kernel waits before all else, and only then lets the next one start, which finds the inputs if it reads them
+/// at once.
+inline bool starts_early(bool follows_own_launch = false) { return follows_own_launch || !is_capturing(); }
 
 /// Sets counters to zeros by a kernel, which starts early, as the next one does; a memset would hold up both.
 void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream);

@@ -83,9 +83,9 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
     const dim3 grid(static_cast<unsigned>(u.count * blocks_of_pass));
     launch_kernel(kernel, grid, kConstantDecayThreads, {kBytes, early}, stream(device), u);
   };
-  if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, may_start_early());
+  if (with_scan) run(constant_decay_scan_kernel<E>, u.scan_blocks, starts_early());
   if (exchange) run_exchange(u, *exchange, device);
-  run(constant_decay_output_kernel<E>, u.blocks, u.after_scan || may_start_early());
+  run(constant_decay_output_kernel<E>, u.blocks, starts_early(u.after_scan));
 }
 template void run_constant_decay_passes<__nv_bfloat16>(std::span<const ConstantDecayPass>, std::int64_t, const ConstantDecayPlan&,
                                                        Device, const ConstantDecayExchange*);

@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kThreads) clear_counters_kernel(unsigned* coun
 
 void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream) {
   if (count == 0) return;
-  launch_kernel(clear_counters_kernel, dim3(blocks_for(count, kThreads)), kThreads, {.early = may_start_early()}, stream,
-                counters, count);
+  launch_kernel(clear_counters_kernel, dim3(blocks_for(count, kThreads)), kThreads, {.early = starts_early()}, stream, counters,
+                count);
 }
 
 }  // namespace glade::cuda::chunk_sm90

@@ -465,8 +465,7 @@ void launch_gated_pass(const GatedPass& p, cudaStream_t stream) {
   const auto kernel = gated_pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned blocks = gated_pass_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
-  launch_kernel(kernel, dim3(blocks), C::kThreads, {bytes, p.early || may_start_early(), C::kCluster}, stream,
-                MappedGatedPass(p));
+  launch_kernel(kernel, dim3(blocks), C::kThreads, {bytes, starts_early(p.early), C::kCluster}, stream, MappedGatedPass(p));
 }
 
 template <class E, int kTiles>

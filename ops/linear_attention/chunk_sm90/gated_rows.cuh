@@ -126,7 +126,7 @@ void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const dim3 grid(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
                   static_cast<unsigned>((a.sequences.length + kTile - 1) / kTile));
-  launch_kernel(kernel, grid, kTiles * kGroup, {bytes, may_start_early()}, stream, MappedGatedRows(a));
+  launch_kernel(kernel, grid, kTiles * kGroup, {bytes, starts_early()}, stream, MappedGatedRows(a));
 }
 template <class E, int kTiles>
 void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {

@@ -211,7 +211,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = head_gate_chunk_kernel<E, kTiles>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, a.early || may_start_early()}, stream,
+  launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, starts_early(a.early)}, stream,
                 IntraChunkArguments(a, sizeof(E)));
 }
 

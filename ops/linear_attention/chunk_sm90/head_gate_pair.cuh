@@ -330,7 +330,7 @@ void launch_head_gate_pair(const IntraChunk& a, cudaStream_t stream) {
   const unsigned cluster = a.sequences.length > kTile ? 2 : 1;
   const dim3 grid(cluster * static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
                   static_cast<unsigned>(a.segments * ((a.segment_chunks + 1) / 2)));
-  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, a.early || may_start_early(), cluster}, stream,
+  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, starts_early(a.early), cluster}, stream,
                 IntraChunkArguments(a, sizeof(E)));
 }
 

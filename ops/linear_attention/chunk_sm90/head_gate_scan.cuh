@@ -488,7 +488,7 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const ScanArguments& p = arguments.scan;
   const dim3 grid(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
-  launch_kernel(kernel, grid, B::kThreads, {bytes, may_start_early()}, stream, arguments);
+  launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, arguments);
 }
 
 template <class E>

@@ -283,7 +283,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   const int bytes = C::kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
   const auto kernel = intra_chunk_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
-  const LaunchOptions options{bytes, a.early || may_start_early(), C::kKeyParts ? 2 : 1};
+  const LaunchOptions options{bytes, starts_early(a.early), C::kKeyParts ? 2 : 1};
   launch_kernel(kernel, of_each_chunk(a), C::kTiles * kGroup, options, stream, IntraChunkArguments(a, sizeof(E)));
 }
 

@@ -111,7 +111,7 @@ struct IntraChunkBlock {
     copy(reinterpret_cast<Tile(&)[1]>(to[0]), kValues, tile * kTile);
     copy(reinterpret_cast<Tile(&)[1]>(to[1]), kGradO, tile * kTile);
   }
-  /// Tells states_full how many bytes of a tile of values of the boundary states come.
+  /// Makes states_full wait for the bytes of a tile of values of the boundary states.
   __device__ void expect_states() const {
     const int states = (shared.state_before != nullptr) + (shared.state_after != nullptr);
     barrier_expect(&shared.states_full, states * kTiles * static_cast<int>(sizeof(Tile)));

@@ -161,7 +161,7 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   const unsigned items = item_count<C>(p);
   const unsigned at_once = static_cast<unsigned>(p.multiprocessors / C::kCluster * C::kCluster),
                  grid = C::kTakesTurns && deals_out_items(p) ? std::min(items, at_once) : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early || may_start_early(), C::kCluster}, stream, p);
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, starts_early(p.early), C::kCluster}, stream, p);
 }
 
 template <class E, Gates kGates, bool kGateGradients, int kConsumers>

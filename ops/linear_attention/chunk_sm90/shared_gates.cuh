@@ -478,7 +478,7 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
   } else {
     clusters = deals_out_items(p) ? std::min(items, clusters) : items;
   }
-  launch_kernel(kernel, dim3(C::kCluster * clusters), 3 * kGroup, {bytes, p.early || may_start_early(), C::kCluster}, stream,
+  launch_kernel(kernel, dim3(C::kCluster * clusters), 3 * kGroup, {bytes, starts_early(p.early), C::kCluster}, stream,
                 MappedSharedGatesPass{MappedGatedPass(p), MappedGatedRows(rows), items, work});
 }
 

@@ -74,7 +74,7 @@ void launch(const StateScans& scans, cudaStream_t stream) {
   const int blocks =
       blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.count));
-  launch_kernel(kernel, grid, B::kThreads, {bytes, may_start_early()}, stream, scans);
+  launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, scans);
 }
 
 template <class E, bool kChannelGates>

@@ -466,7 +466,7 @@ void launch_wide_tma(const Pass& p, const SegmentRoom& room, cudaStream_t stream
   const unsigned items = wide_tma_items<C>(p), grid = !C::kFindsStates && deals_out_items(p)
                                                           ? std::min(items, static_cast<unsigned>(p.multiprocessors))
                                                           : items;
-  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, p.early || may_start_early()}, stream, {MappedPass(p), room});
+  launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, starts_early(p.early)}, stream, {MappedPass(p), room});
 }
 
 template <class E, bool kStoresStates>
