@@ -199,6 +199,10 @@ struct IntraChunkBlock {
   /// Returns a bit for every gate whose decay is 0, so that it has no gradient.
   __device__ static unsigned dead_gates(const Row& gates) {
     unsigned dead = 0;
+    float least = gates[0];
+#pragma unroll
+    for (int i = 1; i < 16; ++i) least = fminf(least, gates[i]);
+    if (!__any_sync(~0u, least < kDeadGate)) return 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
     asm volatile("" : "+r"(dead));  // otherwise the compiler would keep its terms in registers

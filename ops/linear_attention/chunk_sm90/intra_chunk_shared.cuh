@@ -24,7 +24,7 @@ struct Place {
 /// Starts to copy the rows of `count` tokens to adjacent tiles, beginning with column first_column, by kThreads threads, of which
 /// this is the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t).
 template <int kThreads, bool kInOrder, class E, int N>
-__device__ void copy_rows(SwizzledTile<E> (&tiles)[N], const Place& place, int count, int first_column, int index) {
+__device__ void copy_rows(SwizzledTile<E> (&tiles)[N], const Place place, int count, int first_column, int index) {
   constexpr int kRows = kThreads / 8, kTokens = kInOrder ? kRows : kRows / 4;
   const int column = first_column + index % 8 * 8, token = kInOrder ? index / 8 : token_of_row(index / 8), tokens = count - token;
   const E* at = place.template row<const E>(token) + column;

@@ -172,7 +172,9 @@ struct GatesCrew {
   /// Stores this tile's part of the scores, where queries come after keys.
   __device__ void store_scores(const Accumulator<kTile>& scores) const {
     Tile* const to = &shared.scores[crew][rank * kParts];
-    const int row = fragment_row(thread), row_block = __shfl_sync(~0u, thread / 32, 0);
+    int index = thread;
+    forget(index);  // as in group_of()
+    const int row = fragment_row(index), row_block = __shfl_sync(~0u, index / 32, 0);
 #pragma unroll
     for (int k = 0; k < scores.kSteps; ++k) {
       LeftOperand rounded = {}, low = {};
@@ -180,13 +182,13 @@ struct GatesCrew {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float* pair = &scores[scores.element(k, j)];
-          const int later = k == row_block ? 16 * k + left_column(0, j, thread) - row - j % 2 * 8 : -1;
+          const int later = k == row_block ? 16 * k + left_column(0, j, index) - row - j % 2 * 8 : -1;
           const float first = later > 0 ? 0.f : pair[0], second = later >= 0 ? 0.f : pair[1];
           rounded[j] = pack<E>(first, second);
           if constexpr (C::kLowParts) low[j] = pack_low<E>(first, second, rounded[j]);
         }
-      store_straight(to[0], 2 * k, rounded, thread);
-      if constexpr (C::kLowParts) store_straight(to[1], 2 * k, low, thread);
+      store_straight(to[0], 2 * k, rounded, index);
+      if constexpr (C::kLowParts) store_straight(to[1], 2 * k, low, index);
     }
   }
   /// Hands the stage to both consumers, once all threads have written to it. kStates: it has what states need.
@@ -207,6 +209,8 @@ struct GatesCrew {
   }
 
   __device__ Group group_of(const Place& place) const {
+    int index = thread;
+    forget(index);  // otherwise addresses would occupy registers at all chunks, and some would be spilled to local memory
     return {a.rows,
             shared.rows[crew].rows,
             own.head_gates,
@@ -218,7 +222,7 @@ struct GatesCrew {
             place.item.n,
             first_token(place),
             rank,
-            thread,
+            index,
             kFirstBarrier + crew};
   }
   __device__ void store_decays(const Group& group, const typename Group::Sums& sums) const {
