@@ -35,7 +35,7 @@ struct HeadGateScanBlock : Chunk<E> {
   static constexpr bool kFindsStates = kFindsStates_;      ///< D after segments does not come from elsewhere
   /// Where D has 64 registers of a thread, its warp groups get some of the others'.
   static constexpr bool kMovesRegisters = kValueTiles == 2;
-  static constexpr int kValuesRegisters = 152, kKeysRegisters = 104;
+  static constexpr int kValuesRegisters = 160, kKeysRegisters = 96;
 
   struct Stage {
     Tile q[kKeyTiles], k[kKeyTiles], v[kValueTiles];  ///< in the end dq, dk and dv

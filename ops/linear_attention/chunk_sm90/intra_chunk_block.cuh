@@ -50,22 +50,17 @@ struct IntraChunkBlock {
 
   const IntraChunkArguments& a;
   Shared& shared;
-  const std::int64_t n;
-  const int head;
   int thread, group;       ///< thread: within its warp group
   std::uint32_t operands;  ///< the address of the first tile, as operand() returns it
 
   /// Describes the chunk in `shared`, and ends with a barrier.
-  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head_index,
-                             int chunk)
+  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head, int chunk)
       : a(arguments),
         shared(memory),
-        n(sequence),
-        head(head_index),
         thread(static_cast<int>(threadIdx.x) % kGroup),
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         operands(cuda::operand(memory.k[0])) {
-    shared.describe(a, n, head, chunk);
+    shared.describe(a, sequence, head, chunk);
     init_barriers();
     if constexpr (C::kKeyParts) sync_cluster();
     else __syncthreads();
@@ -164,7 +159,7 @@ struct IntraChunkBlock {
     const int row = static_cast<int>(threadIdx.x);
     if (row >= kTile) return;
     const int t = token_of_row(row);
-    const linear_attention::HeadGate<E> gate(a, n, head);
+    const linear_attention::HeadGate<E> gate(a, shared.sequence, shared.head);
     shared.b[row] = t < count() ? gate.log2_decay(gate.load_bits(position_token(t))) : 0.f;
   }
   /// The address_row for load_transposed if each thread is to have the tokens of its slot.
@@ -501,7 +496,7 @@ struct IntraChunkBlock {
     sum_rows(x, lane(), [&](int i, float sum) { sums[thread / 32 * kTile + token(i)] = sum; });
     sync_group<kGroup>(1 + group);
     if (thread < count())
-      a.dg[(group * a.tokens + position_token(thread)) * a.heads + head] =
+      a.dg[(group * a.tokens + position_token(thread)) * a.heads + shared.head] =
           sums[thread] + sums[kTile + thread] + sums[2 * kTile + thread] + sums[3 * kTile + thread];
   }
 };

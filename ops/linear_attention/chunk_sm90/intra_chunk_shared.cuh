@@ -97,8 +97,8 @@ struct Chunk {
   Place places[kPlaces];
   const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory; null: zeros
   std::int64_t row;                        ///< of the states and head: Segment::state_slot x heads + head
-  std::int64_t first_token;
-  int count;  ///< tokens of the chunk
+  std::int64_t first_token, sequence;
+  int head, count;  ///< count: tokens of the chunk
 
   /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kChunksOfState: chunks_of_state(). All threads of
   /// the block call it, and meet at a barrier before they use it.
@@ -119,6 +119,8 @@ struct Chunk {
     state_before = has_before ? static_cast<const Tile*>(states.before) + tiles : nullptr;
     state_after = has_after ? static_cast<const Tile*>(states.after) + tiles : nullptr;
     first_token = first;
+    sequence = n;
+    this->head = head;
     count = chunk < 0 ? 0 : segment.chunk_tokens(chunk);
   }
   /// Waits until the states are there. One thread calls it, and copies them.
