@@ -159,7 +159,8 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
 /// Scans over the states of keys and queries (state_scan.cuh), forward of k with v, reverse of q with the gradient of o, in one
 /// launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
 template <class E>
-void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, cudaStream_t stream);
+void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, int multiprocessors,
+                     cudaStream_t stream);
 
 /// Whether a launch may start before the one ahead of it has ended (LaunchOptions::early). One that follows another launch of
 /// its operation always may. The first one of an operation may not in a capture, where it may follow several streams, which is

@@ -218,7 +218,8 @@ class Launcher {
   }
   void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
     if (r_.sequences == 0) return;
-    (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles, stream_);
+    (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles,
+                                                                                 multiprocessor_count(r_.q.device()), stream_);
   }
   void run_constant_decay(std::span<const ConstantDecayPass> passes, const ConstantDecayPlan& plan,
                           const ConstantDecayExchange* exchange = nullptr) const {

@@ -19,41 +19,6 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// The template parameters of a state scan, and the shared memory of its block.
-template <class E, int kKeys_, int kValues_, bool kChannelGates_>
-struct StateScanBlock {
-  using Element = E;
-  using Tile = SwizzledTile<E>;
-  static constexpr bool kChannelGates = kChannelGates_;              ///< gk
-  static constexpr int kKeys = kKeys_, kValues = kValues_;           ///< in tiles
-  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
-  /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
-  static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
-  static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
-  /// Chunks whose per-head gates are on their way to the producer's registers. Measured: with gk one is as good.
-  static constexpr int kGatesAhead = kChannelGates ? 1 : 2;
-  /// With five warp groups the consumers take registers from the producer.
-  static constexpr bool kMovesRegisters = kKeys == 2;
-  static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
-  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
-
-  struct Stage {
-    Tile y[kKeys], gates[kKeys];  ///< later y with its factors, and the low parts of that
-    Tile w[kValues];
-  };
-  static constexpr int kFactors = kChannelGates ? kTile : 1;
-  struct Factors {
-    float decay[kFactors], last[kFactors];  ///< by key, or of all keys: of the chunk, and of what is applied last
-  };
-  Stage stages[kStages];
-  Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
-  alignas(16) float head_gates[kStages][kTile];  ///< per-head gates by token, base 2
-  Factors factors[kStages][kKeys];
-  float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
-  std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
-  std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
-};
-
 /// What a block scans.
 template <class B>
 struct StateScan {
@@ -61,8 +26,14 @@ struct StateScan {
   const Segment segment;
   const std::int64_t n;
   const int head, first_key, first_value;
+  const int done;  ///< chunks that the block has added in the scans before this one
 
   __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
+  // The stage of the i-th chunk, and the parity of its turn there.
+  __device__ int stage(int i) const { return number(i) % B::kStages; }
+  __device__ unsigned parity(int i) const { return number(i) / B::kStages & 1; }
+  /// The number of the i-th chunk among all that the block adds.
+  __device__ int number(int i) const { return B::kTakesTurns ? done + i : i; }
   /// The chunks that it adds to the state: all but the last where nothing needs the state after that.
   __device__ int added_chunks() const {
     const bool needs_end = !p.boundary_states || p.decay || segment.state_after(p, n);
@@ -91,6 +62,44 @@ struct StateScan {
   }
 };
 
+/// The template parameters of a state scan, and the shared memory of its block.
+template <class E, int kKeys_, int kValues_, bool kChannelGates_, bool kTakesTurns_ = false>
+struct StateScanBlock {
+  using Element = E;
+  using Tile = SwizzledTile<E>;
+  static constexpr bool kChannelGates = kChannelGates_;              ///< gk
+  static constexpr int kKeys = kKeys_, kValues = kValues_;           ///< in tiles
+  static constexpr bool kTakesTurns = kTakesTurns_;                  ///< takes several scans, one after the other
+  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
+  /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
+  static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
+  static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
+  /// Chunks whose per-head gates are on their way to the producer's registers. Measured: with gk one is as good.
+  static constexpr int kGatesAhead = kChannelGates ? 1 : 2;
+  /// With five warp groups the consumers take registers from the producer.
+  static constexpr bool kMovesRegisters = kKeys == 2;
+  static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
+  static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
+
+  struct Stage {
+    Tile y[kKeys], gates[kKeys];  ///< later y with its factors, and the low parts of that
+    Tile w[kValues];
+  };
+  static constexpr int kFactors = kChannelGates ? kTile : 1;
+  struct Factors {
+    float decay[kFactors], last[kFactors];  ///< by key, or of all keys: of the chunk, and of what is applied last
+  };
+  Stage stages[kStages];
+  Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
+  alignas(16) float head_gates[kStages][kTile];  ///< per-head gates by token, base 2
+  Factors factors[kStages][kKeys];
+  float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
+  std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
+  std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
+  /// Those in progress of each warp group, the producer and the thread that stores, as registers are few.
+  StateScan<StateScanBlock> scans[kTakesTurns ? kKeys + kPreparers + 2 : 0];
+};
+
 template <class B>
 __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thread) {
   using E = typename B::Element;
@@ -111,9 +120,9 @@ __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thre
   for (int first_chunk = 0; first_chunk < chunks; first_chunk += B::kGatesAhead)
 #pragma unroll
     for (int ahead = 0; ahead < B::kGatesAhead; ++ahead) {
-      const int i = first_chunk + ahead, s = i % B::kStages;
+      const int i = first_chunk + ahead, s = scan.stage(i);
       if (i >= chunks) break;
-      if (i >= B::kStages) barrier_wait(&shared.empty[s], (i / B::kStages - 1) & 1);
+      if (scan.number(i) >= B::kStages) barrier_wait(&shared.empty[s], scan.parity(i) ^ 1);
       typename B::Stage& stage = shared.stages[s];
       const Step step = scan.step(i);
       const int first = token_of_row(thread / 8);
@@ -217,9 +226,9 @@ struct StateScanPreparer {
   /// Prepares chunk i, where the channels have gates.
   template <bool kBackward>
   __device__ void prepare_channels(int i) {
-    const int s = i % B::kStages;
+    const int s = scan.stage(i);
     const Step step = scan.step(i);
-    barrier_wait(&shared.full[s], i / B::kStages & 1);
+    barrier_wait(&shared.full[s], scan.parity(i));
     float exponents[2][kOwn];
     if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
     else load_gates<ChannelGates::elements>(exponents, s, step);
@@ -230,8 +239,8 @@ struct StateScanPreparer {
   /// The same where they have not: then both channels of a thread have the same decays.
   template <bool kBackward>
   __device__ void prepare_head(int i) {
-    const int s = i % B::kStages;
-    barrier_wait(&shared.full[s], i / B::kStages & 1);
+    const int s = scan.stage(i);
+    barrier_wait(&shared.full[s], scan.parity(i));
     float exponents[1][kOwn];
     load_gates<ChannelGates::none>(exponents, s, scan.step(i));
     const Sums sums = sum<kBackward>(exponents[0]);
@@ -271,11 +280,12 @@ struct StateScanPreparer {
   template <bool kBackward>
   __device__ void run() {
     const int chunks = scan.added_chunks();
-    for (int i = index % B::kTurns; i < chunks; i += B::kTurns) {
+    for (int i = (index + scan.number(0)) % B::kTurns; i < chunks; i += B::kTurns) {
       if constexpr (B::kChannelGates) prepare_channels<kBackward>(i);
       else prepare_head<kBackward>(i);
     }
     if (!p.decay || scan.first_value != 0) return;
+    if constexpr (B::kTakesTurns) sync_group<B::kPreparers * kGroup>(kBarrier);  // those of the scan before have been read
     if (quad_lane() == 0)
       for (int row = 0; row < 2; ++row) shared.total_decay[index][fragment_row(thread) + 8 * row] = total[row];
     sync_group<B::kPreparers * kGroup>(kBarrier);
@@ -326,11 +336,13 @@ struct StateScanConsumer {
     }
     barrier_wait(&shared.read[index], parity);
     parity ^= 1;
+    int own = thread;
+    if constexpr (B::kTakesTurns) forget(own);  // otherwise the addresses would occupy registers all the time
 #pragma unroll
     for (int i = 0; i < B::kValues * 4; ++i) {
       LeftOperand rounded;
       state.template round<E>(rounded, i);
-      store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, thread);
+      store_straight(shared.states[index][i / 4], i % 4 * 2, rounded, own);
     }
     fence_for_wgmma();
     barrier_arrive(&shared.rounded[index]);
@@ -338,10 +350,10 @@ struct StateScanConsumer {
 
   template <bool kBackward>
   __device__ void add_chunk(int i) {
-    const int s = i % B::kStages;
+    const int s = scan.stage(i);
     typename B::Stage& stage = shared.stages[s];
     round_state(i);
-    barrier_wait(&shared.prepared[s][index], i / B::kStages & 1);
+    barrier_wait(&shared.prepared[s][index], scan.parity(i));
     fence_for_wgmma();  // other threads wrote the copies of w
     scale(shared.factors[s][index].decay);
     const std::uint32_t y = operand(stage.y[index]), low_part = operand(stage.gates[index]), w = operand(stage.w[0]);
@@ -379,9 +391,10 @@ struct StateScanConsumer {
   }
 };
 
-/// Stores the states that the consumers round, as chunk boundary states. One thread calls it.
+/// Stores the states that the consumers round, as chunk boundary states. One thread calls it. `parity`: of those in shared
+/// memory, at first 0.
 template <class B>
-__device__ void store_states(B& shared, const StateScan<B>& scan) {
+__device__ void store_states(B& shared, const StateScan<B>& scan, unsigned& parity) {
   using Tile = typename B::Tile;
   const ScanArguments& p = scan.p;
   if (!p.boundary_states) return;
@@ -390,7 +403,6 @@ __device__ void store_states(B& shared, const StateScan<B>& scan) {
             keys = min(B::kKeys, key_tiles - first_key),
             bytes = min(B::kValues, value_tiles - first_value) * static_cast<int>(sizeof(Tile));
   const unsigned boundaries = scan.boundaries();
-  unsigned parity = 0;
 #pragma unroll 1
   for (int i = scan.omits_first(); i < scan.chunks(); ++i) {
     if (!B::kChannelGates && !StateScan<B>::is_boundary(boundaries, i)) continue;
