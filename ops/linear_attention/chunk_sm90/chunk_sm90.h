@@ -157,7 +157,7 @@ void run_constant_decay_passes(std::span<const ConstantDecayPass> passes, std::i
                                Device device, const ConstantDecayExchange* exchange);
 
 /// Scans over the states of keys and queries (state_scan.cuh), forward of k with v, reverse of q with the gradient of o, in one
-/// launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2.
+/// launch; either may have no segments to run. key_tiles: tiles of y of a block, 1 or 2. multiprocessors: of the GPU.
 template <class E>
 void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles, int multiprocessors,
                      cudaStream_t stream);

@@ -8,7 +8,7 @@ namespace glade::cuda::chunk_sm90 {
 
 namespace {
 
-/// Both scans of a launch; their blocks differ by the segment that they take.
+/// Both scans of a launch; they differ by the segments that they have.
 struct StateScans {
   ScanArguments forward, reverse;
 };
@@ -19,7 +19,7 @@ __host__ __device__ int blocks_of(int channels) {
   return (channels + kTiles * kTile - 1) / (kTiles * kTile);
 }
 
-/// One thread calls it.
+/// Initialises a block's barriers. One thread calls it.
 template <class B>
 __device__ void init_barriers(B& shared) {
   for (int i = 0; i < B::kStages; ++i) {
@@ -38,6 +38,7 @@ __host__ __device__ int scans_of_head(const StateScans& scans) {
   const ScanArguments& p = scans.forward;
   return blocks_of<B::kKeys>(p.inner) * blocks_of<B::kValues>(p.outer) * (p.run_segments + scans.reverse.run_segments);
 }
+/// Scan `index` of a head, where the block has added `done` chunks before.
 template <class B>
 __device__ StateScan<B> scan_of(const StateScans& scans, int index, int head, int n, int done) {
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
@@ -111,6 +112,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
   B& shared = *reinterpret_cast<B*>(memory);
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
+  // Not by scan_of(): with that the compiler spills up to 160 bytes in loops.
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
