@@ -27,6 +27,8 @@ std::int64_t scan_blocks(const AttentionProblem& p);
 /// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
 /// faster, as long as all of them run at the same time.
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);
+/// Whether blocks take turns at state scans of so many chunks, with per-channel gates, where these are more than run at once.
+bool takes_turns_at_scans(int chunks);
 /// Sequences in `segments` segments, unless the caller wants another number.
 void set_segments(ChunkSegments& plan, const AttentionProblem& p, const AttentionConfig& config, std::int64_t segments);
 /// The next number of segments after n that makes them shorter; those between only add empty ones.

@@ -197,7 +197,7 @@ struct IntraChunkBlock {
     float least = gates[0];
 #pragma unroll
     for (int i = 1; i < 16; ++i) least = fminf(least, gates[i]);
-    if (!__any_sync(~0u, least < kDeadGate)) return 0;
+    if (!__any_sync(~0u, least < kDeadGate)) return 0;  // mostly; without this, more registers are spilled
 #pragma unroll
     for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
     asm volatile("" : "+r"(dead));  // otherwise the compiler would keep its terms in registers

@@ -22,7 +22,8 @@ struct Place {
 };
 
 /// Starts to copy the rows of `count` tokens to adjacent tiles, beginning with column first_column, by kThreads threads, of which
-/// this is the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t).
+/// this is the one with number `index`. kInOrder: row t of a tile gets token t; otherwise token_of_row(t). `place` is a copy, as
+/// it would be loaded from shared memory again after every row.
 template <int kThreads, bool kInOrder, class E, int N>
 __device__ void copy_rows(SwizzledTile<E> (&tiles)[N], const Place place, int count, int first_column, int index) {
   constexpr int kRows = kThreads / 8, kTokens = kInOrder ? kRows : kRows / 4;
@@ -97,8 +98,8 @@ struct Chunk {
   Place places[kPlaces];
   const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory; null: zeros
   std::int64_t row;                        ///< of the states and head: Segment::state_slot x heads + head
-  std::int64_t first_token, sequence;
-  int head, count;  ///< count: tokens of the chunk
+  std::int64_t first_token, sequence;      ///< sequence, head: what describe() was told, as registers are few
+  int head, count;                         ///< count: tokens of the chunk
 
   /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kChunksOfState: chunks_of_state(). All threads of
   /// the block call it, and meet at a barrier before they use it.

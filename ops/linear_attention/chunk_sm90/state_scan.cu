@@ -3,6 +3,7 @@
 
 #include <glade/core/cuda/cuda.h>
 #include <glade/ops/linear_attention/chunk_sm90/state_scan.cuh>
+#include <glade/ops/linear_attention/plan_sm90_passes.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
   B& shared = *reinterpret_cast<B*>(memory);
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
-  // Not by scan_of(): with that the compiler spills up to 160 bytes in loops.
+  // Not by scan_of(): if `backward` follows from its result, the compiler spills registers (up to 176 bytes of loads).
   const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
@@ -176,18 +177,15 @@ void launch(const StateScans& scans, dim3 grid, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, scans);
 }
-/// Blocks take turns at many short scans: the rows of the next one are copied and prepared while the state of one is finished.
-/// Measured: with gk and 2 to 4 chunks a scan takes 15 to 37% less time so, with 32 chunks 6% more, and without gk it takes as
-/// long.
+/// Where blocks take turns, the rows of the next scan are copied and prepared while the state of one is finished.
 template <class E, int kKeys, int kValues, bool kChannelGates>
 void launch(const StateScans& scans, int multiprocessors, cudaStream_t stream) {
   using B = StateScanBlock<E, kKeys, kValues, kChannelGates>;
-  constexpr int kShortScan = 8;  // chunks
   const ScanArguments& p = scans.forward;
   const auto of_head = static_cast<unsigned>(scans_of_head<B>(scans)), heads = static_cast<unsigned>(p.heads),
              sequences = static_cast<unsigned>(p.sequences.count), at_once = static_cast<unsigned>(multiprocessors);
   if constexpr (kChannelGates)
-    if (p.segment_chunks <= kShortScan && of_head * heads * sequences > at_once && deals_out_items(p))
+    if (sm90::takes_turns_at_scans(p.segment_chunks) && of_head * heads * sequences > at_once && deals_out_items(p))
       return launch<StateScanBlock<E, kKeys, kValues, true, true>>(scans, dim3(at_once), stream);
   launch<B>(scans, dim3(of_head, heads, sequences), stream);
 }
