@@ -165,9 +165,17 @@ struct GatedPassConsumer : State<C> {
   using Tile = SwizzledTile<E>;
   static constexpr int kTiles = C::kTiles;
 
+  /// What start() begins: the results of a chunk, and its values.
+  struct Started {
+    Accumulator<kTile> out;
+    Left w;
+  };
+
   const MappedGatedPass& p;
   GatedPassShared<C>& shared;
-  const Item& item;
+  const Item &item, &next_item;  ///< the next one is there when the stage of its first chunk is full
+  const bool has_next;
+  Started& started;
   int step = 0;  ///< The number of the item's first chunk among all chunks of this block; run() moves it behind the last.
   const Segment& segment = item.segment;
   float2 decay_so_far = {1, 1};  ///< of the segment, in two channels of this thread
@@ -287,15 +295,16 @@ struct GatedPassConsumer : State<C> {
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) state[tile][i] *= i % 2 ? decays[i / 4].y : decays[i / 4].x;
   }
-  /// Loads the values of step i, and starts out = w^T A^T. After the last step (`is_step` is false) it multiplies whatever lies
-  /// there, so that no product is issued in a branch.
-  __device__ void start(Accumulator<kTile>& out, Left& w, int i, int chunk, bool is_step) {
+  /// Loads the values of step i, chunk number n of an item, and starts out = w^T A^T. After the last step (`is_step` is false) it
+  /// multiplies whatever lies there, so that no product is issued in a branch.
+  __device__ void start(int i, const Item& of_step, int n, bool is_step) {
+    auto& [out, w] = started;
     const int at = shared.of_values().slot(i);
     if (is_step) {
       shared.of_values().wait_until_full(i);
       if constexpr (C::kSharesGates) shared.of_y.wait_until_full(i);
     }
-    load_values(w, shared.w[at], segment.chunk_tokens(chunk));
+    load_values(w, shared.w[at], of_step.segment.chunk_tokens(of_step.segment.first_chunk + n));
     for (auto& pairs : w) pin(pairs);
     if constexpr (C::kResults) {
       wgmma_begin();
@@ -310,7 +319,8 @@ struct GatedPassConsumer : State<C> {
   }
   /// out += R x^T, and the update of R. While the tensor cores multiply a tile of R, the next one is rounded. In the end the last
   /// update is pending.
-  __device__ void multiply(Accumulator<kTile>& out, const Left& w, int i) {
+  __device__ void multiply(int i) {
+    auto& [out, w] = started;
     const int at = shared.of_y.slot(i);
     const std::uint32_t x = operand(shared.x[x_slot(i)][0]), y = operand(shared.y[at][0]);
     Left rounded[2];
@@ -347,12 +357,12 @@ struct GatedPassConsumer : State<C> {
     const float2 decay = *reinterpret_cast<const float2*>(&shared.decays[at][2 * min(thread, kTiles * 32 - 1)]);
     decay_so_far = make_float2(decay_so_far.x * decay.x, decay_so_far.y * decay.y);
   }
+  /// Starts the item's first chunk. Where it is not the block's first item, scan() of the one before has done so.
+  __device__ void begin() { start(step, item, 0, segment.end_chunk > segment.first_chunk); }
   __device__ void scan() {
+    auto& out = started.out;
     int unreleased = -1;  // the stage that stores of states still read, of the first warp
-    Accumulator<kTile> out;
-    Left w;
     const int chunks = segment.end_chunk - segment.first_chunk;
-    start(out, w, step, segment.first_chunk, chunks > 0);
 #pragma unroll 1
     for (int n = 0; n < chunks; ++n) {
       forget(thread);
@@ -360,7 +370,7 @@ struct GatedPassConsumer : State<C> {
       const bool is_last = n + 1 == chunks;
       if (!C::kSplits && p.decay) add_decay(at);
       if constexpr (C::kResults && !C::kSharesGates) shared.of_x.wait_until_full(i);
-      multiply(out, w, i);
+      multiply(i);
       if (C::kSplits && p.decay) add_decay(at);
       Left packed;
       if constexpr (C::kResults) {
@@ -390,16 +400,20 @@ struct GatedPassConsumer : State<C> {
         }
       }
       if (unreleased < 0) release(&shared.of_y.empty[at]);
-      start(out, w, i + 1, chunk + 1, !is_last);
+      start(i + 1, is_last ? next_item : item, is_last ? 0 : n + 1, !is_last || has_next);
       if constexpr (C::kResults)
         if (C::kHasRoomForStates || !p.float_out) store_out(packed, rounded, chunk);
     }
-    wgmma_wait<0>();
     step += chunks;
-    if (thread == 0) wait_stores();
     if (unreleased < 0) return;
+    if (thread == 0) wait_stores();
     __syncwarp();
     release(&shared.of_y.empty[unreleased]);
+  }
+  /// What is to follow the last item.
+  __device__ void end() const {
+    wgmma_wait<0>();
+    if (thread == 0) wait_stores();
   }
 
   /// Starts from the state before the item.
@@ -447,7 +461,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) gated_pass_kernel(const __grid
   }
   sync_cluster();
   if (warp < kGroup / 32) {
-    GatedPassConsumer<C>{{thread}, p, shared, shared.item}.run();
+    typename GatedPassConsumer<C>::Started started;
+    GatedPassConsumer<C> consumer{{thread}, p, shared, shared.item, shared.item, false, started};
+    consumer.begin();
+    consumer.run();
+    consumer.end();
   } else if (thread % 32 == 0) {
     const GatedPassProducer<C> producer{p, shared};
     producer.run(warp);

@@ -242,10 +242,7 @@ struct GatesCrew {
     Accumulator<kTile> scores;
     std::uint32_t x[Group::kSubChunk] = {}, y[Group::kSubChunk] = {};
     if (!sums.is_large) {
-      // The first output of a sequence is one score times one value. A norm after it divides by the score, so that it must be the
-      // same in the backward pass. Elsewhere the low part of the keys changes little.
-      group.run_safe(sums, place.chunk == 0, scores,
-                     [&](int t, int, std::uint32_t query, std::uint32_t key) { x[t] = query, y[t] = key; });
+      group.run_safe(sums, scores, [&](int t, int, std::uint32_t query, std::uint32_t key) { x[t] = query, y[t] = key; });
     } else {
       wait_for_stage(n);
       group.run_large_decay(scores);
@@ -393,6 +390,7 @@ struct SharedGatesConsumer : GatedPassConsumer<C> {
         decays.by[m] = __ldcg(reinterpret_cast<const float2*>(from + m * 8 + fragment_column(thread)));
       return decays;
     };
+    if (thread == 0) wait_stores();  // the tiles of states
     exchange().collect(first, work.share, load_decays, number());
     if constexpr (C::kStoresStates) {
       Base::store_boundary_state(segment.first_chunk, shared.states);
@@ -407,6 +405,44 @@ struct SharedGatesConsumer : GatedPassConsumer<C> {
     else if (!a.work.states_first) exchange().leave(work.share, [](float*) {}, number());
   }
 };
+
+/// The items of a block, for a thread of the consumer.
+template <class C>
+__device__ void run_shared_gates_consumer(const MappedSharedGatesPass& a, GatedPassShared<C>& shared, int thread) {
+  using Consumer = GatedPassConsumer<C>;
+  typename Consumer::Started started;
+  int step = 0;
+  unsigned n = 0, count;
+  const auto consumer = [&] {
+    return Consumer{{thread}, a.pass, shared, shared.item(n), shared.item(n + 1), n + 1 < count, started, step};
+  };
+  if constexpr (C::kStreamK) {
+    count = uniform(static_cast<unsigned>(shared.work.count()));
+    if (uniform(shared.work.added_chunks) > 0) {
+      SharedGatesConsumer<C> first{consumer(), a};
+      first.add_up();
+      step = uniform(first.step), ++n;
+      shared.of_y.wait_until_full(step);  // then the next item is there
+    }
+  } else {
+    const unsigned clusters = gridDim.x / C::kCluster;
+    count = (a.items - blockIdx.x / C::kCluster + clusters - 1) / clusters;
+  }
+  consumer().begin();
+#pragma unroll 1
+  for (; n < count; ++n) {
+    if constexpr (C::kStreamK) {
+      SharedGatesConsumer<C> of_item{consumer(), a};
+      of_item.run();
+      step = of_item.step;
+    } else {
+      Consumer of_item = consumer();
+      of_item.run();
+      step = of_item.step;
+    }
+  }
+  consumer().end();
+}
 
 template <class C>
 __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __grid_constant__ MappedSharedGatesPass a) {
@@ -431,30 +467,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
   sync_cluster();
   if (group == 0) {
     acquire_registers<kConsumerRegisters>();
-    int step = 0;
-    if constexpr (C::kStreamK) {
-      const int count = uniform(shared.work.count());
-      int n = 0;
-      if (uniform(shared.work.added_chunks) > 0) {
-        SharedGatesConsumer<C> consumer{{{thread}, a.pass, shared, shared.item(0), step}, a};
-        consumer.add_up();
-        step = uniform(consumer.step), ++n;
-      }
-#pragma unroll 1
-      for (; n < count; ++n) {
-        if (n > 0) shared.of_y.wait_until_full(step);  // then the item is there
-        SharedGatesConsumer<C> consumer{{{thread}, a.pass, shared, shared.item(n), step}, a};
-        consumer.run();
-        step = consumer.step;
-      }
-    } else {
-      for (unsigned n = 0, i = blockIdx.x / C::kCluster; i < a.items; ++n, i += gridDim.x / C::kCluster) {
-        if (n > 0) shared.of_y.wait_until_full(step);  // then the item is there
-        GatedPassConsumer<C> consumer{{thread}, a.pass, shared, shared.item(n), step};
-        consumer.run();
-        step = consumer.step;
-      }
-    }
+    run_shared_gates_consumer<C>(a, shared, thread);
   } else {
     release_registers<kCrewRegisters>();
     GatesCrew<C>{a, shared, group - 1, thread}.run();
