@@ -13,6 +13,18 @@ bool supports_constant_decay(const AttentionProblem& p) {
   return supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv;
 }
 
+/// Whether they are taken for the outputs. `with_gradients`: and for the gradients after them. Measured
+/// (benchmarks/results/2026-11-29_h200/constant_decay/): in short sequences and with few chunks other passes take 0.55 to 1.05
+/// times as long. But these kernels start some microseconds later behind them, so that a call with its gradients is faster only
+/// in the shortest sequences.
+bool takes_constant_decay_forward(const AttentionProblem& p, bool with_gradients) {
+  constexpr std::int64_t kShort = 16, kShortWithGradients = 3, kFewChunks = 2048;
+  if (!supports_constant_decay(p) || p.states_only) return false;
+  if (p.exchanges) return true;
+  if (with_gradients) return chunks_of(p) > kShortWithGradients;
+  return chunks_of(p) > kShort && p.heads * chunk_slots(p) > kFewChunks;
+}
+
 /// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
 /// else is each part's own.
 AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
@@ -71,13 +83,31 @@ bool wants_gradients_of_keys(const AttentionProblem& p) {
   return wanted.q || wanted.k || wanted.of_key_gates();
 }
 
+/// Chunks from a boundary state to the next one, as in chunk_sm90/chunk_sm90.h. `keys`: of a part.
+std::int64_t chunks_of_state(const AttentionProblem& p, std::int64_t keys) { return !p.gk && keys > 2 * kChunkTokens ? 2 : 1; }
+
+/// Whether state scan and intra-chunk kernel are faster than passes where the decay is constant and has no gradient. Measured
+/// (benchmarks/results/2026-11-29_h200/constant_decay/), passes take 0.95 to 2.9 times as long with up to 64 channels of keys or
+/// values, 1.03 to 2 times where sequences need no boundary states, and 0.8 to 1.9 times, mostly more than 1, with few chunks.
+bool chunks_pay_for_constant_decay(const AttentionProblem& p) {
+  constexpr std::int64_t kFewChunks = 256;
+  const bool has_small_heads = std::min(p.K, p.V) <= kChunkTokens, needs_no_states = chunks_of(p) <= chunks_of_state(p, p.K);
+  return has_small_heads || needs_no_states || (!supports_constant_decay(p) && p.heads * chunk_slots(p) <= kFewChunks);
+}
+
 /// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
 /// take 0.5 to 0.99 of the time of the passes.
 int plan_key_parts(const AttentionProblem& p) {
   const bool has_constant_decay = !p.gk && !p.g && !p.gradients.g_gamma;  // one without a gradient
   if (p.K > kMostPassKeys) return intra_chunk_key_parts(p);
-  if ((has_constant_decay && p.V <= kMostPassKeys) || !wants_gradients_of_keys(p)) return 0;
+  if (!wants_gradients_of_keys(p)) return 0;
+  if (has_constant_decay && p.V <= kMostPassKeys && !chunks_pay_for_constant_decay(p)) return 0;
   return intra_chunk_key_parts(p);
+}
+
+/// Whether the constant-decay kernels are taken for the gradients.
+bool takes_constant_decay_backward(const AttentionProblem& p) {
+  return supports_constant_decay(p) && !p.gradients.of_key_gates() && plan_key_parts(p) == 0;
 }
 
 /// Whether the forward pass keeps the states before the chunks for the kernels of the gradients, which must read them as it
@@ -88,8 +118,8 @@ bool keeps_boundary_states(const AttentionProblem& p) {
   constexpr double kMost = 0.55;  // with heads of 96 x 96, which the tiles round up to 128, the states take 0.53
   const int parts = plan_key_parts(p);
   if (parts == 0 || p.K % (parts == 1 ? 1 : parts * kChunkTokens) != 0) return false;
-  const std::int64_t chunks_of_state = !p.gk && p.K / parts > 2 * kChunkTokens ? 2 : 1,  // as in chunk_sm90/chunk_sm90.h
-      states = chunk_slots(p, chunks_of_state) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens * kChunkTokens,
+  const std::int64_t states = chunk_slots(p, chunks_of_state(p, p.K / parts)) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens *
+                              kChunkTokens,
                      tensors = p.all_tokens() * (p.heads * (p.K + p.V + (p.gk ? p.K : 0)) + p.kv_heads * (p.K + p.V));
   return static_cast<double>(states) <= kMost * static_cast<double>(tensors);
 }
@@ -302,7 +332,8 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
   const AttentionProblem& p = plan.problem;
   AttentionPlan::Forward& f = plan.forward;
   f.exchanges = p.exchanges;
-  if (supports_constant_decay(p) && !p.states_only) {
+  const bool before_constant_decay = plan.has_backward() && takes_chunk_sm90(p, true) && takes_constant_decay_backward(p);
+  if (takes_constant_decay_forward(p, before_constant_decay)) {
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
   } else if (p.gv) {
@@ -310,7 +341,7 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
     f.pass = whole_sequences(p);
   } else {
     f.kernels = AttentionKernels::sm90_pass;
-    plan_sm90_forward_pass(p, config, may_keep && takes_chunk_sm90(p, true), f);
+    plan_sm90_forward_pass(p, config, may_keep && takes_chunk_sm90(p, true) && !before_constant_decay, f);
   }
 }
 
@@ -333,7 +364,7 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
         plan.forward.keeps_boundary_states || (plan.forward.keeps_states && plan.forward.pass.segments == b.intra_chunk.segments);
     return;
   }
-  if (supports_constant_decay(p) && !gate_gradients) {
+  if (takes_constant_decay_backward(p)) {
     b.kernels = AttentionKernels::sm90_constant_decay;
     b.constant_decay = plan_constant_decay(p, config, wanted.q + (wanted.v || wanted.initial_state) + wanted.k);
     b.exchanges = p.exchanges && (wanted.v || wanted.initial_state || wanted.k);  // by a pass in the direction of gradients

@@ -70,7 +70,7 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "gk")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 32, "")), Names("warp_chunks", "warp_chunks"));
-  EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_pass"));
+  EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 2048, 8, 128, 128, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
@@ -233,6 +233,35 @@ TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   p.gradients = {.q = true};  // nothing is scanned in the direction of gradients
   EXPECT_EQ(plan(p).backward.kernels, AttentionKernels::sm90_constant_decay);
   EXPECT_FALSE(plan(p).backward.exchanges);
+}
+
+TEST(Plan, TakesChunksForConstantDecayWhereTheyPay) {
+  const auto of = [](std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t K, std::int64_t V) {
+    return kernels(problem(B, T, H, K, V, "g_gamma"));
+  };
+  const Names constant_decay("sm90_constant_decay", "sm90_constant_decay"), passes("sm90_pass", "sm90_pass"),
+      chunks("sm90_pass", "sm90_intra_chunk");
+  EXPECT_EQ(of(4, 2048, 16, 128, 128), constant_decay);
+  EXPECT_EQ(of(64, 192, 16, 128, 128), Names("sm90_pass", "sm90_constant_decay"));  // short sequences
+  EXPECT_EQ(of(128, 64, 16, 128, 128), chunks);                                     // no boundary states
+  EXPECT_EQ(of(64, 128, 8, 256, 256), chunks);
+  EXPECT_EQ(of(64, 129, 8, 256, 256), passes);
+  EXPECT_EQ(of(4, 8192, 16, 64, 64), chunks);  // small heads
+  EXPECT_EQ(of(4, 8192, 16, 192, 64), chunks);
+  EXPECT_EQ(of(1, 2048, 8, 256, 256), chunks);  // few chunks
+  EXPECT_EQ(of(4, 2048, 8, 256, 256), passes);
+  AttentionProblem p = problem(64, 192, 16, 128, 128, "g_gamma");
+  EXPECT_FALSE(plan(p).forward.keeps_states);  // the kernels of its gradients need none
+  p.exchanges = true;
+  EXPECT_EQ(kernels(p), constant_decay);
+  const auto alone = [](std::int64_t B, std::int64_t T) {
+    AttentionProblem outputs = problem(B, T, 16, 128, 128, "g_gamma");
+    outputs.gradients = {};
+    return plan(outputs).forward.kernels;
+  };
+  EXPECT_EQ(alone(64, 1024), AttentionKernels::sm90_pass);  // short sequences
+  EXPECT_EQ(alone(4, 2048), AttentionKernels::sm90_pass);   // few chunks
+  EXPECT_EQ(alone(8, 2048), AttentionKernels::sm90_constant_decay);
 }
 
 TEST(Plan, SharesGatesOfKeys) {
