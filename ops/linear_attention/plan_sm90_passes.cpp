@@ -76,8 +76,11 @@ bool may_find_states(const AttentionProblem& p, const ChunkSegments& plan) {
 }
 
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
-  constexpr int kShortestScan = 8;  // chunks; measured: in shorter segments a pass without outputs is faster
-  plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan;
+  // Measured: in segments of fewer chunks a pass without outputs is faster. So it is with up to 64 keys where not all scans run
+  // at the same time (2026-11-29_h200/constant_decay/state_scans.txt).
+  constexpr int kShortestScan = 8;
+  const bool at_once = p.K > kChunkTokens || scan_blocks(p) * scanned_segments(p, plan) <= p.gpu.multiprocessors;
+  plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan && at_once;
   plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
 }
 
