@@ -14,7 +14,7 @@ bool supports_constant_decay(const AttentionProblem& p) {
 }
 
 /// Whether they are taken for the outputs. `with_gradients`: and for the gradients after them. Measured
-/// (benchmarks/results/2026-11-29_h200/constant_decay/): in short sequences and with few chunks other passes take 0.55 to 1.05
+/// (benchmarks/results/2026-11-29_h200/plans/): in short sequences and with few chunks other passes take 0.55 to 1.05
 /// times as long. But these kernels start some microseconds later behind them, so that a call with its gradients is faster only
 /// in the shortest sequences.
 bool takes_constant_decay_forward(const AttentionProblem& p, bool with_gradients) {
@@ -87,7 +87,7 @@ bool wants_gradients_of_keys(const AttentionProblem& p) {
 std::int64_t chunks_of_state(const AttentionProblem& p, std::int64_t keys) { return !p.gk && keys > 2 * kChunkTokens ? 2 : 1; }
 
 /// Whether state scan and intra-chunk kernel are faster than passes where the decay is constant and has no gradient. Measured
-/// (benchmarks/results/2026-11-29_h200/constant_decay/), passes take 0.95 to 2.9 times as long with up to 64 channels of keys or
+/// (benchmarks/results/2026-11-29_h200/plans/), passes take 0.95 to 2.9 times as long with up to 64 channels of keys or
 /// values, 1.03 to 2 times where sequences need no boundary states, and 0.8 to 1.9 times, mostly more than 1, with few chunks.
 bool chunks_pay_for_constant_decay(const AttentionProblem& p) {
   constexpr std::int64_t kFewChunks = 256;

@@ -77,7 +77,7 @@ bool may_find_states(const AttentionProblem& p, const ChunkSegments& plan) {
 
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   // Measured: in segments of fewer chunks a pass without outputs is faster. So it is with up to 64 keys where not all scans run
-  // at the same time (2026-11-29_h200/constant_decay/state_scans.txt).
+  // at the same time (2026-11-29_h200/plans/state_scans.txt).
   constexpr int kShortestScan = 8;
   const bool at_once = p.K > kChunkTokens || scan_blocks(p) * scanned_segments(p, plan) <= p.gpu.multiprocessors;
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan && at_once;
@@ -86,9 +86,12 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
 
 namespace {
 
-/// Whether blocks can share the gates of keys. Measured: sequences of one chunk take up to a tenth less time in wide blocks.
+/// Whether blocks can share the gates of keys. Measured: sequences of one chunk take up to a tenth less time in wide blocks. Up
+/// to 64 keys are filled up with zeros to 128, which pays where both blocks of each cluster have values
+/// (benchmarks/results/2026-11-29_h200/plans/few_keys.txt).
 bool supports_shared_gates(const AttentionProblem& p) {
-  return supports_tma(p) && !p.states_only && p.length > kChunkTokens && tiles(p.K) == 2 && p.gk && !p.gv && !p.float_gates;
+  const bool has_tiles = tiles(p.K) == 2 || (tiles(p.K) == 1 && tiles(p.V) % 2 == 0);
+  return supports_tma(p) && !p.states_only && p.length > kChunkTokens && has_tiles && p.gk && !p.gv && !p.float_gates;
 }
 
 /// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured).
@@ -129,7 +132,7 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   BlockCost cost{chunk, chunk * kStates, kStart, kStart};
   if (plan.wide_tma) cost = {1.21, 1.21 * kStates, 6.7, 1};
   else if (plan.shared_rows) cost = {chunk, chunk * kStates, 10.3, 4.5};
-  else if (plan.shared_gates) cost = {0.72, chunk * kStates, 7.2, 0.8};
+  else if (plan.shared_gates) cost = {0.72, chunk * kStates, 7.2, 0.5};
   if (p.packed || plan.segments > 1) cost.turn = cost.start;
   return cost;
 }
@@ -203,16 +206,18 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
 /// function above, this was fitted to 174 shapes, those below with up to seven numbers of segments each
 /// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
 /// are best where this counts 4% more. Shared gates were fitted on an H100, to the shapes of forward_cost(), and count 5% less,
-/// as they take no memory.
+/// as they take no memory. What is added for up to 64 keys was fitted to 49 shapes (2026-11-29_h200/plans/few_keys.txt): shared
+/// gates, of which choices are best with 10% more, and the states of segments, of which forward_cost() counts too little.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kMore = 1.04;
+  constexpr double kMore = 1.04, kStatesOfFewKeys = 1.5, kZeros = 1.1;
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
   const double cost = forward_cost(p, plan),
                waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
   if (plan.gates_first) return time_with_gates_first(p, plan);
-  if (plan.shared_gates) return 2.65 * cost - 7.6;
+  if (plan.shared_gates) return (p.K <= kChunkTokens ? kZeros : 1) * (2.65 * cost - 7.6);
   if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
-  return kMore * (3.33 * cost - 26.9 * waves + 3.4);
+  const double states = p.K <= kChunkTokens && plan.segments > 1 ? kStatesOfFewKeys : 1;
+  return states * kMore * (3.33 * cost - 26.9 * waves + 3.4);
 }
 
 /// Whether clusters can have shares of all chunks.
@@ -265,11 +270,20 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
     if (cost_of(p, other) < cost_of(p, best)) best = other;
   };
+  const auto plan_shared_gates = [&] {
+    if (p.K > kChunkTokens) return split(&Sm90PassPlan::shared_gates, forward_cost);
+    Sm90PassPlan plan;  // with fewer keys whole sequences, as the costs of segments are those of other passes
+    plan.shared_gates = true;
+    plan.key_parts = parts;
+    set_segments(plan, p, config, least_segments);
+    set_state_scan(plan, p);
+    return plan;
+  };
   if (p.V > kChunkTokens && (p.K <= 2 * kChunkTokens || p.gk))
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
-  if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
+  if (parts == 1 && supports_shared_gates(p)) consider(plan_shared_gates(), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))
     return in_shares_or(p, best);

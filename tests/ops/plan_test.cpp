@@ -269,7 +269,9 @@ TEST(Plan, SharesGatesOfKeys) {
   EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).shared_gates);
   EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 40, "gk")).shared_gates);
   EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "g")).shared_gates);
-  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 128, "gk")).shared_gates);
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 64, 128, "gk")).shared_gates);
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 64, "gk")).shared_gates);  // one block of a cluster would have no values
+  EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 136, "gk")).shared_gates);
   EXPECT_FALSE(forward(problem(4, 2048, 16, 136, 128, "gk")).shared_gates);
   EXPECT_TRUE(forward(problem(64, 128, 16, 128, 128, "gk")).shared_gates);  // short sequences
   EXPECT_TRUE(forward(problem(500, 40, 4, 128, 128, "gk")).wide_blocks);    // of one chunk

@@ -34,6 +34,19 @@ TEST_F(SharedGates, MatchTheReference) {
       }
 }
 
+/// The second tile of keys is zeros.
+TEST_F(SharedGates, FewKeys) {
+  check({.B = 11, .T = 440, .H = 6, .Hkv = 3, .K = 40, .V = 72, .gates = "k", .state = 4});
+  check({.B = 11, .T = 450, .H = 6, .Hkv = 6, .K = 56, .V = 128, .gates = "gk", .state = 3}, DType::float16);
+  check({.B = 16, .T = 200, .H = 5, .Hkv = 5, .K = 64, .V = 200, .gates = "k", .state = 4, .gate = -6.0});
+  RecurrenceArguments x =
+      make({.B = 11, .T = 430, .H = 6, .Hkv = 6, .K = 64, .V = 120, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
+  for (Tensor tensor : {x.query, x.key, x.value, x.options.gk}) tensor.set_requires_grad();
+  x.options.algorithm = Algorithm::chunk;
+  EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+  check(x, "states before the chunks");
+}
+
 /// Blocks without values, beside others of their cluster.
 TEST_F(SharedGates, OddNumbersOfTilesOfValues) {
   for (const std::int64_t V : {40, 64, 136, 192}) check({.B = 2, .T = 200, .H = 12, .K = 120, .V = V, .gates = "k", .state = 4});
@@ -137,7 +150,7 @@ TEST_F(SharedGates, ReverseAndGatesInFloat32) {
   Spec reverse = plain, wide = plain, small = plain;
   reverse.reverse = true;
   wide.float32_gates = true;
-  small.K = 64;
+  small.K = small.V = 64;
   for (const Spec& s : {reverse, wide, small}) check_others(s);
 }
 

@@ -89,6 +89,12 @@ TEST_F(StreamKPass, ManySequences) {
     }
 }
 
+/// The second tile of keys is zeros.
+TEST_F(StreamKPass, FewKeys) {
+  check({.B = 2, .T = 2000, .H = 9, .Hkv = 9, .K = 64, .V = 128, .gates = "gk", .state = 4});
+  check({.B = 1, .T = 5000, .H = 9, .Hkv = 9, .K = 48, .V = 72, .gates = "k", .state = 3});
+}
+
 /// Chunks whose decay is outside the safe range, also among those that are added up.
 TEST_F(StreamKPass, StrongGates) {
   for (const double gate : {-1.0, -8.0, -150.0}) {

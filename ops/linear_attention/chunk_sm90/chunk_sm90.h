@@ -127,7 +127,9 @@ struct GatedPass : ScanArguments {
 template <class E>
 void run_gated_pass(const GatedPass& p, cudaStream_t stream);
 
-/// The output from rows whose gates are applied on the way (shared_gates.cuh): not in reverse, with 65 to 128 keys and gates of
+/// Tiles of keys in run_shared_gates_pass(): one for each block of a cluster.
+inline constexpr int kSharedGateTiles = 2;
+/// The output from rows whose gates are applied on the way (shared_gates.cuh): not in reverse, with up to 128 keys and gates of
 /// 16 bits. The pass has no chunks.
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream);

@@ -117,8 +117,8 @@ class Launcher {
     if (plan.finds_states) {
       // A block of these passes has up to two tiles of values.
       const std::int64_t value_tiles = std::min<std::int64_t>(tiles(r_.V), 2);
-      room_ =
-          segment_room(r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles), value_tiles, 1);
+      room_ = segment_room(r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles),
+                           tiles(r_.K) * value_tiles, 1);
       return state;
     }
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
@@ -180,8 +180,8 @@ class Launcher {
     set_segments(p, plan, state);
     p.share = plan.share;
     if (p.share > 0)
-      p.room = segment_room(std::min<std::int64_t>(multiprocessor_count(r_.q.device()), 2 * sm90::StreamK::kMostShares), 1,
-                            tiles(r_.K) * kChunkTokens);
+      p.room = segment_room(std::min<std::int64_t>(multiprocessor_count(r_.q.device()), 2 * sm90::StreamK::kMostShares),
+                            kSharedGateTiles, kSharedGateTiles * kChunkTokens);
     p.chunks = gated_;
     p.tokens = r_.tokens;
     set_out(p, r_, out);
@@ -264,10 +264,10 @@ class Launcher {
     const TensorOptions options{DType::float32, r_.q.device()};
     return {empty({r_.sequences, r_.heads, r_.K, r_.V}, options), empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
   }
-  /// Room for what so many blocks leave of each other, with so many tiles of values and decays each.
-  SegmentRoom segment_room(std::int64_t blocks, std::int64_t value_tiles, std::int64_t decays_of_block) {
+  /// Room for what so many blocks leave of each other, with so many tiles of states and decays each.
+  SegmentRoom segment_room(std::int64_t blocks, std::int64_t state_tiles, std::int64_t decays_of_block) {
     const TensorOptions floats{DType::float32, r_.q.device()};
-    const Tensor states = keep(empty({blocks, tiles(r_.K) * value_tiles, kChunkTokens * kChunkTokens}, floats)),
+    const Tensor states = keep(empty({blocks, state_tiles, kChunkTokens * kChunkTokens}, floats)),
                  decays = keep(empty({blocks, decays_of_block}, floats));
     return {states.data<float>(), decays.data<float>(), counters(blocks)};
   }

@@ -1,8 +1,8 @@
 #pragma once
-// The output of a recurrence with per-channel gates of 65 to 128 keys in one launch. The two blocks of a cluster have different
+// The output of a recurrence with per-channel gates of up to 128 keys in one launch. The two blocks of a cluster have different
 // values of the same head and share its gates: each applies them to one tile of keys (gated_tile.cuh), and copies the results,
 // with the part of the scores that comes from these keys, to the other one. What chunk_sm90/gated_rows.cuh leaves in global
-// memory stays in shared memory here.
+// memory stays in shared memory here. With up to 64 keys the second tile is zeros.
 //
 // A block's consumer is that of chunk_sm90/gated_pass.cuh. The producers are two crews, a warp group each. They take turns at the
 // chunks: while one waits, for memory or for products, the other computes. A crew finds the results of a chunk before it has a
@@ -502,8 +502,10 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
 template <class E, bool kStoresStates>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {
   if (p.share > 0)
-    launch_shared_gates_pass<GatedPassVariant<E, 2, true, kStoresStates, true, true>>(p, rows, multiprocessors, stream);
-  else launch_shared_gates_pass<GatedPassVariant<E, 2, true, kStoresStates, true>>(p, rows, multiprocessors, stream);
+    launch_shared_gates_pass<GatedPassVariant<E, kSharedGateTiles, true, kStoresStates, true, true>>(p, rows, multiprocessors,
+                                                                                                     stream);
+  else
+    launch_shared_gates_pass<GatedPassVariant<E, kSharedGateTiles, true, kStoresStates, true>>(p, rows, multiprocessors, stream);
 }
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {
