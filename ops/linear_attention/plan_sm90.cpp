@@ -14,13 +14,13 @@ bool supports_constant_decay(const AttentionProblem& p) {
 }
 
 /// Whether they are taken for the outputs. `with_gradients`: and for the gradients after them. Measured
-/// (benchmarks/results/2026-11-29_h200/plans/): in short sequences and with few chunks other passes take 0.55 to 1.05
-/// times as long. But these kernels start some microseconds later behind them, so that a call with its gradients is faster only
-/// in the shortest sequences.
+/// (benchmarks/results/2026-11-29_h200/plans/): in short sequences and with few chunks other passes take 0.55 to 1.05 times as
+/// long. But the kernels of the gradients start some microseconds later behind those, so that a call with its gradients gains
+/// only in the shortest sequences.
 bool takes_constant_decay_forward(const AttentionProblem& p, bool with_gradients) {
   constexpr std::int64_t kShort = 16, kShortWithGradients = 3, kFewChunks = 2048;
   if (!supports_constant_decay(p) || p.states_only) return false;
-  if (p.exchanges) return true;
+  if (p.exchanges) return true;  // others were not measured there
   if (with_gradients) return chunks_of(p) > kShortWithGradients;
   return chunks_of(p) > kShort && p.heads * chunk_slots(p) > kFewChunks;
 }
@@ -87,8 +87,9 @@ bool wants_gradients_of_keys(const AttentionProblem& p) {
 std::int64_t chunks_of_state(const AttentionProblem& p, std::int64_t keys) { return !p.gk && keys > 2 * kChunkTokens ? 2 : 1; }
 
 /// Whether state scan and intra-chunk kernel are faster than passes where the decay is constant and has no gradient. Measured
-/// (benchmarks/results/2026-11-29_h200/plans/), passes take 0.95 to 2.9 times as long with up to 64 channels of keys or
-/// values, 1.03 to 2 times where sequences need no boundary states, and 0.8 to 1.9 times, mostly more than 1, with few chunks.
+/// (benchmarks/results/2026-11-29_h200/plans/): calls with gradients are 1.38 times as fast with up to 64 channels of keys or
+/// values, on average (0.93 to 2.27), 1.57 times where sequences need no boundary states (1.29 to 2.11), and 1.19 times with few
+/// chunks (0.90 to 1.70).
 bool chunks_pay_for_constant_decay(const AttentionProblem& p) {
   constexpr std::int64_t kFewChunks = 256;
   const bool has_small_heads = std::min(p.K, p.V) <= kChunkTokens, needs_no_states = chunks_of(p) <= chunks_of_state(p, p.K);

@@ -216,8 +216,8 @@ double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
   if (plan.gates_first) return time_with_gates_first(p, plan);
   if (plan.shared_gates) return (p.K <= kChunkTokens ? kZeros : 1) * (2.65 * cost - 7.6);
   if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
-  const double states = p.K <= kChunkTokens && plan.segments > 1 ? kStatesOfFewKeys : 1;
-  return states * kMore * (3.33 * cost - 26.9 * waves + 3.4);
+  const double for_states = p.K <= kChunkTokens && plan.segments > 1 ? kStatesOfFewKeys : 1;
+  return for_states * kMore * (3.33 * cost - 26.9 * waves + 3.4);
 }
 
 /// Whether clusters can have shares of all chunks.
