@@ -293,7 +293,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
     // more. Larger blocks leave more of them free; very few blocks should be as fast as they can.
     const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * all_heads(p) * plan.segments;
     plan.beside_scan = (p.K <= kChunkTokens ? 6 : 4) * large_blocks <= 3 * fill;
-    if (plan.beside_scan) plan.boundary_key_tiles = 4 * blocks * plan.segments <= fill ? 1 : 2;
+    if (plan.beside_scan) plan.boundary_key_tiles = tiles(p.K) > 1 && 4 * blocks * plan.segments > fill ? 2 : 1;
   }
   return plan;
 }

@@ -45,7 +45,7 @@ bool supports_state_scan(const AttentionProblem& p) {
 std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
 
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
-  return scan_blocks(p) * segments > p.gpu.multiprocessors ? 2 : 1;
+  return tiles(p.K) > 1 && scan_blocks(p) * segments > p.gpu.multiprocessors ? 2 : 1;
 }
 
 bool takes_turns_at_scans(int chunks) {
