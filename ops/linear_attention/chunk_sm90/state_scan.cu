@@ -20,17 +20,20 @@ __host__ __device__ int blocks_of(int channels) {
   return (channels + kTiles * kTile - 1) / (kTiles * kTile);
 }
 
-/// Initialises a block's barriers. One thread calls it.
+/// Initialises a block's barriers. All threads call it, and meet at its end.
 template <class B>
-__device__ void init_barriers(B& shared) {
-  for (int i = 0; i < B::kStages; ++i) {
-    barrier_init(&shared.full[i], 2 * B::kProducers);  // a thread's copies, and itself
-    for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, kGroup);
-    barrier_init(&shared.empty[i], B::kKeys * kGroup);
+__device__ void init_barriers(B& shared, int thread) {
+  if (thread == 0) {
+    for (int i = 0; i < B::kStages; ++i) {
+      barrier_init(&shared.full[i], 2 * B::kProducers);  // a thread's copies, and itself
+      for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, kGroup);
+      barrier_init(&shared.empty[i], B::kKeys * kGroup);
+    }
+    for (std::uint64_t& rounded : shared.rounded) barrier_init(&rounded, kGroup);
+    for (std::uint64_t& read : shared.read) barrier_init(&read, 1);
+    fence_barrier_init();
   }
-  for (std::uint64_t& rounded : shared.rounded) barrier_init(&rounded, kGroup);
-  for (std::uint64_t& read : shared.read) barrier_init(&read, 1);
-  fence_barrier_init();
+  __syncthreads();
 }
 
 /// Scans of a head of a sequence: both directions, all segments, all blocks of keys and values.
@@ -71,10 +74,12 @@ __device__ void for_each_scan(const StateScans& scans, StateScan<B>& scan, bool 
   }
 }
 
-/// What a thread of warp group `group` does where blocks take turns.
+/// What a thread does where blocks take turns: several scans, one after the other.
 template <class B>
-__device__ void run_scans(B& shared, const StateScans& scans, int group, int thread) {
+__device__ void run_scans(B& shared, const StateScans& scans, int index) {
   constexpr int kFirstBarrier = 4;  // preparers have others
+  init_barriers(shared, index);
+  const int group = index / kGroup, thread = index % kGroup;
   const auto of_role = [&](int role, auto&& sync, auto&& run) {
     for_each_scan(scans, shared.scans[role], thread == 0, sync, run);
   };
@@ -106,15 +111,11 @@ __device__ void run_scans(B& shared, const StateScans& scans, int group, int thr
   }
 }
 
+/// What a thread does where a block has one scan.
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid_constant__ StateScans scans) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) unsigned char memory[];
-  B& shared = *reinterpret_cast<B*>(memory);
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+__device__ void run_scan(B& shared, const StateScans& scans, int thread) {
   // Not by scan_of(): if `backward` follows from its result, the compiler spills registers (up to 176 bytes of loads).
-  const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z);
+  const int n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
   const bool backward = turn < scans.reverse.run_segments;
@@ -126,8 +127,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
                           block % key_blocks * B::kKeys * kTile,
                           tile % value_blocks * B::kValues * kTile,
                           0};
-  if (thread == 0) init_barriers(shared);
-  __syncthreads();
+  init_barriers(shared, thread);
   const int group = thread / kGroup, own = thread % kGroup;
   if (group < B::kKeys) {
     if constexpr (B::kMovesRegisters) acquire_registers<B::kConsumerRegisters>();
@@ -144,23 +144,17 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
       store_states(shared, scan, parity);
     }
   }
-#else
-  __trap();
-#endif
 }
 
-/// The same where each block takes several scans, one after the other.
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1) state_scans_kernel(const __grid_constant__ StateScans scans) {
+__global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid_constant__ StateScans scans) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) init_barriers(shared);
-  __syncthreads();
-  run_scans(shared, scans, thread / kGroup, thread % kGroup);
+  if constexpr (B::kTakesTurns) run_scans(shared, scans, static_cast<int>(threadIdx.x));
+  else run_scan(shared, scans, static_cast<int>(threadIdx.x));
 #else
   __trap();
 #endif
@@ -170,10 +164,7 @@ template <class B>
 void launch(const StateScans& scans, dim3 grid, cudaStream_t stream) {
   constexpr int bytes = sizeof(B);
   static_assert(bytes <= 227 * 1024);
-  const auto kernel = [] {
-    if constexpr (B::kTakesTurns) return state_scans_kernel<B>;
-    else return state_scan_kernel<B>;
-  }();
+  const auto kernel = state_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, scans);
 }
