@@ -13,7 +13,7 @@ bool supports_constant_decay(const AttentionProblem& p) {
   return supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv;
 }
 
-/// Whether they are taken for the outputs. `with_gradients`: and for the gradients after them. Measured
+/// Whether they are taken for the outputs. `with_gradients`: and then for the gradients. Measured
 /// (benchmarks/results/2026-11-29_h200/plans/): in short sequences and with few chunks other passes take 0.55 to 1.05 times as
 /// long. But the kernels of the gradients start some microseconds later behind those, so that a call with its gradients gains
 /// only in the shortest sequences.
@@ -333,7 +333,8 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
   const AttentionProblem& p = plan.problem;
   AttentionPlan::Forward& f = plan.forward;
   f.exchanges = p.exchanges;
-  const bool before_constant_decay = plan.has_backward() && takes_chunk_sm90(p, true) && takes_constant_decay_backward(p);
+  const bool has_gradients = may_keep && takes_chunk_sm90(p, true),  // by kernels for Hopper GPUs
+      before_constant_decay = has_gradients && takes_constant_decay_backward(p);
   if (takes_constant_decay_forward(p, before_constant_decay)) {
     f.kernels = AttentionKernels::sm90_constant_decay;
     f.constant_decay = plan_constant_decay(p, config, 1);
@@ -342,7 +343,7 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
     f.pass = whole_sequences(p);
   } else {
     f.kernels = AttentionKernels::sm90_pass;
-    plan_sm90_forward_pass(p, config, may_keep && takes_chunk_sm90(p, true) && !before_constant_decay, f);
+    plan_sm90_forward_pass(p, config, has_gradients && !before_constant_decay, f);
   }
 }
 

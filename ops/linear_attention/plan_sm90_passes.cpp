@@ -44,8 +44,15 @@ bool supports_state_scan(const AttentionProblem& p) {
 
 std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
 
+namespace {
+/// Whether state scans over so many segments, in blocks with one tile of keys each, all run at the same time.
+bool scans_run_at_once(const AttentionProblem& p, std::int64_t segments) {
+  return scan_blocks(p) * segments <= p.gpu.multiprocessors;
+}
+}  // namespace
+
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
-  return tiles(p.K) > 1 && scan_blocks(p) * segments > p.gpu.multiprocessors ? 2 : 1;
+  return tiles(p.K) > 1 && !scans_run_at_once(p, segments) ? 2 : 1;
 }
 
 bool takes_turns_at_scans(int chunks) {
@@ -79,7 +86,7 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   // Measured: in segments of fewer chunks a pass without outputs is faster. So it is with up to 64 keys where not all scans run
   // at the same time (2026-11-29_h200/plans/state_scans.txt).
   constexpr int kShortestScan = 8;
-  const bool at_once = p.K > kChunkTokens || scan_blocks(p) * scanned_segments(p, plan) <= p.gpu.multiprocessors;
+  const bool at_once = p.K > kChunkTokens || scans_run_at_once(p, scanned_segments(p, plan));
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan && at_once;
   plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
 }
@@ -142,7 +149,8 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
 /// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
 /// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), and wide blocks
 /// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
-/// splits_wide.txt there).
+/// splits_wide.txt there). The turn of shared gates is that of sequences of two chunks in
+/// 2026-11-29_h200/plans/next_sequence.txt.
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kJoin = 4, kSegment = 0.13, kExchange = 0.6, kFound = 0.4;
   const BlockCost cost = block_cost(p, plan);
@@ -175,8 +183,10 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
   // four chunks or more.
   const std::int64_t shortest_segment = p.K <= kChunkTokens && !keeps_states ? 2 : 4;
   const std::int64_t blocks = std::max<std::int64_t>(forward_blocks(p, plan), 1);
-  const std::int64_t most = std::max<std::int64_t>(
-      std::min(kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks, chunks_of(p) / shortest_segment), 1);
+  // Shared gates with up to 64 keys have no segments, whose costs are those of other passes.
+  const bool has_segments = !plan.shared_gates || p.K > kChunkTokens;
+  const std::int64_t in_waves = kMostWaves * forward_blocks_at_once(p, plan.wide_blocks) / blocks,
+                     most = has_segments ? std::max<std::int64_t>(std::min(in_waves, chunks_of(p) / shortest_segment), 1) : 1;
   for (std::int64_t n = std::min(least_segments, most); n <= most; n = next_split(p, n)) {
     set_segments(plan, p, config, std::max(n, least_segments));
     set_state_scan(plan, p);
@@ -270,20 +280,11 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
     if (cost_of(p, other) < cost_of(p, best)) best = other;
   };
-  const auto plan_shared_gates = [&] {
-    if (p.K > kChunkTokens) return split(&Sm90PassPlan::shared_gates, forward_cost);
-    Sm90PassPlan plan;  // with fewer keys whole sequences, as the costs of segments are those of other passes
-    plan.shared_gates = true;
-    plan.key_parts = parts;
-    set_segments(plan, p, config, least_segments);
-    set_state_scan(plan, p);
-    return plan;
-  };
   if (p.V > kChunkTokens && (p.K <= 2 * kChunkTokens || p.gk))
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
-  if (parts == 1 && supports_shared_gates(p)) consider(plan_shared_gates(), time_of_pass);
+  if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))
     return in_shares_or(p, best);
