@@ -8,6 +8,17 @@
 
 namespace glade {
 
+double chunks_of_all(const AttentionProblem& p) {
+  if (!p.packed) return static_cast<double>(p.sequences * chunks_of(p));
+  return static_cast<double>(p.all_tokens()) / static_cast<double>(kChunkTokens) + 0.5 * static_cast<double>(p.sequences);
+}
+
+std::int64_t full_heads(const AttentionProblem& p) {
+  if (!p.packed || p.length == 0) return all_heads(p);
+  const auto full = static_cast<std::int64_t>(std::ceil(chunks_of_all(p) / static_cast<double>(chunks_of(p))));
+  return p.heads * std::min(full, p.sequences);
+}
+
 namespace {
 
 // ---- chunk, on the CPU ---------------------------------------------------------------------------------------------
@@ -53,14 +64,21 @@ RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t i
 /// How many segments of a sequence pay.
 struct SegmentRule {
   std::int64_t idle;    ///< as many as the GPU has room for
-  std::int64_t most;    ///< as many as a sequence has tokens for
+  std::int64_t most;    ///< as many as the longest sequence has tokens for
   std::int64_t fewest;  ///< fewer do not pay, as a first pass over the segments costs half of the pass
   std::int64_t unit;    ///< tokens, of which a segment has a multiple
 };
+/// Packed sequences have room for the states of as many segments each, however long they are. It may take half of what their rows
+/// take.
+std::int64_t segments_with_room(const AttentionProblem& p) {
+  if (!p.packed) return kMostBlocks;
+  const std::int64_t rows = p.all_tokens() * (p.K + p.V), states = std::max<std::int64_t>(p.sequences, 1) * p.K * p.V;
+  return std::max<std::int64_t>(rows / (2 * states), 1);
+}
 /// Splits sequences into segments. Few heads and a long sequence leave most of the GPU idle. The caller may ask for another
 /// number.
 void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule) {
-  const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min(rule.idle, most),
+  const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min({rule.idle, most, segments_with_room(p)}),
                      own = found < rule.fewest ? 1 : found, asked = std::min(config.sequence_split, p.length);
   plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
   plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), rule.unit) * rule.unit;
@@ -82,7 +100,7 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
   plan.blocks = static_cast<int>(ceil_div(outer, plan.columns));
 
   constexpr std::int64_t kShortest = 256, kFewest = 3;  // kShortest: tokens, a multiple of every tile of the kernel
-  const std::int64_t idle = p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks, 1);
+  const std::int64_t idle = p.gpu.multiprocessors / std::max<std::int64_t>(full_heads(p) * plan.blocks, 1);
   set_segments(plan, p, config, {idle, p.length / kShortest, kFewest, kShortest});
   return plan;
 }
@@ -144,7 +162,7 @@ RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfi
   const bool is_float = p.dtype == DType::float32;
   const std::int64_t shortest = is_float ? 64 : 128, fewest = p.length >= kLong ? 3 : is_float ? 6 : 4;
   std::int64_t idle =
-      warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(all_heads(p) * plan.blocks * plan.warps, 1);
+      warps_to_fill(p, plan.inner) * p.gpu.multiprocessors / std::max<std::int64_t>(full_heads(p) * plan.blocks * plan.warps, 1);
   // Measured: with g, sequences of very different lengths take up to 1.4 times as long as if they were split, which spreads the
   // longest.
   constexpr std::int64_t kSpread = 12, kVeryLong = 8192;
@@ -164,7 +182,7 @@ std::int64_t inner_channels(const AttentionProblem& p, bool backward) { return b
 bool waits_for_chunks(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kSmall = 32, kMedium = 64, kShort = 256, kFewChunks = 640, kLong = 2048;
   const std::int64_t least = std::min(p.K, p.V), size = inner_channels(p, backward);
-  const std::int64_t blocks = all_heads(p) * ceil_div(p.V, kMedium), multiprocessors = p.gpu.multiprocessors;
+  const std::int64_t blocks = full_heads(p) * ceil_div(p.V, kMedium), multiprocessors = p.gpu.multiprocessors;
   if (blocks > multiprocessors || (size <= kSmall && (p.length < kShort || p.gv))) return false;
   const bool gated = p.g || p.gk || p.gv, is_segmented = plan_warp_pass(p, {}, p.K, p.V).segments > 1;
   if (is_segmented) {

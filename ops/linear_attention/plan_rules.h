@@ -12,6 +12,13 @@ constexpr std::int64_t tiles(std::int64_t channels) { return ceil_div(channels, 
 inline std::int64_t chunks_of(const AttentionProblem& p) { return ceil_div(p.length, kChunkTokens); }
 /// Heads of all sequences together.
 inline std::int64_t all_heads(const AttentionProblem& p) { return p.sequences * p.heads; }
+/// Chunks of all sequences. Each packed sequence has a last one that is half full, on average.
+double chunks_of_all(const AttentionProblem& p);
+/// The same as all_heads(), but packed sequences count as so many of the longest as have the same chunks: that one takes as long
+/// as all of its chunks, while short ones find room beside it.
+std::int64_t full_heads(const AttentionProblem& p);
+/// Whether all sequences are about as long as the longest.
+inline bool has_even_lengths(const AttentionProblem& p) { return full_heads(p) == all_heads(p); }
 
 /// The plan of a problem without channels of zeros. Errors as plan().
 AttentionPlan plan_as_it_is(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <glade/ops/linear_attention/plan_sm90_passes.h>
 
@@ -10,7 +11,9 @@ namespace {
 
 /// Whether the constant-decay kernels can compute the problem.
 bool supports_constant_decay(const AttentionProblem& p) {
-  return supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv;
+  // Packed sequences that must be split, as few are long, may be too many for that.
+  const bool cannot_split = all_heads(p) > kMostSegmentedPairs && 2 * full_heads(p) <= p.gpu.multiprocessors;
+  return !cannot_split && supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && !p.g && !p.gk && !p.gv;
 }
 
 /// Whether they are taken for the outputs. `with_gradients`: and then for the gradients. Measured
@@ -133,7 +136,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   const std::int64_t outer = role == Sm90Role::keys ? p.K : p.V, inner = role == Sm90Role::keys ? p.V : p.K;
   const bool narrow = role == Sm90Role::keys && gate_gradients;  // gradients of gates leave no registers for wide blocks
   const std::int64_t chunks = chunks_of(p), fill = p.gpu.multiprocessors;
-  std::int64_t blocks = tiles(outer) * all_heads(p);
+  std::int64_t blocks = tiles(outer) * full_heads(p);
   // Measured: more launches and the pass over the states pay in sequences from these lengths on.
   constexpr std::int64_t kShortest = 12, kShortestOfFour = 8, kShortestSegment = 4, kTwoTiles = 2 * kChunkTokens;
   std::int64_t most_segments = chunks < kShortest ? 1 : chunks / kShortestSegment;
@@ -143,7 +146,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   // times without, so it pays where it saves waves. Where the blocks fill no wave, but sequences are split in any case, wide
   // blocks do less work in all.
   const auto waves = [&](std::int64_t n) { return ceil_div(n, std::max<std::int64_t>(fill, 1)); };
-  const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * all_heads(p));
+  const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * full_heads(p));
   Sm90PassPlan plan;
   const bool few = 2 * blocks <= fill;
   plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
@@ -152,7 +155,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
     // In chunks, what the start of a block costs, or of a turn where blocks take several sequences of one length. Measured
     // (benchmarks/results/2026-11-28_h100/turns/grid.txt); packed sequences have such blocks from six chunks on.
     constexpr double kStart = 1.75, kSharedRowsStart = 2.9, kSharedRowsTurn = 1;
-    const std::int64_t in_clusters = columns_of(outer, true) * all_heads(p);
+    const std::int64_t in_clusters = columns_of(outer, true) * full_heads(p);
     const double length = static_cast<double>(chunks);
     plan.shared_rows =
         static_cast<double>(waves(in_clusters)) * (kSharedRows * length + (p.packed ? kSharedRowsStart : kSharedRowsTurn)) <
@@ -171,7 +174,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
 void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
                           Sm90PassPlan& keys) {
   // Measured: with gates segments pay in shorter sequences than forward, if four of them find room.
-  const bool few_heads = 4 * tiles(p.K) * all_heads(p) <= p.gpu.multiprocessors;
+  const bool few_heads = 4 * tiles(p.K) * full_heads(p) <= p.gpu.multiprocessors;
   constexpr std::int64_t kShortest = 8;
   const std::int64_t least = gate_gradients && few_heads && p.length >= kShortest * kChunkTokens ? 4 : 1;
   values = plan_backward_pass(p, config, Sm90Role::values, gate_gradients, least);
@@ -199,7 +202,7 @@ bool takes_value_gates(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 4 * kChunkTokens;
   const bool supported = supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && supports_outputs(p) && !p.float_gates &&
                          !p.states_only && !p.exchanges;
-  return supported && p.length >= kShortest && (p.gk ? 6 : 5) * all_heads(p) >= p.gpu.multiprocessors;
+  return supported && p.length >= kShortest && (p.gk ? 6 : 5) * full_heads(p) >= p.gpu.multiprocessors;
 }
 
 /// A pass over sequences in one segment.
@@ -239,11 +242,13 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
-  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04;
-  const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(all_heads(p), 1),
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04,
+                   kScannedChunk = 0.3, kSegmentsOfPacked = 1.2;
+  const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(full_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
   double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + kParallel;
+  if (p.packed) least = std::max(least, kScannedChunk * static_cast<double>(chunks));  // the scan to D of the longest sequence
   const std::int64_t most_found = p.K <= kChunkTokens ? 32 : 0;  // segments after which the scan finds D itself
   const std::int64_t of_chunks = std::max(chunks / kShortestSegment, std::min(chunks / kShortestFound, most_found)),
                      most = std::max<std::int64_t>(std::min(kMostWaves * at_once / heads, of_chunks), 1);
@@ -251,11 +256,18 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
     Sm90PassPlan scan;
     set_segments(scan, p, config, n);
     scan.finds_states = scan.segments <= most_found && may_find_states(p, scan);
-    const auto waves = [&](std::int64_t count) { return static_cast<double>(ceil_div(heads * count, at_once)); };
-    const double length = scan.segment_chunks, segments = scan.segments;
-    double cost = waves(scan.segments) * (length + kStart);
-    if (scan.finds_states) cost += waves(scan.segments - 1) * length * kAddedChunk + kExchange + kFound * segments;
+    const auto of_heads = static_cast<double>(p.heads), most_at_once = static_cast<double>(at_once);
+    const double length = scan.segment_chunks, segments = scan.segments, boundaries = of_heads * boundaries_of_all(p, scan),
+                 added_waves = has_even_lengths(p) ? std::ceil(boundaries / most_at_once) : boundaries / most_at_once;
+    double cost = time_of_blocks(p, {.blocks = of_heads * static_cast<double>(p.sequences) + boundaries,
+                                     .all = of_heads * chunks_of_all(p),
+                                     .longest = length,
+                                     .at_once = most_at_once,
+                                     .start = kStart,
+                                     .turn = kStart});
+    if (scan.finds_states) cost += added_waves * length * kAddedChunk + kExchange + kFound * segments;
     else if (scan.segments > 1) cost += kJoin + kSegment * segments;
+    if (p.packed && scan.segments > 1) cost *= kSegmentsOfPacked;
     if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
   }
   if (!plan.reverse_scan) return;
@@ -276,7 +288,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   std::int64_t segments = 1;
   if (has_before) {  // one direction is left; beside it, so many heads have enough to compute
     constexpr std::int64_t kManyHeads = 16;
-    if (is_long && all_heads(p) < kManyHeads) segments = std::min(fill / blocks, chunks / kShortestSegment);
+    if (is_long && full_heads(p) < kManyHeads) segments = std::min(fill / blocks, chunks / kShortestSegment);
   } else if (p.exchanges && forward.keeps_states) {  // that scan is needed in any case
     segments = forward.pass.segments;
   } else if (is_long && 5 * blocks < 2 * fill) {  // both directions take all memory bandwidth with fewer blocks
@@ -291,7 +303,7 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   if (has_before && !plan.reverse_scan) {
     // Measured: beside a scan of few blocks both together take 2 to 14% less time, beside one on all multiprocessors up to 5%
     // more. Larger blocks leave more of them free; very few blocks should be as fast as they can.
-    const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * all_heads(p) * plan.segments;
+    const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * full_heads(p) * plan.segments;
     plan.beside_scan = (p.K <= kChunkTokens ? 6 : 4) * large_blocks <= 3 * fill;
     if (plan.beside_scan) plan.boundary_key_tiles = tiles(p.K) > 1 && 4 * blocks * plan.segments > fill ? 2 : 1;
   }
@@ -303,11 +315,25 @@ ConstantDecayPlan plan_constant_decay(const AttentionProblem& p, const Attention
   const std::int64_t chunks = chunks_of(p), pairs = all_heads(p), fill = std::max(p.gpu.multiprocessors, 1);
   std::int64_t segments = config.sequence_split;
   if (segments == 0) {
-    // A multiprocessor has one block at a time. A block, and the first launch, cost about as much as some chunks.
-    constexpr std::int64_t kBlock = 4, kFirst = 5, kShortest = 4;
-    std::int64_t least = 0;
+    // A multiprocessor has one block at a time. A block, and the first launch, cost about as much as some chunks. Packed
+    // sequences are in as many segments each, however long they are: these cost more there.
+    constexpr std::int64_t kShortest = 4;
+    constexpr double kBlock = 4, kFirst = 5, kFirstOfPacked = 0.5, kSegmentOfPacked = 2;
+    const double all = static_cast<double>(p.heads * count) * chunks_of_all(p);
+    const auto first_launch = [&](std::int64_t n) {
+      if (n == 1) return 0.0;
+      return kFirst +
+             (p.packed ? kFirstOfPacked * all / static_cast<double>(fill) + kSegmentOfPacked * static_cast<double>(n) : 0);
+    };
+    double least = 0;
     for (std::int64_t n = 1; n <= std::max<std::int64_t>(chunks / kShortest, 1); ++n) {
-      const std::int64_t cost = ceil_div(pairs * count * n, fill) * (ceil_div(chunks, n) + kBlock) + (n > 1 ? kFirst : 0);
+      const double cost = time_of_blocks(p, {.blocks = static_cast<double>(pairs * count * n),
+                                             .all = all,
+                                             .longest = static_cast<double>(ceil_div(chunks, n)),
+                                             .at_once = static_cast<double>(fill),
+                                             .start = kBlock,
+                                             .turn = kBlock}) +
+                          first_launch(n);
       if (n == 1 || cost < least) segments = n, least = cost;
     }
   }

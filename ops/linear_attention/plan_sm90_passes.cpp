@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include <glade/ops/linear_attention/plan_sm90_passes.h>
@@ -29,20 +30,35 @@ std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group) {
   return p.packed ? p.all_tokens() / tokens + p.sequences : p.sequences * ceil_div(p.length, tokens);
 }
 
-namespace {
-/// Whether most blocks find a chunk where there are blocks for as many chunks of every sequence as the longest has.
-bool has_chunks_for_blocks(const AttentionProblem& p) {
-  constexpr std::int64_t kBlocksForOne = 4;
-  return p.sequences * chunks_of(p) <= kBlocksForOne * chunk_slots(p);
+double boundaries_of_all(const AttentionProblem& p, const ChunkSegments& plan) {
+  const auto sequences = static_cast<double>(p.sequences), segments = static_cast<double>(plan.segments);
+  if (!p.packed || plan.segments == 1 || p.exchanges) return sequences * (segments - 1);
+  // Of packed sequences only the number, the tokens and the longest are known. As if the lengths were longest x u^(1/b), with u
+  // evenly between 0 and 1: then mean / longest = b / (1 + b), and 1 - (k / segments)^b of them are longer than k segments. The
+  // sum of k^b from 1 to segments - 1 is about the integral from 0 to segments - 1/2, less 4^-b / 2.
+  const double mean = std::min(chunks_of_all(p) / (sequences * static_cast<double>(chunks_of(p))), 0.999), b = mean / (1 - mean);
+  const double last = segments - 0.5, integral = last * std::pow(last / segments, b) / (b + 1);  // over segments^b
+  return sequences * (segments - 1 - integral + std::pow(0.25 / segments, b) / 2);
 }
-}  // namespace
+
+double time_of_blocks(const AttentionProblem& p, const BlockTimes& t) {
+  constexpr double kMargin = 1.15, kIdle = 0.5;  // kMargin: of the number of packed sequences' blocks, which is not known well
+  if (has_even_lengths(p)) return std::ceil(t.blocks / t.at_once) * (t.longest + t.turn) + t.start - t.turn;
+  if (kMargin * t.blocks <= t.at_once) return t.longest + t.start;
+  return std::max(t.longest + t.start, (t.all + t.blocks * t.start) / t.at_once + kIdle * (t.longest + t.start));
+}
 
 bool supports_state_scan(const AttentionProblem& p) {
   constexpr std::int64_t kMostChunks = kMostBlocks / 2;  // segments of as many chunks each may have blocks for twice as many
-  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks && has_chunks_for_blocks(p);
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks;
 }
 
-std::int64_t scan_blocks(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2) * all_heads(p); }
+namespace {
+/// Blocks of a state scan for a head, with one tile of keys each.
+std::int64_t scan_columns(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2); }
+}  // namespace
+
+std::int64_t scan_blocks(const AttentionProblem& p) { return scan_columns(p) * full_heads(p); }
 
 namespace {
 /// Whether state scans over so many segments, in blocks with one tile of keys each, all run at the same time.
@@ -106,15 +122,18 @@ bool supports_gates_first(const AttentionProblem& p) {
   constexpr std::int64_t kShortest = 3;      // chunks
   constexpr std::int64_t kMostOfTokens = 2;  // rows in whole chunks, which take memory
   return supports_tma(p) && !p.states_only && p.gk && !p.gv && p.K > kChunkTokens && chunks_of(p) >= kShortest &&
-         p.sequences <= kMostBlocks && chunks_of(p) <= kMostBlocks && has_chunks_for_blocks(p) &&
+         p.sequences <= kMostBlocks && chunks_of(p) <= kMostBlocks &&
          chunk_slots(p) * kChunkTokens <= kMostOfTokens * p.all_tokens();
 }
 
+/// Blocks of a forward pass for all values of a head.
+std::int64_t forward_columns(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  return plan.wide_blocks || plan.wide_tma ? ceil_div(tiles(p.V), 2)
+                                           : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates);
+}
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  return (plan.wide_blocks || plan.wide_tma ? ceil_div(tiles(p.V), 2)
-                                            : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates)) *
-         all_heads(p);
+  return forward_columns(p, plan) * full_heads(p);
 }
 /// Those that run at the same time.
 std::int64_t forward_blocks_at_once(const AttentionProblem& p, bool wide) {
@@ -144,6 +163,38 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return cost;
 }
 
+/// How often as many blocks for outputs run as can at once; not a whole number for packed sequences, whose blocks take different
+/// times.
+double waves_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan, std::int64_t at_once) {
+  const double segments = static_cast<double>(p.sequences) + boundaries_of_all(p, plan),
+               waves = static_cast<double>(forward_columns(p, plan) * p.heads) * segments / static_cast<double>(at_once);
+  return has_even_lengths(p) ? std::ceil(waves) : waves;
+}
+/// The time of a forward pass's blocks for outputs.
+double time_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan, std::int64_t at_once, double chunk, double start,
+                       double turn) {
+  const auto columns = static_cast<double>(forward_columns(p, plan) * p.heads);
+  return time_of_blocks(p, {.blocks = columns * (static_cast<double>(p.sequences) + boundaries_of_all(p, plan)),
+                            .all = columns * chunks_of_all(p) * chunk,
+                            .longest = plan.segment_chunks * chunk,
+                            .at_once = static_cast<double>(at_once),
+                            .start = start,
+                            .turn = turn});
+}
+/// That of what finds the states before its segments, in so many blocks for each: a chunk takes `chunk`, a block also `start`.
+double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, double blocks, std::int64_t at_once, double chunk,
+                      double start = 0) {
+  const double longest = plan.segment_chunks * chunk,
+               count = blocks * static_cast<double>(p.heads) *
+                       (p.exchanges ? static_cast<double>(p.sequences * plan.segments) : boundaries_of_all(p, plan));
+  return time_of_blocks(p, {.blocks = count,
+                            .all = count * longest,
+                            .longest = longest,
+                            .at_once = static_cast<double>(at_once),
+                            .start = start,
+                            .turn = start});
+}
+
 /// The time of a forward pass, in the same unit. Fitted to the times of 1200 shapes, each with up to 77 plans
 /// (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on average. Where rows are
 /// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
@@ -154,20 +205,17 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kJoin = 4, kSegment = 0.13, kExchange = 0.6, kFound = 0.4;
   const BlockCost cost = block_cost(p, plan);
-  const std::int64_t n = plan.segments, scans_at_once = std::max(p.gpu.multiprocessors, 1),
-                     at_once = forward_blocks_at_once(p, plan.wide_blocks), blocks = forward_blocks(p, plan);
-  const auto waves = [](std::int64_t count, std::int64_t most) { return static_cast<double>(ceil_div(count, most)); };
-  const double segment = static_cast<double>(plan.segment_chunks),
-               outputs = waves(blocks * n, at_once) * (segment * cost.chunk + cost.turn) + cost.start - cost.turn;
-  const std::int64_t scanned = scanned_segments(p, plan);
-  if (scanned == 0) return outputs;
-  const std::int64_t scan = ceil_div(scan_blocks(p) * scanned, plan.scan_key_tiles);
+  const std::int64_t scans_at_once = std::max(p.gpu.multiprocessors, 1), at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const double outputs = time_of_outputs(p, plan, at_once, cost.chunk, cost.start, cost.turn);
+  if (scanned_segments(p, plan) == 0) return outputs;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
-               states = plan.scan_for_states ? waves(scan, scans_at_once) * segment * scan_chunk
-                                             : waves(blocks * scanned, at_once) * segment * cost.chunk_of_states;
-  const double segments = static_cast<double>(n), join = plan.finds_states
-                                                             ? waves(blocks * n, at_once) * (kExchange + kFound * segments)
-                                                             : kJoin + kSegment * segments;
+               scans = static_cast<double>(scan_columns(p)) / plan.scan_key_tiles,
+               states = plan.scan_for_states ? time_of_states(p, plan, scans, scans_at_once, scan_chunk)
+                                             : time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), at_once,
+                                                              cost.chunk_of_states);
+  const auto segments = static_cast<double>(plan.segments);
+  const double join = plan.finds_states ? std::max(waves_of_outputs(p, plan, at_once), 1.0) * (kExchange + kFound * segments)
+                                        : kJoin + kSegment * segments;
   return outputs + states + join;
 }
 
@@ -202,14 +250,13 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
 double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
                    kTileOfStates = 0.27;
-  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1), blocks = forward_blocks(p, plan),
-                     scanned = scanned_segments(p, plan);
-  const auto waves = [&](std::int64_t segments) { return static_cast<double>(ceil_div(blocks * segments, fill)); };
-  const double chunks = plan.segment_chunks, key_tiles = static_cast<double>(tiles(p.K)),
+  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1);
+  const double key_tiles = static_cast<double>(tiles(p.K)),
                rows = key_tiles * static_cast<double>(chunk_slots(p) * p.heads) / static_cast<double>(fill),
-               outputs = waves(plan.segments) * (kWave + chunks * (kChunk + kTileOfChunk * key_tiles)),
-               states = scanned == 0 ? 0 : kJoin + waves(scanned) * (kStateWave + chunks * key_tiles * kTileOfStates);
-  return kStart + kRows * rows + outputs + states;
+               outputs = time_of_outputs(p, plan, fill, kChunk + kTileOfChunk * key_tiles, kWave, kWave);
+  if (scanned_segments(p, plan) == 0) return kStart + kRows * rows + outputs;
+  const auto columns = static_cast<double>(forward_columns(p, plan));
+  return kStart + kRows * rows + outputs + kJoin + time_of_states(p, plan, columns, fill, key_tiles * kTileOfStates, kStateWave);
 }
 
 /// The same of any pass with gk. forward_cost(), which found its segments, counts too much for the start of a wave. Like the
@@ -221,8 +268,7 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kMore = 1.04, kStatesOfFewKeys = 1.5, kZeros = 1.1;
   const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
-  const double cost = forward_cost(p, plan),
-               waves = static_cast<double>(ceil_div(forward_blocks(p, plan) * plan.segments, at_once));
+  const double cost = forward_cost(p, plan), waves = waves_of_outputs(p, plan, at_once);
   if (plan.gates_first) return time_with_gates_first(p, plan);
   if (plan.shared_gates) return (p.K <= kChunkTokens ? kZeros : 1) * (2.65 * cost - 7.6);
   if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);

@@ -20,6 +20,8 @@ bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner);
 std::int64_t columns_of(std::int64_t outer, bool shared_rows);
 /// Chunks of all sequences, at most; or groups of so many.
 std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group = 1);
+/// The boundaries between segments in all sequences.
+double boundaries_of_all(const AttentionProblem& p, const ChunkSegments& plan);
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p);
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
@@ -39,6 +41,15 @@ std::int64_t scanned_segments(const AttentionProblem& p, const ChunkSegments& pl
 bool may_find_states(const AttentionProblem& p, const ChunkSegments& plan);
 /// How a pass finds the states before its segments.
 void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p);
+
+/// Blocks that run `at_once` at the same time. A whole segment takes `longest` and a start; a block that takes turns has `turn`
+/// for the start of each but the first. `all`: the chunks of all blocks, one after the other.
+struct BlockTimes {
+  double blocks, all, longest, at_once, start, turn;
+};
+/// What they take. Packed sequences differ in length, so that blocks take different times; in the end the last ones leave half of
+/// the others idle, on average, for as long as the longest takes.
+double time_of_blocks(const AttentionProblem& p, const BlockTimes& times);
 
 /// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
 /// keys. Shared gates were not measured with parts. keeps_states: of segments, for the backward pass.

@@ -206,6 +206,34 @@ TEST(Plan, HasBlocksForEveryChunkOfASequence) {
   EXPECT_EQ(kernels(problem(1, std::int64_t{1} << 22, 2, 64, 64, "gk")), Names("sm90_pass", "sm90_pass"));
 }
 
+// Packed sequences count by their chunks: a long one among short ones leaves as much of a GPU idle as if it were alone.
+TEST(Plan, SplitsLongSequencesAmongShortOnes) {
+  for (const char* gates : {"gk", "g", "g_gamma"})
+    for (const std::int64_t size : {64, 128, 256}) {
+      AttentionProblem p = problem(100, 16384, 4, size, size, gates);
+      p.packed = true, p.tokens = 32768;
+      const AttentionPlan made = plan(p);
+      SCOPED_TRACE(made.to_string());
+      EXPECT_GT(made.forward.pass.segments, 1);
+      EXPECT_TRUE(made.backward.kernels != AttentionKernels::sm90_pass || made.backward.keys.segments > 1);
+      const int segments = made.forward.pass.segments;
+      p.tokens = 100 * 16384;  // all of them are long
+      EXPECT_LT(plan(p).forward.pass.segments, segments);
+    }
+  for (const std::int64_t sequences : {1, 3})  // as long as each other
+    for (const char* gates : {"g", "g_gamma"}) {
+      AttentionProblem even = problem(sequences, 3000, 2, 128, 128, gates);
+      const AttentionPlan of_batch = plan(even);
+      even.packed = true, even.tokens = even.all_tokens();
+      EXPECT_EQ(plan(even).forward.pass.segments, of_batch.forward.pass.segments) << gates << sequences;
+      EXPECT_GT(plan(even).forward.pass.segment_chunks + plan(even).forward.constant_decay.segments, 1);
+    }
+  AttentionProblem p = problem(100, 16384, 4, 64, 64, "gk", DType::float32);
+  p.packed = true, p.tokens = 32768;
+  EXPECT_GT(plan(p).forward.recurrent.segments, 1);
+  EXPECT_LE(plan(p).forward.recurrent.segments * 100 * 64 * 64, 32768 * 64);  // room for states
+}
+
 // Of sequences that go on elsewhere: what has segments in any case needs no scan of its own.
 TEST(Plan, ExchangesStatesBetweenTheStagesOfItsKernels) {
   const auto exchanges = [](AttentionProblem p) {

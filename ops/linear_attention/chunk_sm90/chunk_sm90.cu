@@ -101,7 +101,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const auto scan = [&](const ChunkSegments& in, const Tensor& y, const Tensor& w, const State& state, bool backward,
                         const Tensor& to) {
     auto a = state_arguments<ScanArguments>(r, Outer::values, y, w, backward, state);
-    set_segments(a, in, state);
+    set_segments(a, r, in, state);
     a.boundary_states = pointer(to);
     return a;
   };
@@ -186,9 +186,9 @@ void backward_constant_decay(const AttentionPlan& plan, const Recurrence& r, con
 }
 
 /// A reverse pass in one segment over the segments of other passes, one after the other; returns the states before each of them.
-State run_in_turn(Launcher& launcher, const ChunkSegments& segments, Pass pass, State state) {
+State run_in_turn(Launcher& launcher, const Recurrence& r, const ChunkSegments& segments, Pass pass, State state) {
   state.before_segments = pointer<float>(launcher.keep(launcher.segment_states(segments)));
-  set_segments(pass, segments, state);
+  set_segments(pass, r, segments, state);
   pass.run_segments = 1;
   pass.keeps_states = true;
   for (pass.first_segment = segments.segments - 1; pass.first_segment >= 0; --pass.first_segment) launcher.run(pass);
@@ -227,8 +227,8 @@ void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Te
   Tensor exchanged;
   if (r.exchange) state = launcher.exchange_segment_states(values, r.q, grad_o, last, true, exchanged);
   const auto dv = [&] { return launcher.pass(values, Outer::values, r.k, r.q, grad_o, true, state, grads.v); };
-  if (with_v && with_k && values.segments == 1 && keys.segments > 1) {
-    state = run_in_turn(launcher, keys, dv(), state);
+  if (with_v && with_k && values.segments == 1 && keys.segments > 1 && boundaries(r, keys) == 0) {
+    state = run_in_turn(launcher, r, keys, dv(), state);
   } else {
     if (!r.exchange && (with_v || (with_k && keys.segments == values.segments)))
       state = launcher.find_segment_states(values, r.q, grad_o, last, true);

@@ -51,17 +51,35 @@ __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int
 struct ScanArguments : StateArguments {
   int segments, segment_chunks;     ///< of a sequence; chunks of a segment
   int first_segment, run_segments;  ///< the segments that this launch takes
-  float* segment_states;            ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
-  bool keeps_states;                ///< writes segment_states: the state after each segment but the last,
-  bool from_zeros;                  ///< which starts from zeros
-  bool early;                       ///< of a pass: the launch ahead leaves segment_states, and only blocks that need them wait
-  float* decay;                     ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
+  /// Not 0: packed sequences have as many segments as their chunks fill, at least one each, and in all at most so many boundaries
+  /// between them. A launch takes all segments, or without the last ones in the scan's order if it starts from zeros. Then
+  /// segment_states and decay are [boundaries, heads, ..]: see Segment.
+  std::int64_t boundaries;
+  const int2* places;     ///< then: where the segments are, see find_segments()
+  float* segment_states;  ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
+  bool keeps_states;      ///< writes segment_states: the state after each segment but the last,
+  bool from_zeros;        ///< which starts from zeros
+  bool early;             ///< of a pass: the launch ahead leaves segment_states, and only blocks that need them wait
+  float* decay;           ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
   /// SwizzledTile holds them; null: not wanted. Which chunks: chunks_of_state(). Where a sequence starts from zeros, or its
   /// gradients do, that state is neither stored nor read.
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
+
+  __host__ __device__ bool is_ragged() const { return boundaries > 0; }
+  /// The segments of all sequences that a launch has blocks for.
+  __host__ __device__ std::int64_t rows() const {
+    if (!is_ragged() || run_segments == 0) return sequences.count * run_segments;
+    return boundaries + (from_zeros ? 0 : sequences.count);
+  }
 };
+
+/// At least the number of boundaries between segments of so many chunks in packed sequences with so many tokens. Those of a
+/// sequence are numbered from its first token / segment_chunks / kChunkTokens on.
+inline std::int64_t segment_boundaries(std::int64_t tokens, int segment_chunks) {
+  return tokens / (std::int64_t{segment_chunks} * kChunkTokens);
+}
 
 /// A fused pass (pass_kernel.cuh).
 struct Pass : ScanArguments {
@@ -169,6 +187,12 @@ void run_state_scans(const ScanArguments& forward, const ScanArguments& reverse,
 /// not tested. Its kernel waits before all else, and only then lets the next one start, which finds the inputs if it reads them
 /// at once.
 inline bool starts_early(bool follows_own_launch = false) { return follows_own_launch || !is_capturing(); }
+
+/// Finds the segments of ragged scans (ScanArguments::boundaries). places: [boundaries], the segments that come before boundaries
+/// in the scan's order, and then [boundaries + sequences], all of them: a sequence, and the index there. Without such a segment,
+/// the index is that after the last one.
+void find_segments(const linear_attention::Sequences& sequences, int segment_chunks, bool backward, std::int64_t boundaries,
+                   int2* places, cudaStream_t stream);
 
 /// Sets counters to zeros by a kernel, which starts early, as the next one does; a memset would hold up both.
 void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream);

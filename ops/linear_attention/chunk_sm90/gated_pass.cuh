@@ -437,11 +437,10 @@ struct GatedPassConsumer : State<C> {
     start_item();
     scan();
     store_last_state();
-    if (p.decay && item.first_outer == 0)
+    if (!p.decay || item.first_outer != 0) return;
+    if (float* decay = segment.decay(p, item.n, item.head, p.inner))
       for (int i = 0; i < 2; ++i)
-        if (2 * thread + i < p.inner)
-          p.decay[(segment.segment_row(p, item.n) * p.heads + item.head) * p.inner + 2 * thread + i] =
-              i == 0 ? decay_so_far.x : decay_so_far.y;
+        if (2 * thread + i < p.inner) decay[2 * thread + i] = i == 0 ? decay_so_far.x : decay_so_far.y;
   }
 };
 
@@ -482,7 +481,7 @@ void launch_gated_pass(const GatedPass& p, cudaStream_t stream) {
   static_assert(bytes <= 227 * 1024);
   const auto kernel = gated_pass_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const unsigned blocks = gated_pass_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  const unsigned blocks = gated_pass_columns<C>(p) * static_cast<unsigned>(p.heads * p.rows());
   launch_kernel(kernel, dim3(blocks), C::kThreads, {bytes, starts_early(p.early), C::kCluster}, stream, MappedGatedPass(p));
 }
 

@@ -94,7 +94,7 @@ struct GatedRowsBlock {
   }
 };
 
-/// A block for each head, sequence, and chunk of the longest sequence.
+/// A block for each head, sequence, and chunk of the longest sequence; or for each head and slot.
 template <class E, int kTiles, bool kFloatGates>
 __global__ void __launch_bounds__(kTiles* kGroup, kFloatGates ? 1 : 8 / kTiles)
     gated_rows_kernel(const __grid_constant__ MappedGatedRows a) {
@@ -102,14 +102,21 @@ __global__ void __launch_bounds__(kTiles* kGroup, kFloatGates ? 1 : 8 / kTiles)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Block = GatedRowsBlock<E, kTiles, kFloatGates>;
   cudaGridDependencySynchronize();
-  const Segment sequence(a.sequences, blockIdx.y);
-  const int chunk = static_cast<int>(blockIdx.z), count = min(sequence.chunk_tokens(chunk), kTile);
+  std::int64_t n = blockIdx.y;
+  int chunk = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.x);
+  if (has_blocks_of_slots(a.sequences)) {
+    const PackedChunk packed(a.sequences, head / a.heads);
+    n = uniform(static_cast<int>(packed.n)), chunk = uniform(packed.index), head %= a.heads;
+    if (chunk < 0) return;
+  }
+  const Segment sequence(a.sequences, n);
+  const int count = min(sequence.chunk_tokens(chunk), kTile);
   if (count <= 0) return;
   Block{.a = a,
         .shared = *reinterpret_cast<typename Block::Shared*>(memory),
-        .head = static_cast<int>(blockIdx.x),
+        .head = head,
         .count = count,
-        .sequence = blockIdx.y,
+        .sequence = n,
         .first = sequence.token(std::int64_t{chunk} * kTile),
         .slot = sequence.slot(chunk)}
       .run();
@@ -124,8 +131,11 @@ void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {
   static_assert(bytes <= 113 * 1024);
   const auto kernel = gated_rows_kernel<E, kTiles, kFloatGates>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const dim3 grid(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
-                  static_cast<unsigned>((a.sequences.length + kTile - 1) / kTile));
+  const auto heads = static_cast<unsigned>(a.heads);
+  const dim3 grid = has_blocks_of_slots(a.sequences, a.tokens)
+                        ? dim3(heads * static_cast<unsigned>(packed_slots(a.sequences, a.tokens)))
+                        : dim3(heads, static_cast<unsigned>(a.sequences.count),
+                               static_cast<unsigned>((a.sequences.length + kTile - 1) / kTile));
   launch_kernel(kernel, grid, kTiles * kGroup, {bytes, starts_early()}, stream, MappedGatedRows(a));
 }
 template <class E, int kTiles>

@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(kTiles* kGroup, head_gate_blocks<kTiles>())
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   if (!a.early) cudaGridDependencySynchronize();
-  HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), blockIdx.y,
-                                 static_cast<int>(blockIdx.x), block_chunk(a));
+  const BlockChunk own(a);
+  HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), own.sequence, own.head, own.index);
   if (chunk.count() > 0) chunk.run();
   wait_as_last(a);
 #else

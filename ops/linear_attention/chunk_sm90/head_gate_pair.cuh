@@ -301,20 +301,16 @@ struct HeadGatePair : HeadGatePairBlock<E> {
   }
 };
 
-/// The grid is [heads x blocks of a cluster, sequences, segments x pairs of a segment]: in the order of of_each_chunk(). Where
-/// sequences have one chunk, each block is alone.
+/// The grid is that of of_each_chunk(), for pairs. Where sequences have one chunk, each block is alone.
 template <class E>
 __global__ void __launch_bounds__(HeadGatePair<E>::kThreads, 1)
     head_gate_pair_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   if (!a.early) cudaGridDependencySynchronize();
-  const int z = static_cast<int>(blockIdx.z), x = static_cast<int>(blockIdx.x), segments = a.segments;
-  const int of_segment = segments == 1 ? static_cast<int>(gridDim.z) : static_cast<int>(gridDim.z) / segments,
-            turn = segments == 1 ? z : z / segments, first = segments == 1 ? 0 : z % segments * of_segment,
-            end = min(first + of_segment, (Segment(a.sequences, blockIdx.y).chunks() + 1) / 2);
-  HeadGatePair<E> pair(a, *reinterpret_cast<HeadGatePairShared<E>*>(memory), blockIdx.y, cluster_size() == 1 ? x : x / 2);
-  if (pair.prepare(first + turn < end ? end - 1 - turn : -1)) pair.run();
+  const BlockChunk own(a, 2, cluster_size());
+  HeadGatePair<E> pair(a, *reinterpret_cast<HeadGatePairShared<E>*>(memory), own.sequence, own.head);
+  if (pair.prepare(own.index)) pair.run();
   wait_as_last(a);
 #else
   __trap();
@@ -328,9 +324,7 @@ void launch_head_gate_pair(const IntraChunk& a, cudaStream_t stream) {
   const auto kernel = head_gate_pair_kernel<E>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned cluster = a.sequences.length > kTile ? 2 : 1;
-  const dim3 grid(cluster * static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
-                  static_cast<unsigned>(a.segments * ((a.segment_chunks + 1) / 2)));
-  launch_kernel(kernel, grid, HeadGatePair<E>::kThreads, {bytes, starts_early(a.early), cluster}, stream,
+  launch_kernel(kernel, of_each_chunk(a, 2, cluster), HeadGatePair<E>::kThreads, {bytes, starts_early(a.early), cluster}, stream,
                 IntraChunkArguments(a, sizeof(E)));
 }
 

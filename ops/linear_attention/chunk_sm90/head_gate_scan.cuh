@@ -25,7 +25,7 @@ struct HeadGateScanArguments {
 };
 
 /// The template parameters of a scan, and the shared memory of its block. Rows of tiles are tokens in their order, or keys.
-template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_ = false>
+template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_, bool kRagged_>
 struct HeadGateScanBlock : Chunk<E> {
   using Element = E;
   using Tile = SwizzledTile<E>;
@@ -33,6 +33,7 @@ struct HeadGateScanBlock : Chunk<E> {
   static constexpr int kThreads = 2 * kKeyTiles * kGroup;  ///< first those of the values, then those of the keys
   static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;   ///< on a multiprocessor
   static constexpr bool kFindsStates = kFindsStates_;      ///< D after segments does not come from elsewhere
+  static constexpr bool kRagged = kRagged_;                ///< ScanArguments::boundaries: that takes registers
   /// Where D has 64 registers of a thread, its warp groups get some of the others'.
   static constexpr bool kMovesRegisters = kValueTiles == 2;
   static constexpr int kValuesRegisters = 160, kKeysRegisters = 96;
@@ -52,6 +53,7 @@ struct HeadGateScanBlock : Chunk<E> {
   ChunkGates gates[2];
   GateSums gate_sums[2][kKeyTiles];
   std::uint64_t states_full;
+  ScanEnds ends;  ///< kRagged: D
 
   __device__ AddedRows& added_rows(int i) { return reinterpret_cast<AddedRows*>(stages)[i % kAddedStages]; }
 };
@@ -69,6 +71,16 @@ struct HeadGateScan {
   const std::int64_t n;
   const int head;
   const Segment segment;
+
+  /// D of all heads where it is known, and where it goes; or null.
+  __device__ const float* before() const {
+    if constexpr (B::kRagged) return shared.ends.before;
+    return segment.template state_before<false>(p, n);
+  }
+  __device__ float* after() const {
+    if constexpr (B::kRagged) return shared.ends.after;
+    return segment.template state_after<false>(p, n);
+  }
 
   __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
   /// The i-th chunk of this scan.
@@ -112,6 +124,7 @@ struct HeadGateScan {
   __device__ void prepare() const {
     shared.describe(a, n, head, 0);
     if (threadIdx.x == 0) {
+      if constexpr (B::kRagged) new (&shared.ends) ScanEnds(p, segment, n, 0, 0);
       barrier_init(&shared.states_full, 1);
       fence_barrier_init();
     }
@@ -293,7 +306,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
 
   /// Starts from what is known as D after the segment. `size`: elements of a head's.
   __device__ void start(std::int64_t size) {
-    if (const float* first = scan.segment.state_before(scan.p, scan.n)) {
+    if (const float* first = scan.before()) {
       first += head * size;
       const float by = 1 / scan.p.scale;
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
@@ -344,12 +357,13 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
   /// Finds D after this block's segment.
   __device__ void find_gradient(std::int64_t size) {
     const ScanArguments& p = scan.p;
-    const int order = scan.segment.order(p);
+    const int order = scan.segment.template order<B::kRagged>(p);
     if (order == 0) start(size);
-    const bool adds = order + 1 < p.segments;
+    const bool adds = scan.segment.template exists<B::kRagged>(p) && order + 1 < scan.segment.template count<B::kRagged>(p);
     const float decay = adds ? exp2f(add_chunks()) : 1.f;
     const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(
-        scan.arguments.room, scan.n * p.segments * p.heads + head, p.heads, static_cast<int>(threadIdx.x), kBarrier);
+        scan.arguments.room, scan.segment.template first_row<B::kRagged>(p, scan.n) * p.heads + head, p.heads,
+        static_cast<int>(threadIdx.x), kBarrier);
     const auto number = [&](int i) -> float& { return gradient[i]; };
     if (adds)
       exchange.leave(
@@ -379,7 +393,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
     for (int i = 0; i < chunks; ++i) run_chunk(i);
     scan.sync();  // the keys' warp groups are done
     if (a.dg && chunks > 0 && is_last_warp_of_group()) store_gate_gradients(chunks - 1);
-    if (float* last = scan.segment.state_after(p, scan.n)) {
+    if (float* last = scan.after()) {
       last += head * size;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * p.scale; });
     }
@@ -451,21 +465,28 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles> {
   }
 };
 
-/// The grid is [heads, segments, sequences]; segments in the order of the scan if blocks wait for others' states.
+/// The grid is [heads, segments, sequences], or ragged [heads, segments of all sequences]. Segments are in the order of the scan
+/// if blocks wait for others' states.
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
     head_gate_scan_kernel(const __grid_constant__ HeadGateScanArguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   cudaGridDependencySynchronize();
-  const int thread = static_cast<int>(threadIdx.x), n = static_cast<int>(blockIdx.z), y = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int y = static_cast<int>(blockIdx.y);
+  int n = static_cast<int>(blockIdx.z), index = B::kFindsStates ? arguments.scan.segments - 1 - y : y;
+  if constexpr (B::kRagged) {
+    const SegmentPlace place(arguments.scan, y);
+    n = uniform(place.n), index = uniform(place.index);
+  }
   const HeadGateScan<B> scan{arguments,
                              arguments.chunks,
                              arguments.scan,
                              *reinterpret_cast<B*>(memory),
                              n,
                              static_cast<int>(blockIdx.x),
-                             Segment(arguments.scan, n, B::kFindsStates ? arguments.scan.segments - 1 - y : y)};
+                             Segment(arguments.scan, n, index)};
   scan.prepare();
   constexpr int kOfValues = B::kThreads / 2;
   if (thread < kOfValues) {
@@ -487,18 +508,24 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
   const auto kernel = head_gate_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const ScanArguments& p = arguments.scan;
-  const dim3 grid(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
+  const auto heads = static_cast<unsigned>(p.heads), rows = static_cast<unsigned>(p.rows());
+  const dim3 grid =
+      B::kRagged ? dim3(heads, rows) : dim3(heads, static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, arguments);
 }
 
+template <class E, bool kRagged>
+void launch_head_gate_scan(const IntraChunk& a, const HeadGateScanArguments& arguments, cudaStream_t stream) {
+  if (arguments.room.states) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, true, kRagged>>(arguments, stream);
+  else if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, false, kRagged>>(arguments, stream);
+  else if (a.v.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 2, 1, false, kRagged>>(arguments, stream);
+  else launch_head_gate_scan<HeadGateScanBlock<E, 2, 2, false, kRagged>>(arguments, stream);
+}
 template <class E>
 void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, const SegmentRoom& room, cudaStream_t stream) {
   if (a.sequences.count == 0) return;
   const HeadGateScanArguments arguments{IntraChunkArguments(a, sizeof(E)), scan, room};
-  if (room.states) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, true>>(arguments, stream);
-  else if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1>>(arguments, stream);
-  else if (a.v.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 2, 1>>(arguments, stream);
-  else launch_head_gate_scan<HeadGateScanBlock<E, 2, 2>>(arguments, stream);
+  (scan.is_ragged() ? launch_head_gate_scan<E, true> : launch_head_gate_scan<E, false>)(a, arguments, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90

@@ -265,8 +265,7 @@ __global__ void __launch_bounds__(C::kTiles* kGroup, C::kTiles == 1 ? 3 : 2)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Gradients = IntraChunkGradients<C>;
   if (!a.early) cudaGridDependencySynchronize();
-  Gradients chunk(a, *reinterpret_cast<typename Gradients::Shared*>(memory), blockIdx.y, static_cast<int>(blockIdx.x),
-                  block_chunk(a));
+  Gradients chunk(a, *reinterpret_cast<typename Gradients::Shared*>(memory));
   if (chunk.count() > 0) chunk.run();
   wait_as_last(a);
 #else

@@ -54,13 +54,13 @@ struct IntraChunkBlock {
   std::uint32_t operands;  ///< the address of the first tile, as operand() returns it
 
   /// Describes the chunk in `shared`, and ends with a barrier.
-  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory, std::int64_t sequence, int head, int chunk)
+  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory)
       : a(arguments),
         shared(memory),
         thread(static_cast<int>(threadIdx.x) % kGroup),
         group(kTiles == 1 ? 0 : __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         operands(cuda::operand(memory.k[0])) {
-    shared.describe(a, sequence, head, chunk);
+    shared.describe_own(a);
     init_barriers();
     if constexpr (C::kKeyParts) sync_cluster();
     else __syncthreads();

@@ -74,21 +74,38 @@ struct IntraChunkArguments : IntraChunk {
   }
 };
 
-/// A block for each head, sequence, and chunk of the longest sequence: of every segment the last, then those before them and so
-/// on. In this order a reverse scan stores the states that they need.
-inline dim3 of_each_chunk(const IntraChunk& a) {
-  return {static_cast<unsigned>(a.heads), static_cast<unsigned>(a.sequences.count),
-          static_cast<unsigned>(a.segments * a.segment_chunks)};
+/// A block, or a cluster of some, for each head and each chunk, or group of so many chunks: of every segment the last, then those
+/// before them and so on. In this order a reverse scan stores the states that they need. Of slots, the last first.
+inline dim3 of_each_chunk(const IntraChunk& a, int group = 1, unsigned cluster = 1) {
+  const unsigned blocks = cluster * static_cast<unsigned>(a.heads);
+  if (has_blocks_of_slots(a.sequences, a.tokens))
+    return {blocks * static_cast<unsigned>(packed_slots(a.sequences, a.tokens, group))};
+  return {blocks, static_cast<unsigned>(a.sequences.count),
+          static_cast<unsigned>(a.segments * ((a.segment_chunks + group - 1) / group))};
 }
-/// The chunk of this block; negative where there is none.
-__device__ inline int block_chunk(const IntraChunkArguments& a) {
-  const int turn = static_cast<int>(blockIdx.z) / a.segments, segment = static_cast<int>(blockIdx.z) % a.segments;
-  const int first = segment * a.segment_chunks, end = min(first + a.segment_chunks, Segment(a.sequences, blockIdx.y).chunks());
-  return first + turn < end ? end - 1 - turn : -1;
-}
+/// What this block has of that.
+struct BlockChunk {
+  std::int64_t sequence;
+  int head, index;  ///< index: of the chunk or group in its sequence; negative where there is none
+
+  __device__ explicit BlockChunk(const IntraChunkArguments& a, int group = 1, int cluster = 1) {
+    const int x = static_cast<int>(blockIdx.x) / cluster;
+    if (has_blocks_of_slots(a.sequences)) {
+      const int slots = static_cast<int>(gridDim.x) / (cluster * a.heads);
+      const PackedChunk chunk(a.sequences, slots - 1 - x / a.heads, group);
+      sequence = chunk.n, head = x % a.heads, index = chunk.index;
+      return;
+    }
+    const int turn = static_cast<int>(blockIdx.z) / a.segments, segment = static_cast<int>(blockIdx.z) % a.segments,
+              of_segment = (a.segment_chunks + group - 1) / group, first = segment * of_segment,
+              end = min(first + of_segment, (Segment(a.sequences, blockIdx.y).chunks() + group - 1) / group);
+    sequence = blockIdx.y, head = x, index = first + turn < end ? end - 1 - turn : -1;
+  }
+};
 /// What follows must wait for the launch ahead too. The last blocks do, as it has ended by then.
 __device__ inline void wait_as_last(const IntraChunkArguments& a) {
-  if (a.stored && blockIdx.z == gridDim.z - 1) cudaGridDependencySynchronize();
+  const bool is_last = has_blocks_of_slots(a.sequences) ? blockIdx.x == gridDim.x - 1 : blockIdx.z == gridDim.z - 1;
+  if (a.stored && is_last) cudaGridDependencySynchronize();
 }
 
 /// A block's chunk, in shared memory.
@@ -123,6 +140,12 @@ struct Chunk {
     sequence = n;
     this->head = head;
     count = chunk < 0 ? 0 : segment.chunk_tokens(chunk);
+  }
+  /// The same for the chunk of this block.
+  __device__ void describe_own(const IntraChunkArguments& a) {
+    if (static_cast<int>(threadIdx.x) >= kPlaces) return;  // others need no registers for it
+    const BlockChunk own(a);
+    describe(a, own.sequence, own.head, own.index);
   }
   /// Waits until the states are there. One thread calls it, and copies them.
   __device__ void wait_for_states(const IntraChunkArguments& a) const {

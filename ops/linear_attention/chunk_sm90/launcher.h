@@ -88,9 +88,17 @@ void set_out(auto& a, const Recurrence& r, const Tensor& out) {
   a.out_step = token_step(r, out, r.heads, a.outer);
 }
 
-inline void set_segments(ScanArguments& a, const ChunkSegments& plan, const State& state) {
+/// ScanArguments::boundaries. An exchange needs all sequences in the same segments. A grid has room for so many, in both
+/// directions.
+inline std::int64_t boundaries(const Recurrence& r, const ChunkSegments& plan) {
+  if (!r.cu_seqlens.defined() || plan.segments == 1 || r.exchange) return 0;
+  const std::int64_t most = r.tokens / (std::int64_t{plan.segment_chunks} * kChunkTokens);
+  return 2 * (most + r.sequences) <= kMostBlocks ? most : 0;
+}
+inline void set_segments(ScanArguments& a, const Recurrence& r, const ChunkSegments& plan, const State& state) {
   a.segments = a.run_segments = plan.segments;
   a.segment_chunks = plan.segment_chunks;
+  a.boundaries = boundaries(r, plan);
   a.segment_states = state.before_segments;
 }
 
@@ -117,8 +125,9 @@ class Launcher {
     if (plan.finds_states) {
       // A block of these passes has up to two tiles of values.
       const std::int64_t value_tiles = std::min<std::int64_t>(tiles(r_.V), 2);
-      room_ = segment_room(r_.sequences * plan.segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles),
-                           tiles(r_.K) * value_tiles, 1);
+      const std::int64_t between = boundaries(r_, plan),
+                         segments = between == 0 ? r_.sequences * plan.segments : between + r_.sequences;
+      room_ = segment_room(segments * r_.heads * ((tiles(r_.V) + value_tiles - 1) / value_tiles), tiles(r_.K) * value_tiles, 1);
       return state;
     }
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
@@ -151,17 +160,19 @@ class Launcher {
   SegmentEffect segment_effect(Sm90PassPlan plan) {
     const TensorOptions options{DType::float32, r_.q.device()};
     SegmentEffect effect{{}, empty({r_.sequences, r_.heads, gated_channels()}, options), {}};
+    has_same_segments_ = true;
     ++plan.segments;  // a last one without tokens: the state before it is that after all others
     const Tensor states = segment_states(plan);
     if (r_.sequences > 0)
       run_segments_from_zeros(plan, r_.k, r_.v, {nullptr, false, nullptr, pointer<float>(states)}, false,
                               pointer<float>(effect.key_decay));
-    effect.added = contiguous_data(select(states, 1, plan.segments - 1));
+    const Tensor of_sequences = reshape(states, {r_.sequences, plan.segments, r_.heads, r_.K, r_.V});
+    effect.added = contiguous_data(select(of_sequences, 1, plan.segments - 1));
     return effect;
   }
   /// Room for the states before all segments.
   Tensor segment_states(const ChunkSegments& plan) const {
-    return empty({r_.sequences, plan.segments, r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
+    return empty({all_segments(plan), r_.heads, r_.K, r_.V}, {DType::float32, r_.q.device()});
   }
   /// Applies the gates to the queries and keys of all chunks, for all passes of a plan with gates_first.
   void apply_gates() {
@@ -177,7 +188,7 @@ class Launcher {
   /// A pass over gated chunks, if apply_gates() has been called, else one that shares gates.
   GatedPass gated_pass(const Sm90PassPlan& plan, const State& state, const Tensor& out) {
     auto p = state_arguments<GatedPass>(r_, Outer::values, r_.k, r_.v, false, state);
-    set_segments(p, plan, state);
+    set_segments(p, r_, plan, state);
     p.share = plan.share;
     if (p.share > 0)
       p.room = segment_room(std::min<std::int64_t>(multiprocessor_count(r_.q.device()), 2 * sm90::StreamK::kMostShares),
@@ -187,8 +198,9 @@ class Launcher {
     set_out(p, r_, out);
     return p;
   }
-  void run(const GatedPass& p) const {
+  void run(GatedPass p) {
     if (p.sequences.count == 0) return;
+    find_places(p);
     if (p.chunks.queries) return (is_bfloat16(r_) ? run_gated_pass<__nv_bfloat16> : run_gated_pass<__half>)(p, stream_);
     const int multiprocessors = multiprocessor_count(r_.q.device());
     (is_bfloat16(r_) ? run_shared_gates_pass<__nv_bfloat16> : run_shared_gates_pass<__half>)(p, gated_rows(), multiprocessors,
@@ -197,7 +209,7 @@ class Launcher {
   Pass pass(const Sm90PassPlan& plan, Outer outer, const Tensor& x, const Tensor& y, const Tensor& w, bool backward,
             const State& state, const Tensor& out) const {
     Pass p = state_arguments<Pass>(r_, outer, y, w, backward, state);
-    set_segments(p, plan, state);
+    set_segments(p, r_, plan, state);
     p.x = rows(r_, x);
     p.gates_are_inner = outer == Outer::values;
     p.gv = pointer(r_.gv);
@@ -207,17 +219,19 @@ class Launcher {
     set_out(p, r_, out);
     return p;
   }
-  void run(const Pass& p) const {
-    if (p.sequences.count == 0) return;
-    Pass pass = p;
+  void run(Pass pass) {
+    if (pass.sequences.count == 0) return;
+    find_places(pass);
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     pass.tokens = r_.tokens;
-    if (p.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, room_, stream_);
-    else if (p.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
+    if (pass.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, room_, stream_);
+    else if (pass.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
     else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }
-  void run_scans(const ScanArguments& forward, const ScanArguments& reverse, int key_tiles) const {
+  void run_scans(ScanArguments forward, ScanArguments reverse, int key_tiles) {
     if (r_.sequences == 0) return;
+    find_places(forward);
+    find_places(reverse);
     (is_bfloat16(r_) ? run_state_scans<__nv_bfloat16> : run_state_scans<__half>)(forward, reverse, key_tiles,
                                                                                  multiprocessor_count(r_.q.device()), stream_);
   }
@@ -241,13 +255,25 @@ class Launcher {
     if (a.gk) (is_bfloat16(r_) ? chunk_sm90::run_intra_chunk<__nv_bfloat16> : chunk_sm90::run_intra_chunk<__half>)(a, stream_);
     else (is_bfloat16(r_) ? run_head_gate_chunk<__nv_bfloat16> : run_head_gate_chunk<__half>)(a, stream_);
   }
-  void run_reverse_scan(const IntraChunk& a, const ScanArguments& scan) const {
+  void run_reverse_scan(const IntraChunk& a, ScanArguments scan) {
+    if (r_.sequences == 0) return;
+    find_places(scan);
     (is_bfloat16(r_) ? run_head_gate_scan<__nv_bfloat16> : run_head_gate_scan<__half>)(a, scan, room_, stream_);
   }
 
  private:
   GatedRows gated_rows() const {
     return {linear_attention::recurrence_arguments(r_), rows(r_, r_.q), rows(r_, r_.k), r_.tokens, gated_};
+  }
+  /// Finds where a ragged scan has its segments; once for all scans in the same segments and direction.
+  void find_places(ScanArguments& a) {
+    if (!a.is_ragged() || a.run_segments == 0) return;
+    for (const Places& found : places_)
+      if (found.segment_chunks == a.segment_chunks && found.backward == a.backward) return void(a.places = found.places);
+    const Tensor room = keep(empty({2 * a.boundaries + a.sequences.count, 2}, {DType::int32, r_.q.device()}));
+    a.places = static_cast<const int2*>(room.raw_data());
+    find_segments(a.sequences, a.segment_chunks, a.backward, a.boundaries, static_cast<int2*>(room.raw_data()), stream_);
+    places_.push_back({a.segment_chunks, a.backward, a.places});
   }
   /// Finds the states before all segments but the first, from zeros on. `total_decay` is as in Segments.
   void run_segments_from_zeros(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, State state, bool backward,
@@ -271,16 +297,22 @@ class Launcher {
                  decays = keep(empty({blocks, decays_of_block}, floats));
     return {states.data<float>(), decays.data<float>(), counters(blocks)};
   }
+  /// The segments of all sequences, or the boundaries between them: see ScanArguments.
+  std::int64_t all_segments(const ChunkSegments& plan) const {
+    const std::int64_t between = has_same_segments_ ? 0 : boundaries(r_, plan);
+    return between == 0 ? r_.sequences * plan.segments : between;
+  }
   /// Room for the decays of all segments.
   Tensor segment_decays(const ChunkSegments& plan) {
-    return keep(empty({r_.sequences * plan.segments, r_.heads, gated_channels()}, {DType::float32, r_.q.device()}));
+    return keep(empty({all_segments(plan), r_.heads, gated_channels()}, {DType::float32, r_.q.device()}));
   }
   /// A scan of the first `count` segments in its order: the first one from state.first, the others from zeros.
   ScanArguments scan_segments(const Sm90PassPlan& plan, const Tensor& y, const Tensor& w, const State& state, bool backward,
-                              int count, float* decay, const ScanArguments* beside = nullptr) const {
+                              int count, float* decay, const ScanArguments* beside = nullptr) {
     const auto arguments = [&]<class Arguments>(Arguments) {
       Arguments a = state_arguments<Arguments>(r_, Outer::values, y, w, backward, state);
-      set_segments(a, plan, state);
+      set_segments(a, r_, plan, state);
+      if (has_same_segments_) a.boundaries = 0;
       a.keeps_states = a.from_zeros = true;
       a.first_segment = backward ? plan.segments - count : 0;
       a.run_segments = count;
@@ -310,8 +342,14 @@ class Launcher {
   }
   int gated_channels() const { return r_.gk.defined() ? static_cast<int>(r_.K) : 1; }
   linear_attention::Segments segments_of(const ScanArguments& a) const {
-    return {a.segment_states,       a.decay, r_.sequences, a.segments, a.heads, gated_channels(), static_cast<int>(r_.K),
-            static_cast<int>(r_.V), nullptr};
+    linear_attention::Segments segments{a.segment_states, a.decay,          r_.sequences,           a.segments,
+                                        a.heads,          gated_channels(), static_cast<int>(r_.K), static_cast<int>(r_.V),
+                                        nullptr};
+    if (!a.is_ragged()) return segments;
+    segments.segment_tokens = std::int64_t{a.segment_chunks} * kChunkTokens;
+    segments.boundaries = a.boundaries;
+    segments.cu_seqlens = a.sequences.cu_seqlens;
+    return segments;
   }
 
   const Recurrence& r_;
@@ -319,6 +357,13 @@ class Launcher {
   std::vector<Tensor> kept_;
   GatedChunks gated_{};
   SegmentRoom room_{};
+  struct Places {
+    int segment_chunks;
+    bool backward;
+    const int2* places;
+  };
+  std::vector<Places> places_;
+  bool has_same_segments_ = false;  ///< packed sequences, too
 };
 
 }  // namespace glade::cuda::chunk_sm90

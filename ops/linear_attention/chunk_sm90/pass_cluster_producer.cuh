@@ -144,7 +144,8 @@ struct ClusterProducer : ProducerBase<C> {
       if (step.valid(segment)) loaded = Base::load_head_gates(step);
       publish(i);
     }
-    if (p.decay && thread == 0) p.decay[segment.segment_row(p, Base::item.n) * p.heads + head] = exp2f(total_decay);
+    if (thread == 0)
+      if (float* decay = segment.decay(p, Base::item.n, head, 1)) *decay = exp2f(total_decay);
     return i;
   }
 };

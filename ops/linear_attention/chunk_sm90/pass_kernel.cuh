@@ -46,7 +46,7 @@ namespace glade::cuda::chunk_sm90 {
 template <class C, class Sync, class F>
 __device__ void for_each_item(const Pass& p, Item& item, bool is_first, Sync&& sync, F&& run) {
   const auto start = [&](unsigned i) {
-    if (is_first) item = Item(p, i, C::kConsumers * kTile, block_columns<C>(p));
+    if (is_first) item = Item(p, i, C::kConsumers * kTile, block_columns<C>(p), MayBeRagged<C>());
     sync();
   };
   if constexpr (C::kTakesTurns) {

@@ -3,6 +3,7 @@
 // stages in shared memory that the producers hand to the consumers.
 #include <glade/ops/linear_attention/chunk_sm90/chunk_sm90.h>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
+#include <glade/ops/linear_attention/common/find_sequence.cuh>
 #include <glade/ops/linear_attention/common/head_gate.cuh>
 #include <glade/ops/linear_attention/common/sequence.cuh>
 
@@ -29,7 +30,7 @@ __host__ __device__ unsigned block_columns(const Pass& p) {
 }
 template <class C>
 __host__ __device__ unsigned item_count(const Pass& p) {
-  return block_columns<C>(p) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  return block_columns<C>(p) * static_cast<unsigned>(p.heads * p.rows());
 }
 
 /// Whether items are dealt out to as many blocks as run at once, because sequences have one length. Others go to whichever block
@@ -37,6 +38,12 @@ __host__ __device__ unsigned item_count(const Pass& p) {
 inline bool deals_out_items(const ScanArguments& p) {
   const std::int64_t last_chunk = std::int64_t{p.first_segment + p.run_segments - 1} * p.segment_chunks;
   return !p.sequences.cu_seqlens && last_chunk * kTile < p.sequences.length;
+}
+
+/// The number of the first boundary between segments in a packed sequence that begins with this token. Dividing ints takes few
+/// registers.
+__device__ inline int first_boundary(int segment_chunks, std::int64_t begin) {
+  return static_cast<int>(begin / kTile) / segment_chunks;
 }
 
 /// One segment of a sequence.
@@ -58,27 +65,129 @@ struct Segment : linear_attention::Sequence<int> {
     return group == 1 ? slot(chunk) : first_slot(a.sequences, n, group) + chunk / group;
   }
 
+  // kRagged: whether p may be ragged.
+  /// The segments of this sequence.
+  template <bool kRagged = true>
+  __device__ int count(const ScanArguments& p) const {
+    return kRagged && p.is_ragged() ? max((chunks() + p.segment_chunks - 1) / p.segment_chunks, 1) : p.segments;
+  }
+  /// False where a block has nothing to compute, nor to store.
+  template <bool kRagged = true>
+  __device__ bool exists(const ScanArguments& p) const {
+    return !kRagged || index < count(p);
+  }
+
   // Segments in the order of the pass, and pointers to the states of all heads, [heads, ..]. Null means zeros for the state
   // before the segment, and "not wanted" for the state after it.
-  __device__ int order(const ScanArguments& p) const { return p.backward ? p.segments - 1 - index : index; }
-  __device__ std::int64_t segment_row(const ScanArguments& p, std::int64_t n) const { return n * p.segments + order(p); }
+  template <bool kRagged = true>
+  __device__ int order(const ScanArguments& p) const {
+    return p.backward ? count<kRagged>(p) - 1 - index : index;
+  }
+  /// The row of the first segment among those that have one.
+  template <bool kRagged = true>
+  __device__ std::int64_t first_row(const ScanArguments& p, std::int64_t n) const {
+    return kRagged && p.is_ragged() ? first_boundary(p.segment_chunks, begin) + n : n * p.segments;
+  }
   // The one before waits for the launch ahead where it comes from that.
+  template <bool kRagged = true>
   __device__ const float* state_before(const ScanArguments& p, std::int64_t n) const {
+    if (kRagged && !p.is_ragged()) return state_before<false>(p, n);  // in few instructions
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
-    if (order(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
+    if (!exists<kRagged>(p)) return nullptr;
+    if (order<kRagged>(p) == 0) return p.first + (p.first && !p.first_is_shared ? n * heads : 0);
     if (p.from_zeros) return nullptr;
     if (p.early) cudaGridDependencySynchronize();
-    return p.segment_states + segment_row(p, n) * heads;
+    return p.segment_states + (boundary_after<kRagged>(p, n) - 1) * heads;
   }
+  template <bool kRagged = true>
   __device__ float* state_after(const ScanArguments& p, std::int64_t n) const {
+    if (kRagged && !p.is_ragged()) return state_after<false>(p, n);
     const std::int64_t heads = std::int64_t{p.heads} * p.inner * p.outer;
-    if (order(p) == p.segments - 1) return p.last ? p.last + n * heads : nullptr;
-    return p.keeps_states ? p.segment_states + (segment_row(p, n) + 1) * heads : nullptr;
+    if (!exists<kRagged>(p)) return nullptr;
+    if (order<kRagged>(p) == count<kRagged>(p) - 1) return p.last ? p.last + n * heads : nullptr;
+    return p.keeps_states ? p.segment_states + boundary_after<kRagged>(p, n) * heads : nullptr;
+  }
+  /// Where the segment's decays go, of so many channels; null: they are not wanted.
+  template <bool kRagged = true>
+  __device__ float* decay(const ScanArguments& p, std::int64_t n, int head, int channels) const {
+    if (!p.decay) return nullptr;
+    if (kRagged && !p.is_ragged()) return decay<false>(p, n, head, channels);
+    if (!exists<kRagged>(p)) return nullptr;
+    return p.decay + ((boundary_after<kRagged>(p, n) - (kRagged && p.is_ragged() ? 0 : 1)) * p.heads + head) * channels;
   }
 
  private:
+  /// The number of the boundary after this segment, in the order of the pass.
+  template <bool kRagged>
+  __device__ std::int64_t boundary_after(const ScanArguments& p, std::int64_t n) const {
+    return (kRagged && p.is_ragged() ? first_boundary(p.segment_chunks, begin) : n * p.segments + 1) + order<kRagged>(p);
+  }
   std::int64_t first_slot_;
 };
+
+/// What lies at the ends of a segment of a head; null: nothing. In shared memory, as registers are few.
+struct ScanEnds {
+  const float* before;  ///< the state
+  float *after, *decay;
+
+  /// decays: of the head.
+  __device__ ScanEnds(const ScanArguments& p, const Segment& segment, std::int64_t n, int head, int decays)
+      : before(segment.state_before(p, n)), after(segment.state_after(p, n)), decay(segment.decay(p, n, head, decays)) {
+    const std::int64_t at = std::int64_t{head} * p.inner * p.outer;
+    if (before) before += at;
+    if (after) after += at;
+  }
+};
+
+/// A chunk of packed sequences, or a group of so many chunks of one: that with the number `slot`, below packed_slots(). `index`:
+/// in its sequence; negative if there is no such chunk.
+struct PackedChunk {
+  std::int64_t n;
+  int index;
+
+  __device__ PackedChunk(const linear_attention::Sequences& all, std::int64_t slot, int group = 1) {
+    const auto first = [&](std::int64_t other, std::int64_t begin) { return begin / (group * kTile) + other; };
+    n = linear_attention::find_sequence(all.cu_seqlens, all.count, slot, first);
+    const linear_attention::Sequence<int> sequence(all, n);
+    index = static_cast<int>(slot - first(n, sequence.begin));
+    if (index * group >= sequence.chunks()) index = -1;
+  }
+};
+inline std::int64_t packed_slots(const linear_attention::Sequences& all, std::int64_t tokens, int group = 1) {
+  return tokens / (group * kTile) + all.count;
+}
+/// Whether a launch has blocks for the slots of packed sequences: where these are so different that of blocks for as many chunks
+/// of each as the longest has most would find none. To find a sequence takes time, too.
+inline bool has_blocks_of_slots(const linear_attention::Sequences& all, std::int64_t tokens) {
+  constexpr std::int64_t kBlocksForOne = 4;
+  return all.cu_seqlens && all.count * ((all.length + kTile - 1) / kTile) > kBlocksForOne * packed_slots(all, tokens);
+}
+/// The same on the GPU. A single chunk of a single sequence is slot 0, too.
+__device__ inline bool has_blocks_of_slots(const linear_attention::Sequences& all) {
+  return all.cu_seqlens && gridDim.y == 1 && gridDim.z == 1;
+}
+
+/// Where a launch has segment number `row` of all: in which sequence, and at which index there. Without such a segment, the index
+/// is that after the last one.
+struct SegmentPlace {
+  int n, index;
+
+  /// kRagged: whether p may be ragged.
+  template <bool kRagged = true>
+  __device__ SegmentPlace(const ScanArguments& p, unsigned row, std::bool_constant<kRagged> = {})
+      : n(static_cast<int>(row)), index(p.first_segment) {
+    if (kRagged && p.is_ragged()) {
+      const int2 place = p.places[(p.from_zeros ? 0 : p.boundaries) + row];
+      n = place.x, index = place.y;
+    } else if (p.run_segments > 1) {
+      n = static_cast<int>(row / p.run_segments), index += static_cast<int>(row % p.run_segments);
+    }
+  }
+};
+
+/// Whether a pass may be ragged: with gates of both it has no segments.
+template <class C>
+using MayBeRagged = std::bool_constant<!C::kBothGates>;
 
 /// What a block computes at a time: the channels of w from first_outer on, of one segment and head.
 struct Item {
@@ -87,15 +196,14 @@ struct Item {
   Segment segment;
 
   /// `channels`: of w in a block; `columns`: blocks for all channels. The last of a cluster may have none.
-  __device__ Item(const ScanArguments& p, unsigned index, int channels, unsigned columns)
-      : Item(p, static_cast<int>(index % columns) * channels, index / columns % p.heads, index / columns / p.heads) {}
+  template <bool kRagged = true>
+  __device__ Item(const ScanArguments& p, unsigned index, int channels, unsigned columns, std::bool_constant<kRagged> ragged = {})
+      : Item(p, static_cast<int>(index % columns) * channels, index / columns % p.heads,
+             SegmentPlace(p, index / columns / p.heads, ragged)) {}
 
  private:
-  __device__ Item(const ScanArguments& p, int outer, unsigned of_head, unsigned row)
-      : n(row / p.run_segments),
-        head(static_cast<int>(of_head)),
-        first_outer(outer),
-        segment(p, n, p.first_segment + static_cast<int>(row % p.run_segments)) {}
+  __device__ Item(const ScanArguments& p, int outer, unsigned of_head, const SegmentPlace& place)
+      : n(place.n), head(static_cast<int>(of_head)), first_outer(outer), segment(p, n, place.index) {}
 };
 
 /// One step of a pass: `count` tokens of a chunk, beginning with token `offset`. A step is a whole chunk or a sub-chunk of `size`
@@ -364,7 +472,7 @@ struct Shared {
   __device__ Item& item(unsigned n) { return items[n % kItems]; }
   __device__ static bool has_item(const Pass& p, unsigned n) { return blockIdx.x + n * gridDim.x < item_count<C>(p); }
   __device__ void find_item(const Pass& p, unsigned n) {
-    if (has_item(p, n)) item(n) = Item(p, blockIdx.x + n * gridDim.x, kTile, block_columns<C>(p));
+    if (has_item(p, n)) item(n) = Item(p, blockIdx.x + n * gridDim.x, kTile, block_columns<C>(p), MayBeRagged<C>());
   }
   __device__ bool is_full(int i) { return barrier_test(&full[slot(i)], parity(i)); }
   __device__ void wait_until_full(int i) { barrier_wait(&full[slot(i)], parity(i)); }

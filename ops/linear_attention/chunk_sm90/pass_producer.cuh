@@ -224,9 +224,11 @@ struct Producer : ProducerBase<C> {
     wait_for(i - S::kPrepared);
     step.count = 0;
     publish(i, step);
-    if (p.decay && Base::template writes_totals<Gated>()) {
-      const int gated = kGates == Gates::none ? 1 : factors().channels(), own = Base::template channel<Gated>();
-      float* decay = p.decay + (segment.segment_row(p, item.n) * p.heads + head) * gated + factors().first_gate;
+    const int gated = kGates == Gates::none ? 1 : factors().channels();
+    float* decay = segment.decay(p, item.n, head, gated);
+    if (decay && Base::template writes_totals<Gated>()) {
+      const int own = Base::template channel<Gated>();
+      decay += factors().first_gate;
       if (factors().first_gate + own < gated) decay[own] = exp2f(total_decay.x);
       if (factors().first_gate + own + 1 < gated) decay[own + 1] = exp2f(total_decay.y);
     }

@@ -25,16 +25,19 @@ struct MappedSharedGatesPass {
 };
 
 /// The item of a block, of those of its cluster.
-template <class C>
+template <class C, bool kRagged = false>
 __device__ Item item_of_cluster(const MappedSharedGatesPass& a, unsigned index) {
-  return Item(a.pass, C::kCluster * index + cluster_rank(), kTile, gated_pass_columns<C>(a.pass));
+  return Item(a.pass, C::kCluster * index + cluster_rank(), kTile, gated_pass_columns<C>(a.pass), std::bool_constant<kRagged>());
 }
 
 /// What a block computes: several items. In shared memory, as registers are few.
 template <class C>
 struct SharedGatesWork {
   __device__ explicit SharedGatesWork(const MappedSharedGatesPass&) {}
-  /// Finds number n of this block's items. False if it has fewer.
+  __device__ void find_first(const MappedSharedGatesPass& a, Item& item) const {
+    item = item_of_cluster<C, true>(a, blockIdx.x / C::kCluster);
+  }
+  /// Finds number n of this block's items. False if it has fewer. Of a ragged pass a block has only the first one.
   __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
     const unsigned index = (blockIdx.x + n * gridDim.x) / C::kCluster;
     if (index >= a.items) return false;
@@ -60,6 +63,7 @@ struct SharedGatesWork<C> {
         last_item((end - 1) / a.work.chunks),
         added_chunks(a.work.states_first && end % a.work.chunks != 0 ? min(end - last_item * a.work.chunks, end - begin) : 0) {}
   __device__ bool is_added_up(unsigned n) const { return n == 0 && added_chunks > 0; }
+  __device__ void find_first(const MappedSharedGatesPass& a, Item& item) const { find(a, 0, item); }
   __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
     const int of_share = static_cast<int>(n) - whole, clusters = a.work.clusters, chunks = a.work.chunks;
     const int index = last_item - of_share + (n > 0 && added_chunks > 0), first = index * chunks;
@@ -459,7 +463,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
     fence_barrier_init();
     if (!a.pass.early) cudaGridDependencySynchronize();
     shared.work = SharedGatesWork<C>(a);
-    shared.work.find(a, 0, shared.item(0));
+    shared.work.find_first(a, shared.item(0));
 #pragma unroll 1
     for (int crew = 0; crew < S::kCrews; ++crew) GatesCrew<C>{a, shared, crew, 0}.copy_first_rows();
   }
@@ -484,8 +488,7 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
   static_assert(bytes <= 227 * 1024);
   const auto kernel = shared_gates_kernel<C>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const unsigned items =
-      gated_pass_columns<C>(p) / C::kCluster * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  const unsigned items = gated_pass_columns<C>(p) / C::kCluster * static_cast<unsigned>(p.heads * p.rows());
   unsigned clusters = static_cast<unsigned>(multiprocessors) / C::kCluster;
   sm90::StreamK work{};
   if constexpr (C::kStreamK) {

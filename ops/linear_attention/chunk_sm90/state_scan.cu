@@ -14,6 +14,8 @@ struct StateScans {
   ScanArguments forward, reverse;
 };
 
+__host__ __device__ bool is_ragged(const StateScans& scans) { return scans.forward.is_ragged() || scans.reverse.is_ragged(); }
+
 /// Blocks of so many tiles for all channels.
 template <int kTiles>
 __host__ __device__ int blocks_of(int channels) {
@@ -44,22 +46,19 @@ __host__ __device__ int scans_of_head(const StateScans& scans) {
 }
 /// Scan `index` of a head, where the block has added `done` chunks before.
 template <class B>
-__device__ StateScan<B> scan_of(const StateScans& scans, int index, int head, int n, int done) {
+__device__ StateScan<B> scan_of(const StateScans& scans, const B& shared, int index, int head, int n, int done) {
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int tile = index / key_blocks, turn = tile / value_blocks;
   const bool backward = turn < scans.reverse.run_segments;
   const ScanArguments& p = backward ? scans.reverse : scans.forward;
-  return {p,
-          Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
-          n,
-          head,
-          index % key_blocks * B::kKeys * kTile,
-          tile % value_blocks * B::kValues * kTile,
+  const Segment segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments));
+  return {p,   segment, shared.ends, n, head, index % key_blocks * B::kKeys * kTile, tile % value_blocks * B::kValues * kTile,
           done};
 }
 /// Calls run(scan) for the scans of this block, in turn. is_first: of the threads that meet at sync().
 template <class B, class Sync, class F>
-__device__ void for_each_scan(const StateScans& scans, StateScan<B>& scan, bool is_first, Sync&& sync, F&& run) {
+__device__ void for_each_scan(const StateScans& scans, B& shared, int role, bool is_first, Sync&& sync, F&& run) {
+  StateScan<B>& scan = shared.scans[role];
   const int of_head = scans_of_head<B>(scans), heads = scans.forward.heads,
             count = of_head * heads * scans.forward.sequences.count;
 #pragma unroll 1
@@ -67,7 +66,7 @@ __device__ void for_each_scan(const StateScans& scans, StateScan<B>& scan, bool 
     sync();
     if (is_first) {
       const int done = i < static_cast<int>(gridDim.x) ? 0 : scan.done + scan.added_chunks(), row = i / of_head;
-      new (&scan) StateScan<B>(scan_of<B>(scans, i % of_head, row % heads, row / heads, done));
+      new (&scan) StateScan<B>(scan_of<B>(scans, shared, i % of_head, row % heads, row / heads, done));
     }
     sync();
     run(scan);
@@ -80,9 +79,7 @@ __device__ void run_scans(B& shared, const StateScans& scans, int index) {
   constexpr int kFirstBarrier = 4;  // preparers have others
   init_barriers(shared, index);
   const int group = index / kGroup, thread = index % kGroup;
-  const auto of_role = [&](int role, auto&& sync, auto&& run) {
-    for_each_scan(scans, shared.scans[role], thread == 0, sync, run);
-  };
+  const auto of_role = [&](int role, auto&& sync, auto&& run) { for_each_scan(scans, shared, role, thread == 0, sync, run); };
   const auto sync = [&] { sync_group<kGroup>(kFirstBarrier + group); };
   if (group < B::kKeys) {
     if constexpr (B::kMovesRegisters) acquire_registers<B::kConsumerRegisters>();
@@ -106,8 +103,7 @@ __device__ void run_scans(B& shared, const StateScans& scans, int index) {
           group, [&] { sync_group<B::kProducers>(kFirstBarrier + group); },
           [&](const StateScan<B>& scan) { produce_state_scan(shared, scan, thread); });
     else if (thread == B::kProducers)
-      for_each_scan(
-          scans, shared.scans[group + 1], true, [] {}, [&](const StateScan<B>& scan) { store_states(shared, scan, parity); });
+      for_each_scan(scans, shared, group + 1, true, [] {}, [&](const StateScan<B>& scan) { store_states(shared, scan, parity); });
   }
 }
 
@@ -115,18 +111,19 @@ __device__ void run_scans(B& shared, const StateScans& scans, int index) {
 template <class B>
 __device__ void run_scan(B& shared, const StateScans& scans, int thread) {
   // Not by scan_of(): if `backward` follows from its result, the compiler spills registers (up to 176 bytes of loads).
-  const int n = static_cast<int>(blockIdx.z);
   const int key_blocks = blocks_of<B::kKeys>(scans.forward.inner), value_blocks = blocks_of<B::kValues>(scans.forward.outer);
   const int block = static_cast<int>(blockIdx.x), tile = block / key_blocks, turn = tile / value_blocks;
-  const bool backward = turn < scans.reverse.run_segments;
+  // Ragged: blocks of rows, first those of all reverse scans. Otherwise of sequences, with all scans of each.
+  const int z = static_cast<int>(blockIdx.z), reverse_rows = static_cast<int>(scans.reverse.rows());
+  const bool ragged = is_ragged(scans), backward = ragged ? z < reverse_rows : turn < scans.reverse.run_segments;
   const ScanArguments& p = backward ? scans.reverse : scans.forward;
-  const StateScan<B> scan{p,
-                          Segment(p, n, p.first_segment + (backward ? turn : turn - scans.reverse.run_segments)),
-                          n,
-                          static_cast<int>(blockIdx.y),
-                          block % key_blocks * B::kKeys * kTile,
-                          tile % value_blocks * B::kValues * kTile,
-                          0};
+  const int own_turn = backward ? turn : turn - scans.reverse.run_segments;
+  const SegmentPlace place(p, ragged ? (backward ? z : z - reverse_rows) : z * p.run_segments + own_turn);
+  const int head = static_cast<int>(blockIdx.y);
+  const Segment segment(p, place.n, place.index);
+  if (thread == 0) new (&shared.ends) ScanEnds(p, segment, place.n, head, B::decays(p));
+  const StateScan<B> scan{
+      p, segment, shared.ends, place.n, head, block % key_blocks * B::kKeys * kTile, tile % value_blocks * B::kValues * kTile, 0};
   init_barriers(shared, thread);
   const int group = thread / kGroup, own = thread % kGroup;
   if (group < B::kKeys) {
@@ -178,7 +175,9 @@ void launch(const StateScans& scans, int multiprocessors, cudaStream_t stream) {
   if constexpr (kChannelGates)
     if (sm90::takes_turns_at_scans(p.segment_chunks) && of_head * heads * sequences > at_once && deals_out_items(p))
       return launch<StateScanBlock<E, kKeys, kValues, true, true>>(scans, dim3(at_once), stream);
-  launch<B>(scans, dim3(of_head, heads, sequences), stream);
+  if (!is_ragged(scans)) return launch<B>(scans, dim3(of_head, heads, sequences), stream);
+  const auto tiles = of_head / static_cast<unsigned>(p.run_segments + scans.reverse.run_segments);
+  launch<B>(scans, dim3(tiles, heads, static_cast<unsigned>(p.rows() + scans.reverse.rows())), stream);
 }
 
 template <class E, bool kChannelGates>

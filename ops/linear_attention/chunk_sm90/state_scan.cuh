@@ -25,9 +25,26 @@ template <class B>
 struct StateScan {
   const ScanArguments& p;  ///< y: rows of keys or queries; w: rows of values or of the gradient of o
   const Segment segment;
+  const ScanEnds& ends;  ///< where the block has one scan
   const std::int64_t n;
   const int head, first_key, first_value;
   const int done;  ///< chunks that the block has added in the scans before this one
+
+  // What lies at the ends of the segment. Blocks that take turns have no ragged sequences, and find it when they need it.
+  __device__ const float* before() const {
+    if constexpr (!B::kTakesTurns) return ends.before;
+    const float* const states = segment.template state_before<false>(p, n);
+    return states ? states + std::int64_t{head} * p.inner * p.outer : nullptr;
+  }
+  __device__ float* after() const {
+    if constexpr (!B::kTakesTurns) return ends.after;
+    float* const states = segment.template state_after<false>(p, n);
+    return states ? states + std::int64_t{head} * p.inner * p.outer : nullptr;
+  }
+  __device__ float* decay() const {
+    if constexpr (!B::kTakesTurns) return ends.decay;
+    return segment.template decay<false>(p, n, head, B::decays(p));
+  }
 
   __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
   // The stage of the i-th chunk, and the parity of its turn there.
@@ -37,12 +54,12 @@ struct StateScan {
   __device__ int number(int i) const { return B::kTakesTurns ? done + i : i; }
   /// The chunks that it adds to the state: all but the last where nothing needs the state after that.
   __device__ int added_chunks() const {
-    const bool needs_end = !p.boundary_states || p.decay || segment.state_after(p, n);
+    const bool needs_end = !p.boundary_states || p.decay || after();
     return max(chunks() - !needs_end, 0);
   }
   __device__ int chunks_of_state() const { return B::kChannelGates ? 1 : chunk_sm90::chunks_of_state(p, p.inner); }
   /// Whether the state before the first chunk, in the scan's order, is zeros that are not stored.
-  __device__ bool omits_first() const { return !segment.state_before(p, n); }
+  __device__ bool omits_first() const { return !before(); }
   /// Of which chunks the states before them, in the scan's order, are stored: bit 0 of the first chunk, bit 1 of those with odd
   /// numbers in this order, bit 2 of the others with even numbers.
   __device__ unsigned boundaries() const {
@@ -97,8 +114,12 @@ struct StateScanBlock {
   float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
   std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
   std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
-  /// Those in progress of each warp group, the producer and the thread that stores, as registers are few.
+  /// Those in progress of each warp group, the producer and the thread that stores.
   StateScan<StateScanBlock> scans[kTakesTurns ? kKeys + kPreparers + 2 : 0];
+  ScanEnds ends;  ///< of a block's only scan
+
+  /// The decays of a segment and head.
+  __device__ static int decays(const ScanArguments& p) { return kChannelGates ? p.inner : 1; }
 };
 
 template <class B>
@@ -290,11 +311,12 @@ struct StateScanPreparer {
     if (quad_lane() == 0)
       for (int row = 0; row < 2; ++row) shared.total_decay[index][fragment_row(thread) + 8 * row] = total[row];
     sync_group<B::kPreparers * kGroup>(kBarrier);
-    const int channels = B::kChannelGates ? p.inner : 1, channel = first_key + thread;
-    if (index % B::kTurns != 0 || thread >= kTile || channel >= channels) return;
+    const int channel = first_key + thread;
+    float* const decay = scan.decay();
+    if (!decay || index % B::kTurns != 0 || thread >= kTile || channel >= B::decays(p)) return;
     float all = 0;
     for (int turn = 0; turn < B::kTurns; ++turn) all += shared.total_decay[index + turn][thread];
-    p.decay[(scan.segment.segment_row(p, scan.n) * p.heads + scan.head) * channels + channel] = exp2f(all);
+    decay[channel] = exp2f(all);
   }
 };
 
@@ -376,16 +398,13 @@ struct StateScanConsumer {
 
   template <bool kBackward>
   __device__ void run() {
-    const std::int64_t size = std::int64_t{p.inner} * p.outer;
-    if (const float* first = scan.segment.state_before(p, scan.n)) {
-      first += scan.head * size;
+    if (const float* first = scan.before()) {
       const float by = kBackward ? 1 / p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
     for (int i = 0; i < chunks; ++i) add_chunk<kBackward>(i);
     if (chunks < scan.chunks()) round_state(chunks);
-    if (float* last = scan.segment.state_after(p, scan.n)) {
-      last += scan.head * size;
+    if (float* last = scan.after()) {
       const float by = kBackward ? p.scale : 1.f;
       for_each_element([&](float& x, std::int64_t at) { last[at] = x * by; });
     }

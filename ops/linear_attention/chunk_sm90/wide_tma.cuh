@@ -62,7 +62,7 @@ struct WideTmaShared {
 
 template <class C>
 __host__ __device__ unsigned wide_tma_items(const Pass& p) {
-  return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.sequences.count * p.run_segments);
+  return item_columns(p, C::kConsumers * kTile) * static_cast<unsigned>(p.heads * p.rows());
 }
 
 /// A pass, with room for the states that its blocks find themselves.
@@ -87,7 +87,7 @@ struct WideTmaBlock {
   __device__ Item item(unsigned i) const { return Item(p, i, C::kConsumers * kTile, item_columns(p, C::kConsumers * kTile)); }
   /// How many chunks of an item are added up before their results are computed, because others need that.
   __device__ int added_chunks(const Item& item) const {
-    return C::kFindsStates && item.segment.index + 1 < p.segments ? chunks_of(item) : 0;
+    return C::kFindsStates && item.segment.index + 1 < item.segment.count(p) ? chunks_of(item) : 0;
   }
   /// Calls f(i, item, chunk, result) for all chunks of this block, of which i is the number, and `result` that among those with
   /// results: negative where the chunk has none.
@@ -215,8 +215,8 @@ struct WideTmaCopies : WideTmaBlock<C> {
       total_decay += total;
       own = next;
     }
-    if (p.decay && lane == 0 && item.first_outer == 0)
-      p.decay[item.segment.segment_row(p, item.n) * p.heads + item.head] = exp2f(total_decay);
+    if (lane == 0 && item.first_outer == 0)
+      if (float* decay = item.segment.decay(p, item.n, item.head, 1)) *decay = exp2f(total_decay);
     return i;
   }
   /// first, second: the sums of the log decays up to this lane's two tokens.
@@ -372,12 +372,12 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
   __device__ int find_state(const Item& item, std::int64_t size) {
     const int segment = item.segment.index, columns = static_cast<int>(item_columns(p, C::kConsumers * kTile));
     const SegmentExchange<C::kConsumers * kGroup, C::kTiles * kTile / 2> exchange(
-        p.room, (item.n * p.segments * p.heads + item.head) * columns + item.first_outer / (C::kConsumers * kTile),
+        p.room, (item.segment.first_row(p, item.n) * p.heads + item.head) * columns + item.first_outer / (C::kConsumers * kTile),
         p.heads * columns, index * kGroup + thread, 1);
     const auto number = [&](int i) -> float& { return state[i / (kTile / 2)][i % (kTile / 2)]; };
     const int added = Base::added_chunks(item);
     start(item, size);
-    if (segment + 1 < p.segments) {
+    if (segment + 1 < item.segment.count(p)) {
       const float decay = scan(0, item);
       exchange.leave(
           segment,
@@ -387,7 +387,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
           number);
       if (segment == 0) start(item, size);
     }
-    if (segment > 0) exchange.collect(0, segment, load_decay, number);
+    if (segment > 0 && item.segment.exists(p)) exchange.collect(0, segment, load_decay, number);
     return added;
   }
   __device__ void run() {

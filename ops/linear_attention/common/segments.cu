@@ -1,4 +1,5 @@
 #include <glade/core/cuda/cuda.h>
+#include <glade/ops/linear_attention/common/find_sequence.cuh>
 #include <glade/ops/linear_attention/common/segments.h>
 
 namespace glade::cuda::linear_attention {
@@ -12,16 +13,29 @@ struct Element {
   const Segments& p;
   std::int64_t at, size;
   std::int64_t channel, pair;  ///< pair: of a sequence and a head
+  std::int64_t first_row;      ///< the row of the first segment
+  int count;                   ///< segments of the sequence; 1 if another block joins them
 
   __device__ explicit Element(const Segments& p)
       : p(p),
         at(std::int64_t{blockIdx.x} * kJoinThreads + threadIdx.x),
         size(std::int64_t{p.K} * p.V),
         channel(p.channels == 1 ? 0 : at / p.V),
-        pair(std::int64_t{blockIdx.z} * p.heads + blockIdx.y) {}
-  __device__ std::int64_t row(int segment) const { return (std::int64_t{blockIdx.z} * p.count + segment) * p.heads + blockIdx.y; }
+        pair(std::int64_t{blockIdx.z} * p.heads + blockIdx.y),
+        first_row(std::int64_t{blockIdx.z} * p.count),
+        count(p.count) {
+    if (p.segment_tokens == 0) return;
+    const auto boundary = [&](std::int64_t, std::int64_t begin) { return begin / p.segment_tokens; };
+    const std::int64_t n = find_sequence(p.cu_seqlens, p.sequences, blockIdx.z, boundary), begin = p.cu_seqlens[n],
+                       tokens = p.cu_seqlens[n + 1] - begin;
+    first_row = begin / p.segment_tokens - 1;  // the state before the second segment is that after the first boundary
+    count = first_row + 1 == blockIdx.z ? static_cast<int>((tokens + p.segment_tokens - 1) / p.segment_tokens) : 1;
+  }
+  __device__ std::int64_t row(int segment) const { return (first_row + segment) * p.heads + blockIdx.y; }
   __device__ float& state(int segment) const { return p.states[row(segment) * size + at]; }
-  __device__ float decay(int segment) const { return p.decay[row(segment) * p.channels + channel]; }
+  __device__ float decay(int segment) const {
+    return p.decay[row(segment + (p.segment_tokens == 0 ? 0 : 1)) * p.channels + channel];
+  }
   /// One thread of a channel stores the decay of the first `segments` segments together.
   __device__ void store_total_decay(int segments) const {
     if (p.total_decay == nullptr || (p.channels == 1 ? at != 0 : at % p.V != 0)) return;
@@ -36,13 +50,13 @@ __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p)
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
   const Element element(p);
-  if (element.at >= element.size) return;
+  if (element.at >= element.size || element.count == 1) return;
   float state = element.state(1);
   if (p.first) {
     const float first = p.first[(p.first_is_shared ? blockIdx.y : element.pair) * element.size + element.at];
     element.state(1) = state = element.decay(0) * first + state;
   }
-  for (int segment = 1; segment + 1 < p.count; ++segment) {
+  for (int segment = 1; segment + 1 < element.count; ++segment) {
     float& next = element.state(segment + 1);
     state = element.decay(segment) * state + next;
     next = state;
@@ -62,7 +76,8 @@ __global__ void __launch_bounds__(kJoinThreads) add_segments_kernel(Segments p, 
 }
 
 dim3 grid(const Segments& p) {
-  return {blocks_for(std::int64_t{p.K} * p.V, kJoinThreads), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences)};
+  const std::int64_t rows = p.segment_tokens == 0 ? p.sequences : p.boundaries;
+  return {blocks_for(std::int64_t{p.K} * p.V, kJoinThreads), static_cast<unsigned>(p.heads), static_cast<unsigned>(rows)};
 }
 
 }  // namespace

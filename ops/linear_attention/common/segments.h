@@ -18,12 +18,17 @@ struct Segments {
   /// ones do not have them in them yet; else null.
   const float* first = nullptr;
   bool first_is_shared = false;
+  /// Not 0: packed sequences have as many segments of so many tokens as they fill. `states` and `decay` are then [boundaries,
+  /// heads, ..], by the boundaries between segments: a sequence that begins with a token has those from number token /
+  /// segment_tokens on. `states` has those after the boundaries, `decay` those of the segments before them.
+  std::int64_t segment_tokens = 0, boundaries = 0;
+  const std::int64_t* cu_seqlens = nullptr;
 };
 /// Replaces `states` by the states before each segment.
 void join_segments(const Segments& p, cudaStream_t stream);
 
-/// What all segments together do to a state: their decays to `total_decay`, and what they add to `added` [sequences, heads, K,
-/// V], which holds what the last segments add. Leaves `states` as they are.
+/// Not of packed sequences with boundaries: what all segments together do to a state: their decays to `total_decay`, and what
+/// they add to `added` [sequences, heads, K, V], which holds what the last segments add. Leaves `states` as they are.
 void add_segments(const Segments& p, float* added, cudaStream_t stream);
 
 }  // namespace glade::cuda::linear_attention
