@@ -38,7 +38,7 @@ TEST_F(SharedRows, MatchTheReference) {
 /// The last block of a cluster has no channels here.
 TEST_F(SharedRows, BackwardPasses) {
   for (const std::int64_t K : {136, 192, 256}) {
-    RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = K, .V = 184, .state = 4}, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make({.B = 8, .T = 650, .H = 4, .Hkv = 4, .K = K, .V = 184, .state = 4}, kCUDA, DType::bfloat16);
     x.options.algorithm = Algorithm::chunk;
     for (Tensor tensor : {x.query, x.key, x.value}) tensor.set_requires_grad();
     const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
@@ -49,7 +49,7 @@ TEST_F(SharedRows, BackwardPasses) {
 
 /// The same with a decay that has no gradient.
 TEST_F(SharedRows, BackwardPassesWithConstantDecay) {
-  RecurrenceArguments x = make({.B = 2, .T = 400, .H = 3, .Hkv = 3, .K = 200, .V = 256, .gates = "m"}, kCUDA, DType::bfloat16);
+  RecurrenceArguments x = make({.B = 8, .T = 650, .H = 4, .Hkv = 4, .K = 200, .V = 256, .gates = "m"}, kCUDA, DType::bfloat16);
   const Tensors leaves{x.query.set_requires_grad(), x.key.set_requires_grad(), x.value.set_requires_grad()};
   const Tensor grad_o = random_tensor(x.value.shape(), kCUDA, DType::bfloat16);
   const auto gradients = [&](Algorithm algorithm) {
