@@ -14,7 +14,8 @@ double chunks_of_all(const AttentionProblem& p) {
 }
 
 std::int64_t full_heads(const AttentionProblem& p) {
-  if (!p.packed || p.length == 0) return all_heads(p);
+  const bool have_same_segments = p.exchanges || p.states_only;  // packed sequences, too, however short they are
+  if (!p.packed || have_same_segments || p.length == 0) return all_heads(p);
   const auto full = static_cast<std::int64_t>(std::ceil(chunks_of_all(p) / static_cast<double>(chunks_of(p))));
   return p.heads * std::min(full, p.sequences);
 }

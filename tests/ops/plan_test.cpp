@@ -228,6 +228,9 @@ TEST(Plan, SplitsLongSequencesAmongShortOnes) {
       EXPECT_EQ(plan(even).forward.pass.segments, of_batch.forward.pass.segments) << gates << sequences;
       EXPECT_GT(plan(even).forward.pass.segment_chunks + plan(even).forward.constant_decay.segments, 1);
     }
+  AttentionProblem exchanges = problem(100, 16384, 4, 128, 128, "gk");  // all sequences have as many segments then
+  exchanges.packed = exchanges.exchanges = true, exchanges.tokens = 32768;
+  EXPECT_EQ(plan(exchanges).forward.pass.segments, 1);
   AttentionProblem p = problem(100, 16384, 4, 64, 64, "gk", DType::float32);
   p.packed = true, p.tokens = 32768;
   EXPECT_GT(plan(p).forward.recurrent.segments, 1);
