@@ -94,8 +94,7 @@ struct RecurrentPassPlan {
   std::int64_t checkpoint_size() const { return std::int64_t{blocks} * columns * inner; }
 };
 
-/// Sequences in segments of whole chunks that are computed at the same time. On sm_90 packed sequences have as many as their
-/// chunks fill, and the longest has all.
+/// Sequences in segments of whole chunks that are computed at the same time.
 struct ChunkSegments {
   int segments = 1, segment_chunks = 0;  ///< Of each sequence, and chunks of a segment.
 };

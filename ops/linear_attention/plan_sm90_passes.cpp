@@ -48,9 +48,18 @@ double time_of_blocks(const AttentionProblem& p, const BlockTimes& t) {
   return std::max(t.longest + t.start, (t.all + t.blocks * t.start) / t.at_once + kIdle * (t.longest + t.start));
 }
 
+namespace {
+/// Whether the states at the chunk boundaries take no more than a few times what they would in full chunks. They have room for a
+/// chunk of every sequence, but where sequences have about the same number of chunks no other kernels were better.
+bool has_room_for_states(const AttentionProblem& p) {
+  constexpr std::int64_t kMost = 4;
+  return chunk_slots(p) * kChunkTokens <= kMost * p.all_tokens() || p.sequences * chunks_of(p) <= kMost * chunk_slots(p);
+}
+}  // namespace
+
 bool supports_state_scan(const AttentionProblem& p) {
   constexpr std::int64_t kMostChunks = kMostBlocks / 2;  // segments of as many chunks each may have blocks for twice as many
-  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks;
+  return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks && has_room_for_states(p);
 }
 
 namespace {

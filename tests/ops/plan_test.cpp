@@ -228,6 +228,9 @@ TEST(Plan, SplitsLongSequencesAmongShortOnes) {
       EXPECT_EQ(plan(even).forward.pass.segments, of_batch.forward.pass.segments) << gates << sequences;
       EXPECT_GT(plan(even).forward.pass.segment_chunks + plan(even).forward.constant_decay.segments, 1);
     }
+  AttentionProblem tiny = problem(20000, 16384, 4, 128, 128, "gk");  // whose states would take gigabytes
+  tiny.packed = true, tiny.tokens = 40000;
+  EXPECT_EQ(plan(tiny).backward.kernels, AttentionKernels::sm90_pass);
   AttentionProblem exchanges = problem(100, 16384, 4, 128, 128, "gk");  // all sequences have as many segments then
   exchanges.packed = exchanges.exchanges = true, exchanges.tokens = 32768;
   EXPECT_EQ(plan(exchanges).forward.pass.segments, 1);
