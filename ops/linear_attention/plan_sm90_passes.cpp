@@ -49,8 +49,8 @@ double time_of_blocks(const AttentionProblem& p, const BlockTimes& t) {
 }
 
 namespace {
-/// Whether the states at the chunk boundaries take no more than a few times what they would in full chunks. They have room for a
-/// chunk of every sequence, but where sequences have about the same number of chunks no other kernels were better.
+/// Whether the states at the chunk boundaries, which have room for a chunk of every sequence, take at most a few times what they
+/// would in full chunks. This does not matter where sequences have about the same number of chunks.
 bool has_room_for_states(const AttentionProblem& p) {
   constexpr std::int64_t kMost = 4;
   return chunk_slots(p) * kChunkTokens <= kMost * p.all_tokens() || p.sequences * chunks_of(p) <= kMost * chunk_slots(p);

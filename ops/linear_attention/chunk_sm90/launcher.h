@@ -92,7 +92,7 @@ void set_out(auto& a, const Recurrence& r, const Tensor& out) {
 /// directions.
 inline std::int64_t boundaries(const Recurrence& r, const ChunkSegments& plan) {
   if (!r.cu_seqlens.defined() || plan.segments == 1 || r.exchange) return 0;
-  const std::int64_t most = r.tokens / (std::int64_t{plan.segment_chunks} * kChunkTokens);
+  const std::int64_t most = segment_boundaries(r.tokens, plan.segment_chunks);
   return 2 * (most + r.sequences) <= kMostBlocks ? most : 0;
 }
 inline void set_segments(ScanArguments& a, const Recurrence& r, const ChunkSegments& plan, const State& state) {
