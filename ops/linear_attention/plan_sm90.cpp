@@ -31,16 +31,17 @@ bool takes_constant_decay_forward(const AttentionProblem& p, bool with_gradients
 /// The problem whose heads are `parts` of the key channels of each head of p. Products over keys are sums over the parts, and all
 /// else is each part's own.
 AttentionProblem with_parts_as_heads(AttentionProblem p, int parts) {
+  if (parts == 1) return p;
   p.K /= parts;
   p.heads *= parts;
-  p.kv_heads *= parts;
+  p.kv_heads = p.heads;
   return p;
 }
 
 /// Whether so many parts of the key channels can be computed as heads of their own.
 bool divides_keys(const AttentionProblem& p, int parts) {
   constexpr int kMultiple = 8;
-  return parts == 1 || (p.kv_heads == p.heads && p.K % (parts * kMultiple) == 0 && p.heads * parts <= kMostBlocks);
+  return parts == 1 || (p.K % (parts * kMultiple) == 0 && p.heads * parts <= kMostBlocks);
 }
 
 /// The fewest parts, each of which a fused pass has room for; 0 where that takes too many.

@@ -137,6 +137,20 @@ TEST_F(Chunk, GroupedHeads) {
     for (const bool gk : {false, true}) check({.H = 4, .group = group, .g = true, .gk = gk});
 }
 
+/// Large keys are taken in parts, of which those of several heads share keys.
+TEST_F(Chunk, GroupedHeadsOfLargeKeys) {
+  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{256, 256}, {160, 72}, {256, 320}, {384, 64}, {512, 128}})
+    for (const bool gk : {true, false}) {
+      Case c{.B = 1, .H = 4, .group = gk ? 4 : 2, .K = K, .V = V, .g = !gk, .gk = gk};
+      check(c);
+      c.group = 6 - c.group, c.g_gamma = !gk, c.cu_seqlens = {0, 0, 5, 70, 200}, c.dtype = DType::float16;
+      check(c);
+      if (K > 256) continue;  // not all of these have segments
+      c.cu_seqlens = {}, c.dtype = DType::bfloat16, c.T = 400;
+      check_segments(c, 3);
+    }
+}
+
 TEST_F(Chunk, PackedSequences) {
   for (const bool reverse : {false, true})
     for (const bool gk : {false, true})

@@ -118,7 +118,7 @@ TEST(Plan, TakesTheSizesAndGatesThatAreListed) {
   EXPECT_EQ(backward(problem(4, 4096, 8, 256, 256, "g")), "sm90_intra_chunk");
   AttentionProblem p = problem(4, 4096, 8, 256, 256, "gk");
   p.kv_heads = 4;
-  EXPECT_EQ(backward(p), "sm90_pass");
+  EXPECT_EQ(backward(p), "sm90_intra_chunk");
   p = problem(4, 4096, 8, 256, 256, "g_gamma");
   p.gradients.g_gamma = true;
   EXPECT_EQ(backward(p), "sm90_intra_chunk");
@@ -135,10 +135,8 @@ TEST(Plan, SplitsLargeKeysIntoHeads) {
   EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 2);
   p.K = 128;
   EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 1);
-  p.K = 256, p.kv_heads = 2;  // heads that share keys cannot be split
-  EXPECT_EQ(kernels(p).second, "chunk_mma");
-  p.gradients = {.v = true};
-  EXPECT_EQ(kernels(p).second, "sm90_pass");
+  p.K = 256, p.kv_heads = 2;  // keys that heads share are copied for each
+  EXPECT_EQ(plan(p).backward.intra_chunk.key_parts, 2);
 }
 
 TEST(Plan, SplitsKeysBeyondAPassIntoHeads) {
@@ -157,7 +155,7 @@ TEST(Plan, SplitsKeysBeyondAPassIntoHeads) {
   EXPECT_EQ(parts(problem(4, 2048, 4, 296, 256, "g")), Parts(0, 0));  // 37 times 8
   AttentionProblem shared = problem(4, 2048, 4, 512, 256, "g");
   shared.kv_heads = 2;
-  EXPECT_EQ(parts(shared), Parts(0, 0));
+  EXPECT_EQ(parts(shared), Parts(2, 2));
 }
 
 // Where the gradients need the states before the chunks, the forward pass stores them as it goes.

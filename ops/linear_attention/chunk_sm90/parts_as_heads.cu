@@ -23,10 +23,12 @@ SegmentEffect effect_of_heads(const SegmentEffect& of_parts, std::int64_t heads,
 Recurrence parts_as_heads(const Recurrence& r, int parts) {
   Recurrence split = r;
   split.heads *= parts;
-  split.kv_heads *= parts;
+  split.kv_heads = split.heads;
   split.K /= parts;
   split.q = split_heads(r.q, r.tokens, split.heads, split.K);
-  split.k = split_heads(r.k, r.tokens, split.heads, split.K);
+  // The kernels find the head of keys by division, which the parts of several heads that share one would not allow.
+  const Tensor keys = r.group() == 1 ? r.k : repeat_interleave(r.k, r.group(), -2);
+  split.k = split_heads(keys, r.tokens, split.heads, split.K);
   split.gk = split_heads(r.gk, r.tokens, split.heads, split.K);
   for (Tensor* gate : {&split.g, &split.g_gamma})
     if (gate->defined()) *gate = repeat_interleave(*gate, parts, -1);

@@ -5,7 +5,7 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// The recurrence whose heads are `parts` of r's key channels, which must divide them. kv_heads equals heads.
+/// The recurrence whose heads are `parts` of r's key channels, which must divide them. Keys that heads share are copied for each.
 Recurrence parts_as_heads(const Recurrence& r, int parts);
 /// x, of `tokens` rows, as [tokens, heads, size]; undefined where x is.
 Tensor split_heads(const Tensor& x, std::int64_t tokens, std::int64_t heads, std::int64_t size);
