@@ -23,9 +23,9 @@ struct HeadGateShared : Chunk<E> {
   Tile values[2][2];
 };
 
-template <class E, int kTiles>
-struct HeadGateChunk : HeadGateProducts<E, kTiles> {
-  using Base = HeadGateProducts<E, kTiles>;
+template <class E, int kTiles, bool kFloatResults>
+struct HeadGateChunk : HeadGateProducts<E, kTiles, kFloatResults> {
+  using Base = HeadGateProducts<E, kTiles, kFloatResults>;
   using Shared = HeadGateShared<E, kTiles>;
   using Base::a, Base::n, Base::head, Base::group, Base::thread, Base::lane, Base::kThreads;
   using typename Base::Columns, typename Base::Sums, typename Base::Tile;
@@ -188,14 +188,15 @@ constexpr int head_gate_blocks() {
 }
 
 /// The grid is that of of_each_chunk().
-template <class E, int kTiles>
+template <class E, int kTiles, bool kFloatResults>
 __global__ void __launch_bounds__(kTiles* kGroup, head_gate_blocks<kTiles>())
     head_gate_chunk_kernel(const __grid_constant__ IntraChunkArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   if (!a.early) cudaGridDependencySynchronize();
   const BlockChunk own(a);
-  HeadGateChunk<E, kTiles> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), own.sequence, own.head, own.index);
+  HeadGateChunk<E, kTiles, kFloatResults> chunk(a, *reinterpret_cast<HeadGateShared<E, kTiles>*>(memory), own.sequence, own.head,
+                                                own.index);
   if (chunk.count() > 0) chunk.run();
   wait_as_last(a);
 #else
@@ -209,7 +210,7 @@ void launch_head_gate_chunk(const IntraChunk& a, cudaStream_t stream) {
   constexpr int most_bytes = sizeof(Shared);
   static_assert(head_gate_blocks<kTiles>() * (most_bytes + 1024) <= 228 * 1024);
   const int bytes = kTiles == 1 && a.v.size <= kTile ? most_bytes - static_cast<int>(sizeof(Shared::values[1])) : most_bytes;
-  const auto kernel = head_gate_chunk_kernel<E, kTiles>;
+  const auto kernel = a.has_float_results() ? head_gate_chunk_kernel<E, kTiles, true> : head_gate_chunk_kernel<E, kTiles, false>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes));
   launch_kernel(kernel, of_each_chunk(a), kTiles * kGroup, {bytes, starts_early(a.early)}, stream,
                 IntraChunkArguments(a, sizeof(E)));

@@ -33,8 +33,8 @@ struct HeadGatePairShared : Chunk<E> {
 
 /// A block of the pair. A warp group has all tokens of the products that it computes.
 template <class E>
-struct HeadGatePairBlock : HeadGateProducts<E, 1> {
-  using Base = HeadGateProducts<E, 1>;
+struct HeadGatePairBlock : HeadGateProducts<E, 1, true> {
+  using Base = HeadGateProducts<E, 1, true>;
   using Shared = HeadGatePairShared<E>;
   using Base::a, Base::n, Base::head, Base::thread, Base::lane, Base::row;
   using typename Base::Tile;

@@ -33,7 +33,8 @@ struct GateSums {
 /// A tile of zeros in global memory, for boundary states that are, where no place in shared memory stays so.
 static __device__ uint4 zeros[kTile * kTile / 8];
 
-template <class E, int kTiles>
+/// kFloatResults: whether gradients of queries, keys and values may be in float32, which takes registers.
+template <class E, int kTiles, bool kFloatResults>
 struct HeadGateProducts {
   using Tile = SwizzledTile<E>;
   static constexpr int kThreads = kTiles * kGroup;
@@ -285,9 +286,10 @@ struct HeadGateProducts {
   };
   /// Stores a group's gradients of queries and keys, through the tiles whose rows it has read.
   __device__ void store_keys(const Sums& sums, const KeyPlaces& to, Tile& q_tile, Tile& k_tile) const {
-    const bool q_rows = a.dq.data && !a.dq.is_float, k_rows = a.dk.data && !a.dk.is_float;
-    if (a.dq.data && a.dq.is_float) store_floats<false>(sums.q, to.q, group * kTile, 0, to.count);
-    if (a.dk.data && a.dk.is_float) store_floats<false>(sums.k, to.k, group * kTile, 0, to.count);
+    const bool q_floats = kFloatResults && a.dq.is_float, k_floats = kFloatResults && a.dk.is_float,
+               q_rows = a.dq.data && !q_floats, k_rows = a.dk.data && !k_floats;
+    if (a.dq.data && q_floats) store_floats<false>(sums.q, to.q, group * kTile, 0, to.count);
+    if (a.dk.data && k_floats) store_floats<false>(sums.k, to.k, group * kTile, 0, to.count);
     sync();
     if (q_rows) round_rows(sums.q, &q_tile);
     if (k_rows) round_rows(sums.k, &k_tile);
@@ -298,7 +300,7 @@ struct HeadGateProducts {
   /// Stores the gradients of a tile of values, those of this group's tokens.
   __device__ void store_values(const Columns& x, const Place& place, bool is_float, Tile& tile, int first_value,
                                int count) const {
-    if (is_float) return store_floats<true>(x, place, first_value, first_token(), count);
+    if (kFloatResults && is_float) return store_floats<true>(x, place, first_value, first_token(), count);
 #pragma unroll
     for (int s = 0; s < Columns::kSteps; ++s) {
       LeftOperand rounded;

@@ -25,7 +25,7 @@ struct HeadGateScanArguments {
 };
 
 /// The template parameters of a scan, and the shared memory of its block. Rows of tiles are tokens in their order, or keys.
-template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_, bool kRagged_>
+template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_, bool kGeneral_>
 struct HeadGateScanBlock : Chunk<E> {
   using Element = E;
   using Tile = SwizzledTile<E>;
@@ -33,7 +33,8 @@ struct HeadGateScanBlock : Chunk<E> {
   static constexpr int kThreads = 2 * kKeyTiles * kGroup;  ///< first those of the values, then those of the keys
   static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;   ///< on a multiprocessor
   static constexpr bool kFindsStates = kFindsStates_;      ///< D after segments does not come from elsewhere
-  static constexpr bool kRagged = kRagged_;                ///< ScanArguments::boundaries: that takes registers
+  /// Whether it may be ragged, and may have results in float32: both take registers.
+  static constexpr bool kGeneral = kGeneral_;
   /// Where D has 64 registers of a thread, its warp groups get some of the others'.
   static constexpr bool kMovesRegisters = kValueTiles == 2;
   static constexpr int kValuesRegisters = 160, kKeysRegisters = 96;
@@ -53,7 +54,7 @@ struct HeadGateScanBlock : Chunk<E> {
   ChunkGates gates[2];
   GateSums gate_sums[2][kKeyTiles];
   std::uint64_t states_full;
-  ScanEnds ends;  ///< kRagged: D
+  ScanEnds ends;  ///< where kGeneral: D
 
   __device__ AddedRows& added_rows(int i) { return reinterpret_cast<AddedRows*>(stages)[i % kAddedStages]; }
 };
@@ -74,11 +75,11 @@ struct HeadGateScan {
 
   /// D of all heads where it is known, and where it goes; or null.
   __device__ const float* before() const {
-    if constexpr (B::kRagged) return shared.ends.before;
+    if constexpr (B::kGeneral) return shared.ends.before;
     return segment.template state_before<false>(p, n);
   }
   __device__ float* after() const {
-    if constexpr (B::kRagged) return shared.ends.after;
+    if constexpr (B::kGeneral) return shared.ends.after;
     return segment.template state_after<false>(p, n);
   }
 
@@ -124,7 +125,7 @@ struct HeadGateScan {
   __device__ void prepare() const {
     shared.describe(a, n, head, 0);
     if (threadIdx.x == 0) {
-      if constexpr (B::kRagged) new (&shared.ends) ScanEnds(p, segment, n, 0, 0);
+      if constexpr (B::kGeneral) new (&shared.ends) ScanEnds(p, segment, n, 0, 0);
       barrier_init(&shared.states_full, 1);
       fence_barrier_init();
     }
@@ -154,9 +155,9 @@ struct HeadGateScan {
 
 /// A warp group that computes A and dv, and keeps 64 keys of D.
 template <class B>
-struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> {
+struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, B::kGeneral> {
   using E = typename B::Element;
-  using Base = HeadGateProducts<E, B::kKeyTiles>;
+  using Base = HeadGateProducts<E, B::kKeyTiles, B::kGeneral>;
   using Base::a, Base::n, Base::head, Base::group, Base::thread, Base::lane;
   using typename Base::Columns, typename Base::Tile;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of q with factors, see Variant::kLowParts
@@ -357,12 +358,12 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
   /// Finds D after this block's segment.
   __device__ void find_gradient(std::int64_t size) {
     const ScanArguments& p = scan.p;
-    const int order = scan.segment.template order<B::kRagged>(p);
+    const int order = scan.segment.template order<B::kGeneral>(p);
     if (order == 0) start(size);
-    const bool adds = scan.segment.template exists<B::kRagged>(p) && order + 1 < scan.segment.template count<B::kRagged>(p);
+    const bool adds = scan.segment.template exists<B::kGeneral>(p) && order + 1 < scan.segment.template count<B::kGeneral>(p);
     const float decay = adds ? exp2f(add_chunks()) : 1.f;
     const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(
-        scan.arguments.room, scan.segment.template first_row<B::kRagged>(p, scan.n) * p.heads + head, p.heads,
+        scan.arguments.room, scan.segment.template first_row<B::kGeneral>(p, scan.n) * p.heads + head, p.heads,
         static_cast<int>(threadIdx.x), kBarrier);
     const auto number = [&](int i) -> float& { return gradient[i]; };
     if (adds)
@@ -402,9 +403,9 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles> 
 
 /// A warp group that computes B, and dq, dk and the gradients of the gates for 64 keys.
 template <class B>
-struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles> {
+struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B::kGeneral> {
   using E = typename B::Element;
-  using Base = HeadGateProducts<E, B::kKeyTiles>;
+  using Base = HeadGateProducts<E, B::kKeyTiles, B::kGeneral>;
   using Base::a, Base::group, Base::thread, Base::lane;
   using typename Base::Columns, typename Base::Sums, typename Base::Tile;
 
@@ -476,10 +477,11 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
   const int thread = static_cast<int>(threadIdx.x);
   const int y = static_cast<int>(blockIdx.y);
   int n = static_cast<int>(blockIdx.z), index = B::kFindsStates ? arguments.scan.segments - 1 - y : y;
-  if constexpr (B::kRagged) {
-    const SegmentPlace place(arguments.scan, y);
-    n = uniform(place.n), index = uniform(place.index);
-  }
+  if constexpr (B::kGeneral)
+    if (arguments.scan.is_ragged()) {
+      const SegmentPlace place(arguments.scan, y);
+      n = uniform(place.n), index = uniform(place.index);
+    }
   const HeadGateScan<B> scan{arguments,
                              arguments.chunks,
                              arguments.scan,
@@ -509,23 +511,24 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const ScanArguments& p = arguments.scan;
   const auto heads = static_cast<unsigned>(p.heads), rows = static_cast<unsigned>(p.rows());
-  const dim3 grid =
-      B::kRagged ? dim3(heads, rows) : dim3(heads, static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
+  const dim3 grid = p.is_ragged() ? dim3(heads, rows)
+                                  : dim3(heads, static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, arguments);
 }
 
-template <class E, bool kRagged>
+template <class E, bool kGeneral>
 void launch_head_gate_scan(const IntraChunk& a, const HeadGateScanArguments& arguments, cudaStream_t stream) {
-  if (arguments.room.states) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, true, kRagged>>(arguments, stream);
-  else if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, false, kRagged>>(arguments, stream);
-  else if (a.v.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 2, 1, false, kRagged>>(arguments, stream);
-  else launch_head_gate_scan<HeadGateScanBlock<E, 2, 2, false, kRagged>>(arguments, stream);
+  if (arguments.room.states) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, true, kGeneral>>(arguments, stream);
+  else if (a.q.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 1, 1, false, kGeneral>>(arguments, stream);
+  else if (a.v.size <= kTile) launch_head_gate_scan<HeadGateScanBlock<E, 2, 1, false, kGeneral>>(arguments, stream);
+  else launch_head_gate_scan<HeadGateScanBlock<E, 2, 2, false, kGeneral>>(arguments, stream);
 }
 template <class E>
 void run_head_gate_scan(const IntraChunk& a, const ScanArguments& scan, const SegmentRoom& room, cudaStream_t stream) {
   if (a.sequences.count == 0) return;
   const HeadGateScanArguments arguments{IntraChunkArguments(a, sizeof(E)), scan, room};
-  (scan.is_ragged() ? launch_head_gate_scan<E, true> : launch_head_gate_scan<E, false>)(a, arguments, stream);
+  const bool general = scan.is_ragged() || a.has_float_results();
+  (general ? launch_head_gate_scan<E, true> : launch_head_gate_scan<E, false>)(a, arguments, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90

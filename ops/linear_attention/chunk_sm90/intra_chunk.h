@@ -35,6 +35,7 @@ struct IntraChunk : RecurrenceArguments {
     std::int64_t step;  ///< elements from a token to the next
   };
   Result dq, dk, dv;
+  bool has_float_results() const { return dq.is_float || dk.is_float || dv.is_float; }
   int key_parts;  ///< 2: two heads in a row have half of the same head's keys each, and share a gradient of the values (gk); or 1
   void* dgk;      ///< [tokens, heads, K] as the gates, or null
   float* dg;      ///< [gate_sums(), tokens, heads], to be added up: a sum for each tile of keys or chunk of a pair; or null
