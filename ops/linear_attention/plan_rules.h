@@ -19,6 +19,8 @@ double chunks_of_all(const AttentionProblem& p);
 std::int64_t full_heads(const AttentionProblem& p);
 /// Whether all sequences are about as long as the longest.
 inline bool has_even_lengths(const AttentionProblem& p) { return full_heads(p) == all_heads(p); }
+/// Whether gates of keys' channels are in float32 beside elements of 16 bits: then passes have no wide blocks.
+inline bool has_float_key_gates(const AttentionProblem& p) { return p.gk && p.float_gates; }
 
 /// The plan of a problem without channels of zeros. Errors as plan().
 AttentionPlan plan_as_it_is(const AttentionProblem& problem, const AttentionConfig& forward, const AttentionConfig& backward,

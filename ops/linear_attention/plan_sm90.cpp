@@ -150,8 +150,9 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   const bool saves_waves = 10 * waves(blocks) > (p.gk ? 13 : 15) * waves(ceil_div(tiles(outer), 2) * full_heads(p));
   Sm90PassPlan plan;
   const bool few = 2 * blocks <= fill;
-  plan.wide_blocks = outer > kChunkTokens && (inner > kTwoTiles ? p.gk && (saves_waves || few)
-                                                                : saves_waves || (few && blocks * most_segments >= 2 * fill));
+  plan.wide_blocks =
+      outer > kChunkTokens && !has_float_key_gates(p) &&
+      (inner > kTwoTiles ? p.gk && (saves_waves || few) : saves_waves || (few && blocks * most_segments >= 2 * fill));
   if (!narrow && supports_shared_rows(p, inner)) {
     // In chunks, what the start of a block costs, or of a turn where blocks take several sequences of one length. Measured
     // (benchmarks/results/2026-11-28_h100/turns/grid.txt); packed sequences have such blocks from six chunks on.

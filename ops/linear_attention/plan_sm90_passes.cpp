@@ -123,7 +123,7 @@ namespace {
 /// (benchmarks/results/2026-11-29_h200/plans/few_keys.txt).
 bool supports_shared_gates(const AttentionProblem& p) {
   const bool has_tiles = tiles(p.K) == 2 || (tiles(p.K) == 1 && tiles(p.V) % 2 == 0);
-  return supports_tma(p) && !p.states_only && p.length > kChunkTokens && has_tiles && p.gk && !p.gv && !p.float_gates;
+  return supports_tma(p) && !p.states_only && p.length > kChunkTokens && has_tiles && p.gk && !p.gv;
 }
 
 /// Whether a launch ahead can apply the gates to the queries and keys. In shorter sequences other passes are faster (measured).
@@ -156,7 +156,7 @@ struct BlockCost {
 };
 /// In the time of a chunk in a narrow block of about 128 keys. Turns are fitted for whole sequences alone.
 BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kStates = 0.6, kWideWithGk = 1.3, kWide = 1.4, kStart = 9;
+  constexpr double kStates = 0.6, kWideWithGk = 1.3, kWide = 1.4, kStart = 9, kSharedGates = 0.72, kSharedFloatGates = 1.045;
   const double narrow = p.K <= kChunkTokens       ? 0.85
                         : p.K <= 2 * kChunkTokens ? 1.1
                                                   : 1.2,
@@ -167,7 +167,7 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   BlockCost cost{chunk, chunk * kStates, kStart, kStart};
   if (plan.wide_tma) cost = {1.21, 1.21 * kStates, 6.7, 1};
   else if (plan.shared_rows) cost = {chunk, chunk * kStates, 10.3, 4.5};
-  else if (plan.shared_gates) cost = {0.72, chunk * kStates, 7.2, 0.5};
+  else if (plan.shared_gates) cost = {has_float_key_gates(p) ? kSharedFloatGates : kSharedGates, chunk * kStates, 7.2, 0.5};
   if (p.packed || plan.segments > 1) cost.turn = cost.start;
   return cost;
 }
@@ -285,9 +285,9 @@ double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return for_states * kMore * (3.33 * cost - 26.9 * waves + 3.4);
 }
 
-/// Whether clusters can have shares of all chunks.
+/// Whether clusters can have shares of all chunks. Kernels for gates in float32 are not compiled for it.
 bool may_share_chunks(const AttentionProblem& p, const AttentionConfig& config) {
-  return config.sequence_split == 0 && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
+  return config.sequence_split == 0 && !has_float_key_gates(p) && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
          tiles(p.V) * all_heads(p) * chunks_of(p) <= StreamK::kMostChunks;
 }
 /// Microseconds that a pass in such shares takes on an H200, and 4% more, with which choices are best. Like the next function,
@@ -335,7 +335,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
     if (cost_of(p, other) < cost_of(p, best)) best = other;
   };
-  if (p.V > kChunkTokens && (p.K <= 2 * kChunkTokens || p.gk))
+  if (p.V > kChunkTokens && !has_float_key_gates(p) && (p.K <= 2 * kChunkTokens || p.gk))
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);

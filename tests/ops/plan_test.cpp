@@ -309,7 +309,11 @@ TEST(Plan, SharesGatesOfKeys) {
   EXPECT_TRUE(forward(problem(500, 40, 4, 128, 128, "gk")).wide_blocks);    // of one chunk
   AttentionProblem p = problem(4, 2048, 16, 128, 128, "gk");
   p.float_gates = true;
-  EXPECT_FALSE(forward(p).shared_gates);
+  EXPECT_TRUE(forward(p).shared_gates);
+  AttentionProblem uneven = problem(3, 3000, 12, 96, 96, "gk");
+  EXPECT_GT(forward(uneven).share, 0);
+  uneven.float_gates = true;
+  EXPECT_TRUE(forward(uneven).gates_first);  // for gates in float32 there are no shares
   p.float_gates = false;
   p.reverse = true;
   EXPECT_FALSE(forward(p).shared_gates);

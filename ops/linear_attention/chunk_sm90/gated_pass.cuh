@@ -17,11 +17,14 @@
 namespace glade::cuda::chunk_sm90 {
 
 /// What the kernel is compiled for. kResults: not only for states; kStoresStates: stores those before the chunks; kSharesGates:
-/// in the kernel of chunk_sm90/shared_gates.cuh; kStreamK: clusters have shares of the chunks there.
-template <class E, int kTiles_, bool kResults_, bool kStoresStates_, bool kSharesGates_ = false, bool kStreamK_ = false>
+/// in the kernel of chunk_sm90/shared_gates.cuh; kStreamK: clusters have shares of the chunks there; kFloatGates: gates are in
+/// float32 there.
+template <class E, int kTiles_, bool kResults_, bool kStoresStates_, bool kSharesGates_ = false, bool kStreamK_ = false,
+          bool kFloatGates_ = false>
 struct GatedPassVariant {
   using Element = E;
-  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kSharesGates = kSharesGates_, kStreamK = kStreamK_;
+  static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kSharesGates = kSharesGates_, kStreamK = kStreamK_,
+                        kFloatGates = kFloatGates_;
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = kTiles_;  ///< of keys
   static constexpr int kCluster = 2;      ///< blocks
@@ -246,16 +249,9 @@ struct GatedPassConsumer : State<C> {
   }
   /// Stores results of a chunk in float32.
   __device__ void store_float(const Accumulator<kTile>& out, int chunk) const {
-    const int column = item.first_outer + Base::row(), tokens = segment.chunk_tokens(chunk) - fragment_column(thread),
-              step = p.heads * p.outer;
-    float* at = static_cast<float*>(p.out) +
-                (segment.token(std::int64_t{chunk} * kTile + fragment_column(thread)) * p.heads + item.head) * p.outer + column;
-#pragma unroll
-    for (int i = 0; i < out.kSize; ++i) {
-      const int t = i / 4 * 8 + i % 2, further = out.half(i) * 8;
-      if (t < tokens && column + further < p.outer) at[i % 2 * step + further] = out[i];
-      if (i % 4 == 3) forget(at += 8 * step);  // otherwise the addresses of all tokens would occupy registers at once
-    }
+    float* const at = static_cast<float*>(p.out) + (segment.token(std::int64_t{chunk} * kTile) * p.heads + item.head) * p.outer +
+                      item.first_outer;
+    store_columns(out, thread, at, p.heads * p.outer, segment.chunk_tokens(chunk), p.outer - item.first_outer);
   }
   /// Stores R, the state before a chunk, for the backward pass, by way of the tiles of y, which have been read.
   __device__ void store_boundary_state(int chunk, Tile (&room)[kTiles]) {

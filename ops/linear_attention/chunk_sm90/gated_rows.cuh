@@ -54,8 +54,7 @@ struct GatedRowsBlock {
     if (of_group.thread == 0) Group::copy_rows(a, of_group.own, group, head, first, &shared.copied[group]);
     if (threadIdx.x / 32 == 1) of_group.load_head_gates();
     __syncthreads();
-    barrier_wait(&shared.copied[group], 0);
-    const auto sums = of_group.sum_gates();
+    const auto sums = of_group.sum_gates([&] { barrier_wait(&shared.copied[group], 0); });
     if (of_group.sub_chunk == 0)
       *reinterpret_cast<float2*>(a.chunks.decays + row * (kTiles * kTile) + of_group.channel) = Group::exp2(sums.decay);
     Accumulator<kTile> scores;
@@ -96,7 +95,7 @@ struct GatedRowsBlock {
 
 /// A block for each head, sequence, and chunk of the longest sequence; or for each head and slot.
 template <class E, int kTiles, bool kFloatGates>
-__global__ void __launch_bounds__(kTiles* kGroup, kFloatGates ? 1 : 8 / kTiles)
+__global__ void __launch_bounds__(kTiles* kGroup, (kFloatGates ? 6 : 8) / kTiles)
     gated_rows_kernel(const __grid_constant__ MappedGatedRows a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -133,7 +132,7 @@ void launch_gated_rows(const GatedRows& a, cudaStream_t stream) {
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const auto heads = static_cast<unsigned>(a.heads);
   const dim3 grid = has_blocks_of_slots(a.sequences, a.tokens)
-                        ? dim3(heads * static_cast<unsigned>(packed_slots(a.sequences, a.tokens)))
+                        ? dim3(heads * static_cast<unsigned>(linear_attention::chunk_slots(a.sequences, a.tokens)))
                         : dim3(heads, static_cast<unsigned>(a.sequences.count),
                                static_cast<unsigned>((a.sequences.length + kTile - 1) / kTile));
   launch_kernel(kernel, grid, kTiles * kGroup, {bytes, starts_early()}, stream, MappedGatedRows(a));

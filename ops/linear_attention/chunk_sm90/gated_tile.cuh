@@ -42,7 +42,7 @@ struct HeadGatesOfChunk {
 using SubChunkDecays = float2[4][kTile / 2];  ///< sums of the gates of each sub-chunk, by pair of channels
 
 /// Applies the gates to 64 channels of a chunk, and finds their part of the scores: the work of a warp group. kManyRegisters:
-/// where it has more than 64 a thread, it keeps gates of 16 bits and addresses there.
+/// where it has more than 64 a thread, it keeps gates and addresses there. Gates in float32 are always kept.
 template <class E, bool kFloatGates, bool kManyRegisters = false>
 struct GatedTile {
   using Tile = SwizzledTile<E>;
@@ -51,6 +51,7 @@ struct GatedTile {
   /// their outputs are up to 2% above fla's instead of a third below.
   static constexpr bool kLowKeys = kLowParts && !kManyRegisters;
   static constexpr bool kSumsFirstScore = kLowParts && !kLowKeys;  ///< in float32, see run_safe()
+  static constexpr bool kKeepsGates = kManyRegisters || kFloatGates;
   static constexpr int kSubChunk = 16, kSubChunks = kTile / kSubChunk;
   using Scaled = ScaledPair<E, kLowParts>;
   using GateElement = std::conditional_t<kFloatGates, float, E>;
@@ -89,11 +90,14 @@ struct GatedTile {
   __device__ void load_gates(GateBits (&to)[kCount], int t) const {
     load<GateElement>(to, a.gk, a.heads, head, t);
   }
+  /// A pair of gates, base e.
+  __device__ static float2 unpack_gates(const GateBits& bits) {
+    if constexpr (kFloatGates) return bits;
+    else return unpack<E>(bits);
+  }
   /// The log decays, base 2, of token t.
   __device__ float2 log_decays(const GateBits& bits, int t) const {
-    float2 gate;
-    if constexpr (kFloatGates) gate = bits;
-    else gate = unpack<E>(bits);
+    const float2 gate = unpack_gates(bits);
     const float of_head = head_gates.b[first_row + t];
     return make_float2(at_least(fmaf(gate.x, kLog2e, of_head), kLeastGate), at_least(fmaf(gate.y, kLog2e, of_head), kLeastGate));
   }
@@ -109,17 +113,6 @@ struct GatedTile {
   __device__ static std::uint32_t get(const Tile& tile, int offset) {
     return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(tile.data) + offset);
   }
-  /// The gates of channels, base e, of token t, whose pair lies at `offset`.
-  __device__ float2 gate(int t, int offset) const {
-    if constexpr (kFloatGates) {
-      float2 gate[1];
-      load_gates(gate, t);
-      return gate[0];
-    } else {
-      return unpack<E>(get(own.gates_or_low, offset));
-    }
-  }
-
   __device__ static float2 exp2(float2 x) { return make_float2(exp2_approx(x.x), exp2_approx(x.y)); }
   __device__ static float2 sum(float2 x, float2 y) { return make_float2(x.x + y.x, x.y + y.y); }
   __device__ static float2 product(float2 x, float2 y) { return make_float2(x.x * y.x, x.y * y.y); }
@@ -166,7 +159,7 @@ struct GatedTile {
 
   /// The sums of the gates of channels before the sub-chunk and of the chunk, and its log decay, base 2, with those of heads.
   struct Sums {
-    std::uint32_t gates[kManyRegisters ? kSubChunk : 0];  ///< of the rows
+    GateBits gates[kKeepsGates ? kSubChunk : 0];  ///< of the rows
     float2 before, total, decay;
     bool is_large;  ///< whether the decay is outside the safe range
   };
@@ -180,8 +173,8 @@ struct GatedTile {
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
       const int at = offset(t, t % 8);
-      if constexpr (kManyRegisters) c = sum(c, unpack<E>(sums.gates[t]));
-      else c = sum(c, gate(t, at));
+      if constexpr (kKeepsGates) c = sum(c, unpack_gates(sums.gates[t]));
+      else c = sum(c, unpack<E>(get(own.gates_or_low, at)));
       const float of_head = head_gates.c[first_row + t];
       const float2 exponent = make_float2(fmaf(c.x, kLog2e, of_head), fmaf(c.y, kLog2e, of_head));
       const float2 q = product(unpack<E>(get(own.q, at)), exp2(exponent)),
@@ -217,7 +210,7 @@ struct GatedTile {
     float2 to_end = make_float2(sums.total.x - sums.before.x, sums.total.y - sums.before.y);
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
-      const float2 gate = unpack<E>(sums.gates[t]);
+      const float2 gate = unpack_gates(sums.gates[t]);
       to_end = make_float2(to_end.x - gate.x, to_end.y - gate.y);
       const float of_head = of_heads - head_gates.c[first_row + t];
       put_row(t, round(product(unpack<E>(get(own.k, offset(t, t % 8))),
@@ -361,6 +354,13 @@ struct GatedTile {
     if (!states_only) copy(to.q, a.q_map, head);
     copy(to.k, a.k_map, head / a.k.group);
   }
+  /// Starts to copy gates in float32, which are loaded from memory when they are needed, to the L2 cache: those of one token.
+  __device__ static void prefetch_gates(const MappedGatedRows& a, int tile, int head, std::int64_t token) {
+    const int first = tile * kTile, channels = min(a.k.size - first, kTile);
+    if (channels > 0)
+      prefetch_bulk(static_cast<const float*>(a.gk) + (token * a.heads + head) * a.k.size + first,
+                    channels * static_cast<int>(sizeof(float)));
+  }
   __device__ void clear_rows() const {
     for (int t = max(rows, 0); t < kSubChunk; ++t) {
       const int at = offset(t, t % 8);
@@ -368,20 +368,20 @@ struct GatedTile {
     }
   }
 
-  /// Sums up the gates of the rows, which are there.
-  __device__ Sums sum_gates() const {
-    if (count < kTile) clear_rows();
+  /// Sums up the gates of the rows, which are there after wait().
+  template <class Wait>
+  __device__ Sums sum_gates(Wait&& wait) const {
     Sums sums;
+    if constexpr (kFloatGates) load_gates(sums.gates, 0);
+    wait();
+    if (count < kTile) clear_rows();
     float2 own_sum{}, most{};
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
       float2 x;
-      if constexpr (kManyRegisters) {
-        sums.gates[t] = get(own.gates_or_low, offset(t, t % 8));
-        x = unpack<E>(sums.gates[t]);
-      } else {
-        x = gate(t, offset(t, t % 8));
-      }
+      if constexpr (kFloatGates) x = sums.gates[t];
+      else x = unpack<E>(get(own.gates_or_low, offset(t, t % 8)));
+      if constexpr (kKeepsGates && !kFloatGates) sums.gates[t] = get(own.gates_or_low, offset(t, t % 8));
       own_sum = sum(own_sum, x);
       most = make_float2(fmaxf(most.x, x.x), fmaxf(most.y, x.y));
     }

@@ -109,7 +109,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     return true;
   }
 
-  __device__ void run() {
+  /// Inline, as no product of wgmma may be in flight at a call: otherwise a variant waits for each of them at once (C7510).
+  __device__ __forceinline__ void run() {
     if (!prepare()) return Base::run_large_decay();
     {
       typename Base::Columns sums;
@@ -289,8 +290,7 @@ void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
 template <class E, int kTiles, bool kKeyParts>
 void launch_intra_chunk(const IntraChunk& a, cudaStream_t stream) {
   if (a.float_gates) launch_intra_chunk<IntraChunkVariant<E, kTiles, true, true, kKeyParts>>(a, stream);
-  else if (a.dq.is_float || a.dk.is_float || a.dv.is_float)
-    launch_intra_chunk<IntraChunkVariant<E, kTiles, false, true, kKeyParts>>(a, stream);
+  else if (a.has_float_results()) launch_intra_chunk<IntraChunkVariant<E, kTiles, false, true, kKeyParts>>(a, stream);
   else launch_intra_chunk<IntraChunkVariant<E, kTiles, false, false, kKeyParts>>(a, stream);
 }
 

@@ -98,8 +98,12 @@ struct IntraChunkBlock {
     forget_index(index, kThreads);  // otherwise the addresses for all tensors would occupy registers at once
     shared.template copy<kThreads, false>(tiles, tensor, first_column, index);
   }
+  /// Starts to copy the gates; those in float32, which are loaded from memory where they are needed, to the L2 cache.
   __device__ void copy_gates(Tile (&tiles)[kTiles]) const {
     if constexpr (!kFloatGates) copy(tiles, kGateRows, 0);
+    else if (static_cast<int>(threadIdx.x) < count())
+      prefetch_bulk(shared.places[kGateRows].template row<const float>(threadIdx.x),
+                    channels() * static_cast<int>(sizeof(float)));
   }
   __device__ void copy_values(int tile) const {
     Tile(&to)[2] = shared.values[tile % 2];
@@ -173,15 +177,17 @@ struct IntraChunkBlock {
   template <Slots kSlots = Slots::own>
   __device__ void load_gates(Row& gates, Tile& tile, int half) const {
     const int channel = group * kTile + row() + 8 * half, sub_chunk = sub_chunk_of_slot<kSlots>(lane() % 4);
+    if constexpr (kFloatGates) {
+      const Place place = shared.places[kGateRows];
+      load_of_tokens(gates, place.row<const float>(16 * sub_chunk) + channel, place.step,
+                     channel < channels() ? count() - 16 * sub_chunk : 0);
+    }
     LeftOperand pairs;
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
-      const int t = sub_chunk * 16 + 2 * m;
-      float2 gate{};
+      float2 gate;
       if constexpr (kFloatGates) {
-        const Place place = shared.places[kGateRows];
-        if (channel < channels() && t < count()) gate.x = __ldg(place.row<const float>(t) + channel);
-        if (channel < channels() && t + 1 < count()) gate.y = __ldg(place.row<const float>(t + 1) + channel);
+        gate = make_float2(gates[2 * m], gates[2 * m + 1]);
       } else {
         if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread, address_row<kSlots>());
         gate = unpack<E>(half == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);

@@ -79,7 +79,7 @@ struct IntraChunkArguments : IntraChunk {
 inline dim3 of_each_chunk(const IntraChunk& a, int group = 1, unsigned cluster = 1) {
   const unsigned blocks = cluster * static_cast<unsigned>(a.heads);
   if (has_blocks_of_slots(a.sequences, a.tokens))
-    return {blocks * static_cast<unsigned>(packed_slots(a.sequences, a.tokens, group))};
+    return {blocks * static_cast<unsigned>(linear_attention::chunk_slots(a.sequences, a.tokens, group))};
   return {blocks, static_cast<unsigned>(a.sequences.count),
           static_cast<unsigned>(a.segments * ((a.segment_chunks + group - 1) / group))};
 }

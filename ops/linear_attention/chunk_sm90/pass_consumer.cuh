@@ -303,10 +303,7 @@ struct Consumer : Results<C> {
         return arrive_empty(s);
       }
       if constexpr (C::kConsumersApplyGates) {
-        auto apply = [&]<bool kResults>(std::bool_constant<kResults>) {
-          p.float_gates ? apply_gates<true, kResults>(stage) : apply_gates<false, kResults>(stage);
-        };
-        p.out ? apply(std::true_type()) : apply(std::false_type());
+        p.out ? apply_gates<true>(stage) : apply_gates<false>(stage);
         sync_group<C::kConsumers * kGroup>(kScoresBarrier);
       }
       compute(stage);
@@ -391,7 +388,7 @@ struct Consumer : Results<C> {
 
  private:
   /// Applies the gates to the tokens at this consumer's end of the chunk.
-  template <bool kFloatGates, bool kResults>
+  template <bool kResults>
   __device__ void apply_gates(const Stage<C>& stage) const {
     const Factors<C, GateShare<C, false>> factors{p, segment, head, 0};
     const int tile = thread / 32;
@@ -401,9 +398,12 @@ struct Consumer : Results<C> {
     const float2 half_decay = *reinterpret_cast<const float2*>(&stage.vectors.half_decay[tile * kTile + 2 * lane()]),
                  shift = one ? float2{} : make_float2(sign * log2_approx(half_decay.x), sign * log2_approx(half_decay.y));
     auto apply = [&]<bool kFromEnd>(std::bool_constant<kFromEnd>, int first, float2 exponent) {
-      factors.template apply<kTile / 2, 4, kResults, false, kFromEnd>(stage, tile, lane(), first, exponent, [&](int t, int i) {
-        return one ? float2{} : factors.template gate<kFloatGates>(first + t, i, tile, lane(), stage, stage.vectors.step);
-      });
+      factors.template apply<kTile / 2, 4, kResults, false, kFromEnd>(
+          stage, tile, lane(), first, exponent, [&](auto& gates, int t, int i) {
+            factors.load(gates, first + t, i, tile, lane(), stage, stage.vectors.step);
+            if (one)
+              for (float2& gate : gates) gate = {};
+          });
     };
     if (index == 0) apply(std::false_type(), 0, make_float2(-shift.x, -shift.y));
     else apply(std::true_type(), kTile / 2, shift);

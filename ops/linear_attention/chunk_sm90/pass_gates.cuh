@@ -18,30 +18,43 @@ struct Factors {
   /// As they lie in memory; where both may have gates, null: none.
   __device__ const void* gates() const { return are_of_keys() ? p.gk : p.gv; }
 
-  /// Returns the log decays, base 2, of token first + i in two channels of a tile, 2 * pair and 2 * pair + 1. `first` is a
-  /// multiple of 8.
-  template <bool kFloatGates>
-  __device__ float2 gate(int first, int i, int tile, int pair, const Stage<C>& stage, const Step& step) const {
-    const int token = first + i;
-    float2 gate{};
-    if constexpr (kFloatGates) {
-      const int channel = first_gate + tile * kTile + 2 * pair;
-      const std::int64_t at = (segment.token(step.position() + token) * p.heads + head) * channels() + channel;
-      if (token < step.count && channel < channels())
-        gate = __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(p.gk) + at));
-    } else {
-      gate = unpack<E>(*stage.tiles.gates[Share::kFirstTile + tile].pair(first, i, pair));
-    }
-    const float head_gate = are_of_keys() ? stage.b()[token] : 0.f;
-    return make_float2(at_least(fmaf(gate.x, kLog2e, head_gate), kLeastGate),
-                       at_least(fmaf(gate.y, kLog2e, head_gate), kLeastGate));
+  /// Those in float32 of the gated tiles, at a position in the segment's sequence.
+  __device__ const float* float_gates(int position) const {
+    return static_cast<const float*>(p.gk) + (segment.token(position) * p.heads + head) * channels() + first_gate;
+  }
+  /// Starts to copy them to the L2 cache for a step; each of the first threads does so for a token.
+  __device__ void prefetch_float_gates(const Step& step, int token) const {
+    if (token < step.count)
+      prefetch_bulk(float_gates(step.position() + token),
+                    min(Share::kTiles * kTile, channels() - first_gate) * static_cast<int>(sizeof(float)));
   }
 
-  /// Applies the factors to kCount tokens, beginning with `first`; both are multiples of 8. gate(t, i) returns the gates of token
-  /// first + t + i, with a multiple t of 8, and `exponent` is c - r before the first token; with kFromEnd it is that of the last.
+  /// Loads the log decays, base 2, of kCount tokens in two channels of a tile, 2 * pair and 2 * pair + 1, from token
+  /// first + begin on. `first` is a multiple of 8; kCount tokens end before the next one.
+  template <int kCount>
+  __device__ void load(float2 (&to)[kCount], int first, int begin, int tile, int pair, const Stage<C>& stage,
+                       const Step& step) const {
+    if constexpr (C::kFloatGates) {
+      const int channel = tile * kTile + 2 * pair, step_of_rows = p.heads * channels() / 2;
+      const float* const at = float_gates(step.position() + first + begin) + channel;
+      load_of_tokens(to, reinterpret_cast<const float2*>(at), segment.reverse ? -step_of_rows : step_of_rows,
+                     first_gate + channel < channels() ? step.count - first - begin : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (!C::kFloatGates) to[i] = unpack<E>(*stage.tiles.gates[Share::kFirstTile + tile].pair(first, begin + i, pair));
+      const float head_gate = are_of_keys() ? stage.b()[first + begin + i] : 0.f;
+      to[i] = make_float2(at_least(fmaf(to[i].x, kLog2e, head_gate), kLeastGate),
+                          at_least(fmaf(to[i].y, kLog2e, head_gate), kLeastGate));
+    }
+  }
+
+  /// Applies the factors to kCount tokens, beginning with `first`; both are multiples of 8. load(gates, t, i) loads gates from
+  /// token first + t + i on, with a multiple t of 8, and `exponent` is c - r before the first token; with kFromEnd it is that of
+  /// the last.
   /// Without results (kResults is false), only y gets factors.
   template <int kCount, int kBatch, bool kResults, bool kLowPartOfY, bool kFromEnd = false, class F>
-  __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& gate) const {
+  __device__ void apply(const Stage<C>& stage, int tile, int pair, int first, float2 exponent, F&& load) const {
     Tiles<C>& tiles = stage.tiles;
     Vectors<C>& vectors = stage.vectors;
     constexpr int kEight = 8;
@@ -58,7 +71,6 @@ struct Factors {
         unsigned dead[2] = {};
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {  // read all values before the first write
-          gates[j] = gate(from_first, begin + j);
           if constexpr (!Share::kOuter) {
             if constexpr (kResults) xs[j] = *tiles.x[tile].pair(t, begin + j, pair);
             ys[j] = *tiles.y[tile].pair(t, begin + j, pair);
@@ -66,6 +78,7 @@ struct Factors {
             ws[j] = *tiles.w[tile].pair(t, begin + j, pair);
           }
         }
+        load(gates, from_first, begin);
 #pragma unroll
         for (int at = 0; at < kBatch; ++at) {
           const int j = kFromEnd ? kBatch - 1 - at : at, i = begin + j;

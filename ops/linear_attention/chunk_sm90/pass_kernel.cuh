@@ -164,25 +164,30 @@ void launch_pass(const Arguments<C>& p, cudaStream_t stream) {
   launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, starts_early(p.early), C::kCluster}, stream, p);
 }
 
-template <class E, Gates kGates, bool kGateGradients, int kConsumers>
+template <class E, Gates kGates, bool kGateGradients, int kConsumers, bool kFloatGates = false>
 void launch_pass(const Pass& p, cudaStream_t stream) {
   switch (pass_channels(p.inner)) {
-    case 64: return launch_pass<Variant<E, kGates, 64, kGateGradients, kConsumers>>(p, stream);
-    case 128: return launch_pass<Variant<E, kGates, 128, kGateGradients, kConsumers>>(p, stream);
+    case 64: return launch_pass<Variant<E, kGates, 64, kGateGradients, kConsumers, kFloatGates>>(p, stream);
+    case 128: return launch_pass<Variant<E, kGates, 128, kGateGradients, kConsumers, kFloatGates>>(p, stream);
     // Only gates of y get wide blocks here: the other passes would run out of registers.
-    default: return launch_pass<Variant<E, kGates, 256, kGateGradients, kGates == Gates::inner ? kConsumers : 1>>(p, stream);
+    default: {
+      constexpr int kWide = kGates == Gates::inner ? kConsumers : 1;
+      return launch_pass<Variant<E, kGates, 256, kGateGradients, kWide, kFloatGates>>(p, stream);
+    }
   }
 }
-/// Launches a pass without u.
+/// Launches a pass without u. Gates in float32 have no wide blocks.
 template <class E, Gates kGates>
 void launch_plain(const Pass& p, cudaStream_t stream) {
+  if constexpr (kGates != Gates::none)
+    if (p.float_gates) return launch_pass<E, kGates, false, 1, true>(p, stream);
   p.wide_blocks ? launch_pass<E, kGates, false, 2>(p, stream) : launch_pass<E, kGates, false, 1>(p, stream);
 }
 
 template <class E>
 void run_mapped_pass(const Pass& p, cudaStream_t stream) {
   const MappedPass mapped(p);
-  if (!p.gk && !p.gv) launch_pass<Variant<E, Gates::none, kSharedRowChannels, false, 1, true>>(mapped, stream);
+  if (!p.gk && !p.gv) launch_pass<Variant<E, Gates::none, kSharedRowChannels, false, 1, false, true>>(mapped, stream);
   else if (p.u.data) launch_pass<Variant<E, Gates::both, kMappedChannels, true, 1>>(mapped, stream);
   else launch_pass<Variant<E, Gates::both, kMappedChannels, false, 1>>(mapped, stream);
 }
@@ -191,6 +196,7 @@ template <class E>
 void run_pass(const Pass& p, cudaStream_t stream) {
   if (!p.gk) return p.u.data ? launch_pass<E, Gates::none, true, 1>(p, stream) : launch_plain<E, Gates::none>(p, stream);
   if (p.gates_are_inner) launch_plain<E, Gates::inner>(p, stream);
+  else if (p.float_gates) launch_pass<E, Gates::outer, true, 1, true>(p, stream);
   else launch_pass<E, Gates::outer, true, 1>(p, stream);
 }
 

@@ -46,6 +46,11 @@ __device__ inline int first_boundary(int segment_chunks, std::int64_t begin) {
   return static_cast<int>(begin / kTile) / segment_chunks;
 }
 
+/// The segments of a sequence of so many chunks where each has as many as it fills.
+__device__ inline int segments_of(int chunks, int segment_chunks) {
+  return max((chunks + segment_chunks - 1) / segment_chunks, 1);
+}
+
 /// One segment of a sequence.
 struct Segment : linear_attention::Sequence<int> {
   int first_chunk, end_chunk;
@@ -69,7 +74,7 @@ struct Segment : linear_attention::Sequence<int> {
   /// The segments of this sequence.
   template <bool kRagged = true>
   __device__ int count(const ScanArguments& p) const {
-    return kRagged && p.is_ragged() ? max((chunks() + p.segment_chunks - 1) / p.segment_chunks, 1) : p.segments;
+    return kRagged && p.is_ragged() ? segments_of(chunks(), p.segment_chunks) : p.segments;
   }
   /// False where a block has nothing to compute, nor to store.
   template <bool kRagged = true>
@@ -113,7 +118,7 @@ struct Segment : linear_attention::Sequence<int> {
     if (!p.decay) return nullptr;
     if (kRagged && !p.is_ragged()) return decay<false>(p, n, head, channels);
     if (!exists<kRagged>(p)) return nullptr;
-    return p.decay + ((boundary_after<kRagged>(p, n) - (kRagged && p.is_ragged() ? 0 : 1)) * p.heads + head) * channels;
+    return p.decay + ((boundary_after<kRagged>(p, n) - (kRagged ? 0 : 1)) * p.heads + head) * channels;
   }
 
  private:
@@ -139,7 +144,7 @@ struct ScanEnds {
   }
 };
 
-/// A chunk of packed sequences, or a group of so many chunks of one: that with the number `slot`, below packed_slots(). `index`:
+/// A chunk of packed sequences, or a group of so many chunks of one: that with the number `slot`, below chunk_slots(). `index`:
 /// in its sequence; negative if there is no such chunk.
 struct PackedChunk {
   std::int64_t n;
@@ -153,14 +158,12 @@ struct PackedChunk {
     if (index * group >= sequence.chunks()) index = -1;
   }
 };
-inline std::int64_t packed_slots(const linear_attention::Sequences& all, std::int64_t tokens, int group = 1) {
-  return tokens / (group * kTile) + all.count;
-}
 /// Whether a launch has blocks for the slots of packed sequences: where these are so different that of blocks for as many chunks
 /// of each as the longest has most would find none. To find a sequence takes time, too.
 inline bool has_blocks_of_slots(const linear_attention::Sequences& all, std::int64_t tokens) {
   constexpr std::int64_t kBlocksForOne = 4;
-  return all.cu_seqlens && all.count * ((all.length + kTile - 1) / kTile) > kBlocksForOne * packed_slots(all, tokens);
+  return all.cu_seqlens &&
+         all.count * ((all.length + kTile - 1) / kTile) > kBlocksForOne * linear_attention::chunk_slots(all, tokens);
 }
 /// The same on the GPU. A single chunk of a single sequence is slot 0, too.
 __device__ inline bool has_blocks_of_slots(const linear_attention::Sequences& all) {
@@ -257,10 +260,12 @@ struct Step {
 /// channels of y leave room for two blocks on a multiprocessor, each with one consumer and one producer.
 /// In mapped variants TMA copies the rows, and the exponents of the gates are products (pass_tma_producer.cuh), or blocks share
 /// the rows of x and y (pass_cluster_producer.cuh).
-template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_, bool kMapped_ = kGates_ == Gates::both>
+template <class E, Gates kGates_, int kInner, bool kGateGradients_, int kConsumers_, bool kFloatGates_ = false,
+          bool kMapped_ = kGates_ == Gates::both>
 struct Variant {
   using Element = E;
   static constexpr Gates kGates = kGates_;
+  static constexpr bool kFloatGates = kFloatGates_;  ///< Gates of channels are in float32, beside elements of 16 bits.
   static constexpr bool kMapped = kMapped_;
   static constexpr bool kBothGates = kGates == Gates::both, kInnerGates = kGates == Gates::inner || kBothGates,
                         kOuterGates = kGates == Gates::outer || kBothGates;

@@ -34,7 +34,10 @@ struct Producer : ProducerBase<C> {
     if (next_step.valid(segment)) {
       wait_for(next_copy - S::kStages);
       Tiles<C>& tiles = shared.tiles[next_copy % S::kStages];
-      if (kGates != Gates::none && !p.float_gates) gates.template copy<kThreads>(tiles.gates, next_step, thread);
+      if constexpr (kGates != Gates::none) {
+        if constexpr (C::kFloatGates) factors().prefetch_float_gates(next_step, thread);
+        else gates.template copy<kThreads>(tiles.gates, next_step, thread);
+      }
       y.template copy<kThreads>(tiles.y, next_step, thread);
       if (p.out) x.template copy<kThreads>(tiles.x, next_step, thread);
       w.template copy<kThreads>(tiles.w, next_step, thread);
@@ -74,15 +77,16 @@ struct Producer : ProducerBase<C> {
     float2 gates[Gated::kRegisterGates == 0 ? 1 : Gated::kRegisterGates];
     bool safe;  ///< true only if the step is certainly in range for these channels
   };
-  template <bool kFloatGates>
   __device__ Sums sum_gates(int i, const Step& step) {
     Sums s{};
     float largest = 0;
 #pragma unroll(Gated::kRegisterGates > 0 ? Gated::kRegisterGates : 1)
     for (int t = 0; t < Gated::kGroupTokens; t += 8) {
+      float2 gates[8];
+      Base::template load_channel_gates<Gated>(gates, Base::template first_token<Gated>() + t, i, step);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float2 gate = Base::template channel_gate<kFloatGates, Gated>(Base::template first_token<Gated>() + t, j, i, step);
+        const float2 gate = gates[j];
         if constexpr (Gated::kRegisterGates > 0) s.gates[t + j] = gate;
         s.all.x += gate.x;
         s.all.y += gate.y;
@@ -116,7 +120,7 @@ struct Producer : ProducerBase<C> {
   }
 
   /// Applies the factors to this thread's share of step i, in place, unless the consumers do.
-  template <bool kFloatGates, bool kResults, bool kLowPartOfY>
+  template <bool kResults, bool kLowPartOfY>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
     const Stage<C> stage = Base::stage(i);
     Vectors<C>& to = stage.vectors;
@@ -137,19 +141,22 @@ struct Producer : ProducerBase<C> {
     const float sign = p.backward ? -1.f : 1.f;
     factors().template apply<Gated::kGroupTokens, 8, kResults, kLowPartOfY>(
         stage, Base::template gated_tile<Gated>(), lane(), Base::template first_token<Gated>(),
-        make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](int t, int at) {
-          if constexpr (Gated::kRegisterGates > 0) return sums.gates[t + at];
-          else return Base::template channel_gate<kFloatGates, Gated>(Base::template first_token<Gated>() + t, at, i, step);
+        make_float2(sign * (sums.before.x - shift.x), sign * (sums.before.y - shift.y)), [&](float2(&gates)[8], int t, int) {
+          if constexpr (Gated::kRegisterGates > 0) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) gates[j] = sums.gates[t + j];
+          } else {
+            Base::template load_channel_gates<Gated>(gates, Base::template first_token<Gated>() + t, i, step);
+          }
         });
   }
-  template <bool kFloatGates>
   __device__ void apply_gates(int i, const Step& step, const Sums& sums) {
     if constexpr (!Gated::kOuter) {
-      if (!p.out) return apply_gates<kFloatGates, false, false>(i, step, sums);
+      if (!p.out) return apply_gates<false, false>(i, step, sums);
       if constexpr (C::kInnerLowParts && C::kLowParts)
-        if (has_low_part_of_y<C>(p, step)) return apply_gates<kFloatGates, true, true>(i, step, sums);
+        if (has_low_part_of_y<C>(p, step)) return apply_gates<true, true>(i, step, sums);
     }
-    apply_gates<kFloatGates, true, false>(i, step, sums);
+    apply_gates<true, false>(i, step, sums);
   }
 
   /// Applies the gates to step i. If a whole chunk has large decay it is split, and `step` becomes its first sub-chunk.
@@ -169,8 +176,7 @@ struct Producer : ProducerBase<C> {
     };
     wait();
     if constexpr (kGates != Gates::none) {
-      auto sum = [&] { return p.float_gates ? sum_gates<true>(i, step) : sum_gates<false>(i, step); };
-      Sums sums = sum();
+      Sums sums = sum_gates(i, step);
       if (sync_group_or<kThreads>(kBarrier, !sums.safe && step.size == kTile)) {
         find_large_decay(i, step);
         const Step first = Step::first(segment, step.chunk, p.backward, large_decay());
@@ -180,11 +186,11 @@ struct Producer : ProducerBase<C> {
           wait_copies<0>();
           start_copies(i, step);
           wait();
-          sums = sum();
+          sums = sum_gates(i, step);
           sync();  // all threads have read the sums, whose memory the factors may reuse
         }
       }
-      p.float_gates ? apply_gates<true>(i, step, sums) : apply_gates<false>(i, step, sums);
+      apply_gates(i, step, sums);
       fence_for_wgmma();
       // All threads have read the gates, whose memory the scores reuse.
       if constexpr (C::kOuterGates && !C::kLowParts) sync();

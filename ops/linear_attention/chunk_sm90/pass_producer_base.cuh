@@ -99,21 +99,24 @@ struct ProducerBase {
   __device__ bool writes_totals() const {
     return kGates == Gates::none ? thread == 0 : first_token<Share>() == 0;
   }
-  template <bool kFloatGates, class Share>
-  __device__ float2 channel_gate(int first, int at, int i, const Step& step) const {
-    return factors<Share>().template gate<kFloatGates>(first, at, gated_tile<Share>(), lane(), stage(i), step);
+  /// Loads eight of step i, from token `first` on.
+  template <class Share>
+  __device__ void load_channel_gates(float2 (&gates)[8], int first, int i, const Step& step) const {
+    factors<Share>().load(gates, first, 0, gated_tile<Share>(), lane(), stage(i), step);
   }
   /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread have large decay.
-  template <bool kFloatGates, class Share>
+  template <class Share>
   __device__ Step::LargeDecay large_decay_sub_chunks(int i, const Step& step) const {
     constexpr int kLevels = 6, kBatch = 8;  // for sub-chunks of 2, 4, .. 64 tokens
     float2 sums[kLevels] = {};              // of the magnitudes of the gates, for the unfinished sub-chunk of each size
     Step::LargeDecay marks = 0;
 #pragma unroll 1
-    for (int first = 0; first < kTile; first += kBatch)
+    for (int first = 0; first < kTile; first += kBatch) {
+      float2 gates[kBatch];
+      load_channel_gates<Share>(gates, first, i, step);
 #pragma unroll
       for (int t = 0; t < kBatch; ++t) {
-        const float2 gate = channel_gate<kFloatGates, Share>(first, t, i, step);
+        const float2 gate = gates[t];
 #pragma unroll
         for (int level = 0; level < kLevels; ++level) {
           const int size = 2 << level, end = first + t + 1;
@@ -126,13 +129,13 @@ struct ProducerBase {
           sums[level] = {};
         }
       }
+    }
     return marks;
   }
   template <class Share>
   __device__ void add_large_decay(int i, const Step& step) {
     if (!writes_totals<Share>()) return;
-    const Step::LargeDecay marks = !C::kMapped && p.float_gates ? large_decay_sub_chunks<!C::kMapped, Share>(i, step)
-                                                                : large_decay_sub_chunks<false, Share>(i, step);
+    const Step::LargeDecay marks = large_decay_sub_chunks<Share>(i, step);
     const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
                    high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
     if (lane() == 0) atomicOr(&shared.exchange.large_decay, Step::LargeDecay{high} << 32 | low);

@@ -93,11 +93,10 @@ struct Results : State<C> {
     store_rows(tile, p.out, p.out_step, step);
   }
   __device__ void store_float(const Accumulator<kTile>& x, void* to, const Step& step) const {
-    x.for_each(thread, [&](float value, int row, int t) {
-      const int column = first_outer + row;
-      if (t < step.count && column < p.outer)
-        static_cast<float*>(to)[(segment.token(step.position() + t) * p.heads + head) * p.outer + column] = value;
-    });
+    float* const at =
+        static_cast<float*>(to) + (segment.token(step.position()) * p.heads + head) * std::int64_t{p.outer} + first_outer;
+    const int to_next = p.heads * p.outer;
+    store_columns(x, thread, at, segment.reverse ? -to_next : to_next, step.count, p.outer - first_outer);
   }
   __device__ void to_tile(SwizzledTile<E>& tile, const Accumulator<kTile>& x) const {
 #pragma unroll
@@ -295,9 +294,10 @@ struct Results : State<C> {
           if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(stage, thread);
           sync();
         }
-        if (!C::kBothGates && p.gate_gradient && p.float_gates) [[unlikely]]
-          store_float(u_out, p.gate_gradient, step);
-        else if (p.gate_gradient) to_tile(*stage.u, u_out);
+        if (p.gate_gradient) {
+          if constexpr (C::kFloatGates) store_float(u_out, p.gate_gradient, step);
+          else to_tile(*stage.u, u_out);
+        }
       }
     } else if constexpr (kGateGradients) {
       sum_channels(stage, u_out);
@@ -307,9 +307,8 @@ struct Results : State<C> {
     if constexpr (C::kSharesRows) fence_for_wgmma();
     sync();
     if (stores_out() && !p.float_out) store_out(stage.w(index), step);
-    if constexpr (C::kOuterGates && kGateGradients)
-      if (p.backward && p.gate_gradient && !p.float_gates)
-        store_rows(*stage.u, p.gate_gradient, std::int64_t{p.heads} * p.outer, step);
+    if constexpr (C::kOuterGates && kGateGradients && !C::kFloatGates)
+      if (p.backward && p.gate_gradient) store_rows(*stage.u, p.gate_gradient, std::int64_t{p.heads} * p.outer, step);
   }
 };
 

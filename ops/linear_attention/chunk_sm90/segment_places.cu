@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(kThreads) find_segments_kernel(const linear_at
   const int row = is_boundary ? i : i - boundaries;
   const std::int64_t n = linear_attention::find_sequence(sequences.cu_seqlens, sequences.count, row, first);
   const linear_attention::Sequence<int> sequence(sequences, n);
-  const int order = row - static_cast<int>(first(n, sequence.begin)),
-            count = max((sequence.chunks() + segment_chunks - 1) / segment_chunks, 1);
+  const int order = row - static_cast<int>(first(n, sequence.begin)), count = segments_of(sequence.chunks(), segment_chunks);
   const bool exists = order < count - (is_boundary ? 1 : 0);
   places[i] = {static_cast<int>(n), !exists ? count : backward ? count - 1 - order : order};
 }

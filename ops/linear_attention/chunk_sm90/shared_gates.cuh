@@ -119,7 +119,7 @@ struct GatesCrew {
   using E = typename C::Element;
   using S = GatedPassShared<C>;
   using Tile = SwizzledTile<E>;
-  using Group = GatedTile<E, false, true>;
+  using Group = GatedTile<E, C::kFloatGates, true>;
   static constexpr int kParts = C::kLowParts ? 2 : 1;  ///< of scores
 
   const MappedSharedGatesPass& a;
@@ -156,6 +156,9 @@ struct GatesCrew {
     if (place.valid && thread == 0)
       Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied,
                        shared.work.is_added_up(place.number));
+    if constexpr (C::kFloatGates)
+      if (place.valid && thread < place.item.segment.chunk_tokens(place.chunk) && thread < kTile)
+        Group::prefetch_gates(a.rows, rank, place.item.head, first_token(place) + thread);
   }
   /// Starts to copy the values if their stage is empty, or waits until it is (`waits`). Returns whether it has
   /// started.
@@ -238,8 +241,7 @@ struct GatesCrew {
     const Group group = group_of(place);
     if (thread / 32 == 1) group.load_head_gates();
     sync();
-    barrier_wait(&own.copied, n & 1);
-    const auto sums = group.sum_gates();
+    const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
     bool has_values = false;
     if (thread == 0) has_values = copy_values(place, n, false);
     __syncwarp();
@@ -280,8 +282,7 @@ struct GatesCrew {
     const Group group = group_of(place);
     if (thread / 32 == 1) group.load_head_gates();
     sync();
-    barrier_wait(&own.copied, n & 1);
-    const auto sums = group.sum_gates();
+    const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
     std::uint32_t y[Group::kSubChunk] = {};
     if (!sums.is_large) group.run_safe_keys(sums, [&](int t, std::uint32_t key) { y[t] = key; });
     fence_for_wgmma();
@@ -504,11 +505,13 @@ void launch_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int mul
 
 template <class E, bool kStoresStates>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {
-  if (p.share > 0)
-    launch_shared_gates_pass<GatedPassVariant<E, kSharedGateTiles, true, kStoresStates, true, true>>(p, rows, multiprocessors,
-                                                                                                     stream);
-  else
-    launch_shared_gates_pass<GatedPassVariant<E, kSharedGateTiles, true, kStoresStates, true>>(p, rows, multiprocessors, stream);
+  const auto run = [&]<bool kStreamK, bool kFloatGates>() {
+    using Variant = GatedPassVariant<E, kSharedGateTiles, true, kStoresStates, true, kStreamK, kFloatGates>;
+    launch_shared_gates_pass<Variant>(p, rows, multiprocessors, stream);
+  };
+  if (p.share > 0) run.template operator()<true, false>();
+  else if (rows.float_gates) run.template operator()<false, true>();
+  else run.template operator()<false, false>();
 }
 template <class E>
 void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multiprocessors, cudaStream_t stream) {

@@ -150,6 +150,9 @@ __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thre
       const int first = token_of_row(thread / 8);
       constexpr int kNext = token_of_row(B::kProducers / 8);
       if (B::kChannelGates && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
+      if (B::kChannelGates && p.float_gates && has_gate(i))  // the preparers load them, of which some have two tiles
+        prefetch_bulk(static_cast<const float*>(p.gk) + scan.gate_at(step, thread) * p.inner + scan.first_key,
+                      min(B::kKeys * kTile, p.inner - scan.first_key) * static_cast<int>(sizeof(float)));
       y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
       w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
       shared.head_gates[s][thread] = has_gate(i) ? gate_of_head.log2_decay(gates_ahead[ahead]) : 0.f;
@@ -183,19 +186,19 @@ struct StateScanPreparer {
   /// Loads the log decays, base 2, of this thread's tokens in its two channels.
   template <ChannelGates kGates>
   __device__ void load_gates(float (&gates)[rows_of(kGates)][kOwn], int s, const Step& step) const {
+    if constexpr (kGates == ChannelGates::floats) {
+      const int first = first_token(thread), step_of_rows = p.heads * p.inner;
+      const float* const at = static_cast<const float*>(p.gk) + scan.gate_at(step, first) * p.inner + key();
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+        load_of_tokens(gates[row], at + 8 * row, p.sequences.reverse ? -step_of_rows : step_of_rows,
+                       key() + 8 * row < p.inner ? step.count - first : 0);
+    }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][first_token(thread) + 4 * k]);
       const float all[4] = {by_token.x, by_token.y, by_token.z, by_token.w};
-      if constexpr (kGates == ChannelGates::floats) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const int row = key() + i / 4 * 8, token = first_token(thread) + 4 * k + i % 4;
-          const bool inside = token < step.count && row < p.inner;
-          gates[i / 4][4 * k + i % 4] =
-              inside ? __ldg(static_cast<const float*>(p.gk) + scan.gate_at(step, token) * p.inner + row) : 0.f;
-        }
-      } else if constexpr (kGates == ChannelGates::elements) {
+      if constexpr (kGates == ChannelGates::elements) {
         LeftOperand pairs;
         load_transposed(pairs, shared.stages[s].gates[tile], k, thread);
 #pragma unroll

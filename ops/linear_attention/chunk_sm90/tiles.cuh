@@ -18,6 +18,16 @@ struct ScaledPair {
   }
 };
 
+/// Loads a value of successive tokens, `step` elements apart; behind the first `inside` of them it is 0.
+template <class T, int kCount>
+__device__ void load_of_tokens(T (&to)[kCount], const T* at, int step, int inside) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    to[i] = i < inside ? __ldg(at) : T{};
+    forget(at += step);  // otherwise the addresses of all tokens would occupy registers at once
+  }
+}
+
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -53,6 +63,18 @@ __device__ void sum_rows(const Accumulator<kTile>& x, int lane, F&& store) {
       for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
       if (lane < 4) store(4 * m + j, sum);
     }
+}
+
+/// Stores the first columns and rows of an accumulator in float32: row r of column t to at[t * step + r].
+__device__ inline void store_columns(const Accumulator<kTile>& x, int thread, float* at, int step, int columns, int rows) {
+  columns -= fragment_column(thread), rows -= fragment_row(thread);
+  at += std::int64_t{fragment_column(thread)} * step + fragment_row(thread);
+#pragma unroll
+  for (int i = 0; i < x.kSize; ++i) {
+    const int t = i / 4 * 8 + i % 2, further = x.half(i) * 8;
+    if (t < columns && further < rows) at[i % 2 * step + further] = x[i];
+    if (i % 4 == 3) forget(at += 8 * step);  // otherwise the addresses of all columns would occupy registers at once
+  }
 }
 
 }  // namespace glade::cuda::chunk_sm90

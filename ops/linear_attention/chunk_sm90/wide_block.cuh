@@ -109,12 +109,8 @@ struct WideConsumer : State<C> {
   __device__ void store(const Accumulator<kTile>& out, Tile& tile, const P& p, int rows, std::int64_t first_token, int head,
                         int first_outer) const {
     const std::int64_t first = first_token * p.out_step + std::int64_t{head} * p.outer + first_outer;
-    if (p.float_out) {
-      out.for_each(thread, [&](float x, int outer, int t) {
-        if (t < rows && first_outer + outer < p.outer) static_cast<float*>(p.out)[first + t * p.out_step + outer] = x;
-      });
-      return;
-    }
+    if (p.float_out)
+      return store_columns(out, thread, static_cast<float*>(p.out) + first, p.heads * p.outer, rows, p.outer - first_outer);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       LeftOperand rounded;

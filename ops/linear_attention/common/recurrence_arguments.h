@@ -19,10 +19,11 @@ inline Sequences sequences(const Recurrence& r) {
 }
 
 /// The numbers that chunks of kChunkTokens tokens, or groups of so many chunks, have are below this (Sequence::first_slot).
-inline std::int64_t chunk_slots(const Recurrence& r, int group = 1) {
-  const std::int64_t tokens = group * kChunkTokens;
-  return r.cu_seqlens.defined() ? r.tokens / tokens + r.sequences : r.sequences * ((r.length + tokens - 1) / tokens);
+inline std::int64_t chunk_slots(const Sequences& all, std::int64_t tokens, int group = 1) {
+  const std::int64_t of_group = group * kChunkTokens;
+  return all.cu_seqlens ? tokens / of_group + all.count : all.count * ((all.length + of_group - 1) / of_group);
 }
+inline std::int64_t chunk_slots(const Recurrence& r, int group = 1) { return chunk_slots(sequences(r), r.tokens, group); }
 
 /// What all chunk kernels are told of a recurrence. Argument structs of kernels extend it.
 struct RecurrenceArguments {
