@@ -55,11 +55,9 @@ TEST_F(SharedGates, OddNumbersOfTilesOfValues) {
 TEST_F(SharedGates, PackedSequences) {
   std::vector<std::int64_t> starts{0};
   for (const std::int64_t length : {0, 5, 64, 1, 3000, 2900, 2963}) starts.push_back(starts.back() + length);
-  const Spec packed{.B = 1, .T = starts.back(), .H = 16, .K = 80, .V = 72, .gates = "k", .state = 4, .starts = starts};
-  check(packed, DType::bfloat16);
-  Spec other = packed;
-  other.gates = "gk";
-  check(other, DType::float16);
+  for (const char* gates : {"k", "gk"})
+    for (const DType dtype : {DType::bfloat16, DType::float16})
+      check({.B = 1, .T = starts.back(), .H = 16, .K = 80, .V = 120, .gates = gates, .state = 4, .starts = starts}, dtype);
 }
 
 /// Blocks take several sequences, one after the other.
