@@ -342,10 +342,24 @@ struct HeadGateProducts {
   /// Stores an accumulator [token][channel], or [channel][token] where kTransposed, as floats.
   template <bool kTransposed, int N>
   __device__ void store_floats(const Accumulator<N>& x, const Place& place, int first_channel, int first_row, int count) const {
-    x.for_each(thread, [&](float value, int row, int column) {
-      const int t = first_row + (kTransposed ? column : row), channel = first_channel + (kTransposed ? row : column);
-      if (t < count && channel < place.size) place.template row<float>(t)[channel] = value * a.scale;
-    });
+    if constexpr (kTransposed) {
+      x.for_each(thread, [&](float value, int row, int column) {
+        const int t = first_row + column, channel = first_channel + row;
+        if (t < count && channel < place.size) place.template row<float>(t)[channel] = value * a.scale;
+      });
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int t = first_row + fragment_row(thread) + 8 * half, channel = first_channel + fragment_column(thread);
+        float* const to = place.template row<float>(t) + channel;
+#pragma unroll
+        for (int i = 0; i < N; i += 8) {
+          const float* pair = &x[i / 2 + 2 * half];
+          if (t < count && channel + i < place.size)
+            *reinterpret_cast<float2*>(to + i) = make_float2(pair[0] * a.scale, pair[1] * a.scale);
+        }
+      }
+    }
   }
 
  private:
