@@ -40,6 +40,30 @@ TEST_F(FloatGates, OfAnyStrength) {
     }
 }
 
+/// Many heads, of which two blocks share the gates.
+TEST_F(FloatGates, SharedByBlocks) {
+  const auto check_shared = [](const Case& c) {
+    AttentionProblem p;
+    p.sequences = c.B, p.length = c.T, p.heads = p.kv_heads = c.H, p.K = c.K, p.V = c.V;
+    p.dtype = c.dtype, p.gk = p.float_gates = true, p.device = kCUDA, p.gpu = AttentionProblem::gpu_of(kCUDA);
+    p.gradients = {.q = true, .k = true, .v = true, .gk = true, .initial_state = c.initial_state};
+    AttentionConfig config;
+    config.sequence_split = c.parts;
+    EXPECT_TRUE(plan(p, config, {}).forward.pass.shared_gates);
+    check(c);
+  };
+  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{112, 112}, {128, 128}, {72, 88}})
+    for (const double strength : {0.05, 20.0})
+      for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        Case c = of_sizes(K, V);
+        c.B = 20, c.T = 150, c.H = 6, c.strength = strength, c.dtype = dtype, c.initial_state = dtype == DType::float16;
+        check_shared(c);
+      }
+  Case c = of_sizes(64, 128);
+  c.B = 12, c.H = 6, c.parts = 2;
+  check_shared(c);
+}
+
 TEST_F(FloatGates, OfPackedSequencesAndSegments) {
   for (const auto& [K, V] : kSizes)
     for (const std::int64_t segments : {0, 3, 7}) {
