@@ -207,8 +207,9 @@ double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, doubl
 /// The time of a forward pass, in the same unit. Fitted to the times of 1200 shapes, each with up to 77 plans
 /// (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on average. Where rows are
 /// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
-/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), and wide blocks
-/// with TMA to 15 (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
+/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), those in float32
+/// to 4, with choices checked at 26 (benchmarks/results/2026-11-29_h200/float_gates/), and wide blocks with TMA to 15
+/// (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
 /// splits_wide.txt there). The turn of shared gates is that of sequences of two chunks in
 /// 2026-11-29_h200/plans/next_sequence.txt.
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {

@@ -354,12 +354,10 @@ struct GatedTile {
     if (!states_only) copy(to.q, a.q_map, head);
     copy(to.k, a.k_map, head / a.k.group);
   }
-  /// Starts to copy gates in float32, which are loaded from memory when they are needed, to the L2 cache: those of one token.
+  /// The same of gates in float32, to the L2 cache: those of one token.
   __device__ static void prefetch_gates(const MappedGatedRows& a, int tile, int head, std::int64_t token) {
     const int first = tile * kTile, channels = min(a.k.size - first, kTile);
-    if (channels > 0)
-      prefetch_bulk(static_cast<const float*>(a.gk) + (token * a.heads + head) * a.k.size + first,
-                    channels * static_cast<int>(sizeof(float)));
+    if (channels > 0) prefetch_float_gates(a.gk, token * a.heads + head, a.k.size, first, channels);
   }
   __device__ void clear_rows() const {
     for (int t = max(rows, 0); t < kSubChunk; ++t) {
@@ -378,10 +376,11 @@ struct GatedTile {
     float2 own_sum{}, most{};
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
-      float2 x;
-      if constexpr (kFloatGates) x = sums.gates[t];
-      else x = unpack<E>(get(own.gates_or_low, offset(t, t % 8)));
-      if constexpr (kKeepsGates && !kFloatGates) sums.gates[t] = get(own.gates_or_low, offset(t, t % 8));
+      GateBits gate;
+      if constexpr (kFloatGates) gate = sums.gates[t];
+      else gate = get(own.gates_or_low, offset(t, t % 8));
+      if constexpr (kKeepsGates) sums.gates[t] = gate;
+      const float2 x = unpack_gates(gate);
       own_sum = sum(own_sum, x);
       most = make_float2(fmaxf(most.x, x.x), fmaxf(most.y, x.y));
     }

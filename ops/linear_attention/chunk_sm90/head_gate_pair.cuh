@@ -96,7 +96,7 @@ struct HeadGatePair : HeadGatePairBlock<E> {
   /// Stores dv of a tile of values. The four threads of a row exchange what they have, so that each has 8 values of every 32.
   __device__ void store_values(const Scores& grad_v, int first_value) const {
     const Place place = shared.places[kGradV];
-    if (a.dv.is_float) return this->template store_floats<false>(grad_v, place, first_value, 0, count());
+    if (a.dv.is_float) return this->store_floats(grad_v, place, first_value, count());
     const int quad_lane = thread % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -248,8 +248,7 @@ struct HeadGatePair : HeadGatePairBlock<E> {
     const Place place = shared.places[of_keys ? kGradK : kGradQ];
     if (of_keys ? !a.dk.data : !a.dq.data) return;
     const int first = first_key_tile();
-    if (of_keys ? a.dk.is_float : a.dq.is_float)
-      return this->template store_floats<false>(sums, place, first * kTile, 0, count());
+    if (of_keys ? a.dk.is_float : a.dq.is_float) return this->store_floats(sums, place, first * kTile, count());
     this->round_rows(sums, tiles);
     this->sync();
     for (int i = 0; i < 2; ++i) this->template store_rows<kTile>(tiles[i], place, (first + i) * kTile, 0, count());

@@ -288,8 +288,8 @@ struct HeadGateProducts {
   __device__ void store_keys(const Sums& sums, const KeyPlaces& to, Tile& q_tile, Tile& k_tile) const {
     const bool q_floats = kFloatResults && a.dq.is_float, k_floats = kFloatResults && a.dk.is_float,
                q_rows = a.dq.data && !q_floats, k_rows = a.dk.data && !k_floats;
-    if (a.dq.data && q_floats) store_floats<false>(sums.q, to.q, group * kTile, 0, to.count);
-    if (a.dk.data && k_floats) store_floats<false>(sums.k, to.k, group * kTile, 0, to.count);
+    if (a.dq.data && q_floats) store_floats(sums.q, to.q, group * kTile, to.count);
+    if (a.dk.data && k_floats) store_floats(sums.k, to.k, group * kTile, to.count);
     sync();
     if (q_rows) round_rows(sums.q, &q_tile);
     if (k_rows) round_rows(sums.k, &k_tile);
@@ -300,7 +300,7 @@ struct HeadGateProducts {
   /// Stores the gradients of a tile of values, those of this group's tokens.
   __device__ void store_values(const Columns& x, const Place& place, bool is_float, Tile& tile, int first_value,
                                int count) const {
-    if (kFloatResults && is_float) return store_floats<true>(x, place, first_value, first_token(), count);
+    if (kFloatResults && is_float) return store_transposed_floats(x, place, first_value, first_token(), count);
 #pragma unroll
     for (int s = 0; s < Columns::kSteps; ++s) {
       LeftOperand rounded;
@@ -339,25 +339,27 @@ struct HeadGateProducts {
         *reinterpret_cast<uint4*>(place.template row<E>(row) + first_channel + column) =
             *reinterpret_cast<const uint4*>(tile.element(row, column));
   }
-  /// Stores an accumulator [token][channel], or [channel][token] where kTransposed, as floats.
-  template <bool kTransposed, int N>
-  __device__ void store_floats(const Accumulator<N>& x, const Place& place, int first_channel, int first_row, int count) const {
-    if constexpr (kTransposed) {
-      x.for_each(thread, [&](float value, int row, int column) {
-        const int t = first_row + column, channel = first_channel + row;
-        if (t < count && channel < place.size) place.template row<float>(t)[channel] = value * a.scale;
-      });
-    } else {
+  /// Stores an accumulator [channel][token] in float32.
+  template <int N>
+  __device__ void store_transposed_floats(const Accumulator<N>& x, const Place& place, int first_channel, int first_token,
+                                          int count) const {
+    x.for_each(thread, [&](float value, int row, int column) {
+      const int t = first_token + column, channel = first_channel + row;
+      if (t < count && channel < place.size) place.template row<float>(t)[channel] = value * a.scale;
+    });
+  }
+  /// The same of [token][channel], two channels at a time, so that a store fills whole sectors.
+  template <int N>
+  __device__ void store_floats(const Accumulator<N>& x, const Place& place, int first_channel, int count) const {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int t = first_row + fragment_row(thread) + 8 * half, channel = first_channel + fragment_column(thread);
-        float* const to = place.template row<float>(t) + channel;
+    for (int half = 0; half < 2; ++half) {
+      const int t = fragment_row(thread) + 8 * half, channel = first_channel + fragment_column(thread);
+      float* const to = place.template row<float>(t) + channel;
 #pragma unroll
-        for (int i = 0; i < N; i += 8) {
-          const float* pair = &x[i / 2 + 2 * half];
-          if (t < count && channel + i < place.size)
-            *reinterpret_cast<float2*>(to + i) = make_float2(pair[0] * a.scale, pair[1] * a.scale);
-        }
+      for (int i = 0; i < N; i += 8) {
+        const float* pair = &x[i / 2 + 2 * half];
+        if (t < count && channel + i < place.size)
+          *reinterpret_cast<float2*>(to + i) = make_float2(pair[0] * a.scale, pair[1] * a.scale);
       }
     }
   }

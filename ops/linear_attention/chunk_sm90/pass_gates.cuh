@@ -18,15 +18,11 @@ struct Factors {
   /// As they lie in memory; where both may have gates, null: none.
   __device__ const void* gates() const { return are_of_keys() ? p.gk : p.gv; }
 
-  /// Those in float32 of the gated tiles, at a position in the segment's sequence.
-  __device__ const float* float_gates(int position) const {
-    return static_cast<const float*>(p.gk) + (segment.token(position) * p.heads + head) * channels() + first_gate;
-  }
-  /// Starts to copy them to the L2 cache for a step; each of the first threads does so for a token.
-  __device__ void prefetch_float_gates(const Step& step, int token) const {
+  /// Starts to copy the gates of a step's token, in float32, to the L2 cache.
+  __device__ void prefetch(const Step& step, int token) const {
     if (token < step.count)
-      prefetch_bulk(float_gates(step.position() + token),
-                    min(Share::kTiles * kTile, channels() - first_gate) * static_cast<int>(sizeof(float)));
+      prefetch_float_gates(p.gk, segment.token(step.position() + token) * p.heads + head, channels(), first_gate,
+                           min(Share::kTiles * kTile, channels() - first_gate));
   }
 
   /// Loads the log decays, base 2, of kCount tokens in two channels of a tile, 2 * pair and 2 * pair + 1, from token
@@ -36,8 +32,9 @@ struct Factors {
                        const Step& step) const {
     if constexpr (C::kFloatGates) {
       const int channel = tile * kTile + 2 * pair, step_of_rows = p.heads * channels() / 2;
-      const float* const at = float_gates(step.position() + first + begin) + channel;
-      load_of_tokens(to, reinterpret_cast<const float2*>(at), segment.reverse ? -step_of_rows : step_of_rows,
+      const float* const row = static_cast<const float*>(p.gk) +
+                               (segment.token(step.position() + first + begin) * p.heads + head) * channels() + first_gate;
+      load_of_tokens(to, reinterpret_cast<const float2*>(row + channel), segment.reverse ? -step_of_rows : step_of_rows,
                      first_gate + channel < channels() ? step.count - first - begin : 0);
     }
 #pragma unroll

@@ -192,6 +192,12 @@ struct SegmentPlace {
 template <class C>
 using MayBeRagged = std::bool_constant<!C::kBothGates>;
 
+/// Starts to copy gates in float32 to the L2 cache, from where threads load them: `count` channels from `first` on, of the row
+/// (token x heads + head) of a tensor with so many `channels`.
+__device__ inline void prefetch_float_gates(const void* gk, std::int64_t row, int channels, int first, int count) {
+  prefetch_bulk(static_cast<const float*>(gk) + row * channels + first, count * static_cast<int>(sizeof(float)));
+}
+
 /// What a block computes at a time: the channels of w from first_outer on, of one segment and head.
 struct Item {
   std::int64_t n;

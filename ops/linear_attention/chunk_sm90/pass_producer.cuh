@@ -35,7 +35,7 @@ struct Producer : ProducerBase<C> {
       wait_for(next_copy - S::kStages);
       Tiles<C>& tiles = shared.tiles[next_copy % S::kStages];
       if constexpr (kGates != Gates::none) {
-        if constexpr (C::kFloatGates) factors().prefetch_float_gates(next_step, thread);
+        if constexpr (C::kFloatGates) factors().prefetch(next_step, thread);
         else gates.template copy<kThreads>(tiles.gates, next_step, thread);
       }
       y.template copy<kThreads>(tiles.y, next_step, thread);

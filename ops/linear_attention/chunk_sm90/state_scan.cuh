@@ -150,9 +150,9 @@ __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thre
       const int first = token_of_row(thread / 8);
       constexpr int kNext = token_of_row(B::kProducers / 8);
       if (B::kChannelGates && !p.float_gates) gates.template copy<B::kProducers>(stage.gates, step, thread, first, kNext);
-      if (B::kChannelGates && p.float_gates && has_gate(i))  // the preparers load them, of which some have two tiles
-        prefetch_bulk(static_cast<const float*>(p.gk) + scan.gate_at(step, thread) * p.inner + scan.first_key,
-                      min(B::kKeys * kTile, p.inner - scan.first_key) * static_cast<int>(sizeof(float)));
+      if (B::kChannelGates && p.float_gates && has_gate(i))  // the preparers load them
+        prefetch_float_gates(p.gk, scan.gate_at(step, thread), p.inner, scan.first_key,
+                             min(B::kKeys * kTile, p.inner - scan.first_key));
       y.template copy<B::kProducers>(stage.y, step, thread, first, kNext);
       w.template copy<B::kProducers>(stage.w, step, thread, first, kNext);
       shared.head_gates[s][thread] = has_gate(i) ? gate_of_head.log2_decay(gates_ahead[ahead]) : 0.f;
