@@ -31,7 +31,7 @@ struct Recurrence {
   double scale;
   bool reverse;
   std::int64_t checkpoint_interval = 0;  ///< of the backward pass, as planned
-  Tensor states;  ///< that the forward pass keeps for the backward pass (plan.forward.keeps_states), or undefined
+  Tensor kept;  ///< what the forward pass keeps for the backward pass (plan.forward.keeps_states, keeps_output), or undefined
   /// Where the sequences begin or go on elsewhere, and the plan's pass exchanges: kernels call it once in a pass. From what these
   /// tokens do to a state it makes the state before them, which forward() sets as initial_state. In the backward pass: from what
   /// the gradient of o adds to the gradient of the state before them (effect.added alone) that of the state after them. States
@@ -65,7 +65,7 @@ struct GradientMemory {
 
 namespace cpu {
 /// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state where
-/// the plan is recurrent. Sets r.states where the plan keeps them.
+/// the plan is recurrent. Sets r.kept where the plan keeps them.
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 /// The effect on states, without outputs; initial_state and q's elements are not read. `plan` is of a problem with states_only.
 /// The gradients of states follow in the same way, gradient before = key_decay value_decay gradient after + added: there

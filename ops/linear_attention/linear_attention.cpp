@@ -59,7 +59,7 @@ struct Kept {
   AttentionPlan plan;
   RecurrentOptions settings;  ///< without the tensors, which would hide changes in place
   std::int64_t sequences, longest;
-  Tensor states;               ///< of the kernels
+  Tensor of_kernels;           ///< Recurrence::kept
   std::optional<Exchange> at;  ///< where the sequences are shared with others,
   Tensor before;               ///< and the state that they gave
 };
@@ -95,7 +95,7 @@ Tensors backward(const Node& node, const Kept& kept, const Tensors& gradients, c
                                 : "recurrent: has no second derivative (create_graph)");
   Recurrence r = canonical(query, key, value, options, {kept.sequences, kept.longest, cu_seqlens});
   if (kept.at && !kept.at->keeps_initial_state) r.initial_state = kept.before;
-  r.states = kept.states;
+  r.kept = kept.of_kernels;
   const Tensor grad_o = gradients[0].defined() ? row_major(gradients[0]) : Tensor();
   const Tensor grad_state = kept.at                  ? exchanged_gradient(kept, r, grad_o, gradients[1])
                             : gradients[1].defined() ? contiguous_data(gradients[1])
@@ -151,7 +151,7 @@ std::pair<Tensor, Tensor> run_planned(const AttentionPlan& plan, const Tensor& q
   settings.algorithm = options.algorithm;
   settings.backward_algorithm = options.backward_algorithm;
   const bool given = at && !at->keeps_initial_state;
-  Kept kept{plan, settings, sequences.count, sequences.length, r.states, at, given ? r.initial_state : Tensor()};
+  Kept kept{plan, settings, sequences.count, sequences.length, r.kept, at, given ? r.initial_state : Tensor()};
   if (at) kept.at->states = {};  // with what it holds
   autograd::record("recurrent", {&o, &final_state},
                    {&query, &key, &value, &options.g, &options.g_gamma, &options.gk, &options.gv, &options.initial_state},

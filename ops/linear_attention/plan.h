@@ -145,6 +145,7 @@ struct AttentionPlan {
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
     bool keeps_states = false;  ///< for the backward pass: on the CPU at intervals, on sm_90 those before segments or chunks
     bool keeps_boundary_states = false;  ///< sm90_pass: those before the chunks, in 16 bits
+    bool keeps_output = false;           ///< sm90_pass with gv: the output in float32, for the gradient of gv
     bool exchanges = false;              ///< the kernels exchange states between two stages; else that must be done before them
   } forward;
 

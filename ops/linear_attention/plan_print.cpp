@@ -72,6 +72,7 @@ Json describe(const AttentionPlan::Forward& plan) {
     default: break;
   }
   json["keeps_states"] = plan.keeps_states;
+  if (plan.keeps_output) json["keeps_output"] = true;
   return json;
 }
 

@@ -197,14 +197,25 @@ bool supports_gradients(const AttentionProblem& p) {
   return p.K <= kMostPassKeys && (p.V <= kMostPassKeys || !wants_gradients_of_keys(p));
 }
 
-/// Whether the passes for gates of values, perhaps beside those of keys, are taken. Measured
-/// (benchmarks/results/2026-11-27_h100/value_gates/): with fewer heads, whose sequences the kernel for small heads splits,
-/// with smaller heads or with few tokens that kernel is faster.
+/// Whether the passes for gates of values, perhaps beside those of keys, are taken: where they cost less than the kernel for
+/// small heads, which splits sequences. The unit is the time of a chunk in a block of a pass, and the costs those of calls with
+/// gradients; without them they are about the same. Fitted to 52 shapes (benchmarks/results/2026-11-29_h200/kept_output/
+/// small_heads.txt): the choices take 1.000 times as long as the faster one with backward, and 1.003 times forward.
 bool takes_value_gates(const AttentionProblem& p) {
-  constexpr std::int64_t kShortest = 4 * kChunkTokens;
+  constexpr std::int64_t kMostFewTokens = 32;  // what the kernel for few tokens takes
+  constexpr double kStart = 1, kStartOfSmallHeads = 10, kChunkOfSmallHeads = 5;
   const bool supported = supports_tma(p) && tiles(p.K) == 2 && tiles(p.V) == 2 && supports_outputs(p) && !p.float_gates &&
                          !p.states_only && !p.exchanges;
-  return supported && p.length >= kShortest && (p.gk ? 6 : 5) * full_heads(p) >= p.gpu.multiprocessors;
+  if (!supported || p.length <= kMostFewTokens) return false;
+  const double chunks = chunks_of_all(p) * static_cast<double>(p.heads), columns = static_cast<double>(tiles(p.V)),
+               multiprocessors = std::max(p.gpu.multiprocessors, 1);
+  const double cost = time_of_blocks(p, {.blocks = columns * static_cast<double>(all_heads(p)),
+                                         .all = columns * chunks,
+                                         .longest = static_cast<double>(chunks_of(p)),
+                                         .at_once = multiprocessors,
+                                         .start = kStart,
+                                         .turn = kStart});
+  return cost <= kStartOfSmallHeads + kChunkOfSmallHeads * chunks / multiprocessors;
 }
 
 /// A pass over sequences in one segment.
@@ -369,6 +380,7 @@ void plan_sm90_forward(AttentionPlan& plan, const AttentionConfig& config, bool 
   } else if (p.gv) {
     f.kernels = AttentionKernels::sm90_pass;
     f.pass = whole_sequences(p);
+    f.keeps_output = has_gradients && p.gradients.gv;
   } else {
     f.kernels = AttentionKernels::sm90_pass;
     plan_sm90_forward_pass(p, config, has_gradients && !before_constant_decay, f);

@@ -22,6 +22,7 @@ void check(const Spec& s, DType dtype = DType::bfloat16) {
   const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
   ASSERT_EQ(made.forward.kernels, AttentionKernels::sm90_pass) << s.str() << '\n' << made.to_string();
   ASSERT_EQ(made.backward.kernels, AttentionKernels::sm90_pass) << s.str() << '\n' << made.to_string();
+  EXPECT_TRUE(made.forward.keeps_output);
   expect_matches(x, s.str(), true, true, {Algorithm::chunk});
 }
 
@@ -41,7 +42,8 @@ TEST_F(ValueGates, PackedSequences) {
   for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 1200, 129}) starts.push_back(starts.back() + length);
   for (const char* gates : {"v", "gkv"})
     for (const DType dtype : {DType::bfloat16, DType::float16})
-      check({.B = 1, .T = starts.back(), .H = 4, .K = 80, .V = 128, .gates = gates, .state = 4, .starts = starts}, dtype);
+      check({.B = 1, .T = starts.back(), .H = 8, .Hkv = 8, .K = 80, .V = 128, .gates = gates, .state = 4, .starts = starts},
+            dtype);
 }
 
 /// Chunks that are split, down to single tokens.
@@ -98,6 +100,31 @@ TEST_F(ValueGates, ReverseAndGatesInFloat32) {
     EXPECT_NE(plan(x.query, x.key, x.value, x.options).forward.kernels, AttentionKernels::sm90_pass) << s.str();
     expect_matches(x, s.str(), true, true, {Algorithm::chunk});
   }
+}
+
+/// Where other kernels have computed the output, the backward pass computes it once more for the gradient of gv, in the same way.
+TEST_F(ValueGates, AfterOtherKernels) {
+  for (const double gate : {-0.3, -8.0})
+    for (const char* gates : {"v", "gkv"}) {
+      RecurrenceArguments x =
+          make({.B = 14, .T = 300, .H = 2, .K = 80, .V = 128, .gates = gates, .state = 4, .gate = gate}, kCUDA, DType::bfloat16);
+      const Tensor grad = random_tensor({14, 300, 2, 128}, kCUDA, DType::bfloat16);
+      x.options.backward_algorithm = Algorithm::chunk;
+      const auto gradients = [&](Algorithm forward) {
+        for (auto& [name, tensor] : x.named())
+          if (tensor->defined()) *tensor = tensor->detach().set_requires_grad();
+        x.options.algorithm = forward;
+        const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+        EXPECT_EQ(made.backward.kernels, AttentionKernels::sm90_pass) << made.to_string();
+        EXPECT_EQ(made.forward.keeps_output, forward == Algorithm::chunk) << made.to_string();
+        recurrent(x.query, x.key, x.value, x.options).first.backward(grad);
+        std::vector<std::vector<float>> all;
+        for (auto& [name, tensor] : x.named())
+          if (tensor->defined()) all.push_back(to(tensor->grad(), DType::float32).to_vector<float>());
+        return all;
+      };
+      EXPECT_EQ(gradients(Algorithm::chunk), gradients(Algorithm::recurrent)) << gates << ' ' << gate;
+    }
 }
 
 /// Gradients of some inputs alone.

@@ -20,6 +20,11 @@ ConstantDecayPass constant_decay_pass(const Recurrence& r, Outer outer, const Te
   return p;
 }
 
+/// Room for the output of a pass with gates of both, before its factors (Pass::u_out), of all tokens and `size` channels.
+Tensor room_without_factors(const Recurrence& r, std::int64_t size) {
+  return empty({chunk_slots(r), r.heads, tiles(size), kChunkTokens * kChunkTokens}, {DType::float32, r.q.device()});
+}
+
 void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state) {
   Launcher launcher(r);
   State state = initial_state(r, final_state);
@@ -31,21 +36,26 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
   const Sm90PassPlan& segments = plan.forward.pass;
   const bool keeps_boundary_states = plan.forward.keeps_boundary_states;
   if (keeps_boundary_states) {
-    if (r.exchange || has_boundary_states(r, segments, state)) r.states = boundary_states(r);
+    if (r.exchange || has_boundary_states(r, segments, state)) r.kept = boundary_states(r);
   } else if (plan.forward.keeps_states) {
-    r.states = launcher.segment_states(segments);
+    r.kept = launcher.segment_states(segments);
   }
-  const Tensor room = keeps_boundary_states ? Tensor() : r.states;
+  const Tensor room = keeps_boundary_states ? Tensor() : r.kept;
   if (segments.gates_first) launcher.apply_gates();
   state = r.exchange ? launcher.exchange_segment_states(segments, r.k, r.v, state, false, r.initial_state, room)
                      : launcher.find_segment_states(segments, r.k, r.v, state, false, room);
   const auto run = [&](auto pass) {
-    if (keeps_boundary_states) pass.boundary_states = pointer(r.states);
+    if (keeps_boundary_states) pass.boundary_states = pointer(r.kept);
     pass.early = segments.gates_first || (segments.segments > 1 && !segments.finds_states);
     launcher.run(pass);
   };
-  if (segments.gates_first || segments.shared_gates) run(launcher.gated_pass(segments, state, o));
-  else run(launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o));
+  if (segments.gates_first || segments.shared_gates) return run(launcher.gated_pass(segments, state, o));
+  Pass pass = launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o);
+  if (plan.forward.keeps_output) {
+    r.kept = room_without_factors(r, r.V);
+    pass.u_out = pointer<float>(r.kept);
+  }
+  run(pass);
 }
 
 /// Room for a part of a result [tokens, heads, size] from each part of the keys.
@@ -62,7 +72,7 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
   const Tensor of_parts = room_for_parts(split, r.V);
   forward_of_heads(plan, split, of_parts, final_state);
   linear_attention::sum_heads(of_parts, o);
-  r.states = split.states;
+  r.kept = split.kept;
   r.initial_state = states_of_heads(split.initial_state, r.heads);
 }
 
@@ -79,7 +89,7 @@ namespace {
 State forward_states(Launcher& launcher, const AttentionPlan& plan, const Sm90PassPlan& segments, const Recurrence& r) {
   State state = initial_state(r);
   if (!plan.backward.reuses_states) return launcher.find_segment_states(segments, r.k, r.v, state, false);
-  state.before_segments = pointer<float>(r.states);
+  state.before_segments = pointer<float>(r.kept);
   return state;
 }
 
@@ -107,7 +117,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   };
   const State first = has_before ? State{} : forward_states(launcher, plan, segments, r);
   const bool scans_before = !has_before && has_boundary_states(r, segments, first);
-  const Tensor before = has_before ? r.states : scans_before ? boundary_states(r) : Tensor();
+  const Tensor before = has_before ? r.kept : scans_before ? boundary_states(r) : Tensor();
   ScanArguments forward = scan(segments, r.k, r.v, first, false, before);
   if (!scans_before) forward.run_segments = 0;
   const bool beside =
@@ -199,13 +209,11 @@ State run_in_turn(Launcher& launcher, const Recurrence& r, const ChunkSegments& 
 /// sums `of_heads`.
 void set_gate_gradients(Launcher& launcher, const Recurrence& r, Pass& forward, Pass& reverse, const Tensor& of_channels,
                         const Tensor& of_heads) {
-  const std::int64_t outer_tiles = tiles(forward.outer),
-                     channels = forward.mapped ? kMappedChannels : pass_channels(forward.inner);
+  const std::int64_t outer_tiles = tiles(forward.outer), channels = pass_channels(forward.inner);
   const Tensor states = launcher.keep(empty({chunk_slots(r), r.heads, outer_tiles, kChunkTokens * channels}, r.q.options()));
   const Shape per_token{outer_tiles, r.tokens, r.heads},
       per_channel{chunk_slots(r), r.heads, outer_tiles, kChunkTokens * kChunkTokens};
-  const bool gated = r.gk.defined() || r.gv.defined();
-  const Tensor u_out = launcher.keep(empty(gated ? per_channel : per_token, {DType::float32, r.q.device()}));
+  const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
   forward.saved_states = reverse.saved_states = states.raw_data();
   forward.u_out = reverse.u_out = pointer<float>(u_out);
   forward.u = reverse.w;
@@ -250,30 +258,53 @@ void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Te
   if (with_k) launcher.run(dk);
 }
 
-/// One pass for each result where values have gates, perhaps beside the keys. Gradients of gates of values need the output again.
+/// One pass for each result where values have gates, perhaps beside the keys. For the gradients of gates, the pass for dq leaves
+/// the states before the chunks, and those for dq and o their outputs; the forward pass may have kept that of o.
 void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
                             const ChunkGradients& grads) {
   const State first = initial_state(r), last = final_gradient(grad_final_state, grads);
   State without_last = last;
   without_last.last = nullptr;
   const bool value_gates = grads.dgv.defined(), key_gates = grads.dgk.defined() || grads.dg.defined();
-  if (grads.v.defined() || last.last || value_gates) {
-    Launcher launcher(r);
-    Pass dv = launcher.pass(plan.backward.values, Outer::values, r.k, r.q, grad_o, true, last, grads.v);
-    if (value_gates) {
-      Pass o = launcher.pass(plan.backward.values, Outer::values, r.q, r.k, r.v, false, first, {});
-      set_gate_gradients(launcher, r, o, dv, grads.dgv, {});
-      launcher.run(o);
-    }
-    launcher.run(dv);
-  }
-  if (!grads.q.defined() && !grads.k.defined() && !key_gates) return;
   Launcher launcher(r);
-  Pass dq = launcher.pass(plan.backward.keys, Outer::keys, grad_o, r.v, r.k, false, first, grads.q),
-       dk = launcher.pass(plan.backward.keys, Outer::keys, r.v, grad_o, r.q, true, without_last, grads.k);
-  if (key_gates) set_gate_gradients(launcher, r, dq, dk, grads.dgk, grads.dg);
-  if (grads.q.defined() || key_gates) launcher.run(dq);
-  if (grads.k.defined() || key_gates) launcher.run(dk);
+  Tensor states, large_decay;
+  if (value_gates || key_gates) {
+    states = empty({chunk_slots(r), r.heads, tiles(r.K), kChunkTokens * kMappedChannels}, r.q.options());
+    large_decay = empty({chunk_slots(r), r.heads}, {DType::int64, r.q.device()});
+  }
+  const auto share = [&](Pass& pass) {
+    pass.saved_states = pointer(states);
+    pass.large_decay = pointer<std::int64_t>(large_decay);
+  };
+  const auto run_reverse = [&](Pass pass, const Tensor& forward_out, const Rows& u, const Tensor& of_channels) {
+    if (forward_out.defined()) {
+      share(pass);
+      pass.u_out = pointer<float>(forward_out);
+      pass.u = u;
+      pass.gate_gradient = pointer(of_channels);
+    }
+    launcher.run(pass);
+  };
+  if (grads.q.defined() || grads.k.defined() || states.defined()) {
+    const Tensor dq_out = key_gates ? room_without_factors(r, r.K) : Tensor();
+    Pass dq = launcher.pass(plan.backward.keys, Outer::keys, grad_o, r.v, r.k, false, first, grads.q);
+    share(dq);
+    dq.u_out = pointer<float>(dq_out);
+    if (grads.q.defined() || states.defined()) launcher.run(dq);
+    Pass dk = launcher.pass(plan.backward.keys, Outer::keys, r.v, grad_o, r.q, true, without_last, grads.k);
+    dk.dg = pointer<float>(grads.dg);
+    if (grads.k.defined() || key_gates) run_reverse(dk, dq_out, dq.w, grads.dgk);
+  }
+  if (!grads.v.defined() && !last.last && !value_gates) return;
+  Tensor o;
+  if (value_gates) {
+    o = plan.forward.keeps_output ? r.kept : room_without_factors(r, r.V);
+    Pass pass = launcher.pass(plan.backward.values, Outer::values, r.q, r.k, r.v, false, first, {});
+    pass.u_out = pointer<float>(o);
+    if (!plan.forward.keeps_output) launcher.run(pass);
+  }
+  run_reverse(launcher.pass(plan.backward.values, Outer::values, r.k, r.q, grad_o, true, last, grads.v), o, rows(r, r.v),
+              grads.dgv);
 }
 
 }  // namespace

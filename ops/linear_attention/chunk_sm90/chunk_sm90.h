@@ -90,20 +90,23 @@ struct Pass : ScanArguments {
                 ///< or with gk of y and out; or more channels of y, with neither, nor u
   bool wide_blocks;       ///< blocks of 128 channels of w; not with u, nor with gates of both
   bool wide_tma;          ///< by the kernels of wide_tma.cuh: see run_wide_tma_pass()
-  void* out;              ///< [tokens, heads, outer]; null: states only, or what u needs
+  void* out;              ///< [tokens, heads, outer]; null: states only, or what gradients of gates need
   bool float_out;         ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
   int multiprocessors;    ///< of the GPU
   std::int64_t tokens;    ///< of all sequences
   // For gradients of gates, dg_t = sum over s >= t of (q dq - k dk)_s. The pass for dq leaves q dq and, for every chunk, the
   // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow. For
-  // gates of values, the passes for o and dv do the same with do o - v dv.
-  Rows u;        ///< q or k, do or v; null: no gate of w has a gradient
-  float* u_out;  ///< u times out: with per-channel gates [slots, heads, tiles of outer, 64 x 64], else [tiles of outer, tokens,
-                 ///< heads]
-  void* saved_states;   ///< [slots, heads, tiles of outer, 64 x inner], as the registers hold it
+  // gates of values it is do o - v dv: the pass for dv takes the same states, and what the pass for o has left. With gates of
+  // both, forward passes have no u and leave out alone, as the reverse ones have its factor as w.
+  Rows u;        ///< q or k, do or v; null: no gate of w has a gradient, or is a sum of this pass
+  float* u_out;  ///< u times out, or with gates of both out before its factors; with per-channel gates [slots, heads, tiles of
+                 ///< outer, 64 x 64], else [tiles of outer, tokens, heads]
+  void* saved_states;   ///< of the pass for dq: [slots, heads, tiles of outer, 64 x inner], as its registers hold it
   void* gate_gradient;  ///< backward, per-channel gates of w: [tokens, heads, outer] as the gates, or null
   float* dg;            ///< backward: [tiles of outer, tokens, heads], summed over the tile's channels, or null
+  /// With gates of both: the sub-chunks with large decay (Step::LargeDecay) that the pass for dq found, [slots, heads], or null.
+  std::int64_t* large_decay;
 };
 /// Channels that a pass is compiled for: the smallest of its sizes that holds `inner`.
 constexpr std::int64_t pass_channels(std::int64_t inner) { return inner <= 64 ? 64 : inner <= 128 ? 128 : 256; }
@@ -199,7 +202,7 @@ void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream)
 
 // The algorithm (chunk_sm90.cu).
 
-/// o and final_state; keeps the states before the segments in r.states where the plan says so.
+/// o and final_state; keeps the states before the segments in r.kept where the plan says so.
 void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);

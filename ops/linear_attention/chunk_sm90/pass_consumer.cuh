@@ -12,7 +12,7 @@ struct Consumer : Results<C> {
   using Base = Results<C>;
   using E = typename C::Element;
   using S = Shared<C>;
-  using Base::add_product, Base::add_to_state, Base::wait_for_state, Base::save_state, Base::saved_state, Base::start_carry;
+  using Base::add_product, Base::add_to_state, Base::wait_for_state, Base::save_state, Base::start_carry;
   using Base::carry, Base::finish, Base::for_each_pair_of_u, Base::per_token, Base::sync, Base::to_tile;
   using Base::kGates, Base::kTiles, Base::kLarge, Base::kRounded, Base::kGateGradients;
   using Base::p, Base::shared, Base::item, Base::index, Base::segment, Base::head, Base::first_outer;
@@ -78,11 +78,12 @@ struct Consumer : Results<C> {
       wgmma_begin();
       add(low, x, 0);
       wgmma_commit();
+      if (step.ends_chunk) start_carry(step.chunk);
       wgmma_wait<0>();
       pin(out);
     }
     round_state(rounded, 0);
-    if (kGateGradients && !p.backward && step.ends_chunk) save_state(step.chunk, rounded, 0);
+    if (!kGateGradients && p.saved_states && step.ends_chunk) save_state(step.chunk, rounded, 0);
     wgmma_begin();
     add(rounded, x_low, kGateGradients);
     wgmma_commit();
@@ -166,7 +167,7 @@ struct Consumer : Results<C> {
     if constexpr (!C::kProducersScore && kLarge) finish_scores();
     float2 q_dq = {};
     if constexpr (kGateGradients) {
-      if (p.backward && step.ends_chunk) start_carry(saved_state(step.chunk));
+      if (!C::kBothGates && p.backward && step.ends_chunk) start_carry(step.chunk);
       if (kGates == Gates::none && p.backward) {
         for (float& x : carry) x *= vectors.decay[0];
         if (thread < 32 && 2 * lane() < step.count) q_dq.x = __ldg(p.u_out + per_token(step, 2 * lane()));
@@ -259,9 +260,12 @@ struct Consumer : Results<C> {
       if (kSmall || step.size < kTile) add_to_state(w_low, y);
     if constexpr (kLarge) wait_for_state();
     else wgmma_wait<C::kBothGates ? 3 : kSmall ? 2 : 1>();
+    Accumulator<kTile> forward = {};
+    if constexpr (C::kBothGates) Base::for_each_u_out(step, forward, [](auto& x, const auto& from) { x = from; });
     pin(out);
     pin(inner);
-    finish(stage, out, inner, {});
+    if constexpr (C::kBothGates) Base::finish_both(stage, out, inner, forward, w, w_low);
+    else finish(stage, out, inner, {});
     if constexpr (!kLarge) wait_for_state();
   }
 
@@ -376,7 +380,7 @@ struct Consumer : Results<C> {
       if constexpr (C::kSharesRows) compute_overlapped_step(stage);
       else compute_step(stage);
     };
-    if (kGateGradients || p.out) scan(progress, compute);
+    if (kGateGradients || p.out || (C::kBothGates && (p.u_out || p.saved_states))) scan(progress, compute);
     else scan(progress, [&](const Stage<C>& stage) { update_state(stage); });
     if constexpr (C::kSharesRows) progress.unreleased = unreleased;
     if (float* last = segment.state_after(p, item.n)) {

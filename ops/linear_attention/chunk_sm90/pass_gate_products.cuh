@@ -24,8 +24,9 @@ struct GateProducts {
       : p(pass), group(__shfl_sync(~0u, producer / kGroup, 0)), thread(producer % kGroup) {}
   __device__ bool has_outer() const { return group == 0; }
 
-  /// Computes the exponents of a step, base 2, of tokens (rows) and the channels of a tile of gates.
-  __device__ void find(Accumulator<kTile>& exponents, const Stage<C>& stage, int tile, const float* head_exponents) const {
+  /// Computes the exponents of a step, base 2, of tokens (rows) and the channels of a tile of gates. of_head: what per-head gates
+  /// add to those of keys, in this thread's two rows.
+  __device__ void find(Accumulator<kTile>& exponents, const Stage<C>& stage, int tile, float2 of_head) const {
     const std::uint32_t gates = operand(stage.tiles.gates[tile]);
     LeftOperand signs[4];
 #pragma unroll
@@ -39,10 +40,8 @@ struct GateProducts {
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma<E, 1>(exponents, signs[k], descriptor(gates, k * kRowStep), k);
     wgmma_commit();
-    float head[2] = {};
-    const float sign = p.backward ? -1.f : 1.f;
-    if ((p.g || p.g_gamma) && p.gates_are_inner != (tile == kOuterTile))  // those of keys
-      for (int i = 0; i < 2; ++i) head[i] = sign * head_exponents[fragment_row(thread) + 8 * i];
+    const float sign = p.backward ? -1.f : 1.f, of_keys = p.gates_are_inner != (tile >= kOuterTile) ? sign : 0.f;
+    const float head[2] = {of_keys * of_head.x, of_keys * of_head.y};
     wgmma_wait<0>();
     pin(exponents);
 #pragma unroll

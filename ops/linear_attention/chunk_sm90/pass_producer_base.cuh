@@ -80,6 +80,8 @@ struct ProducerBase {
     return total;
   }
 
+  /// The tiles of gates of the other block's channels of w, where passes for gradients of gates need chunks to be split as here.
+  __device__ int other_gate_tiles() const { return p.u_out || p.large_decay ? C::kOtherGateTiles : 0; }
   // Per-channel gates: this thread's two channels, and its first token.
   __device__ int lane() const { return thread % 32; }
   template <class Share>
@@ -104,16 +106,16 @@ struct ProducerBase {
   __device__ void load_channel_gates(float2 (&gates)[8], int first, int i, const Step& step) const {
     factors<Share>().load(gates, first, 0, gated_tile<Share>(), lane(), stage(i), step);
   }
-  /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread have large decay.
+  /// Returns the sub-chunks of step i, a whole chunk, in which the channels of this thread in a tile have large decay.
   template <class Share>
-  __device__ Step::LargeDecay large_decay_sub_chunks(int i, const Step& step) const {
+  __device__ Step::LargeDecay large_decay_sub_chunks(int i, const Step& step, int tile) const {
     constexpr int kLevels = 6, kBatch = 8;  // for sub-chunks of 2, 4, .. 64 tokens
     float2 sums[kLevels] = {};              // of the magnitudes of the gates, for the unfinished sub-chunk of each size
     Step::LargeDecay marks = 0;
 #pragma unroll 1
     for (int first = 0; first < kTile; first += kBatch) {
       float2 gates[kBatch];
-      load_channel_gates<Share>(gates, first, i, step);
+      factors<Share>().load(gates, first, 0, tile, lane(), stage(i), step);
 #pragma unroll
       for (int t = 0; t < kBatch; ++t) {
         const float2 gate = gates[t];
@@ -133,9 +135,9 @@ struct ProducerBase {
     return marks;
   }
   template <class Share>
-  __device__ void add_large_decay(int i, const Step& step) {
+  __device__ void add_large_decay(int i, const Step& step, int tile) {
     if (!writes_totals<Share>()) return;
-    const Step::LargeDecay marks = large_decay_sub_chunks<Share>(i, step);
+    const Step::LargeDecay marks = large_decay_sub_chunks<Share>(i, step, tile);
     const unsigned low = __reduce_or_sync(~0u, static_cast<unsigned>(marks)),
                    high = __reduce_or_sync(~0u, static_cast<unsigned>(marks >> 32));
     if (lane() == 0) atomicOr(&shared.exchange.large_decay, Step::LargeDecay{high} << 32 | low);
@@ -144,19 +146,28 @@ struct ProducerBase {
   __device__ void find_large_decay(int i, const Step& step) {
     if (thread == 0) shared.exchange.large_decay = 0;
     sync();
-    if constexpr (C::kInnerGates) add_large_decay<Inner>(i, step);
-    if constexpr (C::kOuterGates) add_large_decay<Outer>(i, step);
+    if constexpr (C::kInnerGates) add_large_decay<Inner>(i, step, gated_tile<Inner>());
+    if constexpr (C::kOuterGates)
+      for (int tile = gated_tile<Outer>(); tile <= other_gate_tiles(); ++tile) add_large_decay<Outer>(i, step, tile);
     sync();
   }
 
-  /// Prefetches what the pass for dq saved for a chunk into the L2 cache.
+  /// Prefetches what forward passes saved for a chunk into the L2 cache.
   __device__ void prefetch(int chunk) const {
-    const std::int64_t tile = (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
-    constexpr int kStateBytes = C::kTiles * sizeof(SwizzledTile<E>), kUOutBytes = kTile * kTile * sizeof(float), kLine = 128;
-    const char* saved_state = static_cast<const char*>(p.saved_states) + tile * kStateBytes;
-    const char* u_out = reinterpret_cast<const char*>(p.u_out) + tile * kUOutBytes;
-    for (int at = thread * kLine; at < kStateBytes + kUOutBytes; at += kThreads * kLine)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(at < kStateBytes ? saved_state + at : u_out + (at - kStateBytes)));
+    constexpr int kLine = 128, kOfState = C::kTiles * sizeof(SwizzledTile<E>) / kLine,
+                  kOfUOut = kTile * kTile * sizeof(float) / kLine, kOfWarp = 32 * sizeof(uint4) / kLine;  // lines
+    const auto prefetch_line = [](const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); };
+    for (int i = thread; i < kOfState + kOfUOut; i += kThreads) {
+      if (i < kOfState) {
+        const int block = i / kOfWarp;
+        const uint4* const pieces =
+            saved_pieces<C>(p, segment, head, first_outer, chunk, block % 4) + saved_step<C>(p, block / 4);
+        prefetch_line(reinterpret_cast<const char*>(pieces) + i % kOfWarp * kLine);
+      } else {
+        const std::int64_t tile = saved_tile_of(p, segment, head, first_outer, chunk);
+        prefetch_line(reinterpret_cast<const char*>(p.u_out) + (tile * kOfUOut + i - kOfState) * kLine);
+      }
+    }
   }
 
   /// Hands step i to the consumers.

@@ -11,7 +11,7 @@ struct Results : State<C> {
   using E = typename C::Element;
   using Base::kGates, Base::kTiles, Base::kRounded;
   using Base::thread, Base::lane, Base::row, Base::state;
-  using typename Base::Rounded;
+  using typename Base::Left, typename Base::Rounded;
   static constexpr bool kGateGradients = C::kGateGradients;
 
   const Pass& p;
@@ -27,34 +27,36 @@ struct Results : State<C> {
   float carry[2] = {};
 
   /// The index of this block's tile in the arrays that the pass for dq saves for the pass for dk.
-  __device__ std::int64_t saved_tile(int chunk) const {
-    return (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
-  }
-  // The state before a chunk, which the pass for dq saves for the pass for dk.
-  __device__ uint4* saved_state(int chunk) const {
-    return static_cast<uint4*>(p.saved_states) + saved_tile(chunk) * (kTiles * kTile * kTile / 8) + thread;
-  }
+  __device__ std::int64_t saved_tile(int chunk) const { return saved_tile_of(p, segment, head, first_outer, chunk); }
+  // The state before a chunk, which the pass for dq saves.
   __device__ void save_state(int chunk, const Rounded& rounded, int first) const {
-    uint4* to = saved_state(chunk) + first * 4 * kGroup;
+    uint4* to = static_cast<uint4*>(p.saved_states) + saved_tile(chunk) * kSavedPieces<C> + first * 4 * kGroup + thread;
 #pragma unroll
     for (int i = 0; i < kRounded * 4; ++i) to[i * kGroup] = *reinterpret_cast<const uint4*>(rounded[i / 4][i % 4]);
   }
   /// Starts the carry of a chunk: the product of the state before the chunk and the gradient of the state after it, summed over
   /// this thread's elements of its two rows.
-  __device__ void start_carry(const uint4* saved_state) {
+  __device__ void start_carry(int chunk) {
     carry[0] = carry[1] = 0;
+    const uint4* const at = saved_pieces<C>(p, segment, head, first_outer, chunk, thread / 32) + lane();
+    LeftOperand saved[kTiles * 4];
 #pragma unroll
-    for (int i = 0; i < kTiles * 4; ++i) {
-      const uint4 pieces = __ldg(saved_state + i * kGroup);
-      const std::uint32_t pairs[4] = {pieces.x, pieces.y, pieces.z, pieces.w};
+    for (int i = 0; i < kTiles * 4; ++i) *reinterpret_cast<uint4*>(saved[i]) = __ldg(at + saved_step<C>(p, i));
+    if (saved_is_transposed<C>(p))
+#pragma unroll
+      for (LeftOperand& block : saved) {
+        const std::uint32_t above = transposed(block[2]);
+        block[0] = transposed(block[0]), block[2] = transposed(block[1]), block[3] = transposed(block[3]), block[1] = above;
+      }
+#pragma unroll
+    for (int i = 0; i < kTiles * 4; ++i)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 values = unpack<E>(pairs[j]);
+        const float2 values = unpack<E>(saved[i][j]);
         const float* gradient = &state[i / 4][Accumulator<kTile>::element(i % 4, j)];
         carry[j % 2] += values.x * gradient[0];
         carry[j % 2] += values.y * gradient[1];
       }
-    }
     if constexpr (C::kOuterGates) sum_quad(carry);
   }
   __device__ void sync() const { sync_group<kGroup>(1 + index); }
@@ -231,7 +233,7 @@ struct Results : State<C> {
   __device__ bool stores_out() const { return C::kBothGates ? p.out != nullptr : true; }
 
   /// Finishes the results of a step. With gates of w that have gradients, `out` is what comes from the state and `inner` what
-  /// comes from the step itself; otherwise `out` is their sum.
+  /// comes from the step itself; otherwise `out` is their sum. q_dq: for sum_later_of_head().
   __device__ void finish(const Stage<C>& stage, Accumulator<kTile>& out, const Accumulator<kTile>& inner, float2 q_dq) {
     const Vectors<C>& vectors = stage.vectors;
     const Step step = vectors.step;
@@ -256,6 +258,7 @@ struct Results : State<C> {
         }
       });
     } else if constexpr (C::kOuterGates) {
+      if (p.u_out) for_each_u_out(step, out, [](const auto& x, auto& to) { to = x; });
 #pragma unroll
       for (int k = 0; k < 4; ++k)
 #pragma unroll
@@ -280,30 +283,71 @@ struct Results : State<C> {
         for_each_u_out(step, q_dq, [](auto& x, const auto& from) { x = from; });
 #pragma unroll
         for (int i = 0; i < q_dq.kSize; ++i) u_out[i] = q_dq.column(i, thread) < step.count ? q_dq[i] - u_out[i] : 0.f;
-        sum_quad(from_state);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          // In a split chunk, carry already includes from_state. What else it holds has passed through this step's decay. If that
-          // decay is negligible, the exact value replaces the accumulated one.
-          if (step.ends_chunk) carry[i] += from_state[i];
-          else if (forgets(vectors, i)) carry[i] = from_state[i];
-        }
-        sum_later(vectors, u_out);
-        if (p.dg) {
-          sum_channels(stage, u_out);
-          if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(stage, thread);
-          sync();
-        }
-        if (p.gate_gradient) {
-          if constexpr (C::kFloatGates) store_float(u_out, p.gate_gradient, step);
-          else to_tile(*stage.u, u_out);
-        }
+        finish_gates(stage, u_out, from_state);
       }
     } else if constexpr (kGateGradients) {
       sum_channels(stage, u_out);
       if (p.backward) sum_later_of_head(stage, q_dq);
       else if (thread < step.count) p.u_out[per_token(step, thread)] = channel_sum(stage, thread);
     }
+    store_results(stage, step);
+  }
+  /// The same for the gradients of gates of both. `forward`: what the forward pass has left; its factor is w, here as operands.
+  __device__ void finish_both(const Stage<C>& stage, Accumulator<kTile>& out, const Accumulator<kTile>& inner,
+                              Accumulator<kTile>& forward, const Left& w, const Left& w_low) {
+    const Step step = stage.vectors.step;
+    float from_state[2] = {};
+    const auto multiply = [&](auto is_whole) {
+      for_each_pair_of_u(stage, [&](float2 us, int k, int j) {
+        const int i = out.element(k, j);
+        const float2 factor = factors_of_out(stage, k, j);
+        const float2 scaled = make_float2(us.x * factor.x, us.y * factor.y);
+        const float2 rounded = is_whole ? scaled : as_rounded(scaled);
+        const float2 own = make_float2(scaled.x * out[i], scaled.y * out[i + 1]);
+        const float2 high = unpack<E>(w[k][j]), low = unpack<E>(w_low[k][j]);
+        from_state[j % 2] += own.x + own.y;
+        forward[i] = forward[i] * (high.x + low.x) - (own.x + rounded.x * inner[i]);
+        forward[i + 1] = forward[i + 1] * (high.y + low.y) - (own.y + rounded.y * inner[i + 1]);
+        out[i] = (out[i] + inner[i]) * (p.scale * factor.x);
+        out[i + 1] = (out[i + 1] + inner[i + 1]) * (p.scale * factor.y);
+      });
+    };
+    step.size == kTile ? multiply(std::true_type()) : multiply(std::false_type());
+    if (p.out) p.float_out ? store_float(out, p.out, step) : to_tile(stage.w(index), out);
+    if (step.count < kTile)
+#pragma unroll
+      for (int i = 0; i < forward.kSize; ++i)
+        if (forward.column(i, thread) >= step.count) forward[i] = 0;
+    finish_gates(stage, forward, from_state);
+    store_results(stage, step);
+  }
+
+ private:
+  /// The gradients of gates of w in the reverse scan, from the differences of q dq and k dk.
+  __device__ void finish_gates(const Stage<C>& stage, Accumulator<kTile>& differences, float (&from_state)[2]) {
+    const Vectors<C>& vectors = stage.vectors;
+    const Step& step = vectors.step;
+    sum_quad(from_state);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // In a split chunk, carry already includes from_state. What else it holds has passed through this step's decay. If that
+      // decay is negligible, the exact value replaces the accumulated one.
+      if (step.ends_chunk) carry[i] += from_state[i];
+      else if (forgets(vectors, i)) carry[i] = from_state[i];
+    }
+    sum_later(vectors, differences);
+    if (p.dg) {
+      sum_channels(stage, differences);
+      if (thread < step.count) p.dg[per_token(step, thread)] = channel_sum(stage, thread);
+      sync();
+    }
+    if (p.gate_gradient) {
+      if constexpr (C::kFloatGates) store_float(differences, p.gate_gradient, step);
+      else to_tile(*stage.u, differences);
+    }
+  }
+  /// Stores the tiles of a step's results, which all threads have filled.
+  __device__ void store_results(const Stage<C>& stage, const Step& step) const {
     if constexpr (C::kSharesRows) fence_for_wgmma();
     sync();
     if (stores_out() && !p.float_out) store_out(stage.w(index), step);

@@ -30,7 +30,18 @@ struct TmaProducer : ProducerBase<C> {
   const bool has_head_gates = p.g || p.g_gamma;
   __device__ const void* inner_gates() const { return Base::inner_factors.gates(); }
   __device__ const void* outer_gates() const { return Base::outer_factors.gates(); }
-  __device__ Step next(const Step& step) const { return step.next(segment, p.backward, Base::large_decay()); }
+  /// Sub-chunks with large decay that the pass for dq found, of the chunk in progress and of the next one; with gradients of
+  /// gates.
+  Step::LargeDecay found{}, found_ahead{};
+  __device__ Step::LargeDecay load_large_decay(int chunk) const {
+    if (chunk < segment.first_chunk || chunk >= segment.end_chunk) return 0;
+    return static_cast<Step::LargeDecay>(__ldg(p.large_decay + segment.slot(chunk) * p.heads + head));
+  }
+  __device__ Step next(const Step& step) const {
+    const Step following = step.next(segment, p.backward, C::kGateGradients ? found : Base::large_decay());
+    if (!C::kGateGradients || following.chunk == step.chunk || !following.valid(segment)) return following;
+    return Step::first(segment, following.chunk, p.backward, found_ahead);
+  }
 
   /// A tile of a stage that this warp copies: its map (null: none), and what is the same in all steps.
   struct Copy {
@@ -45,6 +56,9 @@ struct TmaProducer : ProducerBase<C> {
     tile -= C::kInnerGateTiles;
     if (tile < C::kOuterGateTiles) return {outer_gates() ? &p.outer_gates_map : nullptr, first_outer, head};
     tile -= C::kOuterGateTiles;
+    if (tile < C::kOtherGateTiles)
+      return {outer_gates() && Base::other_gate_tiles() > 0 ? &p.outer_gates_map : nullptr, first_outer ^ kTile, head};
+    tile -= C::kOtherGateTiles;
     if (tile < C::kTiles) return {&p.x_map, tile * kTile, head / p.x.group};
     tile -= C::kTiles;
     if (tile < C::kTiles) return {&p.y_map, tile * kTile, head / p.y.group};
@@ -66,7 +80,8 @@ struct TmaProducer : ProducerBase<C> {
       for (int n = 0; n < kCopies; ++n)
         if (copies[n].map) copy_tile(tiles[warp + n * kWarps], *copies[n].map, copies[n].channel, copies[n].head, token, barrier);
       if (warp == 0) {
-        const int missing = (inner_gates() ? 0 : C::kInnerGateTiles) + (outer_gates() ? 0 : C::kOuterGateTiles);
+        const int missing = (inner_gates() ? 0 : C::kInnerGateTiles) + (outer_gates() ? 0 : C::kOuterGateTiles) +
+                            C::kOtherGateTiles - (outer_gates() ? Base::other_gate_tiles() : 0);
         barrier_expect(barrier, (kTilesOfStage + C::kGateGradients - missing) * static_cast<int>(sizeof(SwizzledTile<E>)));
         if constexpr (C::kGateGradients) copy_tile(shared.u[slot][0], p.u_map, first_outer, head / p.u.group, token, barrier);
       }
@@ -102,7 +117,8 @@ struct TmaProducer : ProducerBase<C> {
     }
     if (!inner_gates())
       for (int tile = 0; tile < C::kInnerGateTiles; ++tile) clear(stage.tiles.gates[tile], 0);
-    if (!outer_gates()) clear(stage.tiles.gates[C::kInnerGateTiles], 0);
+    if (!outer_gates())
+      for (int tile = 0; tile <= C::kOtherGateTiles; ++tile) clear(stage.tiles.gates[C::kInnerGateTiles + tile], 0);
   }
   __device__ float* head_exponents() const { return shared.exchange.head_exponents; }
   /// Waits for a step, and shares its per-head gates.
@@ -133,24 +149,33 @@ struct TmaProducer : ProducerBase<C> {
     receive(i, step, loaded);
     const Products products(p, thread);
     const bool one = step.count == 1;
+    const float* const of_row = head_exponents() + fragment_row(thread % kGroup);
+    const float2 of_head = has_head_gates ? make_float2(of_row[0], of_row[8]) : float2{};
     Accumulator<kTile> exponents;
     bool safe = true;
-    if (products.has_outer()) {
-      products.find(exponents, stage, products.kOuterTile, head_exponents());
+    if (!C::kGateGradients &&
+        (products.has_outer() || Base::other_gate_tiles() > 0)) {  // each group looks at one tile of the gates of w
+      products.find(exponents, stage, products.kOuterTile + products.group, of_head);
       safe = products.are_safe(exponents);
     }
-    products.find(exponents, stage, products.group, head_exponents());
-    safe = products.are_safe(exponents) && safe;
-    if (is_to_be_split(step, safe, may_split)) return false;
+    products.find(exponents, stage, products.group, of_head);
+    if constexpr (C::kGateGradients) sync();  // all products of y's gates have read these, whose memory the low parts take
+    else if (is_to_be_split(step, products.are_safe(exponents) && safe, may_split)) return false;
     copy_early(i, step);
     products.apply_inner(stage, products.group, exponents, one);
     if (products.has_outer()) {
-      products.find(exponents, stage, products.kOuterTile, head_exponents());
+      products.find(exponents, stage, products.kOuterTile, of_head);
       sync_group<kGroup>(products.kBarrier);  // all products have read the gates, whose memory the low parts take
       products.apply_outer(stage, exponents, one);
     }
     fence_for_wgmma();
     return true;
+  }
+  /// Leaves for the passes with gradients of gates how a chunk was split, whose first step this is.
+  __device__ void record_large_decay(const Step& step) const {
+    if (!p.large_decay || step.offset != 0 || first_outer != 0 || thread != 0) return;
+    const Step::LargeDecay sub_chunks = step.size == kTile ? 0 : Base::large_decay();
+    p.large_decay[segment.slot(step.chunk) * p.heads + head] = static_cast<std::int64_t>(sub_chunks);
   }
   /// Splits step i, a chunk with large decay: `step` becomes its first sub-chunk.
   __device__ void split(int i, Step& step, LoadedGates& loaded) {
@@ -165,11 +190,17 @@ struct TmaProducer : ProducerBase<C> {
   __device__ int run(int i) {
     for (int n = 0; n < kCopies; ++n) copies[n] = copy_of(warp + n * kWarps);
     Step step = Step::whole(segment, p.backward ? segment.end_chunk - 1 : segment.first_chunk);
+    if constexpr (C::kGateGradients) {
+      found = load_large_decay(step.chunk), found_ahead = load_large_decay(step.chunk - 1);
+      if (step.valid(segment)) step = Step::first(segment, step.chunk, p.backward, found);
+    }
     LoadedGates loaded = step.valid(segment) ? Base::load_head_gates(step) : LoadedGates{};
     Base::wait_for(i - S::kStages);
     copy(i, step);
     for (; step.valid(segment); ++i) {
-      for (bool may_split = true; !prepare(i, step, loaded, may_split); may_split = false) split(i, step, loaded);
+      for (bool may_split = true; !prepare(i, step, loaded, may_split); may_split = false)
+        if constexpr (!C::kGateGradients) split(i, step, loaded);
+      if constexpr (!C::kGateGradients) record_large_decay(step);
       const Step following = next(step);
       const bool more = following.valid(segment);
       if (more) loaded = Base::load_head_gates(following);
@@ -177,6 +208,10 @@ struct TmaProducer : ProducerBase<C> {
       Base::publish(i);
       copy_ahead(i, following);
       is_ahead = false;
+      if (C::kGateGradients && following.chunk != step.chunk) {
+        found = found_ahead;
+        found_ahead = load_large_decay(following.chunk - 1);
+      }
       step = following;
     }
     Base::wait_for(i - S::kStages);

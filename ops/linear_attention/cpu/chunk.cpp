@@ -36,7 +36,7 @@ class ForwardTask {
     std::fill_n(factors_[0], K_, F{1});
     for (std::int64_t position = 0; position < sequence.length; position += chunk_.count) {
       if (interruption_.requested()) return;
-      if (r_.states.defined() && position % interval_ == 0)
+      if (r_.kept.defined() && position % interval_ == 0)
         keep_state(kept_state<F>(r_, sequence, n, h, position) + columns.begin * K_);
       const std::int64_t until = std::min(sequence.length, (position / interval_ + 1) * interval_);
       chunk_.load(sequence, n, h, position, until - position, columns);

@@ -13,7 +13,7 @@ template <class F>
 F* kept_state(const Recurrence& r, const Sequence& sequence, std::int64_t n, std::int64_t h, std::int64_t position) {
   const std::int64_t interval = r.checkpoint_interval,
                      place = (sequence.begin / interval + n + position / interval) * r.heads + h;
-  return r.states.data<F>() + place * padded(r.V, kLine<F>) * padded(r.K, kLine<F>);
+  return r.kept.data<F>() + place * padded(r.V, kLine<F>) * padded(r.K, kLine<F>);
 }
 
 /// A staged chunk. Let b_t be the sum of the log decays of its tokens up to t, and S the state before it. Then

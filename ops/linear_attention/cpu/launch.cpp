@@ -8,7 +8,7 @@ void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o
   instruction_set();  // whose error must not come from a parallel loop
   if (plan.forward.kernels == AttentionKernels::cpu_recurrent) return recurrent_forward(r, o, final_state);
   r.checkpoint_interval = plan.forward.cpu_chunk.checkpoint_interval;
-  if (plan.forward.keeps_states) r.states = allocate_chunk_states(r);
+  if (plan.forward.keeps_states) r.kept = allocate_chunk_states(r);
   chunk_forward(r, plan.forward.cpu_chunk.tokens, o, final_state);
 }
 
@@ -33,7 +33,7 @@ RecurrenceGradients attention_backward(const AttentionPlan& plan, const Recurren
   }
   r.checkpoint_interval = plan.backward.cpu_chunk.checkpoint_interval;
   if (!plan.backward.reuses_states) {
-    r.states = allocate_chunk_states(r);
+    r.kept = allocate_chunk_states(r);
     chunk_forward(r, plan.backward.cpu_chunk.tokens, {}, empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), kCPU}));
   }
   chunk_backward(r, grad_o, grad_final_state, grads);
