@@ -54,6 +54,7 @@ TEST_F(WarpChunks, MatchesTheReferenceWithGatesOfValues) {
         ++i;
         Spec s = varied(i, T, K, V, gates);
         s.float32_gates = i % 4 == 0;
+        if (K > 64 && V > 64 && T > 32) s.reverse = true;  // others have passes of their own on Hopper GPUs
         check(s, i % 5 < 2 ? DType::float16 : i % 5 < 4 ? DType::bfloat16 : DType::float32);
       }
 }
@@ -124,13 +125,22 @@ TEST_F(WarpChunks, ManyValues) {
 }
 
 TEST_F(WarpChunks, PackedSequences) {
-  const std::vector<std::int64_t> starts{0, 0, 5, 21, 37, 100, 101, 300};
-  for (const char* gates : {"v", "ckv"})
-    for (const std::int64_t size : {16, 32, 128})
+  std::vector<std::int64_t> starts{0, 0, 5, 21, 37, 100, 101, 300};
+  for (const std::int64_t size : {16, 32, 128}) {
+    if (size == 128) starts.back() = 950;  // shorter ones have passes of their own on Hopper GPUs
+    for (const char* gates : {"v", "ckv"})
       for (const bool reverse : {false, true})
         for (const DType dtype : {DType::bfloat16, DType::float32})
-          check({.B = 1, .T = 300, .K = size, .V = size, .gates = gates, .state = 4, .reverse = reverse, .starts = starts},
+          check({.B = 1,
+                 .T = starts.back(),
+                 .K = size,
+                 .V = size,
+                 .gates = gates,
+                 .state = 4,
+                 .reverse = reverse,
+                 .starts = starts},
                 dtype);
+  }
 }
 
 TEST_F(WarpChunks, SequencesInSegments) {
