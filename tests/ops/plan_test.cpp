@@ -296,6 +296,33 @@ TEST(Plan, TakesChunksForConstantDecayWhereTheyPay) {
   EXPECT_EQ(alone(8, 2048), AttentionKernels::sm90_constant_decay);
 }
 
+TEST(Plan, TakesPassesForGatesOfValuesWhereTheyPay) {
+  const Names passes("sm90_pass", "sm90_pass"), small_heads("warp_chunks", "warp_chunks");
+  const auto of = [](std::int64_t B, std::int64_t T, std::int64_t H) { return kernels(problem(B, T, H, 128, 128, "gk gv")); };
+  EXPECT_EQ(of(4, 512, 4), passes);
+  EXPECT_EQ(of(1, 660, 10), passes);
+  EXPECT_EQ(of(3, 1292, 12), passes);
+  EXPECT_EQ(of(2, 33, 2), passes);
+  EXPECT_EQ(of(2, 32, 2), small_heads);
+  EXPECT_EQ(of(2, 4096, 8), small_heads);  // few heads of long sequences, which that kernel splits
+  EXPECT_EQ(of(4, 6604, 4), small_heads);
+  EXPECT_EQ(of(1, 4559, 16), small_heads);
+  AttentionProblem packed = problem(7, 849, 2, 128, 128, "gv");
+  packed.packed = true;
+  packed.tokens = 950;
+  EXPECT_EQ(kernels(packed), small_heads);
+  AttentionProblem p = problem(4, 2048, 16, 128, 128, "gk gv");
+  EXPECT_TRUE(plan(p).forward.keeps_output);
+  EXPECT_NE(plan(p).to_string().find("keeps_output true"), std::string::npos) << plan(p).to_string();
+  p.gradients.gv = false;
+  EXPECT_FALSE(plan(p).forward.keeps_output);
+  p.gradients = {};
+  EXPECT_FALSE(plan(p).forward.keeps_output);
+  p = problem(4, 2048, 16, 128, 128, "gk gv");
+  EXPECT_FALSE(plan(p, {.algorithm = Algorithm::recurrent}, {}).forward.keeps_output);
+  EXPECT_FALSE(plan(p, {}, {.algorithm = Algorithm::recurrent}).forward.keeps_output);
+}
+
 TEST(Plan, SharesGatesOfKeys) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).shared_gates);

@@ -97,9 +97,9 @@ struct Pass : ScanArguments {
   std::int64_t tokens;    ///< of all sequences
   // For gradients of gates, dg_t = sum over s >= t of (q dq - k dk)_s. The pass for dq leaves q dq and, for every chunk, the
   // state before it (or before its last sub-chunk). There the pass for dk starts its sums anew, so that errors do not grow. For
-  // gates of values it is do o - v dv: the pass for dv takes the same states, and what the pass for o has left. With gates of
-  // both, forward passes have no u and leave out alone, as the reverse ones have its factor as w.
-  Rows u;        ///< q or k, do or v; null: no gate of w has a gradient, or is a sum of this pass
+  // gates of values it is do o - v dv, from the same states and what the pass for o leaves. With gates of both, forward passes
+  // have no u: they leave out alone, and the reverse ones, whose w is that u, multiply it.
+  Rows u;        ///< q or k, or v; null: no gate of w has a gradient, or this is a forward pass with gates of both
   float* u_out;  ///< u times out, or with gates of both out before its factors; with per-channel gates [slots, heads, tiles of
                  ///< outer, 64 x 64], else [tiles of outer, tokens, heads]
   void* saved_states;   ///< of the pass for dq: [slots, heads, tiles of outer, 64 x inner], as its registers hold it
@@ -202,7 +202,7 @@ void clear_counters(unsigned* counters, std::int64_t count, cudaStream_t stream)
 
 // The algorithm (chunk_sm90.cu).
 
-/// o and final_state; keeps the states before the segments in r.kept where the plan says so.
+/// o and final_state; keeps in r.kept what the plan says.
 void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);

@@ -11,7 +11,7 @@
 //
 // The reverse scan runs against the order of the recurrence, so its sum is over j >= t. "Inner" channels are those of x and y,
 // which the scores sum over. "Outer" channels are those of w and out. Where values have gates, both act (Gates::both), and u of
-// dv is v; o and dq have none then, as what u is there is w of dv and dk.
+// dv is v; o and dq have none then, as dv and dk have it as w.
 //
 // A block processes one sequence (or one segment of it), one head and 64 or 128 channels of w, chunk by chunk; where these items
 // are more than the blocks that run at once, one after the other. It keeps the state R = sum y_j w_j^T in registers, transposed

@@ -301,8 +301,8 @@ struct Variant {
                                             : kConsumers == 1 ? (504 - kConsumerRegisters) / 16 * 8
                                                               : 504 - 2 * kConsumerRegisters;
   static constexpr int kInnerGateTiles = kInnerGates ? kTiles : 0, kOuterGateTiles = kOuterGates ? kConsumers : 0;
-  /// Those of the other block's channels of w. With gates of both, the pass for dv has the state of that for dq, so all blocks of
-  /// all passes must split the same chunks; those with gradients of gates read which these are.
+  /// Those of the other block's channels of w. With gates of both, the pass for dv takes the states of that for dq, so the blocks
+  /// of all passes must split the same chunks. Passes with gradients of gates read which these are.
   static constexpr int kOtherGateTiles = kBothGates && !kGateGradients ? 1 : 0;
   /// Whether the producers compute the scores; else the gates keep them busy.
   static constexpr bool kProducersScore = !kInnerGates;
@@ -440,7 +440,8 @@ struct Stage {
 
 // The states before chunks, which the pass for dq saves: for every chunk, head and tile of keys, as the registers of its consumer
 // hold it, in pieces of 16 bytes [steps of 16 values, threads]. A warp has 16 x 16 elements in a step.
-/// The index of a block's tile in the arrays that the pass for dq saves for the pass for dk.
+
+/// The index of a block's tile in the arrays that forward passes leave for reverse ones over the same channels of w.
 __device__ inline std::int64_t saved_tile_of(const Pass& p, const Segment& segment, int head, int first_outer, int chunk) {
   return (segment.slot(chunk) * p.heads + head) * item_columns(p, kTile) + first_outer / kTile;
 }

@@ -26,7 +26,7 @@ struct Results : State<C> {
   /// dk over all later tokens is the same number, but with large decay it is a small difference of large numbers.
   float carry[2] = {};
 
-  /// The index of this block's tile in the arrays that the pass for dq saves for the pass for dk.
+  /// The index of this block's tile in the arrays that forward passes leave for reverse ones.
   __device__ std::int64_t saved_tile(int chunk) const { return saved_tile_of(p, segment, head, first_outer, chunk); }
   // The state before a chunk, which the pass for dq saves.
   __device__ void save_state(int chunk, const Rounded& rounded, int first) const {
@@ -292,7 +292,8 @@ struct Results : State<C> {
     }
     store_results(stage, step);
   }
-  /// The same for the gradients of gates of both. `forward`: what the forward pass has left; its factor is w, here as operands.
+  /// The same for the gradients of gates of both. `forward`: out of the forward pass before its factors; its u is w, here as
+  /// operands.
   __device__ void finish_both(const Stage<C>& stage, Accumulator<kTile>& out, const Accumulator<kTile>& inner,
                               Accumulator<kTile>& forward, const Left& w, const Left& w_low) {
     const Step step = stage.vectors.step;

@@ -153,8 +153,8 @@ struct TmaProducer : ProducerBase<C> {
     const float2 of_head = has_head_gates ? make_float2(of_row[0], of_row[8]) : float2{};
     Accumulator<kTile> exponents;
     bool safe = true;
-    if (!C::kGateGradients &&
-        (products.has_outer() || Base::other_gate_tiles() > 0)) {  // each group looks at one tile of the gates of w
+    // Each group looks at one tile of the gates of w. With gradients of gates the pass for dq has done so.
+    if (!C::kGateGradients && (products.has_outer() || Base::other_gate_tiles() > 0)) {
       products.find(exponents, stage, products.kOuterTile + products.group, of_head);
       safe = products.are_safe(exponents);
     }
@@ -171,7 +171,7 @@ struct TmaProducer : ProducerBase<C> {
     fence_for_wgmma();
     return true;
   }
-  /// Leaves for the passes with gradients of gates how a chunk was split, whose first step this is.
+  /// Tells the passes with gradients of gates how a chunk is split, if this is its first step.
   __device__ void record_large_decay(const Step& step) const {
     if (!p.large_decay || step.offset != 0 || first_outer != 0 || thread != 0) return;
     const Step::LargeDecay sub_chunks = step.size == kTile ? 0 : Base::large_decay();
