@@ -2,6 +2,7 @@
 // What the producers of all passes (chunk_sm90/pass_kernel.cuh) have: the gates of heads, the search for large decay, and the
 // barriers of the stages.
 #include <glade/ops/linear_attention/chunk_sm90/pass_gates.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/pass_saved_states.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 

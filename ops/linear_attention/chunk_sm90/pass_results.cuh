@@ -1,5 +1,6 @@
 #pragma once
 // The results of a step of a pass (chunk_sm90/pass_kernel.cuh), and the gradients of the gates, once a consumer has the sums.
+#include <glade/ops/linear_attention/chunk_sm90/pass_saved_states.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
