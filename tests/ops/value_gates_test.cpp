@@ -42,7 +42,7 @@ TEST_F(ValueGates, PackedSequences) {
   for (const std::int64_t length : {0, 5, 64, 1, 128, 300, 63, 700, 1200, 129}) starts.push_back(starts.back() + length);
   for (const char* gates : {"v", "gkv"})
     for (const DType dtype : {DType::bfloat16, DType::float16})
-      check({.B = 1, .T = starts.back(), .H = 8, .Hkv = 8, .K = 80, .V = 128, .gates = gates, .state = 4, .starts = starts},
+      check({.B = 1, .T = starts.back(), .H = 8, .Hkv = 4, .K = 80, .V = 128, .gates = gates, .state = 4, .starts = starts},
             dtype);
 }
 
