@@ -101,8 +101,10 @@ struct ChunkSegments {
 
 /// A fused pass of chunk_sm90.
 struct Sm90PassPlan : ChunkSegments {
-  bool wide_blocks = false;      ///< blocks of 128 output channels, with two consumers
-  bool wide_tma = false;         ///< wide blocks whose rows TMA copies (chunk_sm90/wide_tma.cuh), for states before segments, too
+  bool wide_blocks = false;  ///< blocks of 128 output channels, with two consumers
+  /// Wide blocks whose rows TMA copies: with up to 128 keys for states before segments, too (chunk_sm90/wide_tma.cuh), with more
+  /// over whole sequences (wide_tma_large.cuh).
+  bool wide_tma = false;
   bool shared_gates = false;     ///< blocks of a cluster share the gates of keys (chunk_sm90/shared_gates.cuh)
   bool shared_rows = false;      ///< blocks of a cluster share rows (chunk_sm90/pass_cluster_producer.cuh)
   bool gates_first = false;      ///< a launch ahead applies the gates and computes the scores (chunk_sm90/gated_rows.cuh)

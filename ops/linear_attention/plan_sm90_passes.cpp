@@ -25,6 +25,28 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
+bool wide_tma_pays(const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
+  if (!supports_shared_rows(p, inner) || outer <= kChunkTokens || p.states_only || p.exchanges) return false;
+  // Two or three packed sequences count as even, however different they are.
+  constexpr double kEven = 0.75;
+  if (has_even_lengths(p) && chunks_of_all(p) < kEven * static_cast<double>(p.sequences * chunks_of(p))) return false;
+  // Microseconds on an H200 of a chunk, and of a block's start and turn. Fitted to 64 shapes (benchmarks/results/
+  // 2026-11-29_h200/wide_keys/): the 29 for which wide blocks are taken are 1.21 times as fast forward, on average (1.01 at
+  // least), and no other gains more than 7%.
+  constexpr double kStart = 5.7, kChunk = 2.9, kTurn = 4.7, kChunkOfSharedRows = 1.83, kTurnOfSharedRows = 2.7, kMargin = 1.08;
+  const auto time = [&](std::int64_t blocks_of_head, double chunk, double turn) {
+    const auto blocks = static_cast<double>(blocks_of_head);
+    return time_of_blocks(p, {.blocks = blocks * static_cast<double>(all_heads(p)),
+                              .all = blocks * static_cast<double>(p.heads) * chunks_of_all(p) * chunk,
+                              .longest = static_cast<double>(chunks_of(p)) * chunk,
+                              .at_once = static_cast<double>(std::max(p.gpu.multiprocessors, 1)),
+                              .start = kStart,
+                              .turn = turn});
+  };
+  return kMargin * time(ceil_div(tiles(outer), 2), kChunk, kTurn) <
+         time(columns_of(outer, true), kChunkOfSharedRows, kTurnOfSharedRows);
+}
+
 std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group) {
   const std::int64_t tokens = group * kChunkTokens;
   return p.packed ? p.all_tokens() / tokens + p.sequences : p.sequences * ceil_div(p.length, tokens);
@@ -340,6 +362,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
+  if (best.segments == 1 && wide_tma_pays(p, p.K, p.V)) best.shared_rows = best.wide_blocks = false, best.wide_tma = true;
   if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include <glade/autograd/engine.h>
 #include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
@@ -231,6 +232,28 @@ class PassTest : public HopperTest {
     x.options.algorithm = Algorithm::chunk;
     EXPECT_FALSE(is_taken(x)) << s.str();
     expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+  }
+  /// Checks that such passes are taken for the gradients of q, k and v as well, and compares these with the recurrent
+  /// algorithm's. No gate has a gradient.
+  static void check_backward_passes(RecurrenceArguments x, const std::string& what) {
+    const Tensors leaves{x.query.set_requires_grad(), x.key.set_requires_grad(), x.value.set_requires_grad()};
+    const Tensor grad_o =
+        random_tensor({x.query.size(0), x.query.size(1), x.query.size(2), x.value.size(3)}, kCUDA, x.value.dtype());
+    const auto gradients = [&](Algorithm algorithm) {
+      x.options.algorithm = algorithm;
+      return autograd::grad({recurrent(x.query, x.key, x.value, x.options).first}, leaves, {grad_o});
+    };
+    x.options.algorithm = Algorithm::chunk;
+    expect_taken(x, what);
+    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    ASSERT_TRUE(made.backward.kernels == AttentionKernels::sm90_pass && made.backward.values.*kFlag && made.backward.keys.*kFlag)
+        << what << '\n'
+        << made.to_string();
+    const Tensors chunks = gradients(Algorithm::chunk), steps = gradients(Algorithm::recurrent);
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      const Tensor got = to(chunks[i], DType::float64), expected = to(steps[i], DType::float64);
+      EXPECT_LT(distance(got, expected), 2 * 0x1p-8 * distance(expected, zeros_like(expected))) << what << ", gradient " << i;
+    }
   }
   /// Checks that two calls give the same output and final state, bit by bit.
   static void check_deterministic(RecurrenceArguments x, const std::string& what = {}) {

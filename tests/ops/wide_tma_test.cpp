@@ -115,14 +115,100 @@ TEST_F(WideTma, AreDeterministic) {
       make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 128, .gates = "gm", .state = 4}, kCUDA, DType::bfloat16));
 }
 
+// ---- more than 128 keys --------------------------------------------------------------------------------------------
+// These blocks are taken where narrow ones would take more turns: on a GPU of 132 multiprocessors for 67 to 132 heads of
+// sequences with up to 128 values, or half as many with up to 256.
+
+TEST_F(WideTma, ManyKeys) {
+  int i = 0;
+  for (const std::int64_t K : {136, 200, 256})
+    for (const std::int64_t V : {72, 128, 184}) {
+      ++i;
+      const char* const gates[] = {"g", "", "n"};
+      const std::int64_t group = 1 + i % 2, H = V > 128 ? 10 : 18;
+      check({.B = 4,
+             .T = 70 + 53 * i % 190,
+             .H = H,
+             .Hkv = H / group,
+             .K = K,
+             .V = V,
+             .gates = gates[(i + i / 3) % 3],
+             .state = i % 3 == 0 ? 0 : 2 + i % 3},
+            i % 4 == 0 ? DType::float16 : DType::bfloat16);
+    }
+}
+
+/// In both directions, without gates and with a decay that has no gradient.
+TEST_F(WideTma, BackwardPassesWithManyKeys) {
+  int i = 0;
+  for (const std::int64_t K : {136, 192, 256})
+    for (const char* gates : {"", "m"})
+      for (const std::int64_t V : {152, 256}) {
+        const DType dtype = ++i % 3 == 0 ? DType::float16 : DType::bfloat16;
+        const Spec spec{.B = 4, .T = 330 + 31 * i, .H = 12, .Hkv = i % 2 == 0 ? 12 : 4, .K = K, .V = V, .gates = gates};
+        check_backward_passes(make(spec, kCUDA, dtype), spec.str());
+      }
+}
+
+TEST_F(WideTma, PackedSequencesWithManyKeys) {
+  std::vector<std::int64_t> starts{0};
+  for (const std::int64_t length : {5, 64, 1, 128, 100, 63, 130, 129}) starts.push_back(starts.back() + length);
+  for (const char* gates : {"g", "n"})
+    for (const DType dtype : {DType::bfloat16, DType::float16})
+      check({.B = 1, .T = starts.back(), .H = 40, .K = 160, .V = 120, .gates = gates, .state = 4, .starts = starts}, dtype);
+}
+
+TEST_F(WideTma, MoreSequencesThanBlocksWithManyKeys) {
+  for (const std::int64_t T : {40, 64, 65, 130}) check({.B = 66, .T = T, .H = 4, .K = 144, .V = 88, .gates = "g", .state = 4});
+}
+
+/// The states before every second chunk.
+TEST_F(WideTma, BoundaryStatesWithManyKeys) {
+  int i = 0;
+  for (const std::int64_t K : {136, 192, 256}) {
+    const std::int64_t V = ++i == 3 ? 256 : 128, H = V > 128 ? 12 : 24;
+    RecurrenceArguments x = make({.B = 3, .T = 250, .H = H, .Hkv = H, .K = K, .V = V, .gates = "g", .state = i == 1 ? 0 : 4},
+                                 kCUDA, i == 2 ? DType::float16 : DType::bfloat16);
+    for (Tensor tensor : {x.query, x.key, x.value, x.options.g}) tensor.set_requires_grad();
+    x.options.algorithm = Algorithm::chunk;
+    EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+    check(x, "K " + std::to_string(K));
+  }
+}
+
+TEST_F(WideTma, PartsOfManyKeys) {
+  for (const std::int64_t K : {448, 512}) check({.B = 4, .T = 150, .H = 9, .Hkv = 3, .K = K, .V = 128, .gates = "g", .state = 4});
+}
+
+TEST_F(WideTma, StrongGatesWithManyKeys) {
+  int i = 0;
+  for (const double gate : {0.01, -0.5, -8.0, -150.0})
+    check({.B = 4, .T = 150, .H = 18, .K = 144, .V = 128, .gates = "g", .state = 4, .gate = gate},
+          ++i % 2 == 0 ? DType::float16 : DType::bfloat16);
+  RecurrenceArguments x = make({.B = 4, .T = 210, .H = 18, .K = 200, .V = 96, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
+  for (const std::int64_t token : {0, 70, 71, 200, 209}) fill_data(slice(x.options.g, 1, token, token + 1), -INFINITY);
+  check(x, "infinite gates");
+}
+
+TEST_F(WideTma, RowsThatAreNotNumbersWithManyKeys) {
+  const RecurrenceArguments x = make({.B = 2, .T = 200, .H = 40, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  check_rows_are_separate(x, {x.query, x.key, x.value});
+}
+
+TEST_F(WideTma, AreDeterministicWithManyKeys) {
+  check_deterministic(
+      make({.B = 32, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16));
+}
+
 /// What these blocks cannot compute is computed by others.
 TEST_F(WideTma, ReverseAndOtherSizes) {
   const Spec plain{.B = 3, .T = 260, .H = 2, .K = 72, .V = 128, .gates = "g", .state = 4};
-  Spec reverse = plain, few_keys = plain, few_values = plain;
+  Spec reverse = plain, few_keys = plain, few_values = plain, many_keys = plain;
   reverse.reverse = true;
   few_keys.K = 64;
   few_values.V = 64;
-  for (const Spec& s : {reverse, few_keys, few_values}) check_others(s);
+  many_keys.K = 144;
+  for (const Spec& s : {reverse, few_keys, few_values, many_keys}) check_others(s);
 }
 
 }  // namespace

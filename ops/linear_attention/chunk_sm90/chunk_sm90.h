@@ -89,7 +89,7 @@ struct Pass : ScanArguments {
   bool mapped;  ///< by the kernels whose rows TMA copies, without reverse: gates in 16 bits and up to 128 channels of y, with gv,
                 ///< or with gk of y and out; or more channels of y, with neither, nor u
   bool wide_blocks;       ///< blocks of 128 channels of w; not with u, nor with gates of both
-  bool wide_tma;          ///< by the kernels of wide_tma.cuh: see run_wide_tma_pass()
+  bool wide_tma;          ///< see run_wide_tma_pass() and run_wide_tma_large_pass()
   void* out;              ///< [tokens, heads, outer]; null: states only, or what gradients of gates need
   bool float_out;         ///< out has float32 elements
   std::int64_t out_step;  ///< elements from a token of out to the next
@@ -159,6 +159,9 @@ void run_shared_gates_pass(const GatedPass& p, const GatedRows& rows, int multip
 /// to 128 channels of y.
 template <class E>
 void run_wide_tma_pass(const Pass& p, const SegmentRoom& room, cudaStream_t stream);
+/// The same with more channels of y, up to 256: results of whole sequences, in both directions.
+template <class E>
+void run_wide_tma_large_pass(const Pass& p, cudaStream_t stream);
 
 /// A pass over sequences whose heads have a constant decay (constant_decay.cuh).
 struct ConstantDecayPass : StateArguments {

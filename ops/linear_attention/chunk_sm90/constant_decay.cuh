@@ -73,7 +73,7 @@ struct Scorer : ConstantDecayBlock<E>, WideScorer<E> {
         continue;
       }
       Accumulator<kTile> sums;
-      WideScorer<E>::start(sums, this->stage(i));
+      WideScorer<E>::start(sums, this->stage(i).x, this->stage(i).y);
       wgmma_wait<0>();
       pin(sums);
       this->arrive(empty, lane);
@@ -181,7 +181,7 @@ struct ConstantDecayConsumer : ConstantDecayBlock<E>, WideConsumer<ConstantDecay
     typename S::Stage& stage = this->stage(i);
     const int size = range.size(i), whole = size == kTile;
     this->wait_for(i);
-    if (!whole) this->clear(stage, size);
+    if (!whole) this->clear(stage.y, stage.w[index], size);
     return {stage, shared.factors[!whole], whole ? decay : decays.over(size), size};
   }
   __device__ void release(int i) const { Base::arrive(&shared.written[i % S::kStages], lane()); }

@@ -224,7 +224,10 @@ class Launcher {
     find_places(pass);
     pass.multiprocessors = multiprocessor_count(r_.q.device());
     pass.tokens = r_.tokens;
-    if (pass.wide_tma) (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, room_, stream_);
+    if (pass.wide_tma && pass_channels(pass.inner) > kMappedChannels)
+      (is_bfloat16(r_) ? run_wide_tma_large_pass<__nv_bfloat16> : run_wide_tma_large_pass<__half>)(pass, stream_);
+    else if (pass.wide_tma)
+      (is_bfloat16(r_) ? run_wide_tma_pass<__nv_bfloat16> : run_wide_tma_pass<__half>)(pass, room_, stream_);
     else if (pass.mapped) (is_bfloat16(r_) ? run_mapped_pass<__nv_bfloat16> : run_mapped_pass<__half>)(pass, stream_);
     else (is_bfloat16(r_) ? run_pass<__nv_bfloat16> : run_pass<__half>)(pass, stream_);
   }

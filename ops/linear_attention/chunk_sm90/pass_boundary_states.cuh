@@ -29,6 +29,27 @@ struct BoundaryStateStore {
   __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
     store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
   }
+  /// Stores 16 keys of a tile at a time from registers, as a left operand of 64 values.
+  class FromRegisters {
+   public:
+    __device__ FromRegisters(const BoundaryStateStore& store, int chunk)
+        : to_(reinterpret_cast<char*>(store.at(chunk, 0)->at(store.thread % 32 / 4, store.thread / 32 * 2)) +
+              store.thread % 4 * sizeof(std::uint32_t)),
+          tile_bytes_(tiles(store.p.outer) * static_cast<int>(sizeof(Tile))) {}
+    __device__ void store(int key_tile, int step, const LeftOperand& rounded) const {
+      constexpr int kPiece = 16, kRows = 8 * kTile * static_cast<int>(sizeof(E));  // bytes
+      char* const to = to_ + key_tile * tile_bytes_ + 2 * step * kRows;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const std::uintptr_t own = reinterpret_cast<std::uintptr_t>(to) ^ (j % 2 * kPiece);
+        *reinterpret_cast<std::uint32_t*>(own + j / 2 * kRows) = transposed(rounded[j]);
+      }
+    }
+
+   private:
+    char* to_;
+    int tile_bytes_;
+  };
   /// Stores the state before the first chunk, which lies in memory (null: zeros, which are not stored).
   __device__ void store_first(const float* state) const {
     const int chunk = item.segment.first_chunk;

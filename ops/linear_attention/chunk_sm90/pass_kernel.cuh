@@ -22,9 +22,10 @@
 // tiles into shared memory, apply the gates and compute the scores x y^T, one or more chunks ahead. Wide blocks have two
 // consumers, for 128 channels of w, and one group of producers: the gates of y are then applied half as often. With per-channel
 // gates of y the producers have enough to do, so the consumers compute the scores. Without per-channel gates and with more than
-// 128 channels of y, two blocks share the rows of x and y (pass_cluster_producer.cuh); with fewer, the plan mostly takes wide
-// blocks with TMA for o (wide_tma.cuh). Where blocks would apply the same gates of y, the plan takes other kernels for o: two
-// blocks share the gates (shared_gates.cuh), or a launch ahead applies them once for all (gated_pass.cuh).
+// 128 channels of y, two blocks share the rows of x and y (pass_cluster_producer.cuh), or with many heads wide blocks with TMA
+// take their place (wide_tma_large.cuh); with fewer, the plan mostly takes wide blocks with TMA for o (wide_tma.cuh). Where
+// blocks would apply the same gates of y, the plan takes other kernels for o: two blocks share the gates (shared_gates.cuh), or a
+// launch ahead applies them once for all (gated_pass.cuh).
 //
 // Per-channel gates become factors of the tiles: x e^{c_t - r} and y e^{r - c_j} (Gates::outer: out and w). The reference r is
 // half of the chunk's decay, and R is multiplied by e^r within a chunk. The factors are safe as long as e^{c - r} stays within

@@ -1,12 +1,11 @@
 #pragma once
-// Wide blocks whose rows TMA copies, with 65 to 128 channels of y: what those of chunk_sm90/constant_decay.cuh and of
-// chunk_sm90/wide_tma.cuh share. A warp group, the scorer, computes the scores x y^T, and two more, the consumers, have 64
-// channels of w each.
+// Wide blocks whose rows TMA copies: what those of chunk_sm90/constant_decay.cuh, wide_tma.cuh and wide_tma_large.cuh share. A
+// warp group, the scorer, computes the scores x y^T, and two more, the consumers, have 64 channels of w each.
 #include <glade/ops/linear_attention/chunk_sm90/pass_state.cuh>
 
 namespace glade::cuda::chunk_sm90 {
 
-/// The rows of a chunk, by channels.
+/// The rows of a chunk, by channels, where y has up to 128.
 template <class E, bool kHasX>
 struct WideRows {
   using Tile = SwizzledTile<E>;
@@ -23,22 +22,23 @@ template <class E>
 struct WideScorer {
   int thread;
 
-  /// Starts sums = x y^T.
-  template <class Rows>
-  __device__ void start(Accumulator<kTile>& sums, const Rows& rows) const {
-    const std::uint32_t x = operand(rows.x[0]), y = operand(rows.y[0]);
+  /// Starts sums = x y^T, for the tokens of y from `first` on.
+  template <int kColumns, std::size_t kTiles>
+  __device__ void start(Accumulator<kColumns>& sums, const SwizzledTile<E> (&x_tiles)[kTiles],
+                        const SwizzledTile<E> (&y_tiles)[kTiles], int first = 0) const {
+    const std::uint32_t x = operand(x_tiles[0]), y = operand(y_tiles[0], first);
     wgmma_begin();
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < static_cast<int>(4 * kTiles); ++k) {
       const int columns = k / 4 * kTileStep + k % 4 * kColumnStep;
       wgmma<E>(sums, descriptor(x, columns), descriptor(y, columns), k);
     }
     wgmma_commit();
   }
-  template <bool kLowPart>
-  __device__ void store(WideScores<E, kLowPart>& to, const Accumulator<kTile>& sums) const {
+  template <int kColumns, bool kLowPart>
+  __device__ void store(WideScores<E, kLowPart>& to, const Accumulator<kColumns>& sums, int first = 0) const {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < kColumns / 16; ++k) {
       LeftOperand rounded, low_part;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -46,8 +46,8 @@ struct WideScorer {
         rounded[j] = pack<E>(pair[0], pair[1]);
         low_part[j] = pack_low<E>(pair[0], pair[1], rounded[j]);
       }
-      store_straight(to.rounded, 2 * k, rounded, thread);
-      if constexpr (kLowPart) store_straight(to.low_part[0], 2 * k, low_part, thread);
+      store_straight(to.rounded, first / 8 + 2 * k, rounded, thread);
+      if constexpr (kLowPart) store_straight(to.low_part[0], first / 8 + 2 * k, low_part, thread);
     }
     fence_for_wgmma();
   }
@@ -62,13 +62,16 @@ struct WideConsumer : State<C> {
   using typename Base::Left, typename Base::Rounded;
   int index;  ///< of this consumer
 
-  /// Zeroes the rows of y and w beyond the end of the sequence. Each consumer clears one tile of both.
-  template <class Rows>
-  __device__ void clear(Rows& rows, int tokens) const {
+  /// Zeroes the rows of y and w beyond the end of the sequence. Each consumer clears half of the tiles of y, and its own of w.
+  __device__ void clear(Tile (&y)[C::kTiles], Tile& w, int tokens) const {
     // Earlier readers of these rows arrived at the barriers of the copies. racecheck does not see that, so it needs this barrier.
     sync_group<2 * kGroup>(1);
-    for (int i = tokens * 8 + thread; i < kTile * 8; i += kGroup)
-      for (Tile* tile : {&rows.y[index], &rows.w[index]}) *reinterpret_cast<uint4*>(tile->at(i / 8, i % 8)) = uint4{};
+    constexpr int kOwn = C::kTiles / 2;
+    for (int i = tokens * 8 + thread; i < kTile * 8; i += kGroup) {
+      const auto clear_piece = [&](Tile& tile) { *reinterpret_cast<uint4*>(tile.at(i / 8, i % 8)) = uint4{}; };
+      for (int tile = 0; tile < kOwn; ++tile) clear_piece(y[index * kOwn + tile]);
+      clear_piece(w);
+    }
     fence_for_wgmma();
     sync_group<2 * kGroup>(1);
   }

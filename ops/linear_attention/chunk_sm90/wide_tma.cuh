@@ -25,6 +25,7 @@ template <class E, bool kResults_, bool kStoresStates_ = false, bool kFindsState
 struct WideTmaVariant {
   using Element = E;
   static constexpr bool kResults = kResults_, kStoresStates = kStoresStates_, kFindsStates = kFindsStates_;
+  static constexpr bool kReversible = !kResults, kLarge = false;  ///< kLarge: see chunk_sm90/wide_tma_large.cuh
   static constexpr Gates kGates = Gates::none;
   static constexpr int kTiles = 2, kConsumers = 2, kChunksOfState = 1;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of the scores
@@ -103,7 +104,7 @@ struct WideTmaBlock {
     });
   }
   __device__ static int chunks_of(const Item& item) { return max(item.segment.end_chunk - item.segment.first_chunk, 0); }
-  __device__ bool is_backward() const { return !C::kResults && p.backward; }
+  __device__ bool is_backward() const { return C::kReversible && p.backward; }
   /// Chunk n of an item, in the order of the pass.
   __device__ int chunk_of(const Item& item, int n) const {
     return is_backward() ? item.segment.end_chunk - 1 - n : item.segment.first_chunk + n;
@@ -221,11 +222,12 @@ struct WideTmaCopies : WideTmaBlock<C> {
   }
   /// first, second: the sums of the log decays up to this lane's two tokens.
   __device__ void write_gates(typename S::Gates& to, int lane, float first, float second, float total) const {
+    const bool backward = Base::is_backward();
     if constexpr (C::kResults) {
       *reinterpret_cast<float2*>(&to.sums[2 * lane]) = make_float2(first, second);
-      *reinterpret_cast<float2*>(&to.before[2 * lane]) = make_float2(p.scale * exp2_approx(first), p.scale * exp2_approx(second));
+      *reinterpret_cast<float2*>(&to.before[2 * lane]) = make_float2(p.scale * exp2_approx(backward ? total - first : first),
+                                                                     p.scale * exp2_approx(backward ? total - second : second));
     }
-    const bool backward = Base::is_backward();
     *reinterpret_cast<float2*>(&to.after[2 * lane]) =
         make_float2(exp2_approx(backward ? first : total - first), exp2_approx(backward ? second : total - second));
     if (lane == 0) to.decay = exp2_approx(total);
@@ -241,20 +243,24 @@ struct WideTmaScorer : WideTmaBlock<C>, WideScorer<typename C::Element> {
   using Base::p, Base::shared;
   using Scorer::thread;
 
-  /// Multiplies the scores by the decays between their tokens, `sums` being those of log decays, and masks them.
-  __device__ void apply_decays(Accumulator<kTile>& scores, const float* sums) const {
-    const float own[] = {sums[fragment_row(thread)], sums[fragment_row(thread) + 8]};
+  /// Multiplies scores, from column first_column on, by the decays between their tokens, `sums` being those of log decays, and
+  /// masks them. In reverse they would go on beyond the last of the chunk's `tokens`.
+  template <int kColumns>
+  __device__ void apply_decays(Accumulator<kColumns>& scores, const float* sums, int tokens, int first_column = 0) const {
+    const bool backward = Base::is_backward();
+    const float sign = backward ? -1.f : 1.f, own[] = {sums[fragment_row(thread)], sums[fragment_row(thread) + 8]};
+    const auto in_order = [&](int column, int t) { return backward ? column >= t && column < tokens : column <= t; };
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
+    for (int k = 0; k < kColumns / 16; ++k)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int t = left_row(j, thread), column = left_column(k, j, thread);
+        const int t = left_row(j, thread), column = first_column + left_column(k, j, thread);
         const float2 other = *reinterpret_cast<const float2*>(&sums[column]);
         float* pair = &scores[scores.element(k, j)];
-        const float first = pair[0] * (p.scale * exp2_approx(own[j % 2] - other.x)),
-                    second = pair[1] * (p.scale * exp2_approx(own[j % 2] - other.y));
-        pair[0] = column <= t ? first : 0;
-        pair[1] = column + 1 <= t ? second : 0;
+        const float first = pair[0] * (p.scale * exp2_approx(sign * (own[j % 2] - other.x))),
+                    second = pair[1] * (p.scale * exp2_approx(sign * (own[j % 2] - other.y)));
+        pair[0] = in_order(column, t) ? first : 0;
+        pair[1] = in_order(column + 1, t) ? second : 0;
       }
   }
   __device__ void run() const {
@@ -263,10 +269,10 @@ struct WideTmaScorer : WideTmaBlock<C>, WideScorer<typename C::Element> {
       shared.wait_until_full(i);
       if (result < 0) return barrier_arrive(&shared.empty[at]);
       Accumulator<kTile> scores;
-      Scorer::start(scores, shared.rows[at]);
+      Scorer::start(scores, shared.rows[at].x, shared.rows[at].y);
       wgmma_wait<0>();
       pin(scores);
-      apply_decays(scores, shared.gates[at].sums);
+      apply_decays(scores, shared.gates[at].sums, kTile);
       if (result >= C::kScores) barrier_wait(&shared.used[slot], (result / C::kScores - 1) & 1);
       Scorer::store(shared.scores[slot], scores);
       barrier_arrive(&shared.empty[at]);
@@ -296,7 +302,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
   __device__ void fetch(Weighted& to, int i, const Item& item, int chunk) {
     const int at = S::slot(i), size = item.segment.chunk_tokens(chunk);
     shared.wait_until_full(i);
-    if (size < kTile) this->clear(shared.rows[at], size);
+    if (size < kTile) this->clear(shared.rows[at].y, shared.rows[at].w[index], size);
     this->load(to.w, shared.rows[at].w[index]);
     this->apply_decays(to.w, to.w, shared.gates[at].after);
     to.decay = shared.gates[at].decay;
@@ -334,7 +340,7 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
     typename State::Rounded rounded;
     this->round_state(rounded, 0);
     shared.wait_until_full(i);
-    if (size < kTile) this->clear(rows, size);
+    if (size < kTile) this->clear(rows.y, rows.w[index], size);
     Left w;
     this->multiply(out, w, rounded, rows, gates.after, gates.decay);
     if constexpr (C::kStoresStates) {
@@ -411,6 +417,14 @@ struct WideTmaConsumer : WideTmaBlock<C>, WideConsumer<C> {
   }
 };
 
+/// What the warp groups of a variant do.
+template <class C>
+struct WideTmaRoles {
+  using Copies = WideTmaCopies<C>;
+  using Scorer = WideTmaScorer<C>;
+  using Consumer = WideTmaConsumer<C>;
+};
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_constant__ WideTmaPass p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -427,6 +441,11 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
       barrier_init(&shared.empty[i], C::kResults ? kGroup + 1 : kConsumerThreads);
       barrier_init(&shared.written[i], kConsumerThreads);
     }
+    if constexpr (C::kLarge)
+      for (int i = 0; i < C::kXStages; ++i) {
+        barrier_init(&shared.x_full[i], 1);
+        barrier_init(&shared.x_empty[i], kConsumerThreads + kGroup);
+      }
     for (int i = 0; i < C::kScores; ++i) {
       barrier_init(&shared.scored[i], kGroup);
       barrier_init(&shared.used[i], kConsumerThreads);
@@ -439,18 +458,19 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
   const WideTmaBlock<C> block{p, shared};
   if (group == 0) {
     release_registers<C::kCopierRegisters>();
-    const WideTmaCopies<C> copies{block};
+    const typename WideTmaRoles<C>::Copies copies{block};
     if (thread == 0) copies.load();
     if (C::kResults && thread == 32) copies.store();
     if (thread / 32 == 2) copies.sum_gates(thread % 32);
-    if (C::kStoresStates && thread == 96) copies.store_states();
+    if constexpr (C::kStoresStates && !C::kLarge)
+      if (thread == 96) copies.store_states();
     __syncwarp();
   } else if (group <= C::kConsumers) {
     acquire_registers<C::kConsumerRegisters>();
-    WideTmaConsumer<C>{block, {{thread}, group - 1}}.run();
+    typename WideTmaRoles<C>::Consumer{block, {{thread}, group - 1}}.run();
   } else if constexpr (C::kResults) {
     release_registers<C::kScorerRegisters>();
-    WideTmaScorer<C>{block, {thread}}.run();
+    typename WideTmaRoles<C>::Scorer{block, {thread}}.run();
   }
 #else
   __trap();
@@ -469,17 +489,14 @@ void launch_wide_tma(const Pass& p, const SegmentRoom& room, cudaStream_t stream
   launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, starts_early(p.early)}, stream, {MappedPass(p), room});
 }
 
-template <class E, bool kStoresStates>
-void launch_wide_tma_for_results(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
-  if (room.states) launch_wide_tma<WideTmaVariant<E, true, kStoresStates, true>>(p, room, stream);
-  else launch_wide_tma<WideTmaVariant<E, true, kStoresStates>>(p, room, stream);
-}
-
 template <class E>
 void run_wide_tma_pass(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
-  if (!p.out) launch_wide_tma<WideTmaVariant<E, false>>(p, room, stream);
-  else if (p.boundary_states) launch_wide_tma_for_results<E, true>(p, room, stream);
-  else launch_wide_tma_for_results<E, false>(p, room, stream);
+  const auto launch = [&]<class C>(C) { launch_wide_tma<C>(p, room, stream); };
+  const auto launch_for_results = [&]<bool kStoresStates>(std::bool_constant<kStoresStates>) {
+    room.states ? launch(WideTmaVariant<E, true, kStoresStates, true>()) : launch(WideTmaVariant<E, true, kStoresStates>());
+  };
+  if (!p.out) launch(WideTmaVariant<E, false>());
+  else p.boundary_states ? launch_for_results(std::true_type()) : launch_for_results(std::false_type());
 }
 
 }  // namespace glade::cuda::chunk_sm90
