@@ -169,7 +169,8 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   if (segments < (chunks < kShortest ? 4 : chunks < shortest_of_two ? 3 : 2)) segments = 1;
   set_segments(plan, p, config, std::max(segments, least_segments));
   set_state_scan(plan, p);
-  if (!narrow && plan.segments == 1 && wide_tma_pays(p, inner, outer))
+  const bool has_results = role == Sm90Role::keys || p.gradients.v;  // else only the gradient of the initial state is wanted
+  if (!narrow && has_results && plan.segments == 1 && wide_tma_pays(p, inner, outer))
     plan.shared_rows = plan.wide_blocks = false, plan.wide_tma = true;
   return plan;
 }

@@ -404,7 +404,11 @@ TEST(Plan, TakesWideBlocksWithTmaForManyKeys) {
   const auto backward = plan(problem(8, 4096, 8, 256, 136, "g_gamma")).backward;
   EXPECT_EQ(backward.kernels, AttentionKernels::sm90_pass);
   EXPECT_TRUE(backward.values.wide_tma && backward.keys.wide_tma);
-  AttentionProblem p = problem(8, 4096, 8, 256, 256, "g");
+  AttentionProblem p = problem(8, 4096, 8, 256, 256, "g_gamma");
+  p.gradients = {.q = true, .k = true, .initial_state = true};  // these blocks have results in every pass
+  EXPECT_TRUE(plan(p).backward.keys.wide_tma);
+  EXPECT_TRUE(plan(p).backward.values.shared_rows);
+  p = problem(8, 4096, 8, 256, 256, "g");
   EXPECT_NE(plan(p).to_string().find("wide_tma true"), std::string::npos) << plan(p).to_string();
   p.reverse = true;
   EXPECT_FALSE(forward(p).wide_tma);
