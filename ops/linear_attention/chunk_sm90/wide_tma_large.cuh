@@ -37,11 +37,12 @@ struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>> {
   Tile y[C::kStages][C::kTiles], w[C::kStages][C::kConsumers];  ///< w is later overwritten by the results
   WideScores<E, C::kLowParts> scores[C::kScores];
   Gates gates[C::kStages];
-  alignas(8) unsigned char item_memory[C::kConsumers][sizeof(Item)];  ///< of the consumers
+  /// Items of the consumers, as bytes: otherwise the compiler holds their address in a register.
+  alignas(8) unsigned char item_memory[C::kConsumers][sizeof(Item)];
   std::uint64_t x_full[C::kXStages], x_empty[C::kXStages];
   std::uint64_t full[C::kStages], empty[C::kStages], written[C::kStages];
   std::uint64_t scored[C::kScores], used[C::kScores];
-  std::uint64_t states_full, states_empty;  ///< not needed here
+  std::uint64_t states_full, states_empty;  ///< which the kernel initializes; states need no barriers here
 
   __device__ Item& item(int consumer) { return *reinterpret_cast<Item*>(item_memory[consumer]); }
   __device__ static int slot(int i) { return i % C::kStages; }
@@ -215,7 +216,7 @@ struct WideTmaLargeConsumer : WideTmaConsumer<C> {
       }
     }
   }
-  /// Puts an item into shared memory.
+  /// Puts an item into shared memory, as registers are few.
   __device__ const Item& keep(const Item& item) const {
     sync_group<kGroup>(2 + index);
     if (thread == 0) shared.item(index) = item;
