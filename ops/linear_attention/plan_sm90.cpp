@@ -170,8 +170,7 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   set_segments(plan, p, config, std::max(segments, least_segments));
   set_state_scan(plan, p);
   const bool has_results = role == Sm90Role::keys || p.gradients.v;  // else only the gradient of the initial state is wanted
-  if (!narrow && has_results && plan.segments == 1 && wide_tma_pays(p, inner, outer))
-    plan.shared_rows = plan.wide_blocks = false, plan.wide_tma = true;
+  if (!narrow && has_results) take_wide_tma_where_it_pays(plan, p, inner, outer);
   return plan;
 }
 

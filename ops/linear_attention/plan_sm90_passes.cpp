@@ -25,6 +25,8 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
   return shared_rows ? ceil_div(tiles(outer), kCluster) * kCluster : tiles(outer);
 }
 
+namespace {
+/// Whether wide blocks with TMA take less time than narrow ones that share rows, over whole sequences.
 bool wide_tma_pays(const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
   if (!supports_shared_rows(p, inner) || outer <= kChunkTokens || p.states_only || p.exchanges) return false;
   // Two or three packed sequences count as even, however different they are.
@@ -45,6 +47,11 @@ bool wide_tma_pays(const AttentionProblem& p, std::int64_t inner, std::int64_t o
   };
   return kMargin * time(ceil_div(tiles(outer), 2), kChunk, kTurn) <
          time(columns_of(outer, true), kChunkOfSharedRows, kTurnOfSharedRows);
+}
+}  // namespace
+
+void take_wide_tma_where_it_pays(Sm90PassPlan& plan, const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
+  if (plan.segments == 1 && wide_tma_pays(p, inner, outer)) plan.shared_rows = plan.wide_blocks = false, plan.wide_tma = true;
 }
 
 std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group) {
@@ -362,7 +369,7 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
     consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
-  if (best.segments == 1 && wide_tma_pays(p, p.K, p.V)) best.shared_rows = best.wide_blocks = false, best.wide_tma = true;
+  take_wide_tma_where_it_pays(best, p, p.K, p.V);
   if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
   if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))

@@ -16,8 +16,9 @@ bool supports_tma(const AttentionProblem& p);
 bool supports_wide_tma(const AttentionProblem& p);
 /// Whether blocks of a pass with so many channels of x and y can share their rows.
 bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner);
-/// Whether wide blocks with TMA take less time than narrow ones that share rows, over whole sequences, in both directions.
-bool wide_tma_pays(const AttentionProblem& p, std::int64_t inner, std::int64_t outer);
+/// Takes wide blocks with TMA for a pass with more than 128 channels of x and y, `inner`, if it has whole sequences and these
+/// blocks take less time than narrow ones that share rows. The pass must have results.
+void take_wide_tma_where_it_pays(Sm90PassPlan& plan, const AttentionProblem& p, std::int64_t inner, std::int64_t outer);
 /// Tiles of w, which blocks that share rows have in whole clusters.
 std::int64_t columns_of(std::int64_t outer, bool shared_rows);
 /// Chunks of all sequences, at most; or groups of so many.

@@ -389,7 +389,7 @@ TEST(Plan, TakesWideBlocksWithTma) {
   EXPECT_FALSE(forward(p).wide_tma);
 }
 
-// Where that saves turns: a chunk takes 1.6 times as long as in narrow blocks.
+// They pay where they save turns: a chunk takes 1.6 times as long as in a narrow block.
 TEST(Plan, TakesWideBlocksWithTmaForManyKeys) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(8, 4096, 8, 256, 256, "g")).wide_tma);
@@ -405,7 +405,7 @@ TEST(Plan, TakesWideBlocksWithTmaForManyKeys) {
   EXPECT_EQ(backward.kernels, AttentionKernels::sm90_pass);
   EXPECT_TRUE(backward.values.wide_tma && backward.keys.wide_tma);
   AttentionProblem p = problem(8, 4096, 8, 256, 256, "g_gamma");
-  p.gradients = {.q = true, .k = true, .initial_state = true};  // these blocks have results in every pass
+  p.gradients = {.q = true, .k = true, .initial_state = true};  // the pass for dv has no results then
   EXPECT_TRUE(plan(p).backward.keys.wide_tma);
   EXPECT_TRUE(plan(p).backward.values.shared_rows);
   p = problem(8, 4096, 8, 256, 256, "g");

@@ -29,7 +29,7 @@ struct BoundaryStateStore {
   __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
     store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
   }
-  /// Stores 16 keys of a tile at a time from registers, as a left operand of 64 values.
+  /// Stores tiles from registers, 16 keys at a time. The threads have them as a left operand, whose rows are 64 values.
   class FromRegisters {
    public:
     __device__ FromRegisters(const BoundaryStateStore& store, int chunk)

@@ -34,16 +34,33 @@ struct WideTmaVariant {
   static constexpr int kCopierRegisters = 40, kScorerRegisters = 88, kConsumerRegisters = 192;
 };
 
+/// The gates of a chunk, by token: the sums of the log decays up to it, and the factors of the results, with the scale, and of w.
+template <bool kResults>
+struct WideTmaGates {
+  alignas(16) float sums[kResults ? kTile : 0], before[kResults ? kTile : 0], after[kTile];
+  float decay;  ///< of the whole chunk
+};
+
+/// Where chunk i lies among the stages of `Shared`, which is derived from this, and the waits for them.
+template <class C, class Shared>
+struct WideTmaStages {
+  __device__ static int slot(int i) { return i % C::kStages; }
+  __device__ static unsigned parity(int i) { return i / C::kStages & 1; }
+  __device__ void wait_until_full(int i) { barrier_wait(&shared().full[slot(i)], parity(i)); }
+  __device__ void wait_until_empty(int i) {  // since chunk i - kStages
+    if (i >= C::kStages) barrier_wait(&shared().empty[slot(i)], parity(i - C::kStages));
+  }
+
+ private:
+  __device__ Shared& shared() { return static_cast<Shared&>(*this); }
+};
+
 template <class C>
-struct WideTmaShared {
+struct WideTmaShared : WideTmaStages<C, WideTmaShared<C>> {
   using Tile = SwizzledTile<typename C::Element>;
   using Rows = WideRows<typename C::Element, C::kResults>;
   using Scores = WideScores<typename C::Element, C::kLowParts>;
-  /// Of a chunk, by token: the sums of the log decays up to it, and the factors of the results, with the scale, and of w.
-  struct Gates {
-    alignas(16) float sums[C::kResults ? kTile : 0], before[C::kResults ? kTile : 0], after[kTile];
-    float decay;  ///< of the whole chunk
-  };
+  using Gates = WideTmaGates<C::kResults>;
   Rows rows[C::kStages];
   Scores scores[C::kScores];
   Tile states[C::kStoresStates ? C::kConsumers : 0][C::kTiles];
@@ -53,12 +70,8 @@ struct WideTmaShared {
   std::uint64_t scored[C::kScores], used[C::kScores];
   std::uint64_t states_full, states_empty;
 
-  __device__ static int slot(int i) { return i % C::kStages; }
-  __device__ static unsigned parity(int i) { return i / C::kStages & 1; }
-  __device__ void wait_until_full(int i) { barrier_wait(&full[slot(i)], parity(i)); }
-  __device__ void wait_until_empty(int i) {  // since chunk i - kStages
-    if (i >= C::kStages) barrier_wait(&empty[slot(i)], parity(i - C::kStages));
-  }
+  /// The rows of w in a stage.
+  __device__ Tile (&w(int at))[C::kConsumers] { return rows[at].w; }
 };
 
 template <class C>
@@ -146,15 +159,15 @@ struct WideTmaCopies : WideTmaBlock<C> {
   /// Stores results, and then releases their stage.
   __device__ void store() const {
     Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
-      typename S::Rows& rows = shared.rows[S::slot(i)];
-      barrier_wait(&shared.written[S::slot(i)], S::parity(i));
+      const int at = S::slot(i);
+      barrier_wait(&shared.written[at], S::parity(i));
       fence_for_wgmma();  // fences for the consumers, which have no time for it
       if (result >= 0 && !p.float_out && item.segment.chunk_tokens(chunk) >= kTile)
         for (int tile = 0; tile < 2; ++tile)
-          store_tile(rows.w[tile], p.out_map, item.first_outer + tile * kTile, item.head, Base::first_token(item, chunk));
+          store_tile(shared.w(at)[tile], p.out_map, item.first_outer + tile * kTile, item.head, Base::first_token(item, chunk));
       commit_stores();
       wait_stores();
-      barrier_arrive(&shared.empty[S::slot(i)]);
+      barrier_arrive(&shared.empty[at]);
     });
   }
   /// Stores the states before the chunks.
@@ -244,7 +257,7 @@ struct WideTmaScorer : WideTmaBlock<C>, WideScorer<typename C::Element> {
   using Scorer::thread;
 
   /// Multiplies scores, from column first_column on, by the decays between their tokens, `sums` being those of log decays, and
-  /// masks them. In reverse they would go on beyond the last of the chunk's `tokens`.
+  /// masks them. In reverse this also masks columns that are not among the chunk's `tokens`.
   template <int kColumns>
   __device__ void apply_decays(Accumulator<kColumns>& scores, const float* sums, int tokens, int first_column = 0) const {
     const bool backward = Base::is_backward();
@@ -489,14 +502,17 @@ void launch_wide_tma(const Pass& p, const SegmentRoom& room, cudaStream_t stream
   launch_kernel(kernel, dim3(grid), C::kThreads, {bytes, starts_early(p.early)}, stream, {MappedPass(p), room});
 }
 
+template <class E, bool kStoresStates>
+void launch_wide_tma_for_results(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
+  if (room.states) launch_wide_tma<WideTmaVariant<E, true, kStoresStates, true>>(p, room, stream);
+  else launch_wide_tma<WideTmaVariant<E, true, kStoresStates>>(p, room, stream);
+}
+
 template <class E>
 void run_wide_tma_pass(const Pass& p, const SegmentRoom& room, cudaStream_t stream) {
-  const auto launch = [&]<class C>(C) { launch_wide_tma<C>(p, room, stream); };
-  const auto launch_for_results = [&]<bool kStoresStates>(std::bool_constant<kStoresStates>) {
-    room.states ? launch(WideTmaVariant<E, true, kStoresStates, true>()) : launch(WideTmaVariant<E, true, kStoresStates>());
-  };
-  if (!p.out) launch(WideTmaVariant<E, false>());
-  else p.boundary_states ? launch_for_results(std::true_type()) : launch_for_results(std::false_type());
+  if (!p.out) launch_wide_tma<WideTmaVariant<E, false>>(p, room, stream);
+  else if (p.boundary_states) launch_wide_tma_for_results<E, true>(p, room, stream);
+  else launch_wide_tma_for_results<E, false>(p, room, stream);
 }
 
 }  // namespace glade::cuda::chunk_sm90

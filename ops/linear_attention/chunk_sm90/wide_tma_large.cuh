@@ -1,8 +1,8 @@
 #pragma once
 // Fused passes (chunk_sm90/pass_kernel.cuh) without per-channel gates and with 129 to 256 channels of y, in wide blocks whose
 // rows TMA copies, over whole sequences and in both directions; not for reversed recurrences. The warp groups share the work as
-// in chunk_sm90/wide_tma.cuh. Narrow blocks read the same rows twice, and compute the same scores; but here are half as many
-// blocks.
+// in chunk_sm90/wide_tma.cuh. A wide block reads the rows and computes the scores once that two narrow ones both need. But there
+// are half as many wide blocks, so it takes many heads to keep the GPU busy.
 //
 // A consumer has 128 numbers of R a thread, so that registers and shared memory are full. A product reads w from shared memory,
 // the scorer computes half of its columns at a time, and states go straight from registers to memory. x, which is read first, has
@@ -25,16 +25,13 @@ struct WideTmaLargeVariant {
 };
 
 template <class E, bool kStoresStates>
-struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>> {
+struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>>
+    : WideTmaStages<WideTmaLargeVariant<E, kStoresStates>, WideTmaShared<WideTmaLargeVariant<E, kStoresStates>>> {
   using C = WideTmaLargeVariant<E, kStoresStates>;
   using Tile = SwizzledTile<E>;
-  /// As those of fewer channels.
-  struct Gates {
-    alignas(16) float sums[kTile], before[kTile], after[kTile];
-    float decay;
-  };
+  using Gates = WideTmaGates<C::kResults>;
   Tile x[C::kXStages][C::kTiles];
-  Tile y[C::kStages][C::kTiles], w[C::kStages][C::kConsumers];  ///< w is later overwritten by the results
+  Tile y[C::kStages][C::kTiles], w_rows[C::kStages][C::kConsumers];  ///< w_rows are later overwritten by the results
   WideScores<E, C::kLowParts> scores[C::kScores];
   Gates gates[C::kStages];
   /// Items of the consumers, as bytes: otherwise the compiler holds their address in a register.
@@ -45,12 +42,8 @@ struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>> {
   std::uint64_t states_full, states_empty;  ///< which the kernel initializes; states need no barriers here
 
   __device__ Item& item(int consumer) { return *reinterpret_cast<Item*>(item_memory[consumer]); }
-  __device__ static int slot(int i) { return i % C::kStages; }
-  __device__ static unsigned parity(int i) { return i / C::kStages & 1; }
-  __device__ void wait_until_full(int i) { barrier_wait(&full[slot(i)], parity(i)); }
-  __device__ void wait_until_empty(int i) {  // since chunk i - kStages
-    if (i >= C::kStages) barrier_wait(&empty[slot(i)], parity(i - C::kStages));
-  }
+  /// The rows of w in a stage.
+  __device__ Tile (&w(int at))[C::kConsumers] { return w_rows[at]; }
   __device__ static int x_slot(int result) { return result % C::kXStages; }
   __device__ static unsigned x_parity(int result) { return result / C::kXStages & 1; }
   __device__ void wait_for_x(int result) { barrier_wait(&x_full[x_slot(result)], x_parity(result)); }
@@ -81,24 +74,10 @@ struct WideTmaLargeCopies : WideTmaCopies<C> {
       shared.wait_until_empty(i);
       const int at = S::slot(i);
       std::uint64_t* const full = &shared.full[at];
-      barrier_expect(full, sizeof(shared.y[at]) + sizeof(shared.w[at]));
+      barrier_expect(full, sizeof(shared.y[at]) + sizeof(shared.w(at)));
       for (int tile = 0; tile < C::kTiles; ++tile) copy_tile(shared.y[at][tile], p.y_map, tile * kTile, y_head, token, full);
       for (int tile = 0; tile < C::kConsumers; ++tile)
-        copy_tile(shared.w[at][tile], p.w_map, item.first_outer + tile * kTile, w_head, token, full);
-    });
-  }
-  /// Stores results, and then releases their stage.
-  __device__ void store() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
-      const int at = S::slot(i);
-      barrier_wait(&shared.written[at], S::parity(i));
-      fence_for_wgmma();  // fences for the consumers, which have no time for it
-      if (result >= 0 && !p.float_out && item.segment.chunk_tokens(chunk) >= kTile)
-        for (int tile = 0; tile < C::kConsumers; ++tile)
-          store_tile(shared.w[at][tile], p.out_map, item.first_outer + tile * kTile, item.head, Base::first_token(item, chunk));
-      commit_stores();
-      wait_stores();
-      barrier_arrive(&shared.empty[at]);
+        copy_tile(shared.w(at)[tile], p.w_map, item.first_outer + tile * kTile, w_head, token, full);
     });
   }
 };
@@ -147,7 +126,7 @@ struct WideTmaLargeConsumer : WideTmaConsumer<C> {
   __device__ void compute_chunk(int i, int result, const Item& item, int chunk) {
     forget(this->thread);
     const int at = S::slot(i), slot = result % C::kScores, size = item.segment.chunk_tokens(chunk);
-    Tile &x = shared.x[S::x_slot(result)][0], &y = shared.y[at][0], &w_tile = shared.w[at][index];
+    Tile &x = shared.x[S::x_slot(result)][0], &y = shared.y[at][0], &w_tile = shared.w(at)[index];
     const typename S::Gates& gates = shared.gates[at];
     Accumulator<kTile> out;
     Left w;
