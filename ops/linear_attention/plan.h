@@ -161,11 +161,12 @@ struct AttentionPlan {
     int value_parts = 1;                         ///< warp_chunks: of each head's values; in values_inner heads of their own
     ChunkSegments mma;                           ///< For chunk_mma.
     Sm90PassPlan values, keys;                   ///< sm90_pass: for dv; for dq and dk
-    bool values_last = false;                    ///< sm90_pass: dv is computed when the memory of all else is free again
-    Sm90IntraChunkPlan intra_chunk;              ///< For sm90_intra_chunk.
-    ConstantDecayPlan constant_decay;            ///< For sm90_constant_decay.
-    bool reuses_states = false;  ///< the states before the segments that the forward pass kept are these passes' too
-    bool exchanges = false;      ///< As in the forward pass.
+    int at_once = 1;                 ///< sm90_pass: passes that run at the same time: 2: those for dq and dk, 3: that for dv, too
+    bool values_last = false;        ///< sm90_pass: dv is computed when the memory of all else is free again
+    Sm90IntraChunkPlan intra_chunk;  ///< For sm90_intra_chunk.
+    ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
+    bool reuses_states = false;        ///< the states before the segments that the forward pass kept are these passes' too
+    bool exchanges = false;            ///< As in the forward pass.
   } backward;
 
   bool has_backward() const { return problem.gradients.any(); }        ///< Whether `backward` says anything.

@@ -93,6 +93,7 @@ Json describe(const AttentionPlan::Backward& plan) {
     case AttentionKernels::sm90_pass:
       json["dv"] = describe(plan.values);
       json["dq, dk"] = describe(plan.keys);
+      json["at_once"] = plan.at_once;
       json["values_last"] = plan.values_last;
       break;
     case AttentionKernels::sm90_intra_chunk: json.update(describe(plan.intra_chunk)); break;

@@ -174,15 +174,16 @@ Sm90PassPlan plan_backward_pass(const AttentionProblem& p, const AttentionConfig
   return plan;
 }
 
-/// The passes for dv, and for dq and dk.
-void plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
-                          Sm90PassPlan& keys) {
+/// The passes for dv, and for dq and dk. Returns how many run at the same time.
+int plan_backward_passes(const AttentionProblem& p, const AttentionConfig& config, bool gate_gradients, Sm90PassPlan& values,
+                         Sm90PassPlan& keys) {
   // Measured: with gates segments pay in shorter sequences than forward, if four of them find room.
   const bool few_heads = 4 * tiles(p.K) * full_heads(p) <= p.gpu.multiprocessors;
   constexpr std::int64_t kShortest = 8;
   const std::int64_t least = gate_gradients && few_heads && p.length >= kShortest * kChunkTokens ? 4 : 1;
   values = plan_backward_pass(p, config, Sm90Role::values, gate_gradients, least);
   keys = plan_backward_pass(p, config, Sm90Role::keys, gate_gradients, values.segments);
+  return gate_gradients ? 1 : plan_passes_at_once(values, keys, p, config);
 }
 
 /// Whether the kernels can compute the outputs.
@@ -416,11 +417,11 @@ void plan_sm90_backward(AttentionPlan& plan, const AttentionConfig& config) {
   }
   b.kernels = AttentionKernels::sm90_pass;
   b.exchanges = p.exchanges;
-  plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
+  b.at_once = plan_backward_passes(p, config, gate_gradients, b.values, b.keys);
   b.reuses_states = plan.forward.keeps_states && plan.forward.pass.segments == b.keys.segments;
   // With one segment the pass for dv shares nothing with the others, so that it can be the last.
-  b.values_last = !p.exchanges && !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) && b.values.segments == 1 &&
-                  b.keys.segments == 1;
+  b.values_last = b.at_once < 3 && !p.exchanges && !(p.gk && supports_state_scan(p)) && !supports_constant_decay(p) &&
+                  b.values.segments == 1 && b.keys.segments == 1;
 }
 
 }  // namespace glade

@@ -26,32 +26,73 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows) {
 }
 
 namespace {
-/// Whether wide blocks with TMA take less time than narrow ones that share rows, over whole sequences.
-bool wide_tma_pays(const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
-  if (!supports_shared_rows(p, inner) || outer <= kChunkTokens || p.states_only || p.exchanges) return false;
-  // Two or three packed sequences count as even, however different they are.
+/// Whether the times below hold. Two or three packed sequences count as even, however different they are.
+bool knows_lengths(const AttentionProblem& p) {
   constexpr double kEven = 0.75;
-  if (has_even_lengths(p) && chunks_of_all(p) < kEven * static_cast<double>(p.sequences * chunks_of(p))) return false;
-  // Microseconds on an H200 of a chunk, and of a block's start and turn. Fitted to 64 shapes (benchmarks/results/
-  // 2026-11-29_h200/wide_keys/): the 29 for which wide blocks are taken are 1.21 times as fast forward, on average (1.01 at
-  // least), and no other gains more than 7%.
-  constexpr double kStart = 5.7, kChunk = 2.9, kTurn = 4.7, kChunkOfSharedRows = 1.83, kTurnOfSharedRows = 2.7, kMargin = 1.08;
-  const auto time = [&](std::int64_t blocks_of_head, double chunk, double turn) {
-    const auto blocks = static_cast<double>(blocks_of_head);
-    return time_of_blocks(p, {.blocks = blocks * static_cast<double>(all_heads(p)),
-                              .all = blocks * static_cast<double>(p.heads) * chunks_of_all(p) * chunk,
-                              .longest = static_cast<double>(chunks_of(p)) * chunk,
-                              .at_once = static_cast<double>(std::max(p.gpu.multiprocessors, 1)),
-                              .start = kStart,
-                              .turn = turn});
-  };
-  return kMargin * time(ceil_div(tiles(outer), 2), kChunk, kTurn) <
-         time(columns_of(outer, true), kChunkOfSharedRows, kTurnOfSharedRows);
+  return !has_even_lengths(p) || chunks_of_all(p) >= kEven * static_cast<double>(p.sequences * chunks_of(p));
+}
+
+/// Microseconds on an H200 of passes without per-channel gates and with more than 128 channels of x and y, over whole sequences:
+/// `blocks` of a head, which take so long for a chunk, and for the start of another item. Fitted to 64 shapes
+/// (benchmarks/results/2026-11-29_h200/wide_keys/).
+double time_of_passes(const AttentionProblem& p, std::int64_t blocks, double chunk, double turn) {
+  constexpr double kStart = 5.7;
+  return time_of_blocks(p, {.blocks = static_cast<double>(blocks * all_heads(p)),
+                            .all = static_cast<double>(blocks * p.heads) * chunks_of_all(p) * chunk,
+                            .longest = static_cast<double>(chunks_of(p)) * chunk,
+                            .at_once = static_cast<double>(std::max(p.gpu.multiprocessors, 1)),
+                            .start = kStart,
+                            .turn = turn});
+}
+/// In wide blocks with TMA: of one pass, or of several at the same time.
+double time_of_wide_tma(const AttentionProblem& p, std::int64_t blocks) { return time_of_passes(p, blocks, 2.9, 4.7); }
+/// Of one pass whose blocks share rows.
+double time_of_shared_rows(const AttentionProblem& p, std::int64_t outer) {
+  return time_of_passes(p, columns_of(outer, true), 1.83, 2.7);
+}
+/// Of a pass as it is planned. That of one in segments is fitted to five shapes (2026-11-29_h200/passes_at_once/fitted.txt).
+double time_of_plan(const AttentionProblem& p, const Sm90PassPlan& plan, std::int64_t outer) {
+  constexpr double kSegments = 17, kChunk = 2;
+  if (plan.segments > 1) return kSegments + kChunk * plan.segment_chunks;
+  return plan.wide_tma ? time_of_wide_tma(p, ceil_div(tiles(outer), 2)) : time_of_shared_rows(p, outer);
+}
+constexpr double kWideTmaMargin = 1.08;  ///< what wide blocks with TMA must save: no shape gains less than 1% by it (wide_keys/)
+
+bool supports_wide_tma_large(const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
+  return supports_shared_rows(p, inner) && outer > kChunkTokens && !p.states_only && !p.exchanges && knows_lengths(p);
+}
+/// A pass in wide blocks with TMA over whole sequences.
+Sm90PassPlan wide_tma_plan(const AttentionProblem& p) {
+  Sm90PassPlan plan;
+  plan.segment_chunks = static_cast<int>(chunks_of(p));
+  plan.wide_tma = true;
+  return plan;
 }
 }  // namespace
 
 void take_wide_tma_where_it_pays(Sm90PassPlan& plan, const AttentionProblem& p, std::int64_t inner, std::int64_t outer) {
-  if (plan.segments == 1 && wide_tma_pays(p, inner, outer)) plan.shared_rows = plan.wide_blocks = false, plan.wide_tma = true;
+  if (plan.segments > 1 || !supports_wide_tma_large(p, inner, outer)) return;
+  if (kWideTmaMargin * time_of_wide_tma(p, ceil_div(tiles(outer), 2)) < time_of_shared_rows(p, outer))
+    plan.shared_rows = plan.wide_blocks = false, plan.wide_tma = true;
+}
+
+int plan_passes_at_once(Sm90PassPlan& values, Sm90PassPlan& keys, const AttentionProblem& p, const AttentionConfig& config) {
+  const AttentionProblem::Gradients& wanted = p.gradients;
+  const bool has_segments = values.segments > 1 || keys.segments > 1;
+  // Measured (benchmarks/results/2026-11-29_h200/passes_at_once/): with sequences of different lengths calls take 0.92 to 1.06 of
+  // the time in turn.
+  if (!wanted.q || !wanted.k || !has_even_lengths(p) || !supports_wide_tma_large(p, p.V, p.K)) return 1;
+  if (has_segments && (p.packed || config.sequence_split > 1)) return 1;
+  // dk in float32, where heads share keys, and dv would need memory at the same time.
+  const bool may_add_values = wanted.v && supports_wide_tma_large(p, p.K, p.V) && p.kv_heads == p.heads;
+  const std::int64_t of_keys = 2 * ceil_div(tiles(p.K), 2), of_values = ceil_div(tiles(p.V), 2);
+  const double of_dv = time_of_plan(p, values, p.V), in_turn = of_dv + 2 * time_of_plan(p, keys, p.K),
+               two = of_dv + time_of_wide_tma(p, of_keys), three = time_of_wide_tma(p, of_keys + of_values);
+  const bool takes_three = may_add_values && three < two;
+  if (kWideTmaMargin * (takes_three ? three : two) >= in_turn) return 1;
+  keys = wide_tma_plan(p);
+  if (takes_three) values = keys;
+  return takes_three ? 3 : 2;
 }
 
 std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group) {

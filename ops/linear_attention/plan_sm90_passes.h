@@ -19,6 +19,10 @@ bool supports_shared_rows(const AttentionProblem& p, std::int64_t inner);
 /// Takes wide blocks with TMA for a pass with more than 128 channels of x and y, `inner`, if it has whole sequences and these
 /// blocks take less time than narrow ones that share rows. The pass must have results.
 void take_wide_tma_where_it_pays(Sm90PassPlan& plan, const AttentionProblem& p, std::int64_t inner, std::int64_t outer);
+/// How many of the backward passes in plans `values` (for dv) and `keys` (for dq and dk) run at the same time, if no gate has a
+/// gradient: 1, or 2 (those for dq and dk) or 3 where wide blocks with TMA take less time so, in whole sequences, which the plans
+/// then say.
+int plan_passes_at_once(Sm90PassPlan& values, Sm90PassPlan& keys, const AttentionProblem& p, const AttentionConfig& config);
 /// Tiles of w, which blocks that share rows have in whole clusters.
 std::int64_t columns_of(std::int64_t outer, bool shared_rows);
 /// Chunks of all sequences, at most; or groups of so many.

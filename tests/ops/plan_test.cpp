@@ -417,6 +417,41 @@ TEST(Plan, TakesWideBlocksWithTmaForManyKeys) {
   EXPECT_FALSE(forward(p).wide_tma);
 }
 
+TEST(Plan, RunsPassesAtOnce) {
+  const auto at_once = [](const AttentionProblem& p) { return plan(p).backward.at_once; };
+  EXPECT_EQ(at_once(problem(4, 4096, 8, 256, 256, "g_gamma")), 2);  // 128 wide blocks
+  EXPECT_EQ(at_once(problem(2, 4096, 9, 256, 256, "")), 3);         // 108
+  EXPECT_EQ(at_once(problem(2, 4096, 8, 256, 256, "g_gamma")), 3);  // instead of two segments
+  EXPECT_EQ(at_once(problem(1, 4096, 8, 256, 256, "g_gamma")), 1);  // instead of four, which take less time
+  EXPECT_EQ(at_once(problem(4, 4096, 8, 256, 136, "g_gamma")), 2);
+  EXPECT_EQ(at_once(problem(6, 2048, 8, 256, 256, "g_gamma")), 1);  // as many turns either way
+  EXPECT_EQ(at_once(problem(4, 4096, 8, 256, 128, "g_gamma")), 1);  // rows of 128 channels
+  EXPECT_EQ(at_once(problem(4, 4096, 8, 256, 256, "g")), 1);
+  const auto three = plan(problem(2, 4096, 9, 256, 256, "")).backward;
+  EXPECT_TRUE(three.values.wide_tma && three.keys.wide_tma && !three.values_last);
+  const auto two = plan(problem(4, 4096, 8, 256, 256, "g_gamma")).backward;
+  EXPECT_TRUE(two.values.shared_rows && two.keys.wide_tma && !two.keys.shared_rows && two.values_last);
+  AttentionProblem p = problem(2, 4096, 9, 256, 256, "");
+  p.kv_heads = 3;  // their gradients are added up
+  EXPECT_EQ(at_once(p), 2);
+  p = problem(2, 4096, 9, 256, 256, "");
+  p.gradients = {.q = true, .k = true};
+  EXPECT_EQ(at_once(p), 2);
+  p.gradients = {.q = true, .v = true};
+  EXPECT_EQ(at_once(p), 1);
+  p = problem(8, 4096, 2, 256, 256, "");
+  p.packed = true;
+  p.tokens = p.all_tokens();
+  EXPECT_EQ(at_once(p), 1);  // as two segments cost less than the plan knows for them
+  p.tokens /= 2;             // sequences of different lengths
+  EXPECT_EQ(at_once(p), 1);
+  p = problem(2, 4096, 9, 256, 256, "");
+  p.exchanges = true;
+  EXPECT_EQ(at_once(p), 1);
+  EXPECT_EQ(plan(problem(2, 4096, 8, 256, 256, ""), {}, {.sequence_split = 2}).backward.at_once, 1);
+  EXPECT_NE(plan(problem(4, 4096, 8, 256, 256, "g_gamma")).to_string().find("at_once 2"), std::string::npos);
+}
+
 TEST(Plan, AppliesGatesFirst) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 2048, 4, 256, 512, "gk")).gates_first);
@@ -487,7 +522,7 @@ TEST(Plan, SharesRowsOfManyChannels) {
   EXPECT_FALSE(forward(packed).shared_rows);
   const auto backward = plan(problem(4, 4096, 8, 256, 136, "g_gamma")).backward;
   EXPECT_EQ(backward.kernels, AttentionKernels::sm90_pass);
-  EXPECT_TRUE(backward.values.shared_rows && backward.keys.shared_rows);
+  EXPECT_TRUE(backward.values.shared_rows);
   AttentionProblem p = problem(4, 4096, 8, 256, 256, "g");
   EXPECT_NE(plan(p).to_string().find("cluster 2"), std::string::npos) << plan(p).to_string();
   p.reverse = true;

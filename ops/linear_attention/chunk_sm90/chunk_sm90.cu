@@ -251,10 +251,12 @@ void backward_by_passes(const AttentionPlan& plan, const Recurrence& r, const Te
   Pass dq = launcher.pass(keys, Outer::keys, grad_o, r.v, r.k, false, initial_state(r), grad_q);
   Pass dk = launcher.pass(keys, Outer::keys, r.v, grad_o, r.q, true, state, grad_k);
   if (gate_gradients) set_gate_gradients(launcher, r, dq, dk, grads.dgk, grads.dg);
+  dq.early = plan.backward.at_once > 2;
   if (with_q) {
     dq.segment_states = forward_states(launcher, plan, keys, r).before_segments;
     launcher.run(dq);
   }
+  dk.early = plan.backward.at_once > 1;
   if (with_k) launcher.run(dk);
 }
 

@@ -59,8 +59,9 @@ struct ScanArguments : StateArguments {
   float* segment_states;  ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
   bool keeps_states;      ///< writes segment_states: the state after each segment but the last,
   bool from_zeros;        ///< which starts from zeros
-  bool early;             ///< of a pass: the launch ahead leaves segment_states, and only blocks that need them wait
-  float* decay;           ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
+  /// Of a pass: the launch ahead leaves segment_states, and only blocks that need them wait, or it leaves nothing for this pass.
+  bool early;
+  float* decay;  ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
   /// SwizzledTile holds them; null: not wanted. Which chunks: chunks_of_state(). Where a sequence starts from zeros, or its
   /// gradients do, that state is neither stored nor read.

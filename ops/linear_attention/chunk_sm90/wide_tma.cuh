@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
   S& shared = *reinterpret_cast<S*>(memory);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0), thread = static_cast<int>(threadIdx.x) % kGroup;
   if (!p.early) cudaGridDependencySynchronize();
-  if (p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
+  if (C::kLarge || p.from_zeros) cudaTriggerProgrammaticLaunchCompletion();
   if (threadIdx.x == 0) {
     constexpr int kWarp = 32, kConsumerThreads = C::kConsumers * kGroup;
     for (int i = 0; i < C::kStages; ++i) {
@@ -463,8 +463,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
       barrier_init(&shared.scored[i], kGroup);
       barrier_init(&shared.used[i], kConsumerThreads);
     }
-    barrier_init(&shared.states_full, kConsumerThreads);
-    barrier_init(&shared.states_empty, 1);
+    if constexpr (!C::kLarge) {
+      barrier_init(&shared.states_full, kConsumerThreads);
+      barrier_init(&shared.states_empty, 1);
+    }
     fence_barrier_init();
   }
   __syncthreads();
@@ -485,6 +487,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) wide_tma_kernel(const __grid_c
     release_registers<C::kScorerRegisters>();
     typename WideTmaRoles<C>::Scorer{block, {thread}}.run();
   }
+  if (C::kLarge && p.early) cudaGridDependencySynchronize();  // what follows must wait for the launch ahead, too
 #else
   __trap();
 #endif

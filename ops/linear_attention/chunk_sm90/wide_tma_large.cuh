@@ -2,7 +2,8 @@
 // Fused passes (chunk_sm90/pass_kernel.cuh) without per-channel gates and with 129 to 256 channels of y, in wide blocks whose
 // rows TMA copies, over whole sequences and in both directions; not for reversed recurrences. The warp groups share the work as
 // in chunk_sm90/wide_tma.cuh. A wide block reads the rows and computes the scores once that two narrow ones both need. But there
-// are half as many wide blocks, so it takes many heads to keep the GPU busy.
+// are half as many wide blocks, so it takes many heads to keep the GPU busy, or several passes at the same time: the launch that
+// follows may start at once.
 //
 // A consumer has 128 numbers of R a thread, so that registers and shared memory are full. A product reads w from shared memory,
 // the scorer computes half of its columns at a time, and states go straight from registers to memory. x, which is read first, has
@@ -34,14 +35,11 @@ struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>>
   Tile y[C::kStages][C::kTiles], w_rows[C::kStages][C::kConsumers];  ///< w_rows are later overwritten by the results
   WideScores<E, C::kLowParts> scores[C::kScores];
   Gates gates[C::kStages];
-  /// Items of the consumers, as bytes: otherwise the compiler holds their address in a register.
-  alignas(8) unsigned char item_memory[C::kConsumers][sizeof(Item)];
+  Item items[C::kConsumers];  ///< of the consumers
   std::uint64_t x_full[C::kXStages], x_empty[C::kXStages];
   std::uint64_t full[C::kStages], empty[C::kStages], written[C::kStages];
   std::uint64_t scored[C::kScores], used[C::kScores];
-  std::uint64_t states_full, states_empty;  ///< which the kernel initializes; states need no barriers here
 
-  __device__ Item& item(int consumer) { return *reinterpret_cast<Item*>(item_memory[consumer]); }
   /// The rows of w in a stage.
   __device__ Tile (&w(int at))[C::kConsumers] { return w_rows[at]; }
   __device__ static int x_slot(int result) { return result % C::kXStages; }
@@ -63,17 +61,13 @@ struct WideTmaLargeCopies : WideTmaCopies<C> {
   __device__ void load() const {
     Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
       const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
-      if (result >= 0) {
-        shared.wait_for_room_of_x(result);
-        std::uint64_t* const full = &shared.x_full[S::x_slot(result)];
-        auto& x = shared.x[S::x_slot(result)];
-        barrier_expect(full, sizeof(x));
-        for (int tile = 0; tile < C::kTiles; ++tile)
-          copy_tile(x[tile], p.x_map, tile * kTile, item.head / p.x.group, token, full);
-      }
+      const int x_at = S::x_slot(result), at = S::slot(i);
+      shared.wait_for_room_of_x(result);
+      std::uint64_t *const x_full = &shared.x_full[x_at], *const full = &shared.full[at];
+      barrier_expect(x_full, sizeof(shared.x[x_at]));
+      for (int tile = 0; tile < C::kTiles; ++tile)
+        copy_tile(shared.x[x_at][tile], p.x_map, tile * kTile, item.head / p.x.group, token, x_full);
       shared.wait_until_empty(i);
-      const int at = S::slot(i);
-      std::uint64_t* const full = &shared.full[at];
       barrier_expect(full, sizeof(shared.y[at]) + sizeof(shared.w(at)));
       for (int tile = 0; tile < C::kTiles; ++tile) copy_tile(shared.y[at][tile], p.y_map, tile * kTile, y_head, token, full);
       for (int tile = 0; tile < C::kConsumers; ++tile)
@@ -94,7 +88,6 @@ struct WideTmaLargeScorer : WideTmaScorer<C> {
     Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
       const int at = S::slot(i), slot = result % C::kScores;
       shared.wait_until_full(i);
-      if (result < 0) return barrier_arrive(&shared.empty[at]);
       const int x_at = S::x_slot(result);
       shared.wait_for_x(result);
       if (result >= C::kScores) barrier_wait(&shared.used[slot], (result / C::kScores - 1) & 1);
@@ -198,9 +191,9 @@ struct WideTmaLargeConsumer : WideTmaConsumer<C> {
   /// Puts an item into shared memory, as registers are few.
   __device__ const Item& keep(const Item& item) const {
     sync_group<kGroup>(2 + index);
-    if (thread == 0) shared.item(index) = item;
+    if (thread == 0) shared.items[index] = item;
     sync_group<kGroup>(2 + index);
-    return shared.item(index);
+    return shared.items[index];
   }
   __device__ void run() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
