@@ -81,7 +81,7 @@ TEST_F(PassesAtOnce, OneAfterTheOther) {
   expect_matches_steps({.B = 1, .T = starts.back(), .H = 8, .Hkv = 8, .K = 144, .V = 136, .gates = "m", .starts = starts}, 1);
 }
 
-/// What follows waits for all passes, and they for what is ahead.
+/// What follows waits for all passes, and the call for what is ahead.
 TEST_F(PassesAtOnce, AreInOrderWithOtherWork) {
   for (const int at_once : {2, 3}) {
     const std::int64_t H = at_once == 3 ? 9 : 14;
