@@ -42,11 +42,11 @@ struct WideTmaShared<WideTmaLargeVariant<E, kStoresStates>>
 
   /// The rows of w in a stage.
   __device__ Tile (&w(int at))[C::kConsumers] { return w_rows[at]; }
-  __device__ static int x_slot(int result) { return result % C::kXStages; }
-  __device__ static unsigned x_parity(int result) { return result / C::kXStages & 1; }
-  __device__ void wait_for_x(int result) { barrier_wait(&x_full[x_slot(result)], x_parity(result)); }
-  __device__ void wait_for_room_of_x(int result) {
-    if (result >= C::kXStages) barrier_wait(&x_empty[x_slot(result)], x_parity(result - C::kXStages));
+  __device__ static int x_slot(int i) { return i % C::kXStages; }
+  __device__ static unsigned x_parity(int i) { return i / C::kXStages & 1; }
+  __device__ void wait_for_x(int i) { barrier_wait(&x_full[x_slot(i)], x_parity(i)); }
+  __device__ void wait_for_room_of_x(int i) {
+    if (i >= C::kXStages) barrier_wait(&x_empty[x_slot(i)], x_parity(i - C::kXStages));
   }
 };
 
@@ -59,10 +59,10 @@ struct WideTmaLargeCopies : WideTmaCopies<C> {
 
   /// Copies the rows.
   __device__ void load() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
+    Base::for_each_chunk([&](int i, const Item& item, int chunk, int) {
       const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
-      const int x_at = S::x_slot(result), at = S::slot(i);
-      shared.wait_for_room_of_x(result);
+      const int x_at = S::x_slot(i), at = S::slot(i);
+      shared.wait_for_room_of_x(i);
       std::uint64_t *const x_full = &shared.x_full[x_at], *const full = &shared.full[at];
       barrier_expect(x_full, sizeof(shared.x[x_at]));
       for (int tile = 0; tile < C::kTiles; ++tile)
@@ -85,12 +85,12 @@ struct WideTmaLargeScorer : WideTmaScorer<C> {
   static constexpr int kColumns = kTile / 2;  ///< at a time
 
   __device__ void run() const {
-    Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
-      const int at = S::slot(i), slot = result % C::kScores;
+    Base::for_each_chunk([&](int i, const Item& item, int chunk, int) {
+      const int at = S::slot(i), slot = i % C::kScores;
       shared.wait_until_full(i);
-      const int x_at = S::x_slot(result);
-      shared.wait_for_x(result);
-      if (result >= C::kScores) barrier_wait(&shared.used[slot], (result / C::kScores - 1) & 1);
+      const int x_at = S::x_slot(i);
+      shared.wait_for_x(i);
+      if (i >= C::kScores) barrier_wait(&shared.used[slot], (i / C::kScores - 1) & 1);
 #pragma unroll
       for (int first = 0; first < kTile; first += kColumns) {
         Accumulator<kColumns> scores;
@@ -116,23 +116,23 @@ struct WideTmaLargeConsumer : WideTmaConsumer<C> {
   using Base::first_outer, Base::index, Base::p, Base::shared, Base::state, Base::thread;
   using typename Base::Left, typename Base::Tile;
 
-  __device__ void compute_chunk(int i, int result, const Item& item, int chunk) {
+  __device__ void compute_chunk(int i, const Item& item, int chunk) {
     forget(this->thread);
-    const int at = S::slot(i), slot = result % C::kScores, size = item.segment.chunk_tokens(chunk);
-    Tile &x = shared.x[S::x_slot(result)][0], &y = shared.y[at][0], &w_tile = shared.w(at)[index];
+    const int at = S::slot(i), slot = i % C::kScores, size = item.segment.chunk_tokens(chunk);
+    Tile &x = shared.x[S::x_slot(i)][0], &y = shared.y[at][0], &w_tile = shared.w(at)[index];
     const typename S::Gates& gates = shared.gates[at];
     Accumulator<kTile> out;
     Left w;
     if constexpr (C::kStoresStates)
       if (stores_state(chunk) && first_outer(item) < p.outer) store_state_before(item, chunk);
-    multiply_by_tiles(out, operand(x), [&] { shared.wait_for_x(result); });
+    multiply_by_tiles(out, operand(x), [&] { shared.wait_for_x(i); });
     wgmma_wait<0>();
     pin(out);
-    barrier_arrive(&shared.x_empty[S::x_slot(result)]);
+    barrier_arrive(&shared.x_empty[S::x_slot(i)]);
     shared.wait_until_full(i);
     if (size < kTile) this->clear(shared.y[at], w_tile, size);
     out.scale_columns(thread, [&](int t) { return *reinterpret_cast<const float2*>(&gates.before[t]); });
-    barrier_wait(&shared.scored[slot], result / C::kScores & 1);
+    barrier_wait(&shared.scored[slot], i / C::kScores & 1);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -202,7 +202,7 @@ struct WideTmaLargeConsumer : WideTmaConsumer<C> {
       const Item& item = keep(found);
       Base::start(item, size);
       const int chunks = uniform(Base::chunks_of(item));
-      for (int n = 0; n < chunks; ++n) compute_chunk(i + n, i + n, item, Base::chunk_of(item, n));
+      for (int n = 0; n < chunks; ++n) compute_chunk(i + n, item, Base::chunk_of(item, n));
       i += chunks;
       if (float* last = item.segment.state_after(p, item.n)) {
         forget(last += item.head * size);
