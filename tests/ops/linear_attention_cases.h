@@ -207,6 +207,14 @@ inline void expect_matches(const Spec& s, Device device, DType dtype = DType::fl
   expect_matches(x, s.str());
 }
 
+/// Compares gradients in 16 bits with those that another algorithm computes.
+inline void expect_gradients_match(const Tensors& got, const Tensors& expected, const std::string& what) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Tensor x = to(got[i], DType::float64), y = to(expected[i], DType::float64);
+    EXPECT_LT(distance(x, y), 2 * 0x1p-8 * distance(y, zeros_like(y))) << what << ", gradient " << i;
+  }
+}
+
 /// Tests of a kind of fused passes for Hopper GPUs: those that have this flag in the plan, or a number above 0 there.
 template <auto Sm90PassPlan::*kFlag>
 class PassTest : public HopperTest {
@@ -226,6 +234,12 @@ class PassTest : public HopperTest {
     expect_matches(x, what, true, true, {Algorithm::chunk});
   }
   static void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+  /// Checks a call in which nothing is left of what came before these tokens.
+  static void check_infinite_gates(const Spec& s, std::initializer_list<std::int64_t> tokens) {
+    const RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+    for (const std::int64_t token : tokens) fill_data(slice(x.options.g, 1, token, token + 1), -INFINITY);
+    check(x, "infinite gates");
+  }
   /// Checks a call in chunks against the reference, and that other passes are taken.
   static void check_others(const Spec& s) {
     RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
@@ -250,10 +264,7 @@ class PassTest : public HopperTest {
         << what << '\n'
         << made.to_string();
     const Tensors chunks = gradients(Algorithm::chunk), steps = gradients(Algorithm::recurrent);
-    for (std::size_t i = 0; i < leaves.size(); ++i) {
-      const Tensor got = to(chunks[i], DType::float64), expected = to(steps[i], DType::float64);
-      EXPECT_LT(distance(got, expected), 2 * 0x1p-8 * distance(expected, zeros_like(expected))) << what << ", gradient " << i;
-    }
+    expect_gradients_match(chunks, steps, what);
   }
   /// Checks that two calls give the same output and final state, bit by bit.
   static void check_deterministic(RecurrenceArguments x, const std::string& what = {}) {
