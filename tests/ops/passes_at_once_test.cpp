@@ -1,4 +1,6 @@
 // Passes for dq, dk and dv that run at the same time on Hopper GPUs, in wide blocks for more than 128 keys.
+#include <cmath>
+
 #include <glade/core/dtype.h>
 #include <glade/core/graph.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -93,6 +95,35 @@ TEST_F(PassesAtOnce, AreInOrderWithOtherWork) {
       for (std::size_t j = 0; j < expected.size(); ++j)
         EXPECT_EQ(relative_error(got[j], expected[j]), 0) << at_once << ' ' << i << ' ' << j;
     }
+  }
+}
+
+/// The kernel right ahead of the passes writes the gradient that they read.
+TEST_F(PassesAtOnce, ReadWhatIsWrittenRightAhead) {
+  for (const int at_once : {2, 3}) {
+    const std::int64_t H = at_once == 3 ? 9 : 14;
+    const Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 192, .V = 192, .gates = "m"}, at_once);
+    const Tensors expected = call.run();
+    const RecurrenceArguments& x = call.x;
+    for (int i = 1; i <= 20; ++i) {
+      const float factor = std::exp2f(static_cast<float>(i % 7));  // no rounding
+      const Tensor o = std::get<0>(recurrent(x.query, x.key, x.value, x.options)) * factor;
+      const Tensors got = autograd::grad({o}, call.leaves, call.gradients);
+      for (std::size_t j = 0; j < expected.size(); ++j)
+        EXPECT_EQ(relative_error(got[j] * (1 / factor), expected[j]), 0) << at_once << ' ' << i << ' ' << j;
+    }
+  }
+}
+
+/// A pass that looks for the gradient of the initial state, and has no others beside it.
+TEST_F(PassesAtOnce, GradientOfTheInitialStateAlone) {
+  for (const int at_once : {2, 3}) {
+    const std::int64_t H = at_once == 3 ? 9 : 14;
+    Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 192, .V = 200, .gates = "m", .state = 4}, at_once);
+    call.leaves = {call.leaves.back()};
+    const Tensors chunks = call.run();
+    call.x.options.algorithm = Algorithm::recurrent;
+    expect_gradients_match(chunks, call.run(), "initial state alone");
   }
 }
 
