@@ -25,6 +25,14 @@ struct StateFragment {
   }
   __device__ int inner(int i) const { return (i / 4 * C::kInnerLanes + inner_lane) * 4 + i % 4; }
 
+  /// Calls f(i, s, x) for the elements of the r-th quad of the thread's inner channels.
+  template <class Function>
+  __device__ __forceinline__ void each_of_quad(int r, Function f) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int s = 0; s < C::kOuter; ++s) f(i, s, x[r * 4 + i][s]);
+  }
   template <class Function>
   __device__ __forceinline__ void each(Function f) {
 #pragma unroll
@@ -46,11 +54,6 @@ struct StateFragment {
   /// Loads the r-th quad of the thread's inner channels from a row.
   __device__ __forceinline__ Quad<F> load_quad(const F* row, int r) const {
     return *reinterpret_cast<const Quad<F>*>(row + inner(r * 4));
-  }
-  template <bool kSums>
-  __device__ __forceinline__ void load_quads(const Slot<C>& slot, int r, Quad<F>& c, Quad<F>& d) const {
-    if constexpr (kSums) c = load_quad(slot.c, r);
-    d = load_quad(slot.d, r);
   }
   __device__ __forceinline__ void load_columns(const F* row, F (&values)[C::kOuter]) const {
 #pragma unroll
@@ -88,26 +91,32 @@ template <class C>
 __device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, const Place& place, int tile,
                                            StateFragment<C>& fragment) {
   using F = typename C::F;
-  constexpr int kElements = C::kInner * C::kOuter;
+  constexpr int kQuads = C::kInner * C::kOuter / 4, kBatch = std::min(kQuads, 4);  // loads at once, as registers allow
   const std::int64_t number = place.sequence.first_checkpoint + tile / (pass.sequences.interval / C::kTokens);
   const std::int64_t row = number * pass.heads + place.h;
   const std::int64_t warps = (pass.outer() + place.columns - 1) / place.columns * (place.columns / C::kWarpColumns);
   const std::int64_t warp = row * warps + place.column / C::kWarpColumns + fragment.warp;
-  Quad<F>* quads = reinterpret_cast<Quad<F>*>(pass.states + warp * kElements * 32) + fragment.lane;
+  Quad<F>* const quads = reinterpret_cast<Quad<F>*>(pass.states) + warp * (kQuads * 32) + fragment.lane;
+  auto element = [&](int i) -> F& { return fragment.x[i / C::kOuter][i % C::kOuter]; };
+  if (!pass.reverse_scan) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      Quad<F> quad;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) quad.x[i] = element(4 * q + i);
+      quads[q * 32] = quad;
+    }
+    return;
+  }
   F sums[C::kOuter] = {};
 #pragma unroll
-  for (int q = 0; q < kElements / 4; ++q) {
-    Quad<F> quad;
-    if (pass.reverse_scan) quad = quads[q * 32];
+  for (int first = 0; first < kQuads; first += kBatch) {
+    Quad<F> saved[kBatch];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = (q * 4 + e) / C::kOuter, s = (q * 4 + e) % C::kOuter;
-      if (pass.reverse_scan) sums[s] += fragment.x[i][s] * quad.x[e];
-      else quad.x[e] = fragment.x[i][s];
-    }
-    if (!pass.reverse_scan) quads[q * 32] = quad;
+    for (int q = 0; q < kBatch; ++q) saved[q] = quads[(first + q) * 32];
+#pragma unroll
+    for (int i = 0; i < 4 * kBatch; ++i) sums[(4 * first + i) % C::kOuter] += element(4 * first + i) * saved[i / 4].x[i % 4];
   }
-  if (!pass.reverse_scan) return;
   F product = fragment.reduce(sums);
 #pragma unroll
   for (int lanes = C::kOuter; lanes < C::kInnerLanes; lanes *= 2)
@@ -116,8 +125,8 @@ __device__ __forceinline__ void checkpoint(const Pass<typename C::F>& pass, cons
   if (fragment.inner_lane < C::kOuter && column < pass.outer()) pass.products[row * pass.outer() + column] = product;
 }
 
-/// Processes the positions of a tile. The loop is pipelined: it loads the operands of a slot during the slot before, as soon as
-/// registers become free, and reduces the sums of a slot over the lanes during the slot after.
+/// Processes the positions of a tile. The loop is pipelined: it loads c and d of a slot during the slot before, as soon as
+/// registers become free.
 template <bool kSums, class C>
 __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, const Place& place, StateFragment<C>& fragment,
                                              Tile<C>& tile) {
@@ -126,11 +135,12 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
   const bool inner_gate = pass.rows[kInnerGate].data != nullptr, outer_gate = pass.rows[kOuterGate].data != nullptr,
              outer_decay = has_outer_decay(pass);
   Quad<F> c[kQuads], d[kQuads];
-  F e[C::kOuter], last[C::kOuter] = {};
-  Slot<C>*slot = tile.slots, *done = slot;
+  Slot<C>* slot = tile.slots;
 #pragma unroll
-  for (int r = 0; r < kQuads; ++r) fragment.template load_quads<kSums>(*slot, r, c[r], d[r]);
-  fragment.load_columns(slot->e, e);
+  for (int r = 0; r < kQuads; ++r) {
+    if constexpr (kSums) c[r] = fragment.load_quad(slot->c, r);
+    d[r] = fragment.load_quad(slot->d, r);
+  }
   const int count = tile.count, checkpointed = tile.checkpoint;
   unsigned rescales = tile.rescales.all();
   const bool rescales_last = rescales >> (C::kTokens - 1) != 0;
@@ -143,28 +153,27 @@ __device__ __forceinline__ void compute_tile(const Pass<typename C::F>& pass, co
     const F head = decays.head;  // early, so that nothing waits for it later
 #pragma unroll(C::kUnrolled)
     for (; at < end; ++at) {
-      F next_e[C::kOuter], sums[C::kOuter] = {};
-      fragment.load_columns(slot[1].e, next_e);
-      if constexpr (kSums) fragment.finish(*done, last);
-      done = slot;
+      F e[C::kOuter], sums[C::kOuter] = {};
+      const auto add_quads = [&](int first, int end) {
+#pragma unroll
+        for (int r = first; r < (kSums ? end : first); ++r) {
+          fragment.each_of_quad(r, [&](int i, int s, F& x) { sums[s] += c[r].x[i] * x; });
+          c[r] = fragment.load_quad(slot[1].c, r);
+        }
+      };
+      add_quads(0, kQuads / 2);
+      __syncwarp();  // otherwise ptxas would move these loads to the end, and the next position would wait for them
+      fragment.load_columns(slot->e, e);
+      add_quads(kQuads / 2, kQuads);
 #pragma unroll
       for (int r = 0; r < kQuads; ++r) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int s = 0; s < C::kOuter; ++s) {
-            F& x = fragment.x[r * 4 + i][s];
-            if constexpr (kSums) sums[s] += c[r].x[i] * x;
-            x += d[r].x[i] * e[s];
-          }
-        fragment.template load_quads<kSums>(slot[1], r, c[r], d[r]);
+        fragment.each_of_quad(r, [&](int i, int s, F& x) { x += d[r].x[i] * e[s]; });
+        d[r] = fragment.load_quad(slot[1].d, r);
       }
-#pragma unroll
-      for (int s = 0; s < C::kOuter; ++s) last[s] = sums[s], e[s] = next_e[s];
+      if constexpr (kSums) fragment.finish(*slot, sums);  // last, as loads would wait for its store
       ++slot;
     }
     if (at == count) {
-      if constexpr (kSums) fragment.finish(*done, last);
       if (!rescales_last) fragment.decay(decays, head, inner_gate, outer_gate, outer_decay);
       return;
     }
