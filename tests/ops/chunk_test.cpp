@@ -3,6 +3,7 @@
 
 #include <glade/core/graph.h>
 #include <glade/ops/linear_attention/kernels.h>
+#include <glade/ops/random/random.h>
 
 #include "ops/chunk_cases.h"
 
@@ -431,6 +432,26 @@ TEST_F(Chunk, OneStrongStepAmongWeakOnes) {
     EXPECT_LE(relative_error(x.gpu.grad(), x.cpu.grad()), 5e-3);
     EXPECT_LE(relative_error(gk.gpu.grad(), gk.cpu.grad()), 5e-3);
   }
+}
+
+TEST_F(Chunk, WeakAndStrongChannels) {
+  // In each head the last channels are as strong as one path for a whole chunk allows, and the first ones hardly forget.
+  for (const auto& [dtype, strength, bound] : {std::tuple{DType::bfloat16, 1.6, 2.8e-3}, {DType::float16, 0.16, 1e-3}})
+    for (const std::int64_t K : {32, 64, 128, 256}) {
+      const Shape keys{2, 200, 2, K}, values{2, 200, 2, 96};
+      const Tensor ramp = arange(1, K + 1, 1, {DType::float64, kCPU}) * (-strength / static_cast<double>(K));
+      const Twin q(random_tensor(keys), dtype), k(random_tensor(keys), dtype), v(random_tensor(values), dtype),
+          gk(abs(random_tensor(keys)) * ramp, dtype), gradient(random_tensor(values), dtype);
+      const auto gradients = [&](Tensor Twin::*side, Algorithm algorithm) {
+        RecurrentOptions options;
+        options.gk = gk.*side, options.algorithm = algorithm;
+        return autograd::grad({recurrent(q.*side, k.*side, v.*side, options).first}, {q.*side, k.*side, v.*side, gk.*side},
+                              {gradient.*side});
+      };
+      const Tensors got = gradients(&Twin::gpu, Algorithm::chunk), expected = gradients(&Twin::cpu, Algorithm::recurrent);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_LE(relative_error(got[i], expected[i]), bound) << K << ", gradient " << i;
+    }
 }
 
 TEST_F(Chunk, GatesThatForgetEverything) {

@@ -8,10 +8,10 @@
 // The gradient of a gate is the sum of all that passes its token: e^C S D, k_j times the D v_j term
 // of dk_j for the earlier tokens j of the chunk, and q dq - k dk of this token and of the later ones.
 //
-// Exponents are relative to a reference r, about half of the chunk's decay. The operands are q e^{c - r} and k e^{r - c}, each
-// with a low part ("Rounding" in docs/linear_attention.md). C - r is an integer, base 2, so D e^{C - r} only changes the
-// exponents of D and is exact. Chunks with large decay, for which these factors are outside the safe range, take another path in
-// the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
+// Exponents are relative to a reference r of each channel: C where gates are weak, otherwise about half of it. The operands are
+// q e^{c - r} and k e^{r - c}, each with a low part ("Rounding" in docs/linear_attention.md). C - r is an integer, base 2, so
+// D e^{C - r} only changes the exponents of D and is exact. Mostly it is D itself. Chunks with large decay, for which these
+// factors are outside the safe range, take another path in the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
 //
 // Two blocks share a multiprocessor, so that the products of one hide the waits of the other.
 #include <glade/core/cuda/cuda.h>
@@ -29,19 +29,23 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
   using Scaled = typename Base::Scaled;
   using Base::Base;
 
+  /// Gates are weak where all exponents relative to the chunk's end are within +-kWeak. Then no decay is 0.
+  static constexpr float kWeak = kSafeRange<E> / 2;
+  static_assert(2 * kWeak < -kDeadGate);
+
   /// The reference of one channel. The constructor replaces the gates by their exponents c - r.
   struct Frame {
     float before, after;  ///< log decay from the chunk's start to the reference, and from there to the chunk's end
     __device__ Frame(const IntraChunkGradients& chunk, typename Base::Row& gates) {
-      typename Base::Row sums;
-      chunk.template sum_others<false>(sums, gates);
+      float sum = 0;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) gates[i] += sums[i];
-      const float total = chunk.last(gates);
-      after = rintf(total / 2);
-      before = total - after;
+      for (int i = 0; i < 16; ++i) sum += gates[i];
+      const typename Base::QuadSums sums = chunk.template sum_in_quad<false>(sum);
+      after = fabsf(sums.all) <= kWeak ? 0.f : rintf(sums.all / 2);
+      before = sums.all - after;
+      sum = sums.others - before;
 #pragma unroll
-      for (float& x : gates) x -= before;
+      for (int i = 0; i < 16; ++i) gates[i] = sum += gates[i];
     }
   };
 
@@ -65,15 +69,16 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     wait_copies<2>();  // the gates
     __syncthreads();
     typename Base::Row c[2];
-    bool safe = true;
+    bool safe = true, strong = false;
+    Base::template load_gates<Slots::own, false>(c, shared.k_low[group], 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Base::load_gates(c[half], shared.k_low[group], half);
       const Frame frame(*this, c[half]);
       float largest = fmaxf(fabsf(frame.before), fabsf(frame.after));
 #pragma unroll
       for (float& x : c[half]) largest = at_least(largest, fabsf(x));
       safe = safe && largest <= kSafeRange<E>;  // false for NaN
+      strong = strong || frame.after != 0 || largest > kWeak;
       if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
     }
     if (!kStartsEarly) Base::start_states();
@@ -105,7 +110,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
       if constexpr (kLowParts) store_transposed(shared.k_low[group], s, low_part, thread);
     }
     fence_for_wgmma();
-    __syncthreads();
+    strong = __syncthreads_or(strong);
+    if (threadIdx.x == 0) shared.strong_gates = strong;
     return true;
   }
 
@@ -149,11 +155,12 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
   /// Multiplies S do and D v by the decays between the chunk's boundaries and the reference, and saves the exponents.
   __device__ void apply_state_decays(Accumulator<kTile>& q, Accumulator<kTile>& k, const float (&states)[2],
                                      float (&across_end)[2], unsigned (&dead)[2]) const {
+    typename Base::Row gates[2];
+    Base::template load_gates<Slots::own, false>(gates, shared.before[group], 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      typename Base::Row c;
-      Base::load_gates(c, shared.before[group], half);
-      dead[half] = Base::dead_gates(c);
+      typename Base::Row& c = gates[half];
+      dead[half] = shared.strong_gates ? Base::dead_gates(c) : 0;
       const Frame frame(*this, c);
       const float to_end = exp2_approx(frame.after), from_start = exp2_approx(frame.before);
       across_end[half] = states[half] * from_start * to_end;
@@ -216,9 +223,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
           queries_low[i][j] = scaled.low_part;
           out[2 * j] = gradient[0] * (factor.x * a.scale);
           out[2 * j + 1] = gradient[1] * (factor.y * a.scale);
-          const float2 x = Base::sum_of(scaled.rounded, scaled.low_part);
-          gradient[0] *= x.x;
-          gradient[1] *= x.y;
+          gradient[0] *= kLowParts ? scaled.exact.x : unpack<E>(scaled.rounded).x;
+          gradient[1] *= kLowParts ? scaled.exact.y : unpack<E>(scaled.rounded).y;
         }
         if (a.dq.data) store_q(out);
       }

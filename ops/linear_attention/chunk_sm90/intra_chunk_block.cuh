@@ -173,29 +173,40 @@ struct IntraChunkBlock {
   }
   /// A thread's elements of one row of an accumulator, by token.
   using Row = float[16];
-  /// Loads the log decays, base 2, of the first or second channel of this thread (`half`).
-  template <Slots kSlots = Slots::own>
-  __device__ void load_gates(Row& gates, Tile& tile, int half) const {
-    const int channel = group * kTile + row() + 8 * half, sub_chunk = sub_chunk_of_slot<kSlots>(lane() % 4);
+  /// Loads the log decays, base 2, of one or both channels of this thread, from channel first_half on. kClamps: none is below
+  /// kLeastGate; otherwise sums of smaller ones are outside the safe range.
+  template <Slots kSlots = Slots::own, bool kClamps = true, int kHalves>
+  __device__ void load_gates(Row (&gates)[kHalves], Tile& tile, int first_half) const {
+    const int channel = group * kTile + row() + 8 * first_half, sub_chunk = sub_chunk_of_slot<kSlots>(lane() % 4);
     if constexpr (kFloatGates) {
       const Place place = shared.places[kGateRows];
-      load_of_tokens(gates, place.row<const float>(16 * sub_chunk) + channel, place.step,
-                     channel < channels() ? count() - 16 * sub_chunk : 0);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        load_of_tokens(gates[half], place.row<const float>(16 * sub_chunk) + channel + 8 * half, place.step,
+                       channel + 8 * half < channels() ? count() - 16 * sub_chunk : 0);
     }
     LeftOperand pairs;
 #pragma unroll
     for (int m = 0; m < 8; ++m) {
-      float2 gate;
-      if constexpr (kFloatGates) {
-        gate = make_float2(gates[2 * m], gates[2 * m + 1]);
-      } else {
-        if (m % 2 == 0) load_transposed(pairs, tile, m / 2, thread, address_row<kSlots>());
-        gate = unpack<E>(half == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
-      }
+      if (!kFloatGates && m % 2 == 0) load_transposed(pairs, tile, m / 2, thread, address_row<kSlots>());
       const float2 head_gate = *reinterpret_cast<const float2*>(&shared.b[8 * m + sub_chunk * 2]);
-      gates[2 * m] = at_least(fmaf(gate.x, kLog2e, head_gate.x), kLeastGate);
-      gates[2 * m + 1] = at_least(fmaf(gate.y, kLog2e, head_gate.y), kLeastGate);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        float2 gate;
+        if constexpr (kFloatGates) gate = make_float2(gates[half][2 * m], gates[half][2 * m + 1]);
+        else gate = unpack<E>((kHalves == 2 ? half : first_half) == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
+        gates[half][2 * m] = fmaf(gate.x, kLog2e, head_gate.x);
+        gates[half][2 * m + 1] = fmaf(gate.y, kLog2e, head_gate.y);
+        if constexpr (kClamps) {
+          gates[half][2 * m] = at_least(gates[half][2 * m], kLeastGate);
+          gates[half][2 * m + 1] = at_least(gates[half][2 * m + 1], kLeastGate);
+        }
+      }
     }
+  }
+  template <Slots kSlots = Slots::own>
+  __device__ void load_gates(Row& gates, Tile& tile, int half) const {
+    load_gates<kSlots>(reinterpret_cast<Row(&)[1]>(gates), tile, half);
   }
   /// Returns a bit for every gate whose decay is 0, so that it has no gradient.
   __device__ static unsigned dead_gates(const Row& gates) {
@@ -208,6 +219,15 @@ struct IntraChunkBlock {
     for (int i = 0; i < 16; ++i) dead |= gates[i] < kDeadGate ? 1u << i : 0u;
     asm volatile("" : "+r"(dead));  // otherwise the compiler would keep its terms in registers
     return dead;
+  }
+  /// Sums of numbers of the four threads that share a row: of the threads before this one, or after it if kAfter, and of all.
+  struct QuadSums {
+    float others, all;
+  };
+  template <bool kAfter>
+  __device__ QuadSums sum_in_quad(float own) const {
+    const float neighbour = __shfl_xor_sync(~0u, own, 1), pair = own + neighbour, other_pair = __shfl_xor_sync(~0u, pair, 2);
+    return {(lane() % 2 != kAfter ? neighbour : 0.f) + (lane() / 2 % 2 != kAfter ? other_pair : 0.f), pair + other_pair};
   }
   /// Computes sums along the tokens within groups of `size` tokens: over the tokens before each one, or after it if kAfter.
   template <bool kAfter>
@@ -236,8 +256,6 @@ struct IntraChunkBlock {
   __device__ float2* saved(int m, int half) const {
     return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * kThreads + group * kGroup + thread;
   }
-  /// Returns the last element of the last of the four threads that share a row.
-  __device__ float last(const Row& x) const { return __shfl_sync(~0u, x[15], lane() | 3); }
   __device__ static float sum_quad(float x) {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
@@ -400,12 +418,13 @@ struct IntraChunkBlock {
     const std::uint32_t k = operand(shared.k[0], first_row()), k_low = operand(shared.k_low[0], first_row()),
                         scores = operand(shared.scores[0], first_row()), scores_low = operand(shared.scores[1], first_row());
     LeftOperand left[2];
+    const bool scales = shared.strong_gates;
 #pragma unroll
     for (int i = 0; i < 4 * kTiles + 4; ++i) {  // first 16 keys at a time, then 16 tokens
       const bool with_state = i < 4 * kTiles;
       wgmma_wait<0>();
       load_transposed(left[i % 2], with_state ? shared.after[i / 4] : grad_o, i % 4, thread);
-      if (with_state)
+      if (with_state && scales)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           left[i % 2][j] =
@@ -477,11 +496,12 @@ struct IntraChunkBlock {
   __device__ void add_later(Accumulator<kTile>& x) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Row own, later;
-      get_row(own, x, half);
-      sum_others<true>(later, own);
+      float sum = 0;
 #pragma unroll
-      for (int i = 0; i < 16; ++i) x[element(i, half)] = own[i] + later[i];
+      for (int i = 0; i < 16; ++i) sum += x[element(i, half)];
+      sum = sum_in_quad<true>(sum).others;
+#pragma unroll
+      for (int i = 15; i >= 0; --i) x[element(i, half)] = sum += x[element(i, half)];
     }
   }
   /// Stores the gradients of the gates. `sums` is memory of this warp group for [4][kTile] numbers.

@@ -6,15 +6,16 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// Two neighbouring values times their factors, as rounded values and, where kLowPart, low parts; else these are 0.
+/// Two neighbouring values times their factors: exact, and as rounded values and, where kLowPart, low parts; else these are 0.
 template <class E, bool kLowPart>
 struct ScaledPair {
+  float2 exact;
   std::uint32_t rounded, low_part;
   __device__ ScaledPair(std::uint32_t pair, float first, float second) {
     const float2 values = unpack<E>(pair);
-    const float x = values.x * first, y = values.y * second;
-    rounded = pack<E>(x, y);
-    low_part = kLowPart ? pack_low<E>(x, y, rounded) : 0;
+    exact = make_float2(values.x * first, values.y * second);
+    rounded = pack<E>(exact.x, exact.y);
+    low_part = kLowPart ? pack_low<E>(exact.x, exact.y, rounded) : 0;
   }
 };
 
