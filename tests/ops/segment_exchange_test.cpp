@@ -135,7 +135,7 @@ TEST_F(ReverseSegmentExchange, MatchesTheReference) {
 
 TEST_F(ReverseSegmentExchange, PackedSequences) {
   const auto starts = starts_of({650, 330, 0, 690, 705, 64});
-  check({.B = 1, .T = starts.back(), .H = 12, .Hkv = 12, .K = 64, .V = 48, .gates = "g", .state = 4, .starts = starts}, 3);
+  check({.B = 1, .T = starts.back(), .H = 40, .Hkv = 40, .K = 64, .V = 48, .gates = "g", .state = 4, .starts = starts}, 3);
 }
 
 TEST_F(ReverseSegmentExchange, MoreBlocksThanRunAtOnce) {
