@@ -67,7 +67,8 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
   auto read = [](const Tensor& t) { return t.defined() ? t.to_vector<double>() : Values(); };
   const Values q = read(x.query), k = read(x.key), v = read(x.value), g = read(x.options.g), gamma = read(x.options.g_gamma),
                gk = read(x.options.gk), gv = read(x.options.gv), initial = read(x.options.initial_state);
-  const std::int64_t H = x.query.size(-2), Hkv = x.key.size(-2), K = x.query.size(-1), V = x.value.size(-1);
+  const std::int64_t H = x.query.size(-2), Hkv = x.key.size(-2), K = x.query.size(-1), V = x.value.size(-1),
+                     group = H / std::max<std::int64_t>(Hkv, 1);  // heads that share keys
   const bool channel_g = x.options.g.defined() && x.options.g.ndim() == x.query.ndim();
   const double scale = x.options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(K)));
 
@@ -126,7 +127,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
     for (std::size_t e = 0; e < size; ++e)
       if (!initial.empty()) states[0][e] = initial[state_at + e];
     for (std::size_t p = 0; p < L; ++p) {
-      const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
+      const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / group;
       set_decays(row);
       for (std::int64_t i = 0; i < K; ++i)
         for (std::int64_t j = 0; j < V; ++j) {
@@ -141,7 +142,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
     for (std::size_t e = 0; e < size; ++e)
       if (!grad_final_state.empty()) dS[e] = grad_final_state[final_at + e];
     for (std::size_t p = L; p-- > 0;) {
-      const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / (H / Hkv);
+      const std::size_t row = token(p) * H + h, kv = token(p) * Hkv + h / group;
       RecurrenceReference::GateSum step;
       std::vector<RecurrenceReference::GateSum> values(gv.empty() ? 0 : static_cast<std::size_t>(V));
       set_decays(row);
@@ -179,8 +180,7 @@ inline RecurrenceReference recurrence_reference(const RecurrenceArguments& x, co
   const auto is_shared = [&](const Values& of_heads, std::int64_t n) {
     return !of_heads.empty() && static_cast<std::int64_t>(of_heads.size()) == H * n;
   };
-  const std::int64_t together = is_shared(initial, K * V) || is_shared(gamma, 1) ? N : 1,
-                     group = H / std::max<std::int64_t>(Hkv, 1), parts = N == 0 ? 0 : N / together * Hkv;
+  const std::int64_t together = is_shared(initial, K * V) || is_shared(gamma, 1) ? N : 1, parts = N == 0 ? 0 : N / together * Hkv;
   std::vector<Sizes> sizes_of_parts(static_cast<std::size_t>(parts));
 #pragma omp parallel for schedule(dynamic)
   for (std::int64_t part = 0; part < parts; ++part)

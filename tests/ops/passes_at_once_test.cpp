@@ -44,18 +44,19 @@ void expect_matches_steps(const Spec& spec, int at_once, DType dtype = DType::bf
   expect_gradients_match(chunks, call.run(), spec.str());
 }
 
-// On a GPU of 132 multiprocessors the passes for dq and dk run at the same time for 23 to 33 heads of sequences, and that for dv
-// with them for up to 22.
+/// Heads of two sequences that have so many passes at the same time. On a GPU of 132 multiprocessors those for dq and dk run so
+/// for 23 to 33 heads of sequences, and that for dv with them for up to 22.
+std::int64_t heads_of(int at_once) { return at_once == 3 ? 9 : 14; }
 
 TEST_F(PassesAtOnce, MatchTheRecurrentAlgorithm) {
   int i = 0;
   for (const std::int64_t K : {136, 192, 256})
     for (const std::int64_t V : {152, 256})
       for (const char* gates : {"", "m"}) {
-        const bool three = ++i % 2 == 0;
-        const std::int64_t H = three ? 9 : 14;
+        const int at_once = ++i % 2 == 0 ? 3 : 2;
+        const std::int64_t H = heads_of(at_once);
         const Spec spec{.B = 2, .T = 1030 + 37 * i, .H = H, .Hkv = H, .K = K, .V = V, .gates = gates, .state = i % 4 < 2 ? 0 : 4};
-        expect_matches_steps(spec, three ? 3 : 2, i % 5 == 0 ? DType::float16 : DType::bfloat16);
+        expect_matches_steps(spec, at_once, i % 5 == 0 ? DType::float16 : DType::bfloat16);
       }
 }
 
@@ -82,7 +83,7 @@ TEST_F(PassesAtOnce, OneAfterTheOther) {
 /// What follows waits for all passes, and the call for what is ahead.
 TEST_F(PassesAtOnce, AreInOrderWithOtherWork) {
   for (const int at_once : {2, 3}) {
-    const std::int64_t H = at_once == 3 ? 9 : 14;
+    const std::int64_t H = heads_of(at_once);
     const Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 192, .V = 192, .gates = "m"}, at_once);
     const Tensors expected = call.run();
     const Tensor room = empty_like(call.leaves[0]);
@@ -101,7 +102,7 @@ TEST_F(PassesAtOnce, AreInOrderWithOtherWork) {
 /// The kernel right ahead of the passes writes the gradient that they read.
 TEST_F(PassesAtOnce, ReadWhatIsWrittenRightAhead) {
   for (const int at_once : {2, 3}) {
-    const std::int64_t H = at_once == 3 ? 9 : 14;
+    const std::int64_t H = heads_of(at_once);
     const Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 192, .V = 192, .gates = "m"}, at_once);
     const Tensors expected = call.run();
     const RecurrenceArguments& x = call.x;
@@ -118,7 +119,7 @@ TEST_F(PassesAtOnce, ReadWhatIsWrittenRightAhead) {
 /// A pass that looks for the gradient of the initial state, and has no others beside it.
 TEST_F(PassesAtOnce, GradientOfTheInitialStateAlone) {
   for (const int at_once : {2, 3}) {
-    const std::int64_t H = at_once == 3 ? 9 : 14;
+    const std::int64_t H = heads_of(at_once);
     Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 192, .V = 200, .gates = "m", .state = 4}, at_once);
     call.leaves = {call.leaves.back()};
     const Tensors chunks = call.run();
@@ -129,7 +130,7 @@ TEST_F(PassesAtOnce, GradientOfTheInitialStateAlone) {
 
 TEST_F(PassesAtOnce, InACapturedGraph) {
   for (const int at_once : {2, 3}) {
-    const std::int64_t H = at_once == 3 ? 9 : 14;
+    const std::int64_t H = heads_of(at_once);
     const Call call({.B = 2, .T = 1100, .H = H, .Hkv = H, .K = 136, .V = 192, .gates = "m", .state = 4}, at_once);
     Tensors replayed = call.run();  // what is made at a first use
     cuda::Graph graph;

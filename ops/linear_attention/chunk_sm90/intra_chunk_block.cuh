@@ -194,7 +194,7 @@ struct IntraChunkBlock {
       for (int half = 0; half < kHalves; ++half) {
         float2 gate;
         if constexpr (kFloatGates) gate = make_float2(gates[half][2 * m], gates[half][2 * m + 1]);
-        else gate = unpack<E>((kHalves == 2 ? half : first_half) == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
+        else gate = unpack<E>(first_half + half == 0 ? pairs[m % 2 * 2] : pairs[m % 2 * 2 + 1]);
         gates[half][2 * m] = fmaf(gate.x, kLog2e, head_gate.x);
         gates[half][2 * m + 1] = fmaf(gate.y, kLog2e, head_gate.y);
         if constexpr (kClamps) {
