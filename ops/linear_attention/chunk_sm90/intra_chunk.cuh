@@ -8,7 +8,7 @@
 // The gradient of a gate is the sum of all that passes its token: e^C S D, k_j times the D v_j term
 // of dk_j for the earlier tokens j of the chunk, and q dq - k dk of this token and of the later ones.
 //
-// Exponents are relative to a reference r of each channel: C where gates are weak, otherwise about half of it. The operands are
+// Exponents are relative to a reference r of each channel: C where decay is small, otherwise about half of it. The operands are
 // q e^{c - r} and k e^{r - c}, each with a low part ("Rounding" in docs/linear_attention.md). C - r is an integer, base 2, so
 // D e^{C - r} only changes the exponents of D and is exact. Mostly it is D itself. Chunks with large decay, for which these
 // factors are outside the safe range, take another path in the same kernel (chunk_sm90/intra_chunk_large_decay.cuh).
@@ -29,9 +29,9 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
   using Scaled = typename Base::Scaled;
   using Base::Base;
 
-  /// Gates are weak where all exponents relative to the chunk's end are within +-kWeak. Then no decay is 0.
-  static constexpr float kWeak = kSafeRange<E> / 2;
-  static_assert(2 * kWeak < -kDeadGate);
+  /// Decay is small where all exponents relative to the chunk's end are within +-kSmallDecay. Then no token has a decay of 0.
+  static constexpr float kSmallDecay = kSafeRange<E> / 2;
+  static_assert(2 * kSmallDecay < -kDeadGate);
 
   /// The reference of one channel. The constructor replaces the gates by their exponents c - r.
   struct Frame {
@@ -41,7 +41,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
 #pragma unroll
       for (int i = 0; i < 16; ++i) sum += gates[i];
       const typename Base::QuadSums sums = chunk.template sum_in_quad<false>(sum);
-      after = fabsf(sums.all) <= kWeak ? 0.f : rintf(sums.all / 2);
+      after = fabsf(sums.all) <= kSmallDecay ? 0.f : rintf(sums.all / 2);
       before = sums.all - after;
       sum = sums.others - before;
 #pragma unroll
@@ -69,7 +69,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     wait_copies<2>();  // the gates
     __syncthreads();
     typename Base::Row c[2];
-    bool safe = true, strong = false;
+    bool safe = true, exceeds_small = false;
     Base::template load_gates<Slots::own, false>(c, shared.k_low[group], 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -78,7 +78,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
 #pragma unroll
       for (float& x : c[half]) largest = at_least(largest, fabsf(x));
       safe = safe && largest <= kSafeRange<E>;  // false for NaN
-      strong = strong || frame.after != 0 || largest > kWeak;
+      exceeds_small = exceeds_small || frame.after != 0 || largest > kSmallDecay;
       if (Base::lane() % 4 == 0) shared.scale[group * kTile + Base::row() + 8 * half] = E(exp2f(frame.after));
     }
     if (!kStartsEarly) Base::start_states();
@@ -110,8 +110,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
       if constexpr (kLowParts) store_transposed(shared.k_low[group], s, low_part, thread);
     }
     fence_for_wgmma();
-    strong = __syncthreads_or(strong);
-    if (threadIdx.x == 0) shared.strong_gates = strong;
+    exceeds_small = __syncthreads_or(exceeds_small);
+    if (threadIdx.x == 0) shared.exceeds_small_decay = exceeds_small;
     return true;
   }
 
@@ -160,7 +160,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       typename Base::Row& c = gates[half];
-      dead[half] = shared.strong_gates ? Base::dead_gates(c) : 0;
+      dead[half] = shared.exceeds_small_decay ? Base::dead_gates(c) : 0;
       const Frame frame(*this, c);
       const float to_end = exp2_approx(frame.after), from_start = exp2_approx(frame.before);
       across_end[half] = states[half] * from_start * to_end;

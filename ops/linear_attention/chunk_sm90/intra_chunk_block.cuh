@@ -418,7 +418,7 @@ struct IntraChunkBlock {
     const std::uint32_t k = operand(shared.k[0], first_row()), k_low = operand(shared.k_low[0], first_row()),
                         scores = operand(shared.scores[0], first_row()), scores_low = operand(shared.scores[1], first_row());
     LeftOperand left[2];
-    const bool scales = shared.strong_gates;
+    const bool scales = shared.exceeds_small_decay;
 #pragma unroll
     for (int i = 0; i < 4 * kTiles + 4; ++i) {  // first 16 keys at a time, then 16 tokens
       const bool with_state = i < 4 * kTiles;

@@ -185,7 +185,7 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
 #pragma unroll
       for (int s = 0; s < 4; ++s) scale<Slots::own>(keys[s], keys_low[s], shared.k[group], s, to_end);
     }
-    if (threadIdx.x == 0) shared.strong_gates = 0;  // no factor applies
+    if (threadIdx.x == 0) shared.exceeds_small_decay = 0;  // no factor applies
     scale_tile<Slots::queries>(shared.queries()[group], shared.queries_low()[group], shared.k_low[group]);
     scale_tile<Slots::keys>(shared.k[group], shared.k_low[group], shared.k_low[group]);
     fence_for_wgmma();

@@ -168,7 +168,7 @@ struct IntraChunkShared : Chunk<E> {
   std::uint64_t states_full;
   std::uint64_t other_waits, received;  ///< of chunk_sm90/key_parts.cuh
   alignas(16) float b[kTile];           ///< per-head gates, base 2, in the order of the tiles' rows
-  int strong_gates;                     ///< whether any number of `scale` is not 1, or the decay of a token may be 0
+  int exceeds_small_decay;              ///< whether any number of `scale` is not 1, or the decay of a token may be 0
   /// The factor 2^{C - r} of each channel, which takes keys with their factors to the chunk's end. It is a power of 2.
   alignas(16) E scale[kTiles * kTile];
 
