@@ -20,6 +20,7 @@ Family family_of(AttentionKernels kernels) {
     case AttentionKernels::recurrent:
     case AttentionKernels::decode_step:
     case AttentionKernels::few_tokens:
+    case AttentionKernels::float_chunks:
     case AttentionKernels::warp_chunks: return Family::recurrent;
     case AttentionKernels::chunk_mma: return Family::chunk_mma;
     case AttentionKernels::sm90_pass:

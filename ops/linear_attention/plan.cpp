@@ -62,13 +62,6 @@ RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t i
   return plan;
 }
 
-/// How many segments of a sequence pay.
-struct SegmentRule {
-  std::int64_t idle;    ///< as many as the GPU has room for
-  std::int64_t most;    ///< as many as the longest sequence has tokens for
-  std::int64_t fewest;  ///< fewer do not pay, as a first pass over the segments costs half of the pass
-  std::int64_t unit;    ///< tokens, of which a segment has a multiple
-};
 /// Packed sequences have room for the states of as many segments each, however long they are. It may take half of what their rows
 /// take.
 std::int64_t segments_with_room(const AttentionProblem& p) {
@@ -76,8 +69,8 @@ std::int64_t segments_with_room(const AttentionProblem& p) {
   const std::int64_t rows = p.all_tokens() * (p.K + p.V), states = std::max<std::int64_t>(p.sequences, 1) * p.K * p.V;
   return std::max<std::int64_t>(rows / (2 * states), 1);
 }
-/// Splits sequences into segments. Few heads and a long sequence leave most of the GPU idle. The caller may ask for another
-/// number.
+}  // namespace
+
 void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule) {
   const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min({rule.idle, most, segments_with_room(p)}),
                      own = found < rule.fewest ? 1 : found, asked = std::min(config.sequence_split, p.length);
@@ -85,6 +78,8 @@ void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const Atte
   plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), rule.unit) * rule.unit;
   if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
 }
+
+namespace {
 
 /// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
 RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
@@ -110,8 +105,8 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
 
 constexpr std::int64_t kMostWarpChannels = 128;
 
-/// Parts of the values that the kernel for small heads takes as heads of their own for dq and dk, where it sums over them; 0
-/// where it takes too many, or in 16 bits, where others are faster.
+}  // namespace
+
 int value_parts(const AttentionProblem& p) {
   if (p.V <= kMostWarpChannels) return 1;
   constexpr int kMostParts = 4, kMultiple = 2;
@@ -125,6 +120,8 @@ AttentionProblem with_value_parts_as_heads(AttentionProblem p) {
   if (parts > 1) p.heads *= parts, p.kv_heads *= parts, p.V /= parts;
   return p;
 }
+
+namespace {
 
 /// Whether the kernel for small heads can compute the outputs, or the gradients too.
 bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
@@ -284,7 +281,7 @@ const char* sizes_obstacle(const AttentionProblem& p, bool chunk, const Attentio
   if (config.warps != 0 && chunk) return "a number of warps: the chunk kernels are compiled for one";
   if (config.warps != 0 && config.warps != 2 && config.warps != 4) return "a number of warps other than 2 and 4";
   if (config.sequence_split < 0) return "a negative sequence_split";
-  const bool splits = takes_warp_chunks(p, backward) || takes_chunk_sm90(p, backward);
+  const bool splits = takes_float_chunks(p, backward) || takes_warp_chunks(p, backward) || takes_chunk_sm90(p, backward);
   return !chunk || config.sequence_split <= 1 || splits
              ? nullptr
              : "a sequence_split in the chunk form on this GPU, in this dtype or for these head sizes";
@@ -323,6 +320,9 @@ void plan_chunk_forward(AttentionPlan& plan, const AttentionConfig& config, bool
     f.kernels = AttentionKernels::cpu_chunk;
     f.cpu_chunk = plan_cpu_chunk(p);
     f.keeps_states = may_keep;
+  } else if (takes_float_chunks(p, false)) {
+    f.kernels = AttentionKernels::float_chunks;
+    f.recurrent = plan_float_pass(p, config, p.V);
   } else if (takes_warp_chunks(p, false)) {
     f.kernels = AttentionKernels::warp_chunks;
     f.recurrent = plan_warp_pass(p, config, p.K, p.V);
@@ -352,6 +352,14 @@ void plan_chunk_backward(AttentionPlan& plan, const AttentionConfig& config) {
     plan.backward.kernels = AttentionKernels::cpu_chunk;
     plan.backward.cpu_chunk = plan_cpu_chunk(plan.problem);
     plan.backward.reuses_states = plan.forward.keeps_states;
+  } else if (takes_float_chunks(plan.problem, true)) {
+    const AttentionProblem& p = plan.problem;
+    AttentionPlan::Backward& b = plan.backward;
+    b.kernels = AttentionKernels::float_chunks;
+    b.checkpoint_interval = checkpoint_interval(p, config);
+    b.value_parts = value_parts(p);
+    b.keys_inner = plan_float_pass(p, config, p.V);
+    b.values_inner = plan_float_pass(with_value_parts_as_heads(p), config, p.K);
   } else if (takes_warp_chunks(plan.problem, true)) {
     const AttentionProblem& p = plan.problem;
     AttentionPlan::Backward& b = plan.backward;
@@ -382,7 +390,7 @@ const char* algorithm_name(Algorithm algorithm) {
 
 const char* chunk_obstacle(const AttentionProblem& p, bool backward) {
   if (p.gv && p.device.is_cpu()) return "gv on the CPU";
-  if (p.gv && !takes_warp_chunks(p, backward) && !takes_chunk_sm90(p, backward))
+  if (p.gv && !takes_warp_chunks(p, backward) && !takes_float_chunks(p, backward) && !takes_chunk_sm90(p, backward))
     return "gv, except with even numbers of up to 128 channels and a softmax_scale that is not 0";
   if (p.device.is_cpu()) return nullptr;
   if (p.dtype == DType::float64) return "float64 on CUDA";
@@ -468,6 +476,8 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   bool pays = p.length >= 64;
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
+  } else if (takes_float_chunks(p, backward)) {
+    pays = true;
   } else if (takes_warp_chunks(p, backward)) {
     pays = warp_chunks_pay(p, backward);
   } else if (!backward && takes_chunk_sm90(p, false)) {

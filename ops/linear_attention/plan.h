@@ -69,6 +69,7 @@ enum class AttentionKernels {
   decode_step,          ///< recurrent_cuda/decode_step.cu: sequences of one token
   few_tokens,           ///< recurrent_cuda/few_tokens.cu: step by step, as fast as states are read and written
   warp_chunks,          ///< recurrent_cuda/warp_chunks.cuh: chunks of 16 tokens, the state in a warp's registers
+  float_chunks,         ///< recurrent_cuda/float_chunks.cuh: chunks of 64 tokens in float32, on Hopper GPUs
   chunk_mma,            ///< chunk_mma/: boundary states, then outputs or gradients of all chunks at the same time
   sm90_pass,            ///< chunk_sm90/pass_kernel.cuh: one fused pass for each result
   sm90_constant_decay,  ///< chunk_sm90/constant_decay.cuh: fused passes for data-independent decay
@@ -81,7 +82,8 @@ struct CpuChunkPlan {
   std::int64_t checkpoint_interval = 0;  ///< tokens between the states that the backward pass needs
 };
 
-/// A pass of the recurrent kernel, or of those for few tokens and for small heads, over a state with so many inner channels.
+/// A pass of the recurrent kernel, or of those for few tokens, for small heads and for chunks in float32, over a state with so
+/// many inner channels.
 struct RecurrentPassPlan {
   int inner = 0;                    ///< channels that the kernel is compiled for: 16, 32, 64, 128, 256, 320 or 512
   int warps = 0;                    ///< of a block that compute
@@ -141,7 +143,7 @@ struct AttentionPlan {
     /// The family that computes it; the field below of that family holds, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
     CpuChunkPlan cpu_chunk;            ///< For cpu_chunk.
-    RecurrentPassPlan recurrent;       ///< For recurrent, few_tokens and warp_chunks.
+    RecurrentPassPlan recurrent;       ///< For recurrent, few_tokens, warp_chunks and float_chunks.
     ChunkSegments mma;                 ///< For chunk_mma.
     Sm90PassPlan pass;                 ///< For sm90_pass.
     ConstantDecayPlan constant_decay;  ///< For sm90_constant_decay.
@@ -155,7 +157,7 @@ struct AttentionPlan {
   struct Backward {
     /// The family that computes it; the fields below of that family hold, the others are as at first.
     AttentionKernels kernels = AttentionKernels::cpu_recurrent;
-    std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens, warp_chunks: tokens
+    std::int64_t checkpoint_interval = 0;        ///< recurrent, few_tokens, warp_chunks, float_chunks: tokens
     CpuChunkPlan cpu_chunk;                      ///< For cpu_chunk.
     RecurrentPassPlan keys_inner, values_inner;  ///< the same: for dv and gv's gradient; for dq, dk and the other gates'
     int value_parts = 1;                         ///< warp_chunks: of each head's values; in values_inner heads of their own

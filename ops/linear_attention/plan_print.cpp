@@ -65,6 +65,7 @@ Json describe(const AttentionPlan::Forward& plan) {
     case AttentionKernels::cpu_chunk: json.update(describe(plan.cpu_chunk)); break;
     case AttentionKernels::recurrent:
     case AttentionKernels::few_tokens:
+    case AttentionKernels::float_chunks:
     case AttentionKernels::warp_chunks: json.update(describe(plan.recurrent)); break;
     case AttentionKernels::chunk_mma: json.update(describe(plan.mma)); break;
     case AttentionKernels::sm90_pass: json.update(describe(plan.pass)); break;
@@ -83,6 +84,7 @@ Json describe(const AttentionPlan::Backward& plan) {
     case AttentionKernels::cpu_chunk: json["checkpoint_interval"] = plan.cpu_chunk.checkpoint_interval; break;
     case AttentionKernels::recurrent:
     case AttentionKernels::few_tokens:
+    case AttentionKernels::float_chunks:
     case AttentionKernels::warp_chunks:
       json["checkpoint_interval"] = plan.checkpoint_interval;
       json["dq, dk"] = describe(plan.values_inner);
@@ -165,6 +167,7 @@ const char* kernels_name(AttentionKernels kernels) {
     case AttentionKernels::decode_step: return "decode_step";
     case AttentionKernels::few_tokens: return "few_tokens";
     case AttentionKernels::warp_chunks: return "warp_chunks";
+    case AttentionKernels::float_chunks: return "float_chunks";
     case AttentionKernels::chunk_mma: return "chunk_mma";
     case AttentionKernels::sm90_pass: return "sm90_pass";
     case AttentionKernels::sm90_constant_decay: return "sm90_constant_decay";

@@ -1,5 +1,5 @@
 #pragma once
-// What the rules of choice share (plan.cpp), the rules for the kernels of chunk_sm90 (plan_sm90*.cpp), and those for channels of
+// What the rules of choice share (plan.cpp), those for Hopper's kernels (plan_sm90*.cpp), and those for channels of
 // zeros (plan_padding.cpp).
 #include <glade/ops/linear_attention/plan.h>
 
@@ -30,6 +30,28 @@ bool may_have_zeros(const AttentionProblem& p);
 /// `given`, a plan without channels of zeros; or, where it has kernels that take several times as long as those of chunk_sm90,
 /// and these can compute both passes with a few channels of zeros, the plan with the fewest.
 AttentionPlan with_zeros(AttentionPlan given, const AttentionConfig& forward, const AttentionConfig& backward);
+
+/// How many segments of a sequence pay.
+struct SegmentRule {
+  std::int64_t idle;    ///< as many as the GPU has room for
+  std::int64_t most;    ///< as many as the longest sequence has tokens for
+  std::int64_t fewest;  ///< fewer do not pay, as a first pass over the segments costs half of the pass
+  std::int64_t unit;    ///< tokens, of which a segment has a multiple
+};
+/// Splits sequences into segments. Few heads and a long sequence leave most of the GPU idle. The caller may ask for another
+/// number.
+void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule);
+
+/// Parts of the values that the kernels for small heads and for chunks in float32 take as heads of their own for dq and dk, where
+/// they sum over them; 0 where they are too many, or in 16 bits, where others are faster.
+int value_parts(const AttentionProblem& p);
+AttentionProblem with_value_parts_as_heads(AttentionProblem p);
+
+/// Whether a pass in float32 takes the chunks of recurrent_cuda/float_chunks.cuh: where they are the fastest
+/// (plan_sm90_float.cpp).
+bool takes_float_chunks(const AttentionProblem& p, bool backward);
+/// A pass of that kernel.
+RecurrentPassPlan plan_float_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t outer);
 
 /// Plans the forward pass on chunk_sm90. `may_keep`: a backward pass by chunks may follow, which could reuse the states before
 /// the segments.

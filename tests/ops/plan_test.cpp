@@ -62,7 +62,7 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(1, 8192, 16, 128, 128, "gk gv")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 136, "gk gv")), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 63, 64, "gv")), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv", DType::float32)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk gv", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(kernels(problem(4, 16, 16, 64, 64, "gk gv")), Names("few_tokens", "few_tokens"));
   EXPECT_EQ(kernels(problem(4, 17, 16, 64, 64, "gk gv", DType::bfloat16, kA100)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 16, "gk")), Names("warp_chunks", "warp_chunks"));
@@ -71,8 +71,15 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "gk")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 32, "")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_intra_chunk"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(4, 2048, 8, 128, 128, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g_gamma", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(4, 159, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 160, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(20, 319, 16, 128, 128, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(20, 320, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32, kA100)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 8, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(8, 2048, 16, 64, 64, "gk", DType::float32)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(16, 2048, 16, 64, 64, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
@@ -81,9 +88,9 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "g", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::float32)), Names("recurrent", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 16, 512, "g", DType::float32)), Names("warp_chunks", "recurrent"));
-  EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 256, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 256, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(plan(problem(8, 2048, 16, 128, 256, "gk", DType::float32)).backward.value_parts, 2);
-  EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 260, "gk", DType::float32)), Names("warp_chunks", "recurrent"));
+  EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 260, "gk", DType::float32)), Names("float_chunks", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 130, 130, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 400, 48, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 160, 160, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
@@ -693,7 +700,8 @@ TEST(Plan, SplitsIntoNoMoreSegmentsThanAsked) {
   EXPECT_NO_THROW(plan(empty, {.algorithm = Algorithm::recurrent, .sequence_split = std::int64_t{1} << 32}));
 }
 
-// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens, reverse scans and zeros are newer -
+// ---- the launches recorded at fd9b3ef, before there was a plan; those of few tokens, reverse scans, zeros and chunks in float32
+// are newer -
 
 AttentionProblem read_problem(const Json& row) {
   const auto has = [&](const char* list, const char* name) {
@@ -729,8 +737,11 @@ AttentionConfig read_config(const Json& row, std::size_t pass) {
 
 /// Of the last launch of a pass's kernels: the grid's dimension that segments change, and threads where they were a choice.
 std::vector<std::int64_t> launch_of(AttentionKernels kernels, const RecurrentPassPlan& pass, const AttentionProblem& p) {
-  const int producer_warps = kernels == AttentionKernels::recurrent ? 8 : 0;
-  return {p.sequences * p.heads * pass.segments * pass.blocks, 1, 1, (pass.warps + producer_warps) * 32};
+  const bool of_floats = kernels == AttentionKernels::float_chunks;
+  const int producer_warps = kernels == AttentionKernels::recurrent || of_floats ? 8 : 0;
+  const std::int64_t blocks = p.sequences * p.heads * pass.segments * pass.blocks;
+  const std::int64_t launched = of_floats && !p.packed ? std::min<std::int64_t>(blocks, p.gpu.multiprocessors) : blocks;
+  return {launched, 1, 1, (pass.warps + producer_warps) * 32};
 }
 
 TEST(Plan, ChoosesAsRecorded) {
@@ -751,7 +762,7 @@ TEST(Plan, ChoosesAsRecorded) {
     const std::int64_t N = p.sequences;
     const auto is_recurrent = [](AttentionKernels kernels) {
       return kernels == AttentionKernels::recurrent || kernels == AttentionKernels::few_tokens ||
-             kernels == AttentionKernels::warp_chunks;
+             kernels == AttentionKernels::warp_chunks || kernels == AttentionKernels::float_chunks;
     };
     if (is_recurrent(made.forward.kernels)) {
       EXPECT_EQ(launched("forward"), launch_of(made.forward.kernels, made.forward.recurrent, p)) << line;

@@ -84,7 +84,7 @@ TEST_F(WarpChunks, MatchesTheReferenceInFloat32) {
 TEST_F(WarpChunks, MatchesTheReferenceInFloat32WithLargeHeads) {
   for (const char* gates : {"", "n", "g", "k", "gk"})  // others are faster where heads are few
     check({.B = 70, .T = 75, .H = 2, .Hkv = 1, .K = 64, .V = 40, .gates = gates, .state = 4}, DType::float32);
-  for (const char* gates : {"", "g", "k"})
+  for (const char* gates : {"g", "k"})
     check({.B = 110, .T = 140, .H = 2, .K = 72, .V = 66, .gates = gates, .reverse = *gates == 'g'}, DType::float32);
   check({.B = 110, .T = 20, .H = 2, .K = 128, .V = 128, .gates = "k", .state = 3}, DType::float32);
 }
@@ -130,7 +130,8 @@ TEST_F(WarpChunks, PackedSequences) {
     if (size == 128) starts.back() = 950;  // shorter ones have passes of their own on Hopper GPUs
     for (const char* gates : {"v", "ckv"})
       for (const bool reverse : {false, true})
-        for (const DType dtype : {DType::bfloat16, DType::float32})
+        for (const DType dtype : {DType::bfloat16, DType::float32}) {
+          if (dtype == DType::float32 && size == 128) continue;  // Hopper GPUs have another kernel
           check({.B = 1,
                  .T = starts.back(),
                  .K = size,
@@ -140,6 +141,7 @@ TEST_F(WarpChunks, PackedSequences) {
                  .reverse = reverse,
                  .starts = starts},
                 dtype);
+        }
   }
 }
 
@@ -147,6 +149,7 @@ TEST_F(WarpChunks, SequencesInSegments) {
   for (const std::int64_t size : {16, 32, 64, 128})
     for (const bool reverse : {false, true}) {
       const DType dtype = reverse ? DType::bfloat16 : DType::float32;
+      if (dtype == DType::float32 && size == 128) continue;  // Hopper GPUs have another kernel
       const Spec s{.B = 1, .T = 1100, .H = 2, .K = size, .V = size, .gates = "kv", .state = 4, .reverse = reverse, .gate = -0.02};
       RecurrenceArguments x = make(s, kCUDA, dtype);
       EXPECT_GT(plan(x.query, x.key, x.value,

@@ -37,7 +37,8 @@ __device__ __forceinline__ void load_terms(const GateGradients<F>& gates, const 
     const std::int64_t position = high - j, token = interval.sequence.token(position);
     const std::int64_t past = (token * gates.heads + interval.h) * size + channel;
     const bool present = position >= interval.low && count > 0, has_y = present && position != interval.high - 1;
-    load_quad<kVector>(static_cast<const T*>(gates.x.data) + past, count, present, x[j]);
+    load_quad<kVector>(static_cast<const T*>(gates.x.data) + gates.x.row(token, interval.h) * size + channel, count, present,
+                       x[j]);
     load_quad<kVector>(gates.past_x + past, count, present, past_x[j]);
     load_quad<kVector>(static_cast<const T*>(gates.y.data) + gates.y.row(token, interval.h) * size + channel, count, has_y, y[j]);
     load_quad<kVector>(gates.past_y + past, count, has_y, past_y[j]);

@@ -102,4 +102,7 @@ void run_few_tokens(const Pass<float>& pass, const RecurrentPassPlan& plan, Devi
 template <class T>
 void run_warp_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device);
 
+/// The same in float32 on Hopper's tensor cores, for large heads.
+void run_float_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device);
+
 }  // namespace glade::cuda::recurrent

@@ -65,6 +65,8 @@ template <class F, class T>
 void run(const Pass<F>& pass, AttentionKernels kernels, const RecurrentPassPlan& plan, Device device) {
   if constexpr (std::is_same_v<F, float>)
     if (kernels == AttentionKernels::few_tokens) return run_few_tokens<T>(pass, plan, device);
+  if constexpr (std::is_same_v<T, float>)
+    if (kernels == AttentionKernels::float_chunks) return run_float_chunks(pass, plan, device);
   if constexpr (std::is_same_v<F, float>)
     if (kernels == AttentionKernels::warp_chunks) return run_warp_chunks<T>(pass, plan, device);
   run<F, T>(pass, plan, device);

@@ -1,0 +1,272 @@
+#pragma once
+// The warp group of float_chunks.cuh that has the state, and computes the results.
+#include <glade/ops/linear_attention/recurrent_cuda/float_chunks.cuh>
+
+namespace glade::cuda::recurrent::float_chunks {
+
+/// `kSumsUp`: results are wanted.
+template <bool kInnerGates, bool kOuterGates, bool kSumsUp>
+class StateGroup {
+  static constexpr int kSteps = kTile / 16;                    ///< of 16 columns of a tile
+  static constexpr int kInnerParts = kInnerTiles * kTileStep;  ///< from one part of c' or d' to the next
+
+  const Pass<float>& pass;
+  Shared& shared;
+  const float factor;         ///< of results
+  const float update_factor;  ///< of d e^T; the block leaves it out, and has the state divided by it
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = fragment_row(thread), column = fragment_column(thread);  ///< row: an outer channel
+  /// The state, transposed: rows are outer channels, columns the inner channels of a tile.
+  Accumulator<kTile> x[kInnerTiles];
+  int chunks = 0;  ///< so far
+  int turns = 0;   ///< the same, and items
+
+ public:
+  __device__ StateGroup(const Pass<float>& pass, Shared& shared, float factor, float update_factor)
+      : pass(pass), shared(shared), factor(factor), update_factor(update_factor) {}
+
+  /// Computes an item. `items`: those before it.
+  __device__ void run(const Item& item, int items) {
+    load_state(item);
+    float inner = 1, outer = 1;  // the decays of the segment, of a channel of this thread
+    for (bool done = false; !done; ++turns) {
+      const int stage = turns % 2;
+      barrier_wait(&shared.rows_full[stage], turns / 2 & 1);
+      const Chunk chunk = shared.chunks[stage];
+      done = chunk.count == 0;
+      if (!done) {
+        if (pass.segment_decays != nullptr) {
+          const StateDecays& decays = shared.decays[stage];
+          if constexpr (kInnerGates) inner *= decays.inner[0][thread] * decays.inner[1][thread];
+          if constexpr (kOuterGates) outer *= decays.outer[0][thread % kColumns] * decays.outer[1][thread % kColumns];
+        }
+        run_chunk(item, chunk, shared.items[items % 2]);
+        ++chunks;
+      }
+      barrier_arrive(&shared.d_empty[stage]);
+    }
+    if (item.high == item.low && item.segment > 0) return;
+    const bool last = pass.reverse_scan ? item.low == 0 : item.high >= item.sequence.length;
+    if (pass.final.data != nullptr && (last || pass.segment_decays != nullptr)) store_state(item);
+    if (pass.segment_decays == nullptr) return;
+    float* to = pass.segment_decays +
+                ((item.segment * pass.sequences.count + item.n) * pass.heads + item.h) * (pass.inner() + pass.outer());
+    if (item.block_column == 0 && thread < pass.inner()) to[thread] = inner;
+    if (thread < kColumns && item.block_column + thread < pass.outer()) to[pass.inner() + item.block_column + thread] = outer;
+  }
+
+ private:
+  // ---- the state ----
+
+  /// Calls f(element, offset, whether the state has it) for the thread's elements.
+  template <class F>
+  __device__ __forceinline__ void for_each(const Item& item, F&& f) {
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t)
+      x[t].for_each(thread, [&](float& element, int r, int c) {
+        const int inner = t * kTile + c, outer = item.block_column + r;
+        f(element, inner * pass.inner_stride + outer * pass.outer_stride, inner < pass.inner() && outer < pass.outer());
+      });
+  }
+  __device__ void load_state(const Item& item) {
+    for (auto& tile : x) tile.fill(0);
+    if (pass.initial.data == nullptr) return;
+    const float* from = item.initial_state(pass);
+    for_each(item, [&](float& element, std::int64_t at, bool inside) { element = inside ? from[at] : 0.f; });
+    if (update_factor == 1) return;
+    for (auto& tile : x)
+      for (float& element : tile.x) element /= update_factor;
+  }
+  __device__ void store_state(const Item& item) {
+    float* to = pass.final.data + item.n * pass.final.sequence + item.segment * pass.final.segment + item.h * pass.state_size();
+    for_each(item, [&](float element, std::int64_t at, bool inside) {
+      if (inside) to[at] = element * update_factor;
+    });
+  }
+  /// Multiplies the state by its decays, to the middle of a chunk (0) or from there on (1).
+  __device__ __forceinline__ void decay(const StateDecays& decays, int half) {
+    if constexpr (kInnerGates)
+#pragma unroll
+      for (int t = 0; t < kInnerTiles; ++t)
+        x[t].scale_columns(thread, [&](int c) { return *reinterpret_cast<const float2*>(&decays.inner[half][t * kTile + c]); });
+    if constexpr (kOuterGates)
+      for (auto& tile : x) tile.scale_rows(decays.outer[half][row], decays.outer[half][row + 8]);
+  }
+  /// Four elements of the state in a checkpoint.
+  __device__ float4& saved(const Item& item, std::int64_t checkpoint, int quad) const {
+    const std::int64_t strips = (pass.outer() + kColumns - 1) / kColumns,
+                       block = (checkpoint * pass.heads + item.h) * strips + item.block_column / kColumns;
+    return reinterpret_cast<float4*>(pass.states + block * (kInner * kColumns))[quad * kGroup + thread];
+  }
+  __device__ void save(const Item& item, std::int64_t checkpoint) const {
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < Accumulator<kTile>::kSize; i += 4)
+        saved(item, checkpoint, (t * Accumulator<kTile>::kSize + i) / 4) =
+            make_float4(x[t][i], x[t][i + 1], x[t][i + 2], x[t][i + 3]);
+  }
+  /// Multiplies the state by that of a checkpoint, and leaves the sums over the inner channels in pass.products.
+  __device__ void multiply_saved(const Item& item, std::int64_t checkpoint) const {
+    float sums[2] = {};
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < Accumulator<kTile>::kSize; i += 4) {
+        const float4 other = saved(item, checkpoint, (t * Accumulator<kTile>::kSize + i) / 4);
+        sums[0] += x[t][i] * other.x + x[t][i + 1] * other.y;
+        sums[1] += x[t][i + 2] * other.z + x[t][i + 3] * other.w;
+      }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = sums[i];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int outer = item.block_column + row + 8 * i;
+      if (thread % 4 == 0 && outer < pass.outer())
+        pass.products[(checkpoint * pass.heads + item.h) * pass.outer() + outer] = sum * update_factor;
+    }
+  }
+
+  // ---- products ----
+
+  /// X' times c'.
+  __device__ __forceinline__ void multiply_state(Sums& sums) {
+    const std::uint32_t c = operand(shared.c[0][0]);
+    LeftOperand a[2][kParts];
+#pragma unroll
+    for (int i = 0; i < kInnerTiles * kSteps; ++i) {
+      LeftOperand(&own)[kParts] = a[i % 2];
+      if (i >= 2) wgmma_wait<1>(), pin_parts(own);
+      split(own, x[i / kSteps], i % kSteps);
+      wgmma_begin();
+      sums.template multiply<0, kInnerParts>(own, descriptor(c, i / kSteps * kTileStep + i % kSteps * kColumnStep), i > 0);
+      wgmma_commit();
+    }
+    sums.wait();
+    pin_parts(a[0]), pin_parts(a[1]);
+  }
+  /// Adds e'^T times a tile: rows of scores, or columns of d' if kTransposed. `step` is that between 16 positions.
+  template <int kTransposed, int kPartStep>
+  __device__ __forceinline__ void multiply_e(Sums& sums, const Tile& tile, int step, bool add) {
+    const std::uint32_t right = operand(tile);
+    LeftOperand a[2][kParts];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      LeftOperand(&own)[kParts] = a[i % 2];
+      if (i >= 2) wgmma_wait<1>(), pin_parts(own);
+      for (int p = 0; p < kParts; ++p) load_transposed(own[p], shared.e[p], i, thread);
+      wgmma_begin();
+      sums.template multiply<kTransposed, kPartStep>(own, descriptor(right, i * step), add || i > 0);
+      wgmma_commit();
+    }
+    sums.wait();
+    pin_parts(a[0]), pin_parts(a[1]);
+  }
+  // ---- results ----
+
+  enum class Wanted { out, past_and_out, any };
+  /// Stores the results of a chunk: sums over other positions, and, where these are wanted apart, what each adds itself. kWhole:
+  /// all positions exist. kWanted: what is stored, as far as the compiler is to know.
+  template <bool kWhole, Wanted kWanted>
+  __device__ __forceinline__ void store_results(const Item& item, const Chunk& chunk, const ItemRows& rows,
+                                                const Sums& sums) const {
+    const std::int64_t step = rows.results_step;
+    std::int64_t at = rows.results + row + chunk.position(column) * step;
+    const Place& e = rows.operands[kE];
+    const float* own = e.row(chunk.position(column)) + item.block_column + row;
+    float* out = static_cast<float*>(pass.out);
+    const bool inside[2] = {item.block_column + row < pass.outer(), item.block_column + row + 8 < pass.outer()};
+#pragma unroll
+    for (int m = 0; m < kTile / 8; ++m, at += 8 * step) {
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        const int r = column + 8 * m + s;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const bool exists = inside[half] && (kWhole || chunk.has_row(r));
+          float sum = factor * sums[4 * m + 2 * half + s];
+          if constexpr (kOuterGates) sum *= shared.result_decays[r][row + 8 * half];
+          const std::int64_t to = at + s * step + 8 * half;
+          const auto all = [&] {
+            return sum + factor * shared.self[turns % 2][r] * (exists ? __ldg(own + s * e.step + 8 * half) : 0.f);
+          };
+          if constexpr (kWanted == Wanted::out) {
+            if (exists) out[to] = sum;
+          } else if constexpr (kWanted == Wanted::past_and_out) {
+            const float both = all();
+            if (exists) pass.past[to] = sum, out[to] = both;
+          } else {
+            if (exists && pass.past != nullptr) pass.past[to] = sum;
+            if (exists && out != nullptr) out[to] = pass.past != nullptr ? all() : sum;
+          }
+        }
+      }
+      if constexpr (kWanted != Wanted::out) own += 8 * e.step;
+    }
+  }
+
+  // ---- chunks ----
+
+  /// Sets the last position's row of e' to zeros, which all warps have read for the results.
+  __device__ void clear_last(const Chunk& chunk) const {
+    const int last = chunk.row + chunk.count - 1;
+    sync_group<kGroup>(2);
+    if (thread < kParts * kTile / 2) *shared.e[thread / (kTile / 2)].pair(last, thread % (kTile / 2)) = 0;
+    sync_group<kGroup>(2);
+  }
+  /// Adds the last position's d e^T to the state.
+  __device__ __forceinline__ void add_last(const Item& item, const Chunk& chunk, const ItemRows& rows) {
+    const int last = chunk.first + chunk.count - 1;
+    const float *d_row = rows.operands[kD].row(last), *e_row = rows.operands[kE].row(last) + item.block_column;
+    float own[2];
+    for (int half = 0; half < 2; ++half)
+      own[half] = item.block_column + row + 8 * half < pass.outer() ? __ldg(e_row + row + 8 * half) : 0.f;
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t)
+#pragma unroll
+      for (int i = 0; i < Accumulator<kTile>::kSize; ++i) {
+        const int inner = t * kTile + x[t].column(i, thread);
+        if (inner < pass.inner()) x[t][i] += __ldg(d_row + inner) * own[x[t].half(i)];
+      }
+  }
+  __device__ __forceinline__ void run_chunk(const Item& item, const Chunk& chunk, const ItemRows& rows) {
+    const int stage = turns % 2;
+    const unsigned parity = chunks & 1;
+    const StateDecays& decays = shared.decays[stage];
+    const bool has_checkpoint = chunk.checkpoint >= 0;
+    if (has_checkpoint && pass.reverse_scan) multiply_saved(item, chunk.checkpoint);
+    decay(decays, 0);
+    if constexpr (kSumsUp) {
+      Sums sums;
+      multiply_state(sums);
+      barrier_arrive(&shared.c_empty);
+      barrier_wait(&shared.e_full, parity);
+      barrier_wait(&shared.scores_full, parity);
+      multiply_e<0, kTileStep>(sums, shared.scores[0], kColumnStep, true);
+      barrier_arrive(&shared.scores_empty);
+      const bool whole = chunk.count == kRows;
+      if (whole && pass.past == nullptr) store_results<true, Wanted::out>(item, chunk, rows, sums);
+      else if (whole && pass.out != nullptr) store_results<true, Wanted::past_and_out>(item, chunk, rows, sums);
+      else store_results<false, Wanted::any>(item, chunk, rows, sums);
+    } else {
+      barrier_wait(&shared.e_full, parity);
+    }
+    const bool saves = has_checkpoint && !pass.reverse_scan;  // without the last position's own update
+    if (saves) clear_last(chunk);
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t) {
+      Sums sums;
+      multiply_e<1, kInnerParts>(sums, shared.d[stage][0][t], kRowStep, false);
+#pragma unroll
+      for (int i = 0; i < Accumulator<kTile>::kSize; ++i) x[t][i] += sums[i];
+    }
+    barrier_arrive(&shared.e_empty);
+    decay(decays, 1);
+    if (!saves) return;
+    save(item, chunk.checkpoint);
+    add_last(item, chunk, rows);
+  }
+};
+
+}  // namespace glade::cuda::recurrent::float_chunks

@@ -1,0 +1,145 @@
+// Large heads in float32 on the tensor cores of Hopper GPUs, in chunks of 64 tokens.
+#include <glade/ops/linear_attention/plan.h>
+#include <glade/ops/shape/shape.h>
+
+#include "ops/linear_attention_cases.h"
+
+namespace glade {
+namespace {
+
+using namespace testing_support;
+
+using FloatChunks = HopperTest;
+
+/// The plan of a call with all gradients, in chunks.
+AttentionPlan plan_of(RecurrenceArguments& x) {
+  x.options.algorithm = Algorithm::chunk;
+  for (auto& [name, tensor] : x.named())
+    if (tensor->defined()) tensor->set_requires_grad();
+  return plan(x.query, x.key, x.value, x.options);
+}
+/// Checks a call against the reference, and that the kernel is taken for both passes.
+void check(RecurrenceArguments& x, const std::string& what) {
+  const AttentionPlan made = plan_of(x);
+  ASSERT_EQ(made.forward.kernels, AttentionKernels::float_chunks) << what << '\n' << made.to_string();
+  ASSERT_EQ(made.backward.kernels, AttentionKernels::float_chunks) << what << '\n' << made.to_string();
+  expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+void check(const Spec& s) {
+  RecurrenceArguments x = make(s, kCUDA, DType::float32);
+  check(x, s.str());
+}
+
+TEST_F(FloatChunks, MatchesTheReference) {
+  int i = 0;
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{128, 128}, {66, 66}, {100, 72}, {70, 126}})
+    for (const char* gates : {"k", "v", "kv", "gk", "gv", "ckv"})
+      for (const std::int64_t T : {160, 193, 300}) {
+        ++i;
+        check({.T = T,
+               .Hkv = 1 + i % 2,
+               .K = K,
+               .V = V,
+               .gates = gates,
+               .state = i % 5 > 2 ? i % 5 : 0,
+               .reverse = i % 3 == 0,
+               .gate = i % 4 == 0 ? -1.5 : -0.1,
+               .interval = i % 2 == 0 ? 32 : 96});
+      }
+}
+
+TEST_F(FloatChunks, MatchesTheReferenceWithoutGates) {
+  for (const std::int64_t T : {64, 65, 127, 200})
+    for (const bool reverse : {false, true})
+      check({.T = T, .Hkv = 1, .K = 128, .V = 80, .gates = "", .state = 4, .reverse = reverse});
+}
+
+TEST_F(FloatChunks, PackedSequences) {
+  for (const char* gates : {"k", "kv", ""})
+    for (const bool reverse : {false, true})
+      check({.B = 1,
+             .T = 700,
+             .K = 128,
+             .V = 90,
+             .gates = gates,
+             .state = 4,
+             .reverse = reverse,
+             .starts = {0, 0, 5, 21, 85, 149, 150, 500, 700}});
+}
+
+TEST_F(FloatChunks, SequencesInSegments) {
+  for (const char* gates : {"k", "gv", "kv", ""})
+    for (const bool reverse : {false, true}) {
+      const Spec s{.B = 1, .T = 1100, .H = 2, .K = 128, .V = 128, .gates = gates, .state = 4, .reverse = reverse, .gate = -0.02};
+      RecurrenceArguments x = make(s, kCUDA, DType::float32);
+      EXPECT_GT(plan_of(x).forward.recurrent.segments, 2);
+      check(x, s.str());
+    }
+}
+
+/// More heads than multiprocessors: blocks take several.
+TEST_F(FloatChunks, ManyHeads) {
+  for (const char* gates : {"k", "v"}) check({.B = 60, .T = 161, .H = 4, .K = 72, .V = 66, .gates = gates, .state = 4});
+}
+
+/// Gates outside of the safe range divide a chunk, down to single positions.
+TEST_F(FloatChunks, LargeDecay) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double strength : {-1.0, -3.0, -7.5, -30.0, -1e4, -kInfinity})
+    for (const char* gates : {"k", "v", "gk"})
+      for (const bool reverse : {false, true}) {
+        const Spec s{.T = 170, .H = 1, .Hkv = 1, .K = 72, .V = 66, .gates = gates, .state = 4, .reverse = reverse};
+        RecurrenceArguments x = make(s, kCUDA, DType::float32);
+        for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
+          if (gate->defined()) fill_data(*gate, strength);
+        check(x, s.str() + " all " + std::to_string(strength));
+        // A strong step among weak ones.
+        x = make(s, kCUDA, DType::float32);
+        for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
+          if (gate->defined()) fill_data(slice(*gate, 1, 3, {}, 29), strength);
+        check(x, s.str() + " some " + std::to_string(strength));
+      }
+}
+
+/// Backward with parts of the values as heads of their own; forward with any number.
+TEST_F(FloatChunks, ManyValues) {
+  for (const char* gates : {"k", "gk", ""})
+    for (const auto& [V, parts] : std::vector<std::pair<std::int64_t, int>>{{200, 2}, {384, 3}}) {
+      const Spec s{.T = 200, .H = 2, .Hkv = 2, .K = 70, .V = V, .gates = gates, .state = 4};
+      RecurrenceArguments x = make(s, kCUDA, DType::float32);
+      EXPECT_EQ(plan_of(x).backward.value_parts, parts);
+      check(x, s.str());
+    }
+}
+
+TEST_F(FloatChunks, GivesTheSameBitsEveryTime) {
+  const Spec s{.T = 300, .K = 128, .V = 128, .gates = "k", .state = 4};
+  std::vector<std::vector<float>> first;
+  for (int i = 0; i < 3; ++i) {
+    manual_seed(5);
+    RecurrenceArguments x = make(s, kCUDA, DType::float32);
+    ASSERT_EQ(plan_of(x).forward.kernels, AttentionKernels::float_chunks);
+    const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+    (sum(o) + sum(final_state)).backward();
+    std::vector<std::vector<float>> found{o.to_vector<float>(), final_state.to_vector<float>()};
+    for (auto& [name, tensor] : x.named())
+      if (tensor->defined()) found.push_back(tensor->grad().to_vector<float>());
+    if (i == 0) first = found;
+    EXPECT_EQ(found, first);
+  }
+}
+
+TEST_F(FloatChunks, RowsThatAreNotAligned) {
+  const Spec s{.T = 170, .K = 128, .V = 66, .gates = "k"};
+  RecurrenceArguments x = make(s, kCUDA, DType::float32);
+  for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk}) {
+    const Tensor memory = empty({input->numel() + 1}, input->options());
+    const Tensor view = reshape(slice(memory, 0, 1, input->numel() + 1), input->shape());
+    copy_data(view, *input);
+    *input = view;
+  }
+  check(x, s.str());
+}
+
+}  // namespace
+}  // namespace glade
