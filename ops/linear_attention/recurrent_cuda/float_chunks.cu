@@ -133,6 +133,7 @@ void run_float_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, De
   if (plan.columns != float_chunks::kColumns || pass.inner() > float_chunks::kInner)  // the rules and the kernel must agree
     fail<Error>("recurrent: a plan of {} columns and {} channels for chunks in float32", plan.columns, pass.inner());
   Pass<float> own = pass;
+  if (own.out == nullptr && own.past == nullptr) own.rows[kC].data = nullptr;  // the final state alone is wanted
   run_in_segments(own, plan, device, [&](const Pass<float>& segments) {
     const bool outer = pass.rows[kOuterGate].data != nullptr, head = pass.head_gate.data != nullptr || pass.gamma != nullptr,
                inner = pass.rows[kInnerGate].data != nullptr || (head && !outer);
