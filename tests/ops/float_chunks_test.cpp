@@ -82,7 +82,7 @@ TEST_F(FloatChunks, ManyHeads) {
   for (const char* gates : {"k", "v"}) check({.B = 60, .T = 161, .H = 4, .K = 72, .V = 66, .gates = gates, .state = 4});
 }
 
-/// Gates outside of the safe range divide a chunk, down to single positions.
+/// Chunks whose exponents are outside of the safe range are computed step by step.
 TEST_F(FloatChunks, LargeDecay) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double strength : {-1.0, -3.0, -7.5, -30.0, -1e4, -kInfinity})

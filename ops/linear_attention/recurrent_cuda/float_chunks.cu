@@ -15,8 +15,8 @@ class ScoresGroup {
   const Pass<float>& pass;
   Shared& shared;
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
-  int chunks = 0;  ///< so far
-  int turns = 0;   ///< the same, and items
+  int scored = 0;  ///< chunks so far
+  int turns = 0;   ///< the same, those with large decay, and items
 
  public:
   __device__ ScoresGroup(const Pass<float>& pass, Shared& shared) : pass(pass), shared(shared) {}
@@ -27,9 +27,12 @@ class ScoresGroup {
     for (bool done = false; !done; ++turns) {
       const int stage = turns % 2;
       barrier_wait(&shared.rows_full[stage], turns / 2 & 1);
-      done = shared.chunks[stage].count == 0;
-      if constexpr (kSumsUp)
-        if (!done) compute(stage), ++chunks;
+      const Chunk& chunk = shared.chunks[stage];
+      done = chunk.count == 0;
+      if (!done) {
+        if (kSumsUp && !chunk.has_large_decay) compute(stage), ++scored;
+        else barrier_arrive(&shared.c_empty);
+      }
       barrier_arrive(&shared.d_empty[stage]);
     }
   }
@@ -48,7 +51,7 @@ class ScoresGroup {
     wgmma_commit();
     sums.wait();
     barrier_arrive(&shared.c_empty);
-    barrier_wait(&shared.scores_empty, (chunks & 1) ^ 1);
+    barrier_wait(&shared.scores_empty, (scored & 1) ^ 1);
     store(sums, stage);
     fence_for_wgmma();
     barrier_arrive(&shared.scores_full);

@@ -13,8 +13,8 @@
 // product has an accumulator of its own, both start from 0 in every chunk, and ordinary instructions add them to the state.
 //
 // A block has 64 columns of a state in the registers of one warp group, transposed. Another one computes the scores c' . d', and
-// producers prepare the operands, of the next chunk. A chunk whose exponents would leave the safe range is divided: it has fewer
-// positions, and rows of zeros around them. Blocks take items: a segment of a sequence, a head and 64 columns each.
+// producers prepare the operands, of the next chunk. A chunk with large decay (its exponents would leave the safe range) is
+// computed step by step, in the same registers. Blocks take items: a segment of a sequence, a head and 64 columns each.
 #include <glade/core/cuda/hopper/wgmma.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
 
@@ -36,12 +36,11 @@ constexpr float kSafeRange = 40;
 
 /// The positions of a chunk.
 struct Chunk {
-  int first, count;         ///< positions; none: the item ends here
-  int row;                  ///< of the first one
+  int first, count;         ///< none: the item ends here
+  bool has_large_decay;     ///< it is computed step by step
   std::int64_t checkpoint;  ///< the number of its last position's, or -1
 
-  __device__ bool has_row(int r) const { return static_cast<unsigned>(r - row) < static_cast<unsigned>(count); }
-  __device__ int position(int r) const { return first + r - row; }
+  __device__ bool has_row(int r) const { return r < count; }
 };
 
 /// Decays of the state in a chunk: to the middle, and from there on, in the order of the scan.
@@ -74,9 +73,19 @@ struct Shared {
   Chunk chunks[2];
   ItemRows items[2];
   float inner_totals[2][4][kInner], outer_totals[2][8][kColumns];  ///< log decays of 16 and of 8 rows, of two chunks
+
+  // A chunk with large decay has rows of floats in place of c', d' and e', and behind them the decays of the inner channels at
+  // each position. Those of the outer channels are the results' decays.
+  __device__ float* plain_c(int r) { return reinterpret_cast<float*>(c) + r * kInner; }
+  __device__ float* plain_d(int stage, int r) { return reinterpret_cast<float*>(d[stage]) + r * kInner; }
+  __device__ float* plain_e(int r) { return reinterpret_cast<float*>(e) + r * kColumns; }
+  __device__ float* step_decays(int stage, int r) { return r < kRows / 2 ? plain_c(kRows + r) : plain_d(stage, kRows / 2 + r); }
+
   // Chunk by chunk: c', d', the decays and what `chunks` says are there, e' is, the scores are; and these may be overwritten.
   std::uint64_t rows_full[2], e_full, scores_full, c_empty, d_empty[2], e_empty, scores_empty;
 };
+
+static_assert(sizeof(Shared::c) == 3 * kRows / 2 * kInner * sizeof(float));
 
 /// What a block computes at a time.
 struct Item {

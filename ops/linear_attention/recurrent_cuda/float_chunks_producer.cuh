@@ -22,7 +22,6 @@ class Producer {
   const unsigned outer_pair = thread % (kColumns / 2), eighth = thread / (kColumns / 2);
   int chunks = 0;  ///< so far
   int turns = 0;   ///< the same, and items
-  int tries = 0;   ///< chunks, with those that were divided
 
  public:
   __device__ Producer(const Pass<float>& pass, Shared& shared) : pass(pass), shared(shared) {}
@@ -36,18 +35,14 @@ class Producer {
     meet();
     prefetch_state(item);
     const bool reverse = pass.reverse_scan;
-    int at = reverse ? item.high : item.low, size = kRows, within = 0;
+    int at = reverse ? item.high : item.low;
     while (at != (reverse ? item.low : item.high)) {
-      const Chunk chunk = next_chunk(item, at, size);
-      const int next = reverse ? chunk.first : chunk.first + chunk.count;
-      prefetch(item, places, next_chunk(item, next, kRows));
-      if (!(chunk.count == kRows ? prepare<true>(item, places, chunk) : prepare<false>(item, places, chunk))) {
-        size /= 2;
-        continue;
-      }
-      at = next;
-      within += size;
-      while (size < kRows && within % (2 * size) == 0) size *= 2;
+      const Chunk chunk = next_chunk(item, at);
+      at = reverse ? chunk.first : chunk.first + chunk.count;
+      prefetch(item, places, next_chunk(item, at));
+      const bool done = chunk.count == kRows ? prepare<true>(item, places, chunk) : prepare<false>(item, places, chunk);
+      if (!done) prepare_steps(item, places, chunk);
+      ++chunks, ++turns;
     }
     barrier_wait(&shared.d_empty[turns % 2], stage_parity());
     if (thread == 0) shared.chunks[turns % 2].count = 0;
@@ -61,19 +56,19 @@ class Producer {
 
   // ---- chunks ----
 
-  /// The next chunk of a scan that is at position `at`, of up to `size` positions.
-  __device__ Chunk next_chunk(const Item& item, int at, int size) const {
-    Chunk chunk{0, 0, size == 1 ? kRows / 2 - 1 : (kRows - size) / 2, -1};  // alone it has its own gate behind it
+  /// The next chunk of a scan that is at position `at`.
+  __device__ Chunk next_chunk(const Item& item, int at) const {
+    Chunk chunk{0, 0, false, -1};
     const bool has_checkpoints = pass.states != nullptr;
     const int interval = static_cast<int>(pass.sequences.interval);
     if (pass.reverse_scan) {
       const int begin = max(item.low, has_checkpoints ? (at - 1) / interval * interval : 0);
-      chunk.first = max(begin, at - size);
+      chunk.first = max(begin, at - kRows);
       chunk.count = at - chunk.first;
     } else {
       const int end = min(item.high, has_checkpoints ? (at / interval + 1) * interval : item.high);
       chunk.first = at;
-      chunk.count = min(end - at, size);
+      chunk.count = min(end - at, kRows);
     }
     if (has_checkpoints) {
       const int end = chunk.first + chunk.count, index = (end - 1) / interval;
@@ -106,12 +101,12 @@ class Producer {
       prefetch_line(item.initial_state(pass) + inner * pass.inner_stride + outer * pass.outer_stride);
   }
   __device__ static void prefetch_line(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-  /// Prepares a chunk, if its exponents are safe or it has one position; else returns false. kWhole: it has all positions.
+  /// Prepares a chunk, unless it has large decay: then returns false. kWhole: it has all positions.
   template <bool kWhole>
   __device__ __forceinline__ bool prepare(const Item& item, const Place (&places)[kOperands], const Chunk& chunk) {
-    ++tries;
-    auto& inner_totals = shared.inner_totals[tries % 2];
-    auto& outer_totals = shared.outer_totals[tries % 2];
+    const int stage = turns % 2;
+    auto& inner_totals = shared.inner_totals[stage];
+    auto& outer_totals = shared.outer_totals[stage];
     float2 inner[kInnerRows], outer[kOuterRows];
     if constexpr (kInnerGates) {
       load_logs<kWhole>(inner, item, places, kInnerGate, chunk, quarter * kInnerRows, 2 * inner_pair, true);
@@ -128,7 +123,7 @@ class Producer {
       if constexpr (kInnerGates) largest = find_exponents<kWhole>(inner, inner_totals, quarter, inner_pair, chunk);
       if constexpr (kOuterGates)
         largest = at_least(largest, find_exponents<kWhole>(outer, outer_totals, eighth, outer_pair, chunk));
-      if (sync_group_or<kProducers>(1, !(largest <= kSafeRange)) && chunk.count > 1) return false;
+      if (sync_group_or<kProducers>(1, !(largest <= kSafeRange))) return false;
     }
     Batches batches;
     load_batch<kWhole, 0>(batches, item, places, chunk);
@@ -136,19 +131,59 @@ class Producer {
     const float sign = pass.reverse_scan ? -1.f : 1.f;
     if constexpr (kInnerGates) to_factors(inner, sign);
     if constexpr (kOuterGates) to_factors(outer, sign);
-    const int stage = turns % 2;
     barrier_wait(&shared.d_empty[stage], stage_parity());
-    if (thread == 0) shared.chunks[stage] = chunk;
-    if constexpr (kInnerGates)
-      if (thread < kInner) store_state_decays<kQuarters>(shared.decays[stage].inner, inner_totals, thread);
-    if constexpr (kOuterGates)
-      if (thread >= kInner && thread < kInner + kColumns)
-        store_state_decays<kEighths>(shared.decays[stage].outer, outer_totals, thread - kInner);
+    publish(chunk, stage);
     [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
       ((load_batch<kWhole, kIndex + kAhead>(batches, item, places, chunk), prepare_batch<kIndex>(batches, inner, outer)), ...);
     }(std::make_integer_sequence<int, kBatches>());
-    ++chunks, ++turns;
     return true;
+  }
+  /// Says what the chunk is, and how it decays the state.
+  __device__ __forceinline__ void publish(const Chunk& chunk, int stage) const {
+    if (thread == 0) shared.chunks[stage] = chunk;
+    if constexpr (kInnerGates)
+      if (thread < kInner) store_state_decays<kQuarters>(shared.decays[stage].inner, shared.inner_totals[stage], thread);
+    if constexpr (kOuterGates)
+      if (thread >= kInner && thread < kInner + kColumns)
+        store_state_decays<kEighths>(shared.decays[stage].outer, shared.outer_totals[stage], thread - kInner);
+  }
+  /// Prepares a chunk with large decay, for single steps.
+  __device__ __forceinline__ void prepare_steps(const Item& item, const Place (&places)[kOperands], Chunk chunk) const {
+    const int stage = turns % 2;
+    const unsigned parity = (chunks & 1) ^ 1;
+    chunk.has_large_decay = true;
+    barrier_wait(&shared.d_empty[stage], stage_parity());
+    barrier_wait(&shared.c_empty, parity);
+    publish(chunk, stage);
+    const int inner_row = static_cast<int>(quarter * kInnerRows), inner_channel = static_cast<int>(2 * inner_pair);
+    const auto copy = [&](int operand, int row, int count, int channel, auto&& to) {
+      Source from = source(places, operand, chunk, row, channel);
+      for (int i = 0; i < count; ++i) *to(row + i) = from.template load<false>(chunk.has_row(row + i));
+    };
+    const auto pair_at = [](float* row, int channel) { return reinterpret_cast<float2*>(row + channel); };
+    copy(kD, inner_row, kInnerRows, inner_channel, [&](int r) { return pair_at(shared.plain_d(stage, r), inner_channel); });
+    if constexpr (kSumsUp)
+      copy(kC, inner_row, kInnerRows, inner_channel, [&](int r) { return pair_at(shared.plain_c(r), inner_channel); });
+    if constexpr (kInnerGates) {
+      float2 logs[kInnerRows];
+      load_logs<false>(logs, item, places, kInnerGate, chunk, inner_row, inner_channel, true);
+      to_factors(logs, 1);
+#pragma unroll
+      for (int i = 0; i < kInnerRows; ++i) *pair_at(shared.step_decays(stage, inner_row + i), inner_channel) = logs[i];
+    }
+    barrier_arrive(&shared.rows_full[stage]);
+    barrier_wait(&shared.e_empty, parity);
+    const int outer_row = static_cast<int>(eighth * kOuterRows), outer_channel = static_cast<int>(2 * outer_pair);
+    copy(kE, outer_row, kOuterRows, item.block_column + outer_channel,
+         [&](int r) { return pair_at(shared.plain_e(r), outer_channel); });
+    if constexpr (kOuterGates) {
+      float2 logs[kOuterRows];
+      load_logs<false>(logs, item, places, kOuterGate, chunk, outer_row, item.block_column + outer_channel, !kInnerGates);
+      to_factors(logs, 1);
+#pragma unroll
+      for (int i = 0; i < kOuterRows; ++i) *pair_at(shared.result_decays[outer_row + i], outer_channel) = logs[i];
+    }
+    barrier_arrive(&shared.e_full);
   }
 
   // ---- decays ----
@@ -170,7 +205,7 @@ class Producer {
   };
   __device__ Source source(const Place (&places)[kOperands], int operand, const Chunk& chunk, int row, int channel) const {
     const Place& place = places[operand];
-    return {place.row(chunk.position(row)) + channel, place.step, channel < pass.rows[operand].size};
+    return {place.row(chunk.first + row) + channel, place.step, channel < pass.rows[operand].size};
   }
   /// The log decay, base 2, that all channels of the head share at a position.
   __device__ float head_log(const Item& item, int position) const {
@@ -196,7 +231,7 @@ class Producer {
     float head = 0;  // of row `row` + lane
     if (with_head && (pass.head_gate.data != nullptr || pass.gamma != nullptr)) {
       const int own = row + static_cast<int>(thread) % 32;
-      if (thread % 32 < kCount && (kWhole || chunk.has_row(own))) head = head_log(item, chunk.position(own));
+      if (thread % 32 < kCount && (kWhole || chunk.has_row(own))) head = head_log(item, chunk.first + own);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {

@@ -19,7 +19,8 @@ class StateGroup {
   /// The state, transposed: rows are outer channels, columns the inner channels of a tile.
   Accumulator<kTile> x[kInnerTiles];
   int chunks = 0;  ///< so far
-  int turns = 0;   ///< the same, and items
+  int scored = 0;  ///< of these, without large decay
+  int turns = 0;   ///< chunks and items
 
  public:
   __device__ StateGroup(const Pass<float>& pass, Shared& shared, float factor, float update_factor)
@@ -40,7 +41,8 @@ class StateGroup {
           if constexpr (kInnerGates) inner *= decays.inner[0][thread] * decays.inner[1][thread];
           if constexpr (kOuterGates) outer *= decays.outer[0][thread % kColumns] * decays.outer[1][thread % kColumns];
         }
-        run_chunk(item, chunk, shared.items[items % 2]);
+        if (chunk.has_large_decay) run_steps(item, chunk, shared.items[items % 2]);
+        else run_chunk(item, chunk, shared.items[items % 2]), ++scored;
         ++chunks;
       }
       barrier_arrive(&shared.d_empty[stage]);
@@ -92,6 +94,11 @@ class StateGroup {
     if constexpr (kOuterGates)
       for (auto& tile : x) tile.scale_rows(decays.outer[half][row], decays.outer[half][row + 8]);
   }
+  /// The sum over the four lanes that share rows.
+  __device__ static float quad_sum(float sum) {
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
+  }
   /// Four elements of the state in a checkpoint.
   __device__ float4& saved(const Item& item, std::int64_t checkpoint, int quad) const {
     const std::int64_t strips = (pass.outer() + kColumns - 1) / kColumns,
@@ -119,9 +126,7 @@ class StateGroup {
       }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float sum = sums[i];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float sum = quad_sum(sums[i]);
       const int outer = item.block_column + row + 8 * i;
       if (thread % 4 == 0 && outer < pass.outer())
         pass.products[(checkpoint * pass.heads + item.h) * pass.outer() + outer] = sum * update_factor;
@@ -172,9 +177,9 @@ class StateGroup {
   __device__ __forceinline__ void store_results(const Item& item, const Chunk& chunk, const ItemRows& rows,
                                                 const Sums& sums) const {
     const std::int64_t step = rows.results_step;
-    std::int64_t at = rows.results + row + chunk.position(column) * step;
+    std::int64_t at = rows.results + row + (chunk.first + column) * step;
     const Place& e = rows.operands[kE];
-    const float* own = e.row(chunk.position(column)) + item.block_column + row;
+    const float* own = e.row(chunk.first + column) + item.block_column + row;
     float* out = static_cast<float*>(pass.out);
     const bool inside[2] = {item.block_column + row < pass.outer(), item.block_column + row + 8 < pass.outer()};
 #pragma unroll
@@ -210,7 +215,7 @@ class StateGroup {
 
   /// Sets the last position's row of e' to zeros, which all warps have read for the results.
   __device__ void clear_last(const Chunk& chunk) const {
-    const int last = chunk.row + chunk.count - 1;
+    const int last = chunk.count - 1;
     sync_group<kGroup>(2);
     if (thread < kParts * kTile / 2) *shared.e[thread / (kTile / 2)].pair(last, thread % (kTile / 2)) = 0;
     sync_group<kGroup>(2);
@@ -242,7 +247,7 @@ class StateGroup {
       multiply_state(sums);
       barrier_arrive(&shared.c_empty);
       barrier_wait(&shared.e_full, parity);
-      barrier_wait(&shared.scores_full, parity);
+      barrier_wait(&shared.scores_full, scored & 1);
       multiply_e<0, kTileStep>(sums, shared.scores[0], kColumnStep, true);
       barrier_arrive(&shared.scores_empty);
       const bool whole = chunk.count == kRows;
@@ -250,6 +255,7 @@ class StateGroup {
       else if (whole && pass.out != nullptr) store_results<true, Wanted::past_and_out>(item, chunk, rows, sums);
       else store_results<false, Wanted::any>(item, chunk, rows, sums);
     } else {
+      barrier_arrive(&shared.c_empty);
       barrier_wait(&shared.e_full, parity);
     }
     const bool saves = has_checkpoint && !pass.reverse_scan;  // without the last position's own update
@@ -266,6 +272,67 @@ class StateGroup {
     if (!saves) return;
     save(item, chunk.checkpoint);
     add_last(item, chunk, rows);
+  }
+
+  // ---- single steps ----
+
+  /// Multiplies the state by its decays at a position.
+  __device__ __forceinline__ void decay_step(int stage, int r) {
+    const float* inner = shared.step_decays(stage, r) + column;
+    float outer[2] = {1, 1};
+    if constexpr (kOuterGates) outer[0] = shared.result_decays[r][row], outer[1] = shared.result_decays[r][row + 8];
+#pragma unroll
+    for (int i = 0; i < kInnerTiles * Accumulator<kTile>::kSize; i += 4) {
+      float* quad = &x[i / Accumulator<kTile>::kSize][i % Accumulator<kTile>::kSize];
+      float2 both = make_float2(1, 1);
+      if constexpr (kInnerGates) both = *reinterpret_cast<const float2*>(inner + i * 2);
+      quad[0] *= both.x * outer[0], quad[1] *= both.y * outer[0], quad[2] *= both.x * outer[1], quad[3] *= both.y * outer[1];
+    }
+  }
+  /// Computes a position's results, and updates the state.
+  __device__ __forceinline__ void step(const Item& item, const Chunk& chunk, const ItemRows& rows, int stage, int r) {
+    const float *c = shared.plain_c(r) + column, *d = shared.plain_d(stage, r) + column, *e = shared.plain_e(r) + row;
+    const float own[2] = {e[0], e[8]};
+    float sums[2] = {}, self = 0;
+#pragma unroll
+    for (int i = 0; i < kInnerTiles * Accumulator<kTile>::kSize; i += 4) {
+      float* quad = &x[i / Accumulator<kTile>::kSize][i % Accumulator<kTile>::kSize];
+      const float2 of_d = *reinterpret_cast<const float2*>(d + i * 2);
+      if constexpr (kSumsUp) {
+        const float2 of_c = *reinterpret_cast<const float2*>(c + i * 2);
+        sums[0] += of_c.x * quad[0] + of_c.y * quad[1];
+        sums[1] += of_c.x * quad[2] + of_c.y * quad[3];
+        self += of_c.x * of_d.x + of_c.y * of_d.y;
+      }
+      quad[0] += of_d.x * own[0], quad[1] += of_d.y * own[0], quad[2] += of_d.x * own[1], quad[3] += of_d.y * own[1];
+    }
+    if constexpr (!kSumsUp) return;
+    const float together = factor * quad_sum(self), past[2] = {factor * quad_sum(sums[0]), factor * quad_sum(sums[1])};
+    if (thread % 4 != 0) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (item.block_column + row + 8 * half >= pass.outer()) continue;
+      const std::int64_t at = rows.results + row + 8 * half + (chunk.first + r) * rows.results_step;
+      if (pass.past != nullptr) pass.past[at] = past[half];
+      if (pass.out != nullptr) static_cast<float*>(pass.out)[at] = past[half] + together * own[half];
+    }
+  }
+  /// A chunk with large decay.
+  __device__ __forceinline__ void run_steps(const Item& item, const Chunk& chunk, const ItemRows& rows) {
+    const int stage = turns % 2;
+    const bool reverse = pass.reverse_scan, has_checkpoint = chunk.checkpoint >= 0;
+    if (has_checkpoint && reverse) multiply_saved(item, chunk.checkpoint);
+    barrier_wait(&shared.e_full, chunks & 1);
+#pragma unroll 1
+    for (int i = 0; i < chunk.count; ++i) {
+      const int r = reverse ? chunk.count - 1 - i : i;
+      if (!reverse) decay_step(stage, r);
+      if (has_checkpoint && !reverse && r == chunk.count - 1) save(item, chunk.checkpoint);
+      step(item, chunk, rows, stage, r);
+      if (reverse) decay_step(stage, r);
+    }
+    barrier_arrive(&shared.c_empty);
+    barrier_arrive(&shared.e_empty);
   }
 };
 
