@@ -52,6 +52,13 @@ inline Tensor random_gate(const Shape& shape, Device device, DType dtype, double
   return to_data(to_data(Tensor::from_vector(values, shape), dtype), device);
 }
 
+/// A view with the same values that begins in the middle of 16 bytes.
+inline Tensor misaligned(const Tensor& x) {
+  const Tensor memory = empty({x.numel() + 1}, x.options()), view = reshape(slice(memory, 0, 1, x.numel() + 1), x.shape());
+  copy_data(view, x);
+  return view;
+}
+
 inline RecurrenceArguments make(const Spec& s, Device device, DType dtype = DType::float64) {
   auto rows = [&](std::int64_t heads, std::int64_t size) {
     return s.flat ? Shape{s.T, heads, size} : Shape{s.B, s.T, heads, size};
