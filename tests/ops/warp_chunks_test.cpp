@@ -233,8 +233,7 @@ TEST_F(WarpChunks, RowsThatAreNotAligned) {
   const Spec s{.T = 40, .K = 16, .V = 16, .gates = "kv"};
   for (const DType dtype : {DType::bfloat16, DType::float32}) {
     RecurrenceArguments x = make(s, kCUDA, dtype);
-    for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk, &x.options.gv})
-      *input = misaligned(*input);
+    for (Tensor* input : {&x.query, &x.key, &x.value, &x.options.gk, &x.options.gv}) *input = misaligned(*input);
     check(x, s.str());
   }
 }
