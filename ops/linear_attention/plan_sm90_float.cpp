@@ -24,8 +24,8 @@ bool takes_float_chunks(const AttentionProblem& p, bool backward) {
   if (!supports_float_chunks(p, backward)) return false;
   // Smaller heads leave half of its tiles empty.
   if (p.K <= kInner / 2 || p.V <= kColumns) return false;
-  // Gates of heads alone are often so large that it has to divide all chunks. Short sequences do not hide how long a block takes
-  // to start.
+  // Gates of heads alone are often so large that it computes all chunks step by step. Short sequences do not hide how long a
+  // block takes to start.
   constexpr std::int64_t kManyHeads = 320, kShort = 160, kShortOfMany = 320;
   if (p.gk || p.gv) return p.length >= (all_heads(p) >= kManyHeads ? kShortOfMany : kShort);
   return !p.g && !p.g_gamma && p.length >= kChunkTokens;

@@ -23,7 +23,7 @@ namespace glade::cuda::recurrent::float_chunks {
 using bf16 = __nv_bfloat16;
 using Tile = SwizzledTile<bf16>;
 
-constexpr int kRows = kTile;  ///< of a chunk: its positions, or fewer with rows of zeros around them
+constexpr int kRows = kTile;  ///< of a chunk: its positions, and rows of zeros behind them
 constexpr int kInner = 128;   ///< inner channels; those that a pass has less are zeros
 constexpr int kInnerTiles = kInner / kTile;
 constexpr int kColumns = kTile;  ///< outer channels of a block

@@ -168,6 +168,7 @@ class StateGroup {
     sums.wait();
     pin_parts(a[0]), pin_parts(a[1]);
   }
+
   // ---- results ----
 
   enum class Wanted { out, past_and_out, any };
