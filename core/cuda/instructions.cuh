@@ -60,6 +60,15 @@ __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   return out;
 }
 
+/// The sum of x over the four lanes that share rows of a matrix in registers.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/// Brings the cache line of an address in global memory to the L2 cache.
+__device__ inline void prefetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 __device__ inline std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
 // cp.async: copies by a thread from global to shared memory past the registers.

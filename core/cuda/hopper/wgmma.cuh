@@ -44,6 +44,7 @@ __device__ void pin(std::uint32_t (&x)[N]) {
 }
 /// Keeps the compiler from holding what it computes from x in registers beyond this point.
 __device__ inline void forget(int& x) { asm volatile("" : "+r"(x)); }
+__device__ inline void forget(unsigned& x) { asm volatile("" : "+r"(x)); }
 template <class T>
 __device__ void forget(T*& x) {
   asm volatile("" : "+l"(x));

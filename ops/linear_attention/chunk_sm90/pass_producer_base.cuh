@@ -157,7 +157,6 @@ struct ProducerBase {
   __device__ void prefetch(int chunk) const {
     constexpr int kLine = 128, kOfState = C::kTiles * sizeof(SwizzledTile<E>) / kLine,
                   kOfUOut = kTile * kTile * sizeof(float) / kLine, kOfWarp = 32 * sizeof(uint4) / kLine;  // lines
-    const auto prefetch_line = [](const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); };
     for (int i = thread; i < kOfState + kOfUOut; i += kThreads) {
       if (i < kOfState) {
         const int block = i / kOfWarp;

@@ -5,6 +5,7 @@
 // kernel writes those states, because both go through L2. Every block then prefetches the state of a later block.
 #include <algorithm>
 
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 
 namespace glade::cuda::recurrent {
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(F) == 4 ? 2 : 1)
     const F* from = initial + sequences * pass.initial.sequence;
     if (initial != nullptr && columns > 0 && lane % kLine == 0)
       for (int i = thread / kLanes; i < pass.inner(); i += rows_at_once / 4)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + static_cast<std::int64_t>(i) * pass.outer()));
+        prefetch_line(from + static_cast<std::int64_t>(i) * pass.outer());
   };
   if (blockIdx.z < kAhead) prefetch(0);
 #if __CUDA_ARCH__ >= 900

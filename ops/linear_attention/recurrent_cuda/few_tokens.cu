@@ -4,6 +4,7 @@
 // warps then go through the positions without waiting for each other, and meet once for the sums over all rows.
 #include <algorithm>
 
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/format.h>
 #include <glade/ops/linear_attention/recurrent_cuda/pass.cuh>
 
@@ -101,7 +102,7 @@ struct Thread {
       const int index = i / lines, line = i % lines * kLine;
       const float* at = initial() + (contiguous_columns ? index * pass.inner_stride + first_column
                                                         : (first_column + index) * pass.outer_stride + line);
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+      prefetch_line(at);
     }
   }
   __device__ void load_state() {

@@ -100,7 +100,6 @@ class Producer {
     if (inner < pass.inner() && outer < pass.outer())
       prefetch_line(item.initial_state(pass) + inner * pass.inner_stride + outer * pass.outer_stride);
   }
-  __device__ static void prefetch_line(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
   /// Prepares a chunk, unless it has large decay: then returns false. kWhole: it has all positions.
   template <bool kWhole>
   __device__ __forceinline__ bool prepare(const Item& item, const Place (&places)[kOperands], const Chunk& chunk) {
@@ -199,7 +198,7 @@ class Producer {
     __device__ __forceinline__ float2 load(bool inside) {
       float2 x = make_float2(0, 0);
       if ((kWhole || inside) && exists) x = __ldg(reinterpret_cast<const float2*>(at));
-      glade::cuda::forget(at += step);  // otherwise the addresses of all rows would occupy registers at once
+      forget(at += step);  // otherwise the addresses of all rows would occupy registers at once
       return x;
     }
   };
@@ -356,7 +355,6 @@ class Producer {
     }
   }
   static constexpr int kRowBytes = kTile * sizeof(bf16);
-  static __device__ __forceinline__ void forget(unsigned& x) { asm volatile("" : "+r"(x)); }
   /// Stores two neighbors in row i of those from `first` on, a multiple of eight, as SwizzledTile::pair() does; of each part in
   /// its tile, which lies kTiles tiles after the one before. `pair`: bytes in a row.
   template <int kTiles>

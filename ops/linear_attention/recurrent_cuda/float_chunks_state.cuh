@@ -94,11 +94,6 @@ class StateGroup {
     if constexpr (kOuterGates)
       for (auto& tile : x) tile.scale_rows(decays.outer[half][row], decays.outer[half][row + 8]);
   }
-  /// The sum over the four lanes that share rows.
-  __device__ static float quad_sum(float sum) {
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    return sum + __shfl_xor_sync(~0u, sum, 2);
-  }
   /// Four elements of the state in a checkpoint.
   __device__ float4& saved(const Item& item, std::int64_t checkpoint, int quad) const {
     const std::int64_t strips = (pass.outer() + kColumns - 1) / kColumns,
@@ -135,38 +130,40 @@ class StateGroup {
 
   // ---- products ----
 
-  /// X' times c'.
-  __device__ __forceinline__ void multiply_state(Sums& sums) {
-    const std::uint32_t c = operand(shared.c[0][0]);
+  /// Adds products of kCount steps of 16 columns each to `sums`, which start from 0 if not `add`. fill(parts, i) sets the left
+  /// operand of step i, right(i) is the descriptor of the other. Two left operands take turns, as products read them meanwhile.
+  template <int kTransposed, int kPartStep, int kCount, class Fill, class Right>
+  __device__ __forceinline__ void multiply(Sums& sums, bool add, Fill&& fill, Right&& right) const {
     LeftOperand a[2][kParts];
 #pragma unroll
-    for (int i = 0; i < kInnerTiles * kSteps; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       LeftOperand(&own)[kParts] = a[i % 2];
       if (i >= 2) wgmma_wait<1>(), pin_parts(own);
-      split(own, x[i / kSteps], i % kSteps);
+      fill(own, i);
       wgmma_begin();
-      sums.template multiply<0, kInnerParts>(own, descriptor(c, i / kSteps * kTileStep + i % kSteps * kColumnStep), i > 0);
+      sums.template multiply<kTransposed, kPartStep>(own, right(i), add || i > 0);
       wgmma_commit();
     }
     sums.wait();
     pin_parts(a[0]), pin_parts(a[1]);
   }
+  /// X' times c'.
+  __device__ __forceinline__ void multiply_state(Sums& sums) const {
+    const std::uint32_t c = operand(shared.c[0][0]);
+    multiply<0, kInnerParts, kInnerTiles * kSteps>(
+        sums, false, [&](LeftOperand(&parts)[kParts], int i) { split(parts, x[i / kSteps], i % kSteps); },
+        [&](int i) { return descriptor(c, i / kSteps * kTileStep + i % kSteps * kColumnStep); });
+  }
   /// Adds e'^T times a tile: rows of scores, or columns of d' if kTransposed. `step` is that between 16 positions.
   template <int kTransposed, int kPartStep>
-  __device__ __forceinline__ void multiply_e(Sums& sums, const Tile& tile, int step, bool add) {
+  __device__ __forceinline__ void multiply_e(Sums& sums, const Tile& tile, int step, bool add) const {
     const std::uint32_t right = operand(tile);
-    LeftOperand a[2][kParts];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      LeftOperand(&own)[kParts] = a[i % 2];
-      if (i >= 2) wgmma_wait<1>(), pin_parts(own);
-      for (int p = 0; p < kParts; ++p) load_transposed(own[p], shared.e[p], i, thread);
-      wgmma_begin();
-      sums.template multiply<kTransposed, kPartStep>(own, descriptor(right, i * step), add || i > 0);
-      wgmma_commit();
-    }
-    sums.wait();
-    pin_parts(a[0]), pin_parts(a[1]);
+    multiply<kTransposed, kPartStep, kSteps>(
+        sums, add,
+        [&](LeftOperand(&parts)[kParts], int i) {
+          for (int p = 0; p < kParts; ++p) load_transposed(parts[p], shared.e[p], i, thread);
+        },
+        [&](int i) { return descriptor(right, i * step); });
   }
 
   // ---- results ----

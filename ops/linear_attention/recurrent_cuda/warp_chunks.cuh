@@ -23,8 +23,8 @@ namespace glade::cuda::recurrent::warp_chunks {
 template <class V>
 struct Warp : WarpGateGradients<V> {
   using State = WarpState<V>;
-  using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::quad_sum,
-      State::save_undecayed, State::store_state, State::sums_terms, State::x, State::zero;
+  using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::save_undecayed,
+      State::store_state, State::sums_terms, State::x, State::zero;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
       State::block_column, State::segment, State::warp, State::column, State::row, State::pair, State::sequence;
   using typename State::E;

@@ -10,7 +10,7 @@ namespace glade::cuda::recurrent::warp_chunks {
 template <class V>
 struct WarpGateGradients : WarpProducts<V> {
   using State = WarpState<V>;
-  using State::later, State::quad_sum, State::term_memory;
+  using State::later, State::term_memory;
   using State::pass, State::n, State::h, State::warp, State::column, State::lane, State::row, State::pair, State::sequence;
   using typename State::E;
   using WarpProducts<V>::WarpProducts;

@@ -7,7 +7,7 @@ namespace glade::cuda::recurrent::warp_chunks {
 template <class V>
 struct WarpProducts : WarpGates<V> {
   using State = WarpState<V>;
-  using State::channel, State::quad_sum, State::save, State::x;
+  using State::channel, State::save, State::x;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::warp, State::lane, State::row,
       State::pair, State::sign;
   using typename State::E;

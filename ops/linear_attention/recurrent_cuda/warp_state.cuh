@@ -184,11 +184,6 @@ struct WarpState {
   __device__ unsigned char* term_memory() const { return memory + V::kTerms + warp * V::kTermBytes; }
   /// The sums over later positions of the terms of the gates' gradients, of the warp's columns.
   __device__ float* later() const { return reinterpret_cast<float*>(term_memory() + V::kLater); }
-  /// The sum over the four lanes that share rows of matrices.
-  __device__ static float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-  }
   /// The same, without decay.
   __device__ void save_undecayed(std::int64_t checkpoint) const {
 #pragma unroll
