@@ -22,6 +22,43 @@ std::int64_t full_heads(const AttentionProblem& p) {
 
 namespace {
 
+/// Channels of keys that the kernel for small heads takes, and of values that it sums over.
+constexpr std::int64_t kMostWarpChannels = 128;
+
+/// Packed sequences have room for the states of as many segments each, however long they are. It may take half of what their rows
+/// take.
+std::int64_t segments_with_room(const AttentionProblem& p) {
+  if (!p.packed) return kMostBlocks;
+  const std::int64_t rows = p.all_tokens() * (p.K + p.V), states = std::max<std::int64_t>(p.sequences, 1) * p.K * p.V;
+  return std::max<std::int64_t>(rows / (2 * states), 1);
+}
+
+}  // namespace
+
+void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule) {
+  const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min({rule.idle, most, segments_with_room(p)}),
+                     own = found < rule.fewest ? 1 : found, asked = std::min(config.sequence_split, p.length);
+  plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
+  plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), rule.unit) * rule.unit;
+  if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
+}
+
+int value_parts(const AttentionProblem& p) {
+  if (p.V <= kMostWarpChannels) return 1;
+  constexpr int kMostParts = 4, kMultiple = 2;
+  if (p.dtype != DType::float32 || p.gv || p.kv_heads != p.heads) return 0;
+  for (int parts = 2; parts <= kMostParts; ++parts)
+    if (p.V % (kMultiple * parts) == 0 && p.V <= parts * kMostWarpChannels) return parts;
+  return 0;
+}
+AttentionProblem with_value_parts_as_heads(AttentionProblem p) {
+  const int parts = value_parts(p);
+  if (parts > 1) p.heads *= parts, p.kv_heads *= parts, p.V /= parts;
+  return p;
+}
+
+namespace {
+
 // ---- chunk, on the CPU ---------------------------------------------------------------------------------------------
 
 /// How the work is split over threads is decided at the launch, which knows their number (cpu/staging.h).
@@ -62,25 +99,6 @@ RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t i
   return plan;
 }
 
-/// Packed sequences have room for the states of as many segments each, however long they are. It may take half of what their rows
-/// take.
-std::int64_t segments_with_room(const AttentionProblem& p) {
-  if (!p.packed) return kMostBlocks;
-  const std::int64_t rows = p.all_tokens() * (p.K + p.V), states = std::max<std::int64_t>(p.sequences, 1) * p.K * p.V;
-  return std::max<std::int64_t>(rows / (2 * states), 1);
-}
-}  // namespace
-
-void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const AttentionConfig& config, const SegmentRule& rule) {
-  const std::int64_t most = std::min(rule.most, kMostBlocks), found = std::min({rule.idle, most, segments_with_room(p)}),
-                     own = found < rule.fewest ? 1 : found, asked = std::min(config.sequence_split, p.length);
-  plan.segments = static_cast<int>(asked == 0 ? own : std::clamp<std::int64_t>(most, 1, asked));
-  plan.segment_tokens = ceil_div(ceil_div(p.length, plan.segments), rule.unit) * rule.unit;
-  if (plan.segments > 1) plan.segments = static_cast<int>(ceil_div(p.length, plan.segment_tokens));
-}
-
-namespace {
-
 /// A pass over a state of `inner` x `outer` channels. The geometry is that of Config in recurrent_cuda/tile.cuh.
 RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner,
                                       std::int64_t outer) {
@@ -102,26 +120,6 @@ RecurrentPassPlan plan_recurrent_pass(const AttentionProblem& p, const Attention
 }
 
 // ---- chunk, small heads, sm_80 and later ---------------------------------------------------------------------------
-
-constexpr std::int64_t kMostWarpChannels = 128;
-
-}  // namespace
-
-int value_parts(const AttentionProblem& p) {
-  if (p.V <= kMostWarpChannels) return 1;
-  constexpr int kMostParts = 4, kMultiple = 2;
-  if (p.dtype != DType::float32 || p.gv || p.kv_heads != p.heads) return 0;
-  for (int parts = 2; parts <= kMostParts; ++parts)
-    if (p.V % (kMultiple * parts) == 0 && p.V <= parts * kMostWarpChannels) return parts;
-  return 0;
-}
-AttentionProblem with_value_parts_as_heads(AttentionProblem p) {
-  const int parts = value_parts(p);
-  if (parts > 1) p.heads *= parts, p.kv_heads *= parts, p.V /= parts;
-  return p;
-}
-
-namespace {
 
 /// Whether the kernel for small heads can compute the outputs, or the gradients too.
 bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
