@@ -11,20 +11,7 @@ using namespace testing_support;
 
 using FloatChunks = HopperTest;
 
-/// The plan of a call with all gradients, in chunks.
-AttentionPlan plan_of(RecurrenceArguments& x) {
-  x.options.algorithm = Algorithm::chunk;
-  for (auto& [name, tensor] : x.named())
-    if (tensor->defined()) tensor->set_requires_grad();
-  return plan(x.query, x.key, x.value, x.options);
-}
-/// Checks a call against the reference, and that the kernel is taken for both passes.
-void check(RecurrenceArguments& x, const std::string& what) {
-  const AttentionPlan made = plan_of(x);
-  ASSERT_EQ(made.forward.kernels, AttentionKernels::float_chunks) << what << '\n' << made.to_string();
-  ASSERT_EQ(made.backward.kernels, AttentionKernels::float_chunks) << what << '\n' << made.to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
-}
+void check(RecurrenceArguments& x, const std::string& what) { expect_chunks_match(x, what, AttentionKernels::float_chunks); }
 void check(const Spec& s) {
   RecurrenceArguments x = make(s, kCUDA, DType::float32);
   check(x, s.str());
@@ -72,7 +59,7 @@ TEST_F(FloatChunks, SequencesInSegments) {
     for (const bool reverse : {false, true}) {
       const Spec s{.B = 1, .T = 1100, .H = 2, .K = 128, .V = 128, .gates = gates, .state = 4, .reverse = reverse, .gate = -0.02};
       RecurrenceArguments x = make(s, kCUDA, DType::float32);
-      EXPECT_GT(plan_of(x).forward.recurrent.segments, 2);
+      EXPECT_GT(plan_in_chunks(x).forward.recurrent.segments, 2);
       check(x, s.str());
     }
 }
@@ -107,7 +94,7 @@ TEST_F(FloatChunks, ManyValues) {
     for (const auto& [V, parts] : std::vector<std::pair<std::int64_t, int>>{{200, 2}, {384, 3}}) {
       const Spec s{.T = 200, .H = 2, .Hkv = 2, .K = 70, .V = V, .gates = gates, .state = 4};
       RecurrenceArguments x = make(s, kCUDA, DType::float32);
-      EXPECT_EQ(plan_of(x).backward.value_parts, parts);
+      EXPECT_EQ(plan_in_chunks(x).backward.value_parts, parts);
       check(x, s.str());
     }
 }
@@ -129,7 +116,7 @@ TEST_F(FloatChunks, GradientOfTheInitialStateAlone) {
 
 TEST_F(FloatChunks, GivesTheSameBitsEveryTime) {
   RecurrenceArguments x = make({.T = 300, .K = 128, .V = 128, .gates = "kv", .state = 4}, kCUDA, DType::float32);
-  ASSERT_EQ(plan_of(x).forward.kernels, AttentionKernels::float_chunks);
+  ASSERT_EQ(plan_in_chunks(x).forward.kernels, AttentionKernels::float_chunks);
   std::vector<std::vector<float>> first;
   for (int i = 0; i < 3; ++i) {
     for (auto& [name, tensor] : x.named())

@@ -306,4 +306,19 @@ class PassTest : public HopperTest {
   }
 };
 
+/// The plan of x in chunks, with all gradients.
+inline AttentionPlan plan_in_chunks(RecurrenceArguments& x) {
+  x.options.algorithm = Algorithm::chunk;
+  for (auto& [name, tensor] : x.named())
+    if (tensor->defined()) tensor->set_requires_grad();
+  return plan(x.query, x.key, x.value, x.options);
+}
+/// Checks a call in chunks against the reference, and that these kernels are taken for both passes.
+inline void expect_chunks_match(RecurrenceArguments& x, const std::string& what, AttentionKernels kernels) {
+  const AttentionPlan made = plan_in_chunks(x);
+  ASSERT_EQ(made.forward.kernels, kernels) << what << '\n' << made.to_string();
+  ASSERT_EQ(made.backward.kernels, kernels) << what << '\n' << made.to_string();
+  expect_matches(x, what, true, true, {Algorithm::chunk});
+}
+
 }  // namespace glade::testing_support

@@ -16,18 +16,7 @@ class WarpChunks : public testing::Test {
   }
 };
 
-using Kernels = std::pair<AttentionKernels, AttentionKernels>;
-constexpr Kernels kBoth{AttentionKernels::warp_chunks, AttentionKernels::warp_chunks};
-
-/// Checks a call in chunks against the reference, and that the kernels are taken for both passes.
-void check(RecurrenceArguments& x, const std::string& what) {
-  x.options.algorithm = Algorithm::chunk;
-  for (auto& [name, tensor] : x.named())
-    if (tensor->defined()) tensor->set_requires_grad();
-  const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
-  ASSERT_EQ(Kernels(made.forward.kernels, made.backward.kernels), kBoth) << what << '\n' << made.to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
-}
+void check(RecurrenceArguments& x, const std::string& what) { expect_chunks_match(x, what, AttentionKernels::warp_chunks); }
 void check(const Spec& s, DType dtype = DType::bfloat16) {
   RecurrenceArguments x = make(s, kCUDA, dtype);
   check(x, s.str());
@@ -105,10 +94,7 @@ TEST_F(WarpChunks, ManyValuesForward) {
 TEST_F(WarpChunks, ManyValues) {
   const auto check_parts = [](const Spec& s, int parts) {
     RecurrenceArguments x = make(s, kCUDA, DType::float32);
-    x.options.algorithm = Algorithm::chunk;
-    for (auto& [name, tensor] : x.named())
-      if (tensor->defined()) tensor->set_requires_grad();
-    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    const AttentionPlan made = plan_in_chunks(x);
     ASSERT_EQ(made.backward.kernels, AttentionKernels::warp_chunks) << s.str() << '\n' << made.to_string();
     ASSERT_EQ(made.backward.value_parts, parts) << s.str();
     expect_matches(x, s.str(), true, true, {Algorithm::chunk});
