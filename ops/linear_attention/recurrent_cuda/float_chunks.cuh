@@ -13,7 +13,7 @@
 // product has an accumulator of its own, both start from 0 in every chunk, and ordinary instructions add them to the state.
 //
 // A block has 64 columns of a state in the registers of one warp group, transposed. Another one computes the scores c' . d', and
-// producers prepare the operands, of the next chunk. A chunk with large decay (its exponents would leave the safe range) is
+// producers prepare the operands of the next chunk. A chunk with large decay (its exponents would leave the safe range) is
 // computed step by step, in the same registers. Blocks take items: a segment of a sequence, a head and 64 columns each.
 #include <glade/core/cuda/hopper/wgmma.cuh>
 #include <glade/ops/linear_attention/recurrent_cuda/segments.cuh>
@@ -24,7 +24,7 @@ using bf16 = __nv_bfloat16;
 using Tile = SwizzledTile<bf16>;
 
 constexpr int kRows = kTile;  ///< of a chunk: its positions, and rows of zeros behind them
-constexpr int kInner = 128;   ///< inner channels; those that a pass has less are zeros
+constexpr int kInner = 128;   ///< inner channels; those that a pass lacks are zeros
 constexpr int kInnerTiles = kInner / kTile;
 constexpr int kColumns = kTile;  ///< outer channels of a block
 constexpr int kParts = 3;        ///< of an operand
