@@ -10,7 +10,8 @@ namespace float_chunks {
 
 namespace {
 
-/// The warp group that computes scores.
+/// The warp group that computes scores. `kSumsUp`: results are wanted; without them it only takes its turns.
+template <bool kSumsUp>
 class ScoresGroup {
   const Pass<float>& pass;
   Shared& shared;
@@ -21,8 +22,7 @@ class ScoresGroup {
  public:
   __device__ ScoresGroup(const Pass<float>& pass, Shared& shared) : pass(pass), shared(shared) {}
 
-  /// Computes those of an item's chunks, if results are wanted.
-  template <bool kSumsUp>
+  /// Computes those of an item's chunks.
   __device__ void run() {
     for (bool done = false; !done; ++turns) {
       const int stage = turns % 2;
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int item = first, i = 0; item < items; item += step, ++i) state.run(Item(pass, item, strips), i);
   } else if (threadIdx.x < 2 * kGroup) {
     release_registers<96>();
-    ScoresGroup scores(pass, shared);
-    for (int item = first; item < items; item += step) scores.run<kSumsUp>();
+    ScoresGroup<kSumsUp> scores(pass, shared);
+    for (int item = first; item < items; item += step) scores.run();
   } else {
     release_registers<104>();
     Producer<kInnerGates, kOuterGates, kSumsUp> producer(pass, shared);
