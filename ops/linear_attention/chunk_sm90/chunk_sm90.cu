@@ -20,8 +20,8 @@ ConstantDecayPass constant_decay_pass(const Recurrence& r, Outer outer, const Te
   return p;
 }
 
-/// Room for the output of a pass with gates of both, before its factors (Pass::u_out), of all tokens and `size` channels.
-Tensor room_without_factors(const Recurrence& r, std::int64_t size) {
+/// Room for Pass::u_out of per-channel gates, for all tokens and `size` channels.
+Tensor room_for_u_out(const Recurrence& r, std::int64_t size) {
   return empty({chunk_slots(r), r.heads, tiles(size), kChunkTokens * kChunkTokens}, {DType::float32, r.q.device()});
 }
 
@@ -52,7 +52,7 @@ void forward_of_heads(const AttentionPlan& plan, Recurrence& r, const Tensor& o,
   if (segments.gates_first || segments.shared_gates) return run(launcher.gated_pass(segments, state, o));
   Pass pass = launcher.pass(segments, Outer::values, r.q, r.k, r.v, false, state, o);
   if (plan.forward.keeps_output) {
-    r.kept = room_without_factors(r, r.V);
+    r.kept = room_for_u_out(r, r.V);
     pass.u_out = pointer<float>(r.kept);
   }
   run(pass);
@@ -211,9 +211,8 @@ void set_gate_gradients(Launcher& launcher, const Recurrence& r, Pass& forward, 
                         const Tensor& of_heads) {
   const std::int64_t outer_tiles = tiles(forward.outer), channels = pass_channels(forward.inner);
   const Tensor states = launcher.keep(empty({chunk_slots(r), r.heads, outer_tiles, kChunkTokens * channels}, r.q.options()));
-  const Shape per_token{outer_tiles, r.tokens, r.heads},
-      per_channel{chunk_slots(r), r.heads, outer_tiles, kChunkTokens * kChunkTokens};
-  const Tensor u_out = launcher.keep(empty(r.gk.defined() ? per_channel : per_token, {DType::float32, r.q.device()}));
+  const Tensor u_out = launcher.keep(r.gk.defined() ? room_for_u_out(r, forward.outer)
+                                                    : empty({outer_tiles, r.tokens, r.heads}, {DType::float32, r.q.device()}));
   forward.saved_states = reverse.saved_states = states.raw_data();
   forward.u_out = reverse.u_out = pointer<float>(u_out);
   forward.u = reverse.w;
@@ -288,7 +287,7 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
     launcher.run(pass);
   };
   if (grads.q.defined() || grads.k.defined() || states.defined()) {
-    const Tensor dq_out = key_gates ? room_without_factors(r, r.K) : Tensor();
+    const Tensor dq_out = key_gates ? room_for_u_out(r, r.K) : Tensor();
     Pass dq = launcher.pass(plan.backward.keys, Outer::keys, grad_o, r.v, r.k, false, first, grads.q);
     share(dq);
     dq.u_out = pointer<float>(dq_out);
@@ -300,7 +299,7 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
   if (!grads.v.defined() && !last.last && !value_gates) return;
   Tensor o;
   if (value_gates) {
-    o = plan.forward.keeps_output ? r.kept : room_without_factors(r, r.V);
+    o = plan.forward.keeps_output ? r.kept : room_for_u_out(r, r.V);
     Pass pass = launcher.pass(plan.backward.values, Outer::values, r.q, r.k, r.v, false, first, {});
     pass.u_out = pointer<float>(o);
     if (!plan.forward.keeps_output) launcher.run(pass);
