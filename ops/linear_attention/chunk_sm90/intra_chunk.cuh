@@ -142,7 +142,7 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     const std::uint32_t scores = Base::operand(shared.scores[0]), scores_low = Base::operand(shared.scores[1]);
     add_keys(q, k, across_end, scores, scores_low);
 #pragma unroll
-    for (float& x : across_end) x = Base::sum_quad(x) * a.scale;
+    for (float& x : across_end) x = quad_sum(x) * a.scale;
     finish_queries(q, k, scores, scores_low);
     finish_keys(q, k);
     if (!a.dgk && !a.dg) return;

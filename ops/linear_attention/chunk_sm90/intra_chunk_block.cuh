@@ -256,10 +256,6 @@ struct IntraChunkBlock {
   __device__ float2* saved(int m, int half) const {
     return reinterpret_cast<float2*>(shared.values) + (2 * m + half) * kThreads + group * kGroup + thread;
   }
-  __device__ static float sum_quad(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-  }
 
   using Scaled = ScaledPair<E, kLowParts>;
   __device__ static float2 sum_of(std::uint32_t rounded, std::uint32_t low_part) {

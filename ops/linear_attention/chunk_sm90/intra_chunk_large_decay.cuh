@@ -339,7 +339,7 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
       Row gates, sums, keys, gradient, later;
       Base::load_gates(gates, shared.before[group], half);
       Base::template sum_others<true>(sums, gates);
-      const float across_chunk = Base::sum_quad(half == 0 ? states[0] : states[1]) * exp2_approx(first(sums) + first(gates));
+      const float across_chunk = quad_sum(half == 0 ? states[0] : states[1]) * exp2_approx(first(sums) + first(gates));
       load_row(keys, shared.k[group], half);
       Base::get_row(gradient, k, 0);
       Base::get_row(later, q_dq_minus_k_dk, 0);

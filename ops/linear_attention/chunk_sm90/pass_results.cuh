@@ -64,10 +64,7 @@ struct Results : State<C> {
   /// Sums over the four threads that share rows.
   __device__ static void sum_quad(float (&x)[2]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      x[i] += __shfl_xor_sync(~0u, x[i], 1);
-      x[i] += __shfl_xor_sync(~0u, x[i], 2);
-    }
+    for (int i = 0; i < 2; ++i) x[i] = quad_sum(x[i]);
   }
 
   /// Stores a tile of results to rows of a [tokens, heads, outer] tensor whose tokens are `token_step` elements apart.
