@@ -1,12 +1,9 @@
 // Inputs of the chunk form on CUDA that are out of the ordinary.
 #include <cmath>
 
-#include <glade/ops/elementwise/elementwise.h>
 #include <glade/ops/linear_attention/linear_attention.h>
-#include <glade/ops/reduce/reduce.h>
-#include <glade/ops/shape/shape.h>
 
-#include "support/testing.h"
+#include "ops/linear_attention_cases.h"
 
 namespace glade {
 namespace {
@@ -55,13 +52,6 @@ TEST_F(ChunkInputs, EmptyBatchesAndSequences) {
 }
 
 TEST_F(ChunkInputs, RowsFromAnyAddress) {
-  // Views that begin one number after a multiple of 16 bytes, which copies of 16 bytes cannot take.
-  auto shifted = [](const Tensor& x) {
-    const Tensor room = empty({x.numel() + 1}, x.options());
-    Tensor view = reshape(slice(room, 0, 1, x.numel() + 1), x.shape());
-    copy_data(view, x.detach());
-    return view.set_requires_grad();
-  };
   for (const DType dtype : {DType::float32, DType::bfloat16})
     for (const std::int64_t size : {64, 128})
       for (int gates = 0; gates < 4; ++gates)
@@ -77,13 +67,14 @@ TEST_F(ChunkInputs, RowsFromAnyAddress) {
           const Tensor grad = random(rows, 1, dtype).detach();
           for (const bool shift : {false, true}) {
             Tensors x;
-            for (const Tensor& input : inputs) x.push_back(shift ? shifted(input) : input.detach().set_requires_grad());
+            for (const Tensor& input : inputs)
+              x.push_back((shift ? misaligned(input.detach()) : input.detach()).set_requires_grad());
             RecurrentOptions options;
             options.algorithm = Algorithm::chunk;
             if (gates & 1) options.g = x[3];
             if (gates & 2) options.gk = x.back();
             const auto [o, state] = recurrent(x[0], x[1], x[2], options);
-            results[shift] = autograd::grad({o}, x, {shift ? shifted(grad).detach() : grad});
+            results[shift] = autograd::grad({o}, x, {shift ? misaligned(grad) : grad});
             results[shift].insert(results[shift].end(), {o.detach(), state.detach()});
           }
           for (std::size_t i = 0; i < results[0].size(); ++i) EXPECT_EQ(relative_error(results[1][i], results[0][i]), 0) << i;
