@@ -30,7 +30,7 @@ TEST_F(ChunkPairs, MatchTheReference) {
 TEST_F(ChunkPairs, OfGatesOfAnyStrength) {
   for (const double strength : {1e-4, 1.0, 20.0})
     for (const DType dtype : {DType::bfloat16, DType::float16})
-      // With strong gates few of them have a gradient to speak of: more heads, so that chance does not decide.
+      // With large decay few of them have a gradient to speak of: more heads, so that chance does not decide.
       check({.B = 2, .T = 300, .H = 8, .K = 256, .V = 128, .g = true, .gk = false, .strength = strength, .dtype = dtype});
   Case c{.B = 2, .T = 300, .H = 2, .K = 160, .V = 96, .g_gamma = true, .gk = false, .own_decays = true};
   check(c);

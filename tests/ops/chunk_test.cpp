@@ -356,9 +356,9 @@ TEST_F(Chunk, HeadsOfOneDecayInAGraph) {
   }
 }
 
-TEST_F(Chunk, StrongGates) {
-  // From where every chunk is safe for the factored form to where none is. Where most gates are strong,
-  // the few weak ones have almost all of the gradient of g. With few heads these may happen to be small sums of large terms.
+TEST_F(Chunk, LargeDecay) {
+  // From where every chunk is safe for the factored form to where none is. Where most decays are large,
+  // the few small ones have almost all of the gradient of g. With few heads these may happen to be small sums of large terms.
   for (const double strength : {0.5, 1.0, 1.5, 3.0, 10.0})
     for (const bool gk : {false, true}) check({.T = 130, .H = gk ? 2 : 16, .K = 128, .g = !gk, .gk = gk, .strength = strength});
 }
@@ -410,13 +410,13 @@ TEST_F(Chunk, SmallScoresOfFirstTokens) {
   }
 }
 
-TEST_F(Chunk, StrongGatesBeforeTheFinalState) {
+TEST_F(Chunk, LargeDecayBeforeTheFinalState) {
   // The gradient of the last gates is small beside the product of the final state and its gradient.
   for (const std::int64_t T : {1, 2, 5, 21, 70})
     for (const double strength : {3.0, 8.0}) check({.T = T, .strength = strength});
 }
 
-TEST_F(Chunk, OneStrongStepAmongWeakOnes) {
+TEST_F(Chunk, OneStepOfLargeDecay) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     const Shape shape{1, 130, 2, 64};
     const Tensor q = random_tensor(shape), gates = abs(random_tensor(shape)) * -0.1;
@@ -434,8 +434,8 @@ TEST_F(Chunk, OneStrongStepAmongWeakOnes) {
   }
 }
 
-TEST_F(Chunk, WeakAndStrongChannels) {
-  // In each head the last channels are as strong as one path for a whole chunk allows, and the first ones hardly forget.
+TEST_F(Chunk, ChannelsOfSmallAndLargeDecay) {
+  // In each head the last channels decay as much as one path for a whole chunk allows, and the first ones hardly forget.
   for (const auto& [dtype, strength, bound] : {std::tuple{DType::bfloat16, 1.6, 2.8e-3}, {DType::float16, 0.16, 1e-3}})
     for (const std::int64_t K : {32, 64, 128, 256}) {
       const Shape keys{2, 200, 2, K}, values{2, 200, 2, 96};

@@ -32,7 +32,7 @@ TEST_F(FloatGates, OfAnyStrength) {
   for (const auto& [K, V] : kSizes)
     for (const double strength : {1e-4, 1.0, 20.0}) {
       Case c = of_sizes(K, V);
-      // With strong gates few of them have a gradient to speak of: more heads, so that chance does not decide.
+      // With large decay few of them have a gradient to speak of: more heads, so that chance does not decide.
       c.strength = strength, c.H = 6;
       check(c);
       c.dtype = DType::float16, c.reverse = true;

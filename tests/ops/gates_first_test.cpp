@@ -70,8 +70,8 @@ TEST_F(GatesFirst, PartsOfKeys) {
 }
 
 /// Chunks with large decay. Per-head gates of the first token could make the whole gradient of the initial state smaller than
-/// float16 holds, or, if they are very strong, float32.
-TEST_F(GatesFirst, StrongGates) {
+/// float16 holds, or, if they decay very much, float32.
+TEST_F(GatesFirst, LargeDecay) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const std::int64_t K : {80, 192, 232}) {
@@ -91,12 +91,12 @@ TEST_F(GatesFirst, StrongGates) {
 }
 
 /// Some chunks have large decay, in some channels, between others that have not.
-TEST_F(GatesFirst, StrongGatesHereAndThere) {
+TEST_F(GatesFirst, LargeDecayHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     RecurrenceArguments x = make({.B = 2, .T = 500, .H = 2, .K = 256, .V = 192, .gates = "k", .state = 4}, kCUDA, dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 400, 499})
       fill_data(slice(slice(x.options.gk, 1, token, token + 1), 3, token % 200, 256), token % 20 == 0 ? -INFINITY : -60.f);
-    check(x, "strong gates here and there");
+    check(x, "large decay here and there");
   }
 }
 

@@ -111,7 +111,7 @@ struct Tolerance {
 
   /// Of products on the tensor cores in 16 bits, whose factors are rounded as well: queries, keys and values times decays,
   /// scores, states. Gates' gradients are sums of products of three such factors; those of float16, whose smallest numbers cut
-  /// strong decays off, are no better than bfloat16's, and on Hopper they are differences of undecayed products.
+  /// large decays off, are no better than bfloat16's, and on Hopper they are differences of undecayed products.
   static Tolerance of_rounded_factors(DType dtype) {
     Tolerance t(dtype);
     t.whole = dtype == DType::float16 ? t.output : 0x1p-20;

@@ -150,7 +150,7 @@ TEST_P(LinearAttention, OnlyTheWantedGradients) {
   }
 }
 
-TEST_P(LinearAttention, StrongGates) {
+TEST_P(LinearAttention, LargeDecay) {
   for (const double strength : {-20.0, -1e4, -kInfinity})
     for (const char* gates : {"g", "m", "k", "v", "ckv"})
       for (const DType dtype : {DType::float64, DType::float32}) {
@@ -159,7 +159,7 @@ TEST_P(LinearAttention, StrongGates) {
         for (Tensor* gate : {&x.options.g, &x.options.g_gamma, &x.options.gk, &x.options.gv})
           if (gate->defined()) fill_data(*gate, strength);
         expect_matches(x, s.str() + " all " + std::to_string(strength));
-        // A strong step among weak ones.
+        // A step of large decay among others.
         x = make(s, device(), dtype);
         for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
           if (gate->defined()) fill_data(slice(*gate, 1, 3, {}, 11), strength);
@@ -167,7 +167,7 @@ TEST_P(LinearAttention, StrongGates) {
       }
 }
 
-TEST_P(LinearAttention, LargeNumbersAndStrongGates) {
+TEST_P(LinearAttention, LargeNumbersAndLargeDecay) {
   // Divided by the decays of a few steps, products of keys and values would overflow.
   for (const char* gates : {"g", "k", "v"}) {
     RecurrenceArguments x = make({.T = 70, .K = 20, .V = 12, .gates = gates, .state = 4, .gate = -4}, device(), DType::float32);

@@ -93,7 +93,7 @@ TEST_F(PaddedHeads, ReverseAndGatesInFloat32) {
           {.B = 2, .T = 140, .H = 2, .K = 100, .V = 100, .gates = gates, .state = 4, .reverse = reverse, .float32_gates = true});
 }
 
-TEST_F(PaddedHeads, StrongGates) {
+TEST_F(PaddedHeads, LargeDecay) {
   for (const double gate : {-4.0, -100.0})
     for (const char* gates : {"k", "g"})
       check({.B = 2, .T = 140, .H = 2, .K = 100, .V = 100, .gates = gates, .state = 4, .gate = gate});

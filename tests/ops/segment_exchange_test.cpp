@@ -63,7 +63,7 @@ TEST_F(SegmentExchange, MoreBlocksThanRunAtOnce) {
   check({.B = 20, .T = 600, .H = 4, .Hkv = 4, .K = 72, .V = 88, .gates = "g", .state = 4}, 3);
 }
 
-TEST_F(SegmentExchange, StrongGates) {
+TEST_F(SegmentExchange, LargeDecay) {
   for (const double gate : {-1.0, -40.0, -150.0})
     check({.B = 2, .T = 800, .H = 3, .Hkv = 3, .K = 96, .V = 104, .gates = "g", .state = 4, .gate = gate}, 3);
   RecurrenceArguments x = in_segments({.B = 1, .T = 900, .H = 4, .Hkv = 4, .K = 128, .V = 128, .gates = "g", .state = 4}, 4);
@@ -142,7 +142,7 @@ TEST_F(ReverseSegmentExchange, MoreBlocksThanRunAtOnce) {
   check({.B = 40, .T = 600, .H = 8, .Hkv = 8, .K = 40, .V = 64, .gates = "g", .state = 4}, 4);
 }
 
-TEST_F(ReverseSegmentExchange, StrongGates) {
+TEST_F(ReverseSegmentExchange, LargeDecay) {
   for (const double gate : {-1.0, -40.0})
     check({.B = 2, .T = 800, .H = 40, .Hkv = 40, .K = 64, .V = 64, .gates = "g", .state = 4, .gate = gate}, 3);
 }

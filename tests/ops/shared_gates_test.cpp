@@ -76,7 +76,7 @@ TEST_F(SharedGates, Segments) {
 }
 
 /// Chunks whose decay is outside the safe range.
-TEST_F(SharedGates, StrongGates) {
+TEST_F(SharedGates, LargeDecay) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const char* gates : {"k", "gk"})
@@ -85,7 +85,7 @@ TEST_F(SharedGates, StrongGates) {
 }
 
 /// Some chunks are outside of it, between others that are not, and some for one of the tiles of keys alone.
-TEST_F(SharedGates, StrongGatesHereAndThere) {
+TEST_F(SharedGates, LargeDecayHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     RecurrenceArguments x =
         make({.B = 2, .T = 700, .H = 20, .Hkv = 20, .K = 128, .V = 128, .gates = "k", .state = 4}, kCUDA, dtype);
@@ -93,7 +93,7 @@ TEST_F(SharedGates, StrongGatesHereAndThere) {
       fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
     for (const std::int64_t token : {140, 400, 600})
       fill_data(slice(slice(x.options.gk, 1, token, token + 1), 3, token % 128, token % 128 + 20), -100.f);
-    check(x, "strong gates here and there");
+    check(x, "large decay here and there");
   }
 }
 

@@ -120,7 +120,7 @@ TEST_F(SharedRows, PartsOfKeys) {
   for (const std::int64_t K : {448, 512}) check({.B = 2, .T = 400, .H = 2, .K = K, .V = 128, .gates = "g", .state = 4});
 }
 
-TEST_F(SharedRows, StrongGates) {
+TEST_F(SharedRows, LargeDecay) {
   for (const double gate : {-0.5, -8.0, -150.0})
     for (const DType dtype : {DType::bfloat16, DType::float16})
       check({.B = 3, .T = 370, .H = 2, .K = 144, .V = 128, .gates = "g", .state = 4, .gate = gate}, dtype);

@@ -96,7 +96,7 @@ TEST_F(StreamKPass, FewKeys) {
 }
 
 /// Chunks whose decay is outside the safe range, also among those that are added up.
-TEST_F(StreamKPass, StrongGates) {
+TEST_F(StreamKPass, LargeDecay) {
   for (const double gate : {-1.0, -8.0, -150.0}) {
     check({.B = 2, .T = 2000, .H = 9, .Hkv = 9, .K = 72, .V = 104, .gates = "gk", .state = 4, .gate = gate});
     check({.B = 20, .T = 500, .H = 4, .Hkv = 4, .K = 72, .V = 104, .gates = "k", .state = 4, .gate = gate});
@@ -105,7 +105,7 @@ TEST_F(StreamKPass, StrongGates) {
       make({.B = 1, .T = 2500, .H = 18, .Hkv = 18, .K = 128, .V = 128, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
   for (const std::int64_t token : {0, 70, 500, 1210, 1900, 2499})
     fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
-  check(x, "strong gates here and there");
+  check(x, "large decay here and there");
 }
 
 /// The forward pass stores the states before the chunks for the backward pass.

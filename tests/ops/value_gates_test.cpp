@@ -47,7 +47,7 @@ TEST_F(ValueGates, PackedSequences) {
 }
 
 /// Chunks that are split, down to single tokens.
-TEST_F(ValueGates, StrongGates) {
+TEST_F(ValueGates, LargeDecay) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const char* gates : {"v", "gkv"})

@@ -150,7 +150,7 @@ TEST_F(WarpChunks, SequencesInSegments) {
     }
 }
 
-TEST_F(WarpChunks, StrongGates) {
+TEST_F(WarpChunks, LargeDecay) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double strength : {-3.0, -4.0, -7.5, -20.0, -1e4, -kInfinity})
     for (const char* gates : {"v", "kv", "gv"})
@@ -161,7 +161,7 @@ TEST_F(WarpChunks, StrongGates) {
           for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
             if (gate->defined()) fill_data(*gate, strength);
           check(x, s.str() + " all " + std::to_string(strength));
-          // A strong step among weak ones.
+          // A step of large decay among others.
           x = make(s, kCUDA, dtype);
           for (Tensor* gate : {&x.options.g, &x.options.gk, &x.options.gv})
             if (gate->defined()) fill_data(slice(*gate, 1, 3, {}, 11), strength);

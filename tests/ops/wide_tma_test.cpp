@@ -68,7 +68,7 @@ TEST_F(WideTma, Segments) {
   }
 }
 
-TEST_F(WideTma, StrongGates) {
+TEST_F(WideTma, LargeDecay) {
   int i = 0;
   for (const double gate : {-0.5, -2.0, -8.0, -40.0, -150.0})
     for (const char* gates : {"g", "gm"})
@@ -82,7 +82,7 @@ TEST_F(WideTma, GatesOfMinusInfinityHereAndThere) {
         make({.B = 2, .T = 700, .H = 20, .Hkv = 20, .K = 128, .V = 128, .gates = "g", .state = 4}, kCUDA, dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 500, 699})
       fill_data(slice(x.options.g, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
-    check(x, "strong gates here and there");
+    check(x, "large decay here and there");
   }
 }
 
@@ -180,7 +180,7 @@ TEST_F(WideTma, PartsOfManyKeys) {
   for (const std::int64_t K : {448, 512}) check({.B = 4, .T = 150, .H = 9, .Hkv = 3, .K = K, .V = 128, .gates = "g", .state = 4});
 }
 
-TEST_F(WideTma, StrongGatesWithManyKeys) {
+TEST_F(WideTma, LargeDecayWithManyKeys) {
   int i = 0;
   for (const double gate : {0.01, -0.5, -8.0, -150.0})
     check({.B = 4, .T = 150, .H = 18, .K = 144, .V = 128, .gates = "g", .state = 4, .gate = gate},

@@ -77,7 +77,7 @@ def test_lower_precision(gates, dtype, algorithm, rng, device):
 
 
 @pytest.mark.parametrize("decay", [-20.0, -1e4, -np.inf, 0.0])
-def test_strong_gates(decay, rng, device):
+def test_large_decay(decay, rng, device):
     arrays, _ = make_inputs(rng, ("gk",), "batch")
     arrays["gk"][:, 1::3] = decay
     o, state = glade.recurrent(**{name: glade.tensor(x, device=device) for name, x in arrays.items()})
