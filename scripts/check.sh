@@ -10,12 +10,13 @@
 #   ranks     training on 2 and 4 processes in all combinations (needs the same)
 #   sanitize  the tests in C++ under AddressSanitizer and UndefinedBehaviorSanitizer, and files damaged at random (tests/fuzz)
 source "$(dirname "$0")/common.sh"
+help_if_asked "$@"
 changed=() checks=()
 for argument; do
   case $argument in
     --changed) changed=(--changed) ;;
     format | lint | docs | kills | ranks | sanitize) checks+=("$argument") ;;
-    *) echo "check.sh: there is no check '$argument': format, lint, docs, kills, ranks, sanitize" >&2; exit 2 ;;
+    *) refuse "there is no check '$argument': format, lint, docs, kills, ranks, sanitize" ;;
   esac
 done
 if [ ${#checks[@]} -eq 0 ]; then

@@ -13,6 +13,19 @@ if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
   PATH=$PATH:/usr/local/cuda/bin
 fi
 
+# help_if_asked "$@": where --help or -h is among the arguments, ends the script with what its head says.
+help_if_asked() {
+  case " $* " in *" --help "* | *" -h "*) ;; *) return ;; esac
+  sed -n '2,/^source/s/^# \{0,1\}//p' "$root/scripts/$(basename "$0")"
+  exit
+}
+
+# refuse "what is wrong": ends the script, whose arguments are wrong.
+refuse() {
+  printf '%s: %s (--help says more)\n' "$(basename "$0")" "$*" >&2
+  exit 2
+}
+
 say() { printf '\n== %s\n' "$*"; }
 
 # step "what is done" command...: runs the command, says before what it does and after how long it took.

@@ -3,6 +3,8 @@
 # reference from the public headers, and the Python reference from the package that scripts/test.sh has built. Every warning
 # is an error: a link or an anchor that is not there, a name without a page, a page that is in no table of contents.
 source "$(dirname "$0")/common.sh"
+help_if_asked "$@"
+[ $# -eq 0 ] || refuse "it takes no arguments, not '$*'"
 
 # The headers that glade.h lists, as XML in build/doxygen.
 read_headers() {

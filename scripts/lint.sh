@@ -5,6 +5,7 @@
 # --changed takes the files that changed since the branch left main, on main those of the last 20 commits, and all of them
 # where git cannot tell; a header stands for one source that includes it.
 source "$(dirname "$0")/common.sh"
+help_if_asked "$@"
 
 all_files() { sources | grep -E '^(core|autograd|ops|nn|examples|tools)/.*\.cpp$'; }
 
@@ -42,6 +43,7 @@ lint() {
 case ${1:-} in
   '') mapfile -t files < <(all_files) ;;
   --changed) mapfile -t files < <(changed_files) ;;
+  -*) refuse "it takes --changed or files, not '$1'" ;;
   *) files=("$@") ;;
 esac
 status=0

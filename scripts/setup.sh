@@ -6,6 +6,7 @@
 # System packages come from apt (as root, or through sudo) and only those that are missing. Python packages go to .venv at
 # the project's root; the library, the examples and their tests do without them.
 source "$(dirname "$0")/common.sh"
+help_if_asked "$@"
 group=${1:-test}
 
 packages=(
@@ -32,7 +33,7 @@ case $group in
   test) packages+=("${test_packages[@]}") requirements=(test) ;;
   check) packages+=("${test_packages[@]}" libbenchmark-dev) requirements=(test check) ;;
   docs) packages+=("${test_packages[@]}" doxygen) requirements=(test docs) ;;
-  *) echo "setup.sh: there is no group '$group': train, distributed, test, check, docs" >&2; exit 2 ;;
+  *) refuse "there is no group '$group': train, distributed, test, check, docs" ;;
 esac
 
 missing=()

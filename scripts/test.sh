@@ -5,6 +5,7 @@
 #   scripts/test.sh -R matmul           only the test programs whose name contains "matmul", and the tests in Python
 #   GLADE_CMAKE_OPTIONS="-DX=Y ..." ... more options for CMake
 source "$(dirname "$0")/common.sh"
+help_if_asked "$@"
 read -ra cmake_options <<<"${GLADE_CMAKE_OPTIONS:-}"
 
 rm -rf build/test-results

@@ -29,12 +29,8 @@ write_text() {
 }
 
 # Questions about the options need no training.
-case " $* " in *" --help "* | *" -h "*)
-  [ ! -x build/examples/train_lm ] || exec build/examples/train_lm --help
-  sed -n '2,5s/^# *//p' "$0"
-  exit
-  ;;
-esac
+case " $* " in *" --help "* | *" -h "*) [ ! -x build/examples/train_lm ] || exec build/examples/train_lm --help ;; esac
+help_if_asked "$@"
 
 arguments=("$@")
 data=$(option data '' "$@")
