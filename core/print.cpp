@@ -85,7 +85,7 @@ std::vector<std::string> format_real(std::span<const T> values) {
 template <class T>
 std::vector<std::string> format_elements(std::span<const T> values) {
   std::vector<std::string> texts;
-  if constexpr (std::is_same_v<T, bool>) {
+  if constexpr (std::is_same_v<T, BoolByte>) {
     for (const bool x : values) texts.push_back(x ? " True" : "False");
   } else if constexpr (std::is_integral_v<T>) {
     for (const T x : values) texts.push_back(fmt::format("{}", x));
@@ -153,7 +153,7 @@ std::string values_str(const Tensor& x) {
   const Tensor shown = x.numel() > kThreshold ? edges(x) : to_data(contiguous_data(x), kCPU);
   return visit_all(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto texts = format_elements(std::span<const T>(shown.data<T>(), static_cast<std::size_t>(shown.numel())));
+    const auto texts = format_elements(std::span(stored(shown.data<T>()), static_cast<std::size_t>(shown.numel())));
     return Printer{texts, x.shape(), shown.shape()}.str();
   });
 }
