@@ -10,7 +10,7 @@
 #include <glade/core/format.h>
 #include <glade/core/json.h>
 #include <glade/nn/input_file.h>
-#include <glade/nn/output_file.h>
+#include <glade/nn/write_safetensors.h>
 
 namespace glade::nn {
 namespace {

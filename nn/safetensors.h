@@ -12,7 +12,6 @@
 namespace glade::nn {
 
 class InputFile;
-class OutputFile;
 
 /// A file open for reading. Its header is checked in full before anything is taken from it: CheckpointError that names the
 /// file, the tensor and the cause.
@@ -52,10 +51,7 @@ class SafetensorsFile {
 void save_safetensors(const std::string& path, const TensorInfos& tensors,
                       const std::function<Tensor(const std::string& name)>& read,
                       const std::map<std::string, std::string>& metadata = {});
-/// The same into a file that the caller commits.
-void write_safetensors(OutputFile& output, const TensorInfos& tensors, const std::function<Tensor(const std::string& name)>& read,
-                       const std::map<std::string, std::string>& metadata = {});
-/// As the first for tensors at hand, on any device.
+/// The same for tensors at hand, on any device.
 void save_safetensors(const std::string& path, const StateDict& tensors, const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace glade::nn

@@ -15,7 +15,7 @@
 #include <glade/core/message.h>
 #include <glade/nn/init.h>
 #include <glade/nn/models/causal_lm.h>
-#include <glade/nn/output_file.h>
+#include <glade/nn/write_safetensors.h>
 
 namespace glade::nn::models {
 namespace {
