@@ -13,9 +13,12 @@ if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
   PATH=$PATH:/usr/local/cuda/bin
 fi
 
-# help_if_asked "$@": where --help or -h is among the arguments, ends the script with what its head says.
+# asks_for_help "$@": whether --help or -h is among the arguments.
+asks_for_help() { case " $* " in *" --help "* | *" -h "*) ;; *) return 1 ;; esac; }
+
+# help_if_asked "$@": ends a script that is asked for help with what its head says.
 help_if_asked() {
-  case " $* " in *" --help "* | *" -h "*) ;; *) return ;; esac
+  asks_for_help "$@" || return 0
   sed -n '2,/^source/s/^# \{0,1\}//p' "$root/scripts/$(basename "$0")"
   exit
 }

@@ -29,7 +29,7 @@ write_text() {
 }
 
 # Questions about the options need no training.
-case " $* " in *" --help "* | *" -h "*) [ ! -x build/examples/train_lm ] || exec build/examples/train_lm --help ;; esac
+if asks_for_help "$@" && [ -x build/examples/train_lm ]; then exec build/examples/train_lm --help; fi
 help_if_asked "$@"
 
 arguments=("$@")
