@@ -16,8 +16,8 @@ class ScoresGroup {
   const Pass<float>& pass;
   Shared& shared;
   const int thread = static_cast<int>(threadIdx.x) - kGroup;
-  int scored = 0;  ///< chunks so far
-  int turns = 0;   ///< the same, those with large decay, and items
+  int chunks = 0;  ///< so far
+  int turns = 0;   ///< the same, and items
 
  public:
   __device__ ScoresGroup(const Pass<float>& pass, Shared& shared) : pass(pass), shared(shared) {}
@@ -30,8 +30,10 @@ class ScoresGroup {
       const Chunk& chunk = shared.chunks[stage];
       done = chunk.count == 0;
       if (!done) {
-        if (kSumsUp && !chunk.has_large_decay) compute(stage), ++scored;
-        else barrier_arrive(&shared.c_empty);
+        if constexpr (!kSumsUp) barrier_arrive(&shared.c_empty);
+        else if (chunk.has_large_decay) compute_self(stage);
+        else compute(stage);
+        ++chunks;
       }
       barrier_arrive(&shared.d_empty[stage]);
     }
@@ -51,9 +53,25 @@ class ScoresGroup {
     wgmma_commit();
     sums.wait();
     barrier_arrive(&shared.c_empty);
-    barrier_wait(&shared.scores_empty, (scored & 1) ^ 1);
+    barrier_wait(&shared.scores_empty, (chunks & 1) ^ 1);
     store(sums, stage);
     fence_for_wgmma();
+    barrier_arrive(&shared.scores_full);
+  }
+  /// Computes the scores of positions with themselves from rows of floats, each by two threads.
+  __device__ void compute_self(int stage) const {
+    const int p = thread / 2, half = thread % 2 * (kInner / 2);
+    const float *c = shared.plain_c(p) + half, *d = shared.plain_d(stage, p) + half;
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < kInner / 2; ++i) {
+      const int channel = (i + thread) % (kInner / 2);  // threads begin with different ones against bank conflicts
+      sum += c[channel] * d[channel];
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    barrier_arrive(&shared.c_empty);
+    barrier_wait(&shared.scores_empty, (chunks & 1) ^ 1);
+    if (half == 0) shared.self[stage][p] = sum;
     barrier_arrive(&shared.scores_full);
   }
   /// Stores the scores of positions with earlier ones, or with later ones in a reverse scan; and with themselves, apart if

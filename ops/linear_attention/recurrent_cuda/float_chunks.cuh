@@ -75,10 +75,11 @@ struct Shared {
   float inner_totals[2][4][kInner], outer_totals[2][8][kColumns];  ///< log decays of 16 and of 8 rows, of two chunks
 
   // A chunk with large decay has rows of floats in place of c', d' and e', and behind them the decays of the inner channels at
-  // each position. Those of the outer channels are the results' decays.
+  // each position, or a row of zeros. The decays of the outer channels are the results' decays.
   __device__ float* plain_c(int r) { return reinterpret_cast<float*>(c) + r * kInner; }
   __device__ float* plain_d(int stage, int r) { return reinterpret_cast<float*>(d[stage]) + r * kInner; }
   __device__ float* plain_e(int r) { return reinterpret_cast<float*>(e) + r * kColumns; }
+  __device__ float* zeros() { return plain_e(kRows); }
   __device__ float* step_decays(int stage, int r) { return r < kRows / 2 ? plain_c(kRows + r) : plain_d(stage, kRows / 2 + r); }
 
   // Chunk by chunk: c', d', the decays and what `chunks` says are there, e' is, the scores are; and these may be overwritten.

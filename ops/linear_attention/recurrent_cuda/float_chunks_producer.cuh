@@ -1,5 +1,6 @@
 #pragma once
 // The producers of float_chunks.cuh: they divide the sequence into chunks, and prepare the rows of each.
+#include <iterator>
 #include <utility>
 
 #include <glade/ops/linear_attention/recurrent_cuda/float_chunks.cuh>
@@ -148,40 +149,38 @@ class Producer {
   }
   /// Prepares a chunk with large decay, for single steps.
   __device__ __forceinline__ void prepare_steps(const Item& item, const Place (&places)[kOperands], Chunk chunk) const {
-    const int stage = turns % 2;
+    const int stage = turns % 2, inner_row = static_cast<int>(quarter * kInnerRows),
+              inner_channel = static_cast<int>(2 * inner_pair), outer_row = static_cast<int>(eighth * kOuterRows),
+              outer_channel = static_cast<int>(2 * outer_pair);
     const unsigned parity = (chunks & 1) ^ 1;
-    chunk.has_large_decay = true;
-    barrier_wait(&shared.d_empty[stage], stage_parity());
-    barrier_wait(&shared.c_empty, parity);
-    publish(chunk, stage);
-    const int inner_row = static_cast<int>(quarter * kInnerRows), inner_channel = static_cast<int>(2 * inner_pair);
-    const auto copy = [&](int operand, int row, int count, int channel, auto&& to) {
-      Source from = source(places, operand, chunk, row, channel);
-      for (int i = 0; i < count; ++i) *to(row + i) = from.template load<false>(chunk.has_row(row + i));
+    const auto store = [](const auto& x, int channel, auto&& row) {
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(std::size(x)); ++i) *reinterpret_cast<float2*>(row(i) + channel) = x[i];
     };
-    const auto pair_at = [](float* row, int channel) { return reinterpret_cast<float2*>(row + channel); };
-    copy(kD, inner_row, kInnerRows, inner_channel, [&](int r) { return pair_at(shared.plain_d(stage, r), inner_channel); });
-    if constexpr (kSumsUp)
-      copy(kC, inner_row, kInnerRows, inner_channel, [&](int r) { return pair_at(shared.plain_c(r), inner_channel); });
+    chunk.has_large_decay = true;
+    float2 x[kInnerRows], decays[kInnerRows], e[kOuterRows], e_decays[kOuterRows];
+    load_rows(x, places, kD, chunk, inner_row, inner_channel);
+    barrier_wait(&shared.d_empty[stage], stage_parity());
+    publish(chunk, stage);
+    store(x, inner_channel, [&](int i) { return shared.plain_d(stage, inner_row + i); });
     if constexpr (kInnerGates) {
-      float2 logs[kInnerRows];
-      load_logs<false>(logs, item, places, kInnerGate, chunk, inner_row, inner_channel, true);
-      to_factors(logs, 1);
-#pragma unroll
-      for (int i = 0; i < kInnerRows; ++i) *pair_at(shared.step_decays(stage, inner_row + i), inner_channel) = logs[i];
+      load_logs<false>(decays, item, places, kInnerGate, chunk, inner_row, inner_channel, true);
+      to_factors(decays, 1);
     }
+    if constexpr (kSumsUp) load_rows(x, places, kC, chunk, inner_row, inner_channel);
+    barrier_wait(&shared.c_empty, parity);
+    if constexpr (kSumsUp) store(x, inner_channel, [&](int i) { return shared.plain_c(inner_row + i); });
+    if constexpr (kInnerGates) store(decays, inner_channel, [&](int i) { return shared.step_decays(stage, inner_row + i); });
     barrier_arrive(&shared.rows_full[stage]);
-    barrier_wait(&shared.e_empty, parity);
-    const int outer_row = static_cast<int>(eighth * kOuterRows), outer_channel = static_cast<int>(2 * outer_pair);
-    copy(kE, outer_row, kOuterRows, item.block_column + outer_channel,
-         [&](int r) { return pair_at(shared.plain_e(r), outer_channel); });
+    load_rows(e, places, kE, chunk, outer_row, item.block_column + outer_channel);
     if constexpr (kOuterGates) {
-      float2 logs[kOuterRows];
-      load_logs<false>(logs, item, places, kOuterGate, chunk, outer_row, item.block_column + outer_channel, !kInnerGates);
-      to_factors(logs, 1);
-#pragma unroll
-      for (int i = 0; i < kOuterRows; ++i) *pair_at(shared.result_decays[outer_row + i], outer_channel) = logs[i];
+      load_logs<false>(e_decays, item, places, kOuterGate, chunk, outer_row, item.block_column + outer_channel, !kInnerGates);
+      to_factors(e_decays, 1);
     }
+    barrier_wait(&shared.e_empty, parity);
+    store(e, outer_channel, [&](int i) { return shared.plain_e(outer_row + i); });
+    if (thread < kColumns) shared.zeros()[thread] = 0;
+    if constexpr (kOuterGates) store(e_decays, outer_channel, [&](int i) { return shared.result_decays[outer_row + i]; });
     barrier_arrive(&shared.e_full);
   }
 
@@ -205,6 +204,14 @@ class Producer {
   __device__ Source source(const Place (&places)[kOperands], int operand, const Chunk& chunk, int row, int channel) const {
     const Place& place = places[operand];
     return {place.row(chunk.first + row) + channel, place.step, channel < pass.rows[operand].size};
+  }
+  /// Loads rows of two channels of an operand; zeros where the chunk has none.
+  template <int kCount>
+  __device__ __forceinline__ void load_rows(float2 (&x)[kCount], const Place (&places)[kOperands], int operand,
+                                            const Chunk& chunk, int row, int channel) const {
+    Source from = source(places, operand, chunk, row, channel);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = from.template load<false>(chunk.has_row(row + i));
   }
   /// The log decay, base 2, that all channels of the head share at a position.
   __device__ float head_log(const Item& item, int position) const {

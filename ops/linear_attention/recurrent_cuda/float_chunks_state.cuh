@@ -19,7 +19,6 @@ class StateGroup {
   /// The state, transposed: rows are outer channels, columns the inner channels of a tile.
   Accumulator<kTile> x[kInnerTiles];
   int chunks = 0;  ///< so far
-  int scored = 0;  ///< of these, without large decay
   int turns = 0;   ///< chunks and items
 
  public:
@@ -42,7 +41,7 @@ class StateGroup {
           if constexpr (kOuterGates) outer *= decays.outer[0][thread % kColumns] * decays.outer[1][thread % kColumns];
         }
         if (chunk.has_large_decay) run_steps(item, chunk, shared.items[items % 2]);
-        else run_chunk(item, chunk, shared.items[items % 2]), ++scored;
+        else run_chunk(item, chunk, shared.items[items % 2]);
         ++chunks;
       }
       barrier_arrive(&shared.d_empty[stage]);
@@ -245,7 +244,7 @@ class StateGroup {
       multiply_state(sums);
       barrier_arrive(&shared.c_empty);
       barrier_wait(&shared.e_full, parity);
-      barrier_wait(&shared.scores_full, scored & 1);
+      barrier_wait(&shared.scores_full, parity);
       multiply_e<0, kTileStep>(sums, shared.scores[0], kColumnStep, true);
       barrier_arrive(&shared.scores_empty);
       const bool whole = chunk.count == kRows;
@@ -274,63 +273,142 @@ class StateGroup {
 
   // ---- single steps ----
 
-  /// Multiplies the state by its decays at a position.
-  __device__ __forceinline__ void decay_step(int stage, int r) {
-    const float* inner = shared.step_decays(stage, r) + column;
-    float outer[2] = {1, 1};
-    if constexpr (kOuterGates) outer[0] = shared.result_decays[r][row], outer[1] = shared.result_decays[r][row + 8];
+  // Meanwhile a thread has eight rows of the state, and four neighboring columns of each tile: it needs fewer operands.
+  static constexpr int kStepRows = 8, kStepColumns = 4;
+  __device__ int step_row() const { return thread / 16 * kStepRows; }
+  __device__ int step_column() const { return thread % 16 * kStepColumns; }
+
+  /// Gives each thread of a warp its elements for single steps, or those for products again.
+  template <bool kForSteps>
+  __device__ __forceinline__ void rearrange() {
+    constexpr int kStride = kTile + 8;  // against bank conflicts
+    static_assert(kGroup / 32 * 16 * kStride * sizeof(float) <= sizeof(shared.scores));
+    float* rows = reinterpret_cast<float*>(shared.scores) + thread / 32 * 16 * kStride;
+    float *of_products = rows + row % 16 * kStride + column, *of_steps = rows + step_row() % 16 * kStride + step_column();
+    const auto copy_pairs = [&](float* elements, auto&& f) {
 #pragma unroll
-    for (int i = 0; i < kInnerTiles * Accumulator<kTile>::kSize; i += 4) {
-      float* quad = &x[i / Accumulator<kTile>::kSize][i % Accumulator<kTile>::kSize];
-      float2 both = make_float2(1, 1);
-      if constexpr (kInnerGates) both = *reinterpret_cast<const float2*>(inner + i * 2);
-      quad[0] *= both.x * outer[0], quad[1] *= both.y * outer[0], quad[2] *= both.x * outer[1], quad[3] *= both.y * outer[1];
+      for (int i = 0; i < Accumulator<kTile>::kSize; i += 2)
+        f(*reinterpret_cast<float2*>(elements + i),
+          *reinterpret_cast<float2*>(of_products + i / 4 * 8 + i / 2 % 2 * 8 * kStride));
+    };
+    const auto copy_rows = [&](float* elements, auto&& f) {
+#pragma unroll
+      for (int i = 0; i < kStepRows; ++i)
+        f(*reinterpret_cast<float4*>(elements + i * kStepColumns), *reinterpret_cast<float4*>(of_steps + i * kStride));
+    };
+    const auto store = [](const auto& element, auto& to) { to = element; };
+    const auto load = [](auto& element, const auto& from) { element = from; };
+#pragma unroll
+    for (auto& tile : x) {
+      __syncwarp();
+      kForSteps ? copy_pairs(tile.x, store) : copy_rows(tile.x, store);
+      __syncwarp();
+      kForSteps ? copy_rows(tile.x, load) : copy_pairs(tile.x, load);
     }
   }
-  /// Computes a position's results, and updates the state.
-  __device__ __forceinline__ void step(const Item& item, const Chunk& chunk, const ItemRows& rows, int stage, int r) {
-    const float *c = shared.plain_c(r) + column, *d = shared.plain_d(stage, r) + column, *e = shared.plain_e(r) + row;
-    const float own[2] = {e[0], e[8]};
-    float sums[2] = {}, self = 0;
+  template <int kCount>
+  __device__ __forceinline__ static void load_floats(float (&to)[kCount], const float* from) {
 #pragma unroll
-    for (int i = 0; i < kInnerTiles * Accumulator<kTile>::kSize; i += 4) {
-      float* quad = &x[i / Accumulator<kTile>::kSize][i % Accumulator<kTile>::kSize];
-      const float2 of_d = *reinterpret_cast<const float2*>(d + i * 2);
-      if constexpr (kSumsUp) {
-        const float2 of_c = *reinterpret_cast<const float2*>(c + i * 2);
-        sums[0] += of_c.x * quad[0] + of_c.y * quad[1];
-        sums[1] += of_c.x * quad[2] + of_c.y * quad[3];
-        self += of_c.x * of_d.x + of_c.y * of_d.y;
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + i);
+      to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
+  }
+  /// Decays the state at a position and adds its update, d e^T, to it; first the decay, or last in a reverse scan. `sums`: the
+  /// thread's sums of c X in between, for each of its rows. `updates`: false leaves the update out.
+  template <bool kReverse>
+  __device__ __forceinline__ void step(float (&sums)[kStepRows], int stage, int r, bool updates) {
+    float e[kStepRows], outer[kStepRows];
+    load_floats(e, (updates ? shared.plain_e(r) : shared.zeros()) + step_row());
+    if constexpr (kOuterGates) load_floats(outer, shared.result_decays[r] + step_row());
+#pragma unroll
+    for (int t = 0; t < kInnerTiles; ++t) {
+      const int channel = t * kTile + step_column();
+      float c[kStepColumns], d[kStepColumns], inner[kStepColumns];
+      if constexpr (kSumsUp) load_floats(c, shared.plain_c(r) + channel);
+      load_floats(d, shared.plain_d(stage, r) + channel);
+      if constexpr (kInnerGates) load_floats(inner, shared.step_decays(stage, r) + channel);
+#pragma unroll
+      for (int i = 0; i < kStepRows; ++i)
+#pragma unroll
+        for (int j = 0; j < kStepColumns; ++j) {
+          float& element = x[t][i * kStepColumns + j];
+          const auto decay = [&] {
+            if constexpr (kInnerGates) element *= inner[j];
+            if constexpr (kOuterGates) element *= outer[i];
+          };
+          if constexpr (!kReverse) decay();
+          if constexpr (kSumsUp) sums[i] += c[j] * element;
+          element += d[j] * e[i];
+          if constexpr (kReverse) decay();
+        }
+    }
+  }
+  /// Adds up the sums of 16 threads. Each pair of threads gets that of one row, see result_row().
+  __device__ __forceinline__ float sum_rows(float (&sums)[kStepRows]) const {
+#pragma unroll
+    for (int kept = kStepRows / 2; kept > 0; kept /= 2) {
+      const bool upper = thread & 2 * kept;
+#pragma unroll
+      for (int i = 0; i < kept; ++i) {
+        const float other = __shfl_xor_sync(~0u, upper ? sums[i] : sums[i + kept], 2 * kept);
+        sums[i] = (upper ? sums[i + kept] : sums[i]) + other;
       }
-      quad[0] += of_d.x * own[0], quad[1] += of_d.y * own[0], quad[2] += of_d.x * own[1], quad[3] += of_d.y * own[1];
+    }
+    return sums[0] + __shfl_xor_sync(~0u, sums[0], 1);
+  }
+  __device__ int result_row() const { return thread / 2; }
+  /// Four positions from `first` on. `last`: the position whose update is left out, or -1. `to`: where the thread's result of the
+  /// chunk's first position is stored, or null.
+  template <bool kReverse>
+  __device__ __forceinline__ void run_four(const Chunk& chunk, int first, int last, float* to, std::int64_t to_step) {
+    const int stage = turns % 2;
+    float past[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int j = kReverse ? 3 - i : i;
+      float sums[kStepRows] = {};
+      step<kReverse>(sums, stage, first + j, first + j != last);
+      if constexpr (kSumsUp) past[j] = sum_rows(sums);
     }
     if constexpr (!kSumsUp) return;
-    const float together = factor * quad_sum(self), past[2] = {factor * quad_sum(sums[0]), factor * quad_sum(sums[1])};
-    if (thread % 4 != 0) return;
+    if (to == nullptr) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (item.block_column + row + 8 * half >= pass.outer()) continue;
-      const std::int64_t at = rows.results + row + 8 * half + (chunk.first + r) * rows.results_step;
-      if (pass.past != nullptr) pass.past[at] = past[half];
-      if (pass.out != nullptr) static_cast<float*>(pass.out)[at] = past[half] + together * own[half];
+    for (int j = 0; j < 4; ++j) {
+      const int r = first + j;
+      const float self = thread % 2 != 0 ? shared.self[stage][r] * shared.plain_e(r)[result_row()] : 0.f;
+      if (chunk.has_row(r)) to[r * to_step] = factor * (past[j] + self);
     }
   }
   /// A chunk with large decay.
   __device__ __forceinline__ void run_steps(const Item& item, const Chunk& chunk, const ItemRows& rows) {
-    const int stage = turns % 2;
-    const bool reverse = pass.reverse_scan, has_checkpoint = chunk.checkpoint >= 0;
-    if (has_checkpoint && reverse) multiply_saved(item, chunk.checkpoint);
-    barrier_wait(&shared.e_full, chunks & 1);
+    const bool has_checkpoint = chunk.checkpoint >= 0, saves = has_checkpoint && !pass.reverse_scan;
+    const unsigned parity = chunks & 1;
+    if (has_checkpoint && !saves) multiply_saved(item, chunk.checkpoint);
+    sync_group<kGroup>(2);  // every warp has read the last scores
+    rearrange<true>();
+    barrier_wait(&shared.e_full, parity);
+    if constexpr (kSumsUp) barrier_wait(&shared.scores_full, parity);
+    // Of two threads with the same results one stores those without the own update, the other one those with it.
+    float* to = thread % 2 == 0 ? pass.past : static_cast<float*>(pass.out);
+    if (item.block_column + result_row() >= pass.outer()) to = nullptr;
+    if (to != nullptr) to += rows.results + result_row() + chunk.first * rows.results_step;
+    // Behind the last position are rows that change nothing.
+    if (pass.reverse_scan) {
 #pragma unroll 1
-    for (int i = 0; i < chunk.count; ++i) {
-      const int r = reverse ? chunk.count - 1 - i : i;
-      if (!reverse) decay_step(stage, r);
-      if (has_checkpoint && !reverse && r == chunk.count - 1) save(item, chunk.checkpoint);
-      step(item, chunk, rows, stage, r);
-      if (reverse) decay_step(stage, r);
+      for (int first = (chunk.count - 1) / 4 * 4; first >= 0; first -= 4) run_four<true>(chunk, first, -1, to, rows.results_step);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < chunk.count; first += 4)
+        run_four<false>(chunk, first, saves ? chunk.count - 1 : -1, to, rows.results_step);
     }
     barrier_arrive(&shared.c_empty);
     barrier_arrive(&shared.e_empty);
+    rearrange<false>();
+    if constexpr (kSumsUp) barrier_arrive(&shared.scores_empty);
+    if (!saves) return;
+    save(item, chunk.checkpoint);
+    add_last(item, chunk, rows);
   }
 };
 
