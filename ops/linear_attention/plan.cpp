@@ -93,8 +93,14 @@ RecurrentPassPlan plan_few_tokens_pass(const AttentionProblem& p, std::int64_t i
   RecurrentPassPlan plan;
   plan.inner = inner <= 32 ? 32 : inner <= 64 ? 64 : inner <= 128 ? 128 : inner <= 256 ? 256 : inner <= 320 ? 320 : 512;
   plan.warps = plan.inner / (plan.inner <= kMostSmall ? kSmallWarpRows : kLargeWarpRows);
-  plan.columns = kColumns;
-  plan.blocks = static_cast<int>(ceil_div(outer, kColumns));
+  // Blocks go on with further columns where there are enough for some waves, and all positions are prepared at once.
+  const bool is_small = plan.inner <= kMostSmall;
+  constexpr std::int64_t kWaves = 4;
+  const std::int64_t threads = is_small ? 640 : 512, most_positions = is_small ? 16 : 12;  // of a multiprocessor; of a block
+  const std::int64_t at_once = p.gpu.multiprocessors * (threads / (32 * plan.warps)), strips = ceil_div(outer, kColumns),
+                     wanted = p.length <= most_positions ? all_heads(p) * strips / (kWaves * at_once) : 1;
+  plan.blocks = static_cast<int>(ceil_div(strips, std::clamp<std::int64_t>(wanted, 1, strips)));
+  plan.columns = static_cast<int>(ceil_div(strips, plan.blocks) * kColumns);
   plan.segment_tokens = p.length;
   return plan;
 }

@@ -1,7 +1,8 @@
 // A pass over sequences of a few tokens, where reading and writing the states takes most of the time: drafts that are verified,
-// the last tokens of a prompt, many short sequences. A block owns 32 columns of one state, all of it in the registers of its
-// threads. It prefetches the state into the L2 cache, and meanwhile prepares the rows of some positions in shared memory. The
-// warps then go through the positions without waiting for each other, and meet once for the sums over all rows.
+// the last tokens of a prompt, many short sequences. A block has 32 columns of one state in the registers of its threads. It
+// prefetches the state into the L2 cache, and meanwhile prepares the rows of some positions in shared memory. The warps then go
+// through the positions without waiting for each other, and meet once for the sums over all rows. Where there are many states, a
+// block goes on with further columns, for which the rows over the inner channels are ready.
 #include <algorithm>
 
 #include <glade/core/cuda/instructions.cuh>
@@ -33,7 +34,7 @@ struct Layout {
 template <class L>
 struct alignas(16) Slot {
   float c[L::kInner], d[L::kInner], a[L::kInner];  ///< a: the inner decays, times those that all channels share
-  float e[kColumns], b[kColumns];                  ///< b: the outer decays
+  float e[2][kColumns], b[2][kColumns];            ///< b: the outer decays; of these columns and of the block's next ones
   float past[L::kWarps][kColumns];                 ///< sums over the rows of each warp
   float self;                                      ///< c . d, which adds the position's own term to the result
 };
@@ -50,7 +51,8 @@ struct Thread {
   const Pass<float>& pass;
   Slot* slots;
   const std::int64_t n;
-  const int h, first_column;
+  const int h;
+  int first_column;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = __shfl_sync(~0u, thread / 32, 0);
   const Sequence sequence = Sequence(pass.sequences, n);
   float x[L::kQuads][4][4 * kColumnQuads] = {};  ///< the thread's part of the state: quads of rows, rows of a quad, columns
@@ -59,6 +61,8 @@ struct Thread {
   __device__ int own_column(int q) const { return (q ^ (lane / 16)) * 4 * kColumnLanes + lane % kColumnLanes * 4; }
   /// The first row of quad number r.
   __device__ int row(int r) const { return ((r * L::kWarps + warp) * kRowLanes + lane / kColumnLanes) * 4; }
+  /// Which of a slot's e and b columns have.
+  __device__ static int turn(int first_column) { return first_column / kColumns % 2; }
   __device__ int length() const { return static_cast<int>(sequence.length); }
   /// The position that comes i-th in the order of the scan.
   __device__ int position(int i) const { return pass.reverse_scan ? length() - 1 - i : i; }
@@ -91,8 +95,8 @@ struct Thread {
       }
   }
   __device__ const float* initial() const { return pass.initial.data + n * pass.initial.sequence + h * pass.state_size(); }
-  /// Prefetches the block's columns of the state. No registers wait for them, unlike loads.
-  __device__ void prefetch_state() const {
+  /// Prefetches columns of the state. No registers wait for them, unlike loads.
+  __device__ void prefetch_state(int first_column) const {
     if (pass.initial.data == nullptr) return;
     constexpr int kLine = 128 / sizeof(float);
     const bool contiguous_columns = pass.outer_stride == 1;
@@ -106,6 +110,12 @@ struct Thread {
     }
   }
   __device__ void load_state() {
+#pragma unroll
+    for (auto& quad : x)
+#pragma unroll
+      for (auto& row : quad)
+#pragma unroll
+        for (float& element : row) element = 0;
     if (pass.initial.data != nullptr) for_each([from = initial()](int at, auto&... elements) { load(from + at, elements...); });
   }
   __device__ void store_state() {
@@ -167,12 +177,10 @@ struct Thread {
     const bool decays = decaying < length();
     return {sequence.token(position), decays ? sequence.token(decaying) * pass.heads + h : 0, decays};
   }
-  /// Prepares `count` positions from the i-th on.
-  __device__ void prepare(int i, int count) const {
-    const auto place = [&](int s) {
-      const int position = this->position(i + s);
-      return this->place(position, position + (pass.reverse_scan ? 1 : 0));
-    };
+  /// That of the i-th position in the order of the scan.
+  __device__ Place place_of(int i) const { return place(position(i), position(i) + (pass.reverse_scan ? 1 : 0)); }
+  /// Prepares `count` positions from the i-th on: what lies along the inner channels.
+  __device__ void prepare_channels(int i, int count) const {
     constexpr int kBatch = 2;  // quads of channels whose loads are under way at a time
     constexpr int kStep = L::kWarps * L::kWarpRows;
     const int first = warp * L::kWarpRows + lane / L::kRowThreads, items = (count + kStep - 1) / kStep * L::kRowQuads;
@@ -185,7 +193,7 @@ struct Thread {
       const auto is_present = [&](int b) { return slot_of(b) < count && channel_of(b) < L::kInner; };
 #pragma unroll
       for (int b = 0; b < kBatch; ++b)
-        if (is_present(b)) channels[b].load(*this, place(slot_of(b)), channel_of(b));
+        if (is_present(b)) channels[b].load(*this, place_of(i + slot_of(b)), channel_of(b));
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         if (is_present(b)) self += channels[b].store(*this, slots[slot_of(b)], channel_of(b));
@@ -196,9 +204,12 @@ struct Thread {
         self = 0;
       }
     }
+  }
+  /// The same along 32 columns.
+  __device__ void prepare_columns(int i, int count, int first_column) const {
     constexpr int kRow = kColumns / 4;
     for (int item = thread; item < count * kRow; item += L::kThreads)
-      prepare_columns(slots[item / kRow], place(item / kRow), item % kRow * 4);
+      prepare_columns(slots[item / kRow], place_of(i + item / kRow), item % kRow * 4, first_column);
   }
   /// Four inner channels of a position, as they lie in memory.
   struct Channels {
@@ -225,13 +236,14 @@ struct Thread {
       return cs.x[0] * ds.x[0] + cs.x[1] * ds.x[1] + cs.x[2] * ds.x[2] + cs.x[3] * ds.x[3];
     }
   };
-  __device__ void prepare_columns(Slot& slot, const Place& place, int column) const {
+  __device__ void prepare_columns(Slot& slot, const Place& place, int column, int first_column) const {
     const Rows& rows = pass.rows[kE];
     const Raw<T> e = load_row<kVector, T>(rows, rows.row(place.token, h), first_column + column);
     Raw<G> b;
     if (place.decays) b = load_row<kVector, G, T>(pass.rows[kOuterGate], place.decay_row, first_column + column);
-    quad_at(slot.e, column) = e.template values<float>() * static_cast<float>(pass.rows[kD].factor * rows.factor);
-    quad_at(slot.b, column) = decays(b.template values<float>(), 0.f);
+    quad_at(slot.e[turn(first_column)], column) =
+        e.template values<float>() * static_cast<float>(pass.rows[kD].factor * rows.factor);
+    quad_at(slot.b[turn(first_column)], column) = decays(b.template values<float>(), 0.f);
   }
 
   /// Takes the state through a position, whose decay it has already had unless kDecay, and sums up c times the decayed state.
@@ -240,8 +252,8 @@ struct Thread {
     Quad<float> e[kColumnQuads], b[kColumnQuads];
 #pragma unroll
     for (int q = 0; q < kColumnQuads; ++q) {
-      e[q] = quad_at(slot.e, own_column(q));
-      if constexpr (kOuterGate) b[q] = quad_at(slot.b, own_column(q));
+      e[q] = quad_at(slot.e[turn(first_column)], own_column(q));
+      if constexpr (kOuterGate) b[q] = quad_at(slot.b[turn(first_column)], own_column(q));
     }
     float sums[4 * kColumnQuads] = {};
 #pragma unroll
@@ -264,7 +276,7 @@ struct Thread {
   __device__ void decay(Slot& slot) {
     Quad<float> b[kColumnQuads];
 #pragma unroll
-    for (int q = 0; q < kColumnQuads; ++q) b[q] = quad_at(slot.b, own_column(q));
+    for (int q = 0; q < kColumnQuads; ++q) b[q] = quad_at(slot.b[turn(first_column)], own_column(q));
 #pragma unroll
     for (int r = 0; r < L::kQuads; ++r) {
       const Quad<float> a = quad_at(slot.a, row(r));
@@ -310,32 +322,33 @@ struct Thread {
       const std::int64_t row = (sequence.token(position(i + item / kRow)) * pass.heads + h) * pass.outer();
       if (pass.past != nullptr) store_quad<kVector>(past, pass.past + row, column, pass.outer());
       if (pass.out == nullptr) continue;
-      const Quad<float> out = past + quad_at(slot.e, own) * slot.self;
+      const Quad<float> out = past + quad_at(slot.e[turn(first_column)], own) * slot.self;
       if (pass.out_dtype == dtype_of<T>()) store_quad<kVector>(out, static_cast<T*>(pass.out) + row, column, pass.outer());
       else store_quad<kVector>(out, static_cast<float*>(pass.out) + row, column, pass.outer());
     }
   }
 
-  __device__ void run() {
-    prefetch_state();
-    int count = min(L::kTokens, length());
-    prepare(0, count);
-    load_state();
-    if (pass.states != nullptr && pass.reverse_scan && count > 0) multiply_checkpoint();
-    __syncthreads();
+  /// Takes the state from the first position to the last. `prepares_next`: it prepares the block's next columns on the way.
+  __device__ void scan(bool prepares_next) {
     const int checkpoint = pass.states != nullptr && !pass.reverse_scan ? length() - 1 : -1;
+    int count = min(L::kTokens, length());
     for (int i = 0; i < length(); i += count, count = min(L::kTokens, length() - i)) {
       if (i > 0) {
         __syncthreads();  // all threads have read the last results
-        prepare(i, count);
+        prepare_channels(i, count);
+        prepare_columns(i, count, first_column);
         __syncthreads();
       }
       for (int s = 0; s < count; ++s) step(slots[s], i + s == checkpoint);
       __syncthreads();
+      if (prepares_next) prepare_columns(i, count, first_column + kColumns);
       finish(i, count);
     }
+  }
+  /// Stores the state. That of a reverse scan has had the decay of position 1 last.
+  __device__ void finish_state() {
     if (pass.final.data == nullptr) return;
-    if (pass.reverse_scan && length() > 0) {  // position 0 has applied the decay of the next one only
+    if (pass.reverse_scan && length() > 0) {
       __syncthreads();
       const Place first = place(0, 0);
       if (thread < L::kInner / 4) {
@@ -343,30 +356,54 @@ struct Thread {
         channels.load(*this, first, thread * 4);
         channels.store(*this, slots[0], thread * 4);
       }
-      if (thread < kColumns / 4) prepare_columns(slots[0], first, thread * 4);
+      if (thread < kColumns / 4) prepare_columns(slots[0], first, thread * 4, first_column);
       __syncthreads();
       decay(slots[0]);
     }
     store_state();
   }
+  /// Whether the rows stay ready for all columns: others take their slots if there are more positions, or a last decay.
+  __device__ bool keeps_rows() const { return length() <= L::kTokens && !(pass.reverse_scan && pass.final.data != nullptr); }
+  /// `end`: of the block's columns.
+  __device__ void run(int end) {
+    prefetch_state(first_column);
+    for (bool is_first = true; first_column < end; first_column += kColumns, is_first = false) {
+      if (is_first || !keeps_rows()) {
+        if (!is_first) __syncthreads();
+        const int count = min(L::kTokens, length());
+        prepare_channels(0, count);
+        prepare_columns(0, count, first_column);
+      }
+      load_state();
+      __syncthreads();
+      const bool has_next = first_column + kColumns < end;
+      if (has_next) prefetch_state(first_column + kColumns);
+      if (pass.states != nullptr && pass.reverse_scan && length() > 0) {
+        multiply_checkpoint();
+        __syncthreads();
+      }
+      scan(has_next && keeps_rows());
+      finish_state();
+    }
+  }
 };
 
 template <class L, class T, class G, bool kVector>
 __global__ void __launch_bounds__(L::kThreads, L::kBlocks)
-    few_tokens_kernel(const __grid_constant__ Pass<float> pass, int strips) {
+    few_tokens_kernel(const __grid_constant__ Pass<float> pass, int blocks, int columns) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  const int strip = static_cast<int>(blockIdx.x % strips), pair = static_cast<int>(blockIdx.x / strips);
+  const int first_column = static_cast<int>(blockIdx.x % blocks) * columns, pair = static_cast<int>(blockIdx.x / blocks);
   Thread<L, T, G, kVector>{.pass = pass,
                            .slots = reinterpret_cast<Slot<L>*>(shared_memory),
                            .n = pair / pass.heads,
                            .h = pair % pass.heads,
-                           .first_column = strip * kColumns}
-      .run();
+                           .first_column = first_column}
+      .run(min(first_column + columns, pass.outer()));
 }
 
 template <class L, class T>
 void launch(const Pass<float>& pass, const RecurrentPassPlan& plan, Device device) {
-  if (plan.columns != kColumns || plan.inner != L::kInner || pass.inner() > L::kInner)  // plan.cpp and Layout must agree
+  if (plan.columns % kColumns != 0 || plan.inner != L::kInner || pass.inner() > L::kInner)  // plan.cpp and Layout must agree
     fail<Error>("recurrent: a plan of {} columns and {} channels for few tokens", plan.columns, plan.inner);
   const bool vector = std::ranges::all_of(pass.rows, is_vector) && is_aligned(pass.initial.data) && is_aligned(pass.final.data) &&
                       is_aligned(pass.out) && is_aligned(pass.past);
@@ -378,7 +415,7 @@ void launch(const Pass<float>& pass, const RecurrentPassPlan& plan, Device devic
             bytes = tokens * static_cast<int>(sizeof(Slot<L>));
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const unsigned blocks = blocks_for(pass.sequences.count * pass.heads * plan.blocks, 1);
-  kernel<<<blocks, L::kThreads, bytes, stream(device)>>>(pass, plan.blocks);
+  kernel<<<blocks, L::kThreads, bytes, stream(device)>>>(pass, plan.blocks, plan.columns);
   GLADE_CUDA_LAUNCHED();
 }
 
