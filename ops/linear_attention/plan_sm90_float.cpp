@@ -1,5 +1,5 @@
 // The rules for chunks in float32 on Hopper GPUs (recurrent_cuda/float_chunks.cuh). All measured
-// (benchmarks/results/2026-11-30_h200/float_chunks).
+// (benchmarks/results/2026-11-30_h200/float_chunks, head_gates for g and g_gamma).
 #include <algorithm>
 #include <limits>
 
@@ -24,11 +24,15 @@ bool takes_float_chunks(const AttentionProblem& p, bool backward) {
   if (!supports_float_chunks(p, backward)) return false;
   // Smaller heads leave half of its tiles empty.
   if (p.K <= kInner / 2 || p.V <= kColumns) return false;
-  // Gates of heads alone are often so large that it computes all chunks step by step. Short sequences do not hide how long a
-  // block takes to start.
+  // Short sequences do not hide how long a block takes to start.
   constexpr std::int64_t kManyHeads = 320, kShort = 160, kShortOfMany = 320;
   if (p.gk || p.gv) return p.length >= (all_heads(p) >= kManyHeads ? kShortOfMany : kShort);
-  return !p.g && !p.g_gamma && p.length >= kChunkTokens;
+  if (!p.g && !p.g_gamma) return p.length >= kChunkTokens;
+  // Other kernels compute all chunks of few heads at once. The gradient of g is summed over parts of the values in memory.
+  constexpr std::int64_t kFewChunks = 640, kHeadsOfParts = 32;
+  if (p.length < kShort || (p.length < kFewChunks && plan_float_pass(p, {}, p.V).segments > 1)) return false;
+  const std::int64_t parts = backward && (p.gradients.g || p.gradients.g_gamma) ? value_parts(p) : 1;
+  return parts == 1 || (all_heads(p) >= kHeadsOfParts && 4 * p.V > 3 * kInner * parts);
 }
 
 RecurrentPassPlan plan_float_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t outer) {

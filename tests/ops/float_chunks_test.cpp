@@ -20,7 +20,7 @@ void check(const Spec& s) {
 TEST_F(FloatChunks, MatchesTheReference) {
   int i = 0;
   for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{128, 128}, {66, 66}, {100, 72}, {70, 126}})
-    for (const char* gates : {"k", "v", "kv", "gk", "gv", "ckv"})
+    for (const char* gates : {"k", "v", "kv", "gk", "gv", "ckv", "g", "gm"})
       for (const std::int64_t T : {160, 193, 300}) {
         ++i;
         check({.T = T,
@@ -42,7 +42,7 @@ TEST_F(FloatChunks, MatchesTheReferenceWithoutGates) {
 }
 
 TEST_F(FloatChunks, PackedSequences) {
-  for (const char* gates : {"k", "kv", ""})
+  for (const char* gates : {"k", "kv", "", "g", "n"})
     for (const bool reverse : {false, true})
       check({.B = 1,
              .T = 700,
@@ -55,7 +55,7 @@ TEST_F(FloatChunks, PackedSequences) {
 }
 
 TEST_F(FloatChunks, SequencesInSegments) {
-  for (const char* gates : {"k", "gv", "kv", ""})
+  for (const char* gates : {"k", "gv", "kv", "", "g", "m"})
     for (const bool reverse : {false, true}) {
       const Spec s{.B = 1, .T = 1100, .H = 2, .K = 128, .V = 128, .gates = gates, .state = 4, .reverse = reverse, .gate = -0.02};
       RecurrenceArguments x = make(s, kCUDA, DType::float32);
@@ -66,14 +66,14 @@ TEST_F(FloatChunks, SequencesInSegments) {
 
 /// More heads than multiprocessors: blocks take several.
 TEST_F(FloatChunks, ManyHeads) {
-  for (const char* gates : {"k", "v"}) check({.B = 60, .T = 161, .H = 4, .K = 72, .V = 66, .gates = gates, .state = 4});
+  for (const char* gates : {"k", "v", "g"}) check({.B = 60, .T = 161, .H = 4, .K = 72, .V = 66, .gates = gates, .state = 4});
 }
 
-/// Chunks whose exponents are outside of the safe range are computed step by step.
+/// Chunks whose exponents are outside of the safe range are computed step by step, but with gates of heads alone.
 TEST_F(FloatChunks, LargeDecay) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double strength : {-1.0, -3.0, -7.5, -30.0, -1e4, -kInfinity})
-    for (const char* gates : {"k", "v", "gk"})
+    for (const char* gates : {"k", "v", "gk", "g"})
       for (const bool reverse : {false, true}) {
         const Spec s{.T = 170, .H = 1, .Hkv = 1, .K = 72, .V = 66, .gates = gates, .state = 4, .reverse = reverse};
         RecurrenceArguments x = make(s, kCUDA, DType::float32);
@@ -90,9 +90,10 @@ TEST_F(FloatChunks, LargeDecay) {
 
 /// Backward with parts of the values as heads of their own; forward with any number.
 TEST_F(FloatChunks, ManyValues) {
-  for (const char* gates : {"k", "gk", ""})
+  for (const char* gates : {"k", "gk", "", "g"})
     for (const auto& [V, parts] : std::vector<std::pair<std::int64_t, int>>{{200, 2}, {384, 3}}) {
-      const Spec s{.T = 200, .H = 2, .Hkv = 2, .K = 70, .V = V, .gates = gates, .state = 4};
+      const std::int64_t sequences = std::string_view(gates) == "g" ? 16 : 2;  // the parts of few heads do not pay with g
+      const Spec s{.B = sequences, .T = 200, .H = 2, .Hkv = 2, .K = 70, .V = V, .gates = gates, .state = 4};
       RecurrenceArguments x = make(s, kCUDA, DType::float32);
       EXPECT_EQ(plan_in_chunks(x).backward.value_parts, parts);
       check(x, s.str());
@@ -100,7 +101,7 @@ TEST_F(FloatChunks, ManyValues) {
 }
 
 TEST_F(FloatChunks, GradientOfTheInitialStateAlone) {
-  for (const char* gates : {"k", "v", ""}) {
+  for (const char* gates : {"k", "v", "", "gm"}) {
     const Spec s{.T = 200, .K = 128, .V = 72, .gates = gates, .state = 4};
     RecurrenceArguments x = make(s, kCUDA, DType::float32);
     x.options.algorithm = Algorithm::chunk;

@@ -41,7 +41,8 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "", DType::float32)), Names("float_chunks", "float_chunks"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g_gamma", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g_gamma", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 128, "g_gamma", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 159, 16, 128, 128, "gk", DType::float32)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(4, 160, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(kernels(problem(20, 319, 16, 128, 128, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
@@ -52,9 +53,16 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(8, 2048, 16, 64, 64, "gk", DType::float32)), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(16, 2048, 16, 64, 64, "gk", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(16, 2048, 16, 63, 64, "gk", DType::float32)), Names("recurrent", "recurrent"));
-  EXPECT_EQ(kernels(problem(1, 1000, 4, 128, 128, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(1, 1000, 4, 128, 128, "g", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(2, 500, 4, 128, 128, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 159, 16, 128, 128, "g", DType::float32)), Names("recurrent", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 160, 16, 128, 128, "g", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2000, 4, 128, 300, "g", DType::float32)), Names("float_chunks", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(8, 2000, 4, 128, 300, "g", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(8, 2000, 4, 128, 160, "g", DType::float32)), Names("float_chunks", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "g", DType::float32)), Names("warp_chunks", "warp_chunks"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::float32)), Names("recurrent", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::float32)), Names("float_chunks", "float_chunks"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 256, 128, "g", DType::float32)), Names("recurrent", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 16, 512, "g", DType::float32)), Names("warp_chunks", "recurrent"));
   EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 256, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(plan(problem(8, 2048, 16, 128, 256, "gk", DType::float32)).backward.value_parts, 2);
@@ -72,6 +80,12 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(64, 12, 16, 128, 128, "gk")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(64, 13, 16, 128, 128, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(13, 10, 49, 272, 272, "gk gv")), Names("few_tokens", "few_tokens"));
+  const auto columns = [](std::int64_t B, std::int64_t T) {
+    return plan(problem(B, T, 2, 296, 256, "gk")).forward.recurrent.columns;
+  };
+  EXPECT_EQ(columns(20, 9), 32);
+  EXPECT_EQ(columns(1498, 9), 256);
+  EXPECT_EQ(columns(1498, 13), 32);  // more positions than a block prepares at once
   EXPECT_EQ(kernels(problem(13, 33, 49, 272, 272, "gk gv")), Names("recurrent", "recurrent"));
   EXPECT_EQ(kernels(problem(64, 32, 16, 128, 128, "gk", DType::float32, kA100)), Names("few_tokens", "few_tokens"));
   EXPECT_EQ(kernels(problem(64, 8, 16, 128, 128, "gk", DType::float64)), Names("recurrent", "recurrent"));

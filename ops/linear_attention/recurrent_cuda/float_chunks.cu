@@ -11,7 +11,7 @@ namespace float_chunks {
 namespace {
 
 /// The warp group that computes scores. `kSumsUp`: results are wanted; without them it only takes its turns.
-template <bool kSumsUp>
+template <bool kHeadGates, bool kSumsUp>
 class ScoresGroup {
   const Pass<float>& pass;
   Shared& shared;
@@ -82,8 +82,13 @@ class ScoresGroup {
 #pragma unroll
     for (int i = 0; i < Accumulator<kTile>::kSize; ++i) {
       const int p = scores.row(i, thread), s = scores.column(i, thread);
-      const float score = sums[i];
+      float score = sums[i];
       if (p == s) shared.self[stage][p] = score;
+      if constexpr (kHeadGates) {
+        const HeadDecays& head = shared.head[stage];
+        const float log = (head.high[p] - head.high[s]) + (head.low[p] - head.low[s]);
+        score *= power_of_2<float>(reverse ? -log : log);
+      }
       scores[i] = (reverse ? s > p : s < p) || (s == p && !apart) ? score : 0.f;
     }
 #pragma unroll
@@ -96,7 +101,7 @@ class ScoresGroup {
 };
 
 /// `items`: those of all blocks. See Item.
-template <bool kInnerGates, bool kOuterGates, bool kSumsUp>
+template <bool kInnerGates, bool kOuterGates, bool kHeadGates, bool kSumsUp>
 __global__ void __launch_bounds__(kThreads, 1)
     float_chunks_kernel(const __grid_constant__ Pass<float> pass, int strips, int items, float factor, float update_factor) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -117,24 +122,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   // A thread has 128 registers at launch: 512 for four.
   if (threadIdx.x < kGroup) {
     acquire_registers<208>();
-    StateGroup<kInnerGates, kOuterGates, kSumsUp> state(pass, shared, factor, update_factor);
+    StateGroup<kInnerGates, kOuterGates, kHeadGates, kSumsUp> state(pass, shared, factor, update_factor);
     for (int item = first, i = 0; item < items; item += step, ++i) state.run(Item(pass, item, strips), i);
   } else if (threadIdx.x < 2 * kGroup) {
     release_registers<96>();
-    ScoresGroup<kSumsUp> scores(pass, shared);
+    ScoresGroup<kHeadGates, kSumsUp> scores(pass, shared);
     for (int item = first; item < items; item += step) scores.run();
   } else {
     release_registers<104>();
-    Producer<kInnerGates, kOuterGates, kSumsUp> producer(pass, shared);
+    Producer<kInnerGates, kOuterGates, kHeadGates, kSumsUp> producer(pass, shared);
     for (int item = first, i = 0; item < items; item += step, ++i) producer.run(Item(pass, item, strips), i);
   }
 #endif
 }
 
-template <bool kInnerGates, bool kOuterGates>
+template <bool kInnerGates, bool kOuterGates, bool kHeadGates = false>
 void launch(const Pass<float>& pass, int strips, Device device) {
-  const auto kernel = pass.rows[kC].data != nullptr ? float_chunks_kernel<kInnerGates, kOuterGates, true>
-                                                    : float_chunks_kernel<kInnerGates, kOuterGates, false>;
+  const auto kernel = pass.rows[kC].data != nullptr ? float_chunks_kernel<kInnerGates, kOuterGates, kHeadGates, true>
+                                                    : float_chunks_kernel<kInnerGates, kOuterGates, kHeadGates, false>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)));
   const int items = static_cast<int>(blocks_for(pass.sequences.count * pass.heads * pass.segments * strips, 1));
   const double update_factor = pass.rows[kD].factor * pass.rows[kE].factor;
@@ -156,11 +161,12 @@ void run_float_chunks(const Pass<float>& pass, const RecurrentPassPlan& plan, De
   Pass<float> own = pass;
   if (own.out == nullptr && own.past == nullptr) own.rows[kC].data = nullptr;  // the final state alone is wanted
   run_in_segments(own, plan, device, [&](const Pass<float>& segments) {
-    const bool outer = pass.rows[kOuterGate].data != nullptr, head = pass.head_gate.data != nullptr || pass.gamma != nullptr,
-               inner = pass.rows[kInnerGate].data != nullptr || (head && !outer);
+    const bool outer = pass.rows[kOuterGate].data != nullptr, inner = pass.rows[kInnerGate].data != nullptr,
+               head = pass.head_gate.data != nullptr || pass.gamma != nullptr;
     if (inner && outer) float_chunks::launch<true, true>(segments, plan.blocks, device);
     else if (inner) float_chunks::launch<true, false>(segments, plan.blocks, device);
     else if (outer) float_chunks::launch<false, true>(segments, plan.blocks, device);
+    else if (head) float_chunks::launch<false, false, true>(segments, plan.blocks, device);
     else float_chunks::launch<false, false>(segments, plan.blocks, device);
   });
 }

@@ -8,6 +8,9 @@
 //     X = e^{a_E - a_M} [ X' + sum_s d'_s e'_s^T ] e^{b_E - b_M}
 // A reverse scan has the opposite signs, and sums over s > p.
 //
+// With gates of heads alone, decays multiply other things, and are at most 1: the scores, by those between two positions, c X, by
+// those from before the chunk, and e in the update, by those to the chunk's end. Any decay is safe then.
+//
 // An operand is the sum of three numbers in bfloat16, which hold all digits of a float32. Of their nine products six are added,
 // all but those below 2^-26 of the result. The tensor cores cut their sums instead of rounding them. Therefore the largest
 // product has an accumulator of its own, both start from 0 in every chunk, and ordinary instructions add them to the state.
@@ -48,6 +51,13 @@ struct StateDecays {
   float inner[2][kInner], outer[2][kColumns];
 };
 
+/// Decays of a chunk that all channels share. With log decays added up from its first position, a_p up to and with position p:
+struct alignas(16) HeadDecays {
+  float high[kRows], low[kRows];           ///< a_p, base 2, in two parts
+  float of_state[kRows], to_state[kRows];  ///< of the state at each position, and from there to the state behind the chunk
+  float all;                               ///< of the state in the chunk
+};
+
 /// Where an item's rows of an operand lie.
 struct Place {
   const float* first;  ///< that of position 0; null: there are none
@@ -70,6 +80,7 @@ struct Shared {
   float result_decays[kRows][kDecayRow];          ///< e^{b_p - b_M}
   float self[2][kRows];                           ///< c . d at each position, of two chunks
   StateDecays decays[2];                          ///< of two chunks
+  HeadDecays head[2];                             ///< instead, where all channels share them
   Chunk chunks[2];
   ItemRows items[2];
   float inner_totals[2][4][kInner], outer_totals[2][8][kColumns];  ///< log decays of 16 and of 8 rows, of two chunks

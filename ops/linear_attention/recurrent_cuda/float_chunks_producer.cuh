@@ -9,9 +9,9 @@ namespace glade::cuda::recurrent::float_chunks {
 
 using linear_attention::base_2::kLeastGate, linear_attention::base_2::kLog2e;
 
-/// `kInnerGates`: inner channels decay, by gates of their own or of the head; the same of the outer ones. `kSumsUp`: results are
-/// wanted.
-template <bool kInnerGates, bool kOuterGates, bool kSumsUp>
+/// `kInnerGates`: inner channels decay, by gates of their own and of the head; the same of the outer ones. `kHeadGates`: all
+/// decay by gates of the head. `kSumsUp`: results are wanted.
+template <bool kInnerGates, bool kOuterGates, bool kHeadGates, bool kSumsUp>
 class Producer {
   static constexpr int kInnerRows = 16, kOuterRows = 8;  ///< rows of a thread, of two inner and of two outer channels
   static constexpr int kQuarters = kRows / kInnerRows, kEighths = kRows / kOuterRows;
@@ -42,7 +42,8 @@ class Producer {
       at = reverse ? chunk.first : chunk.first + chunk.count;
       prefetch(item, places, next_chunk(item, at));
       const bool done = chunk.count == kRows ? prepare<true>(item, places, chunk) : prepare<false>(item, places, chunk);
-      if (!done) prepare_steps(item, places, chunk);
+      if constexpr (kInnerGates || kOuterGates)
+        if (!done) prepare_steps(item, places, chunk);
       ++chunks, ++turns;
     }
     barrier_wait(&shared.d_empty[turns % 2], stage_parity());
@@ -107,7 +108,8 @@ class Producer {
     const int stage = turns % 2;
     auto& inner_totals = shared.inner_totals[stage];
     auto& outer_totals = shared.outer_totals[stage];
-    float2 inner[kInnerRows], outer[kOuterRows];
+    float2 inner[kInnerRows], outer[kOuterRows], head;
+    if constexpr (kHeadGates) head = head_logs(item, chunk);
     if constexpr (kInnerGates) {
       load_logs<kWhole>(inner, item, places, kInnerGate, chunk, quarter * kInnerRows, 2 * inner_pair, true);
       store_totals(inner, inner_totals, quarter, inner_pair);
@@ -133,6 +135,7 @@ class Producer {
     if constexpr (kOuterGates) to_factors(outer, sign);
     barrier_wait(&shared.d_empty[stage], stage_parity());
     publish(chunk, stage);
+    if constexpr (kHeadGates) store_head_decays(shared.head[stage], head);
     [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
       ((load_batch<kWhole, kIndex + kAhead>(batches, item, places, chunk), prepare_batch<kIndex>(batches, inner, outer)), ...);
     }(std::make_integer_sequence<int, kBatches>());
@@ -221,6 +224,34 @@ class Producer {
       gate += __ldg(static_cast<const float*>(pass.head_gate.data) + at);
     }
     return gate * kLog2e;
+  }
+  /// Those of two positions of a chunk for each thread of the first warp.
+  __device__ __forceinline__ float2 head_logs(const Item& item, const Chunk& chunk) const {
+    const int first = static_cast<int>(2 * thread);
+    const auto log = [&](int r) {
+      return thread < 32 && chunk.has_row(r) ? at_least(head_log(item, chunk.first + r), kLeastGate) : 0.f;
+    };
+    return make_float2(log(first), log(first + 1));
+  }
+  /// Decays between positions are differences of sums, so these have twice the digits.
+  __device__ __forceinline__ void store_head_decays(HeadDecays& to, float2 logs) const {
+    if (thread >= 32) return;
+    double sum = static_cast<double>(logs.x) + logs.y;
+#pragma unroll
+    for (unsigned distance = 1; distance < 32; distance *= 2) {
+      const double before = __shfl_up_sync(~0u, sum, distance);
+      if (thread >= distance) sum += before;
+    }
+    const double all = __shfl_sync(~0u, sum, 31);
+    const auto power = [](double x) { return power_of_2<float>(static_cast<float>(x)); };
+    const auto store = [&](unsigned r, double a) {
+      const float high = static_cast<float>(a);
+      to.high[r] = high, to.low[r] = static_cast<float>(a - high);
+      const bool reverse = pass.reverse_scan;
+      to.of_state[r] = power(reverse ? all - a : a), to.to_state[r] = power(reverse ? a : all - a);
+    };
+    store(2 * thread, sum - logs.y), store(2 * thread + 1, sum);
+    if (thread == 0) to.all = power(all);
   }
   /// Loads the log decays of `kCount` rows of two channels; the head's are part of them where `with_head`.
   template <bool kWhole, int kCount>

@@ -4,8 +4,8 @@
 
 namespace glade::cuda::recurrent::float_chunks {
 
-/// `kSumsUp`: results are wanted.
-template <bool kInnerGates, bool kOuterGates, bool kSumsUp>
+/// Its arguments are those of Producer.
+template <bool kInnerGates, bool kOuterGates, bool kHeadGates, bool kSumsUp>
 class StateGroup {
   static constexpr int kSteps = kTile / 16;                    ///< of 16 columns of a tile
   static constexpr int kInnerParts = kInnerTiles * kTileStep;  ///< from one part of c' or d' to the next
@@ -39,8 +39,9 @@ class StateGroup {
           const StateDecays& decays = shared.decays[stage];
           if constexpr (kInnerGates) inner *= decays.inner[0][thread] * decays.inner[1][thread];
           if constexpr (kOuterGates) outer *= decays.outer[0][thread % kColumns] * decays.outer[1][thread % kColumns];
+          if constexpr (kHeadGates) inner *= shared.head[stage].all;
         }
-        if (chunk.has_large_decay) run_steps(item, chunk, shared.items[items % 2]);
+        if ((kInnerGates || kOuterGates) && chunk.has_large_decay) run_steps(item, chunk, shared.items[items % 2]);
         else run_chunk(item, chunk, shared.items[items % 2]);
         ++chunks;
       }
@@ -153,16 +154,30 @@ class StateGroup {
         sums, false, [&](LeftOperand(&parts)[kParts], int i) { split(parts, x[i / kSteps], i % kSteps); },
         [&](int i) { return descriptor(c, i / kSteps * kTileStep + i % kSteps * kColumnStep); });
   }
-  /// Adds e'^T times a tile: rows of scores, or columns of d' if kTransposed. `step` is that between 16 positions.
+  /// Adds e'^T times a tile: rows of scores, or columns of d' if kTransposed. `step` is that between 16 positions. `scales`: the
+  /// positions' factors, or null.
   template <int kTransposed, int kPartStep>
-  __device__ __forceinline__ void multiply_e(Sums& sums, const Tile& tile, int step, bool add) const {
+  __device__ __forceinline__ void multiply_e(Sums& sums, const Tile& tile, int step, bool add, const float* scales) const {
     const std::uint32_t right = operand(tile);
     multiply<kTransposed, kPartStep, kSteps>(
         sums, add,
         [&](LeftOperand(&parts)[kParts], int i) {
           for (int p = 0; p < kParts; ++p) load_transposed(parts[p], shared.e[p], i, thread);
+          if (scales != nullptr) scale(parts, i, scales);
         },
         [&](int i) { return descriptor(right, i * step); });
+  }
+
+  /// Multiplies the columns of a left operand by their factors.
+  __device__ __forceinline__ void scale(LeftOperand (&parts)[kParts], int step, const float* scales) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 by = *reinterpret_cast<const float2*>(scales + left_column(step, j, thread));
+      const float2 first = unpack<bf16>(parts[0][j]), second = unpack<bf16>(parts[1][j]), third = unpack<bf16>(parts[2][j]);
+      std::uint32_t pair[kParts];
+      split(pair, by.x * (first.x + (second.x + third.x)), by.y * (first.y + (second.y + third.y)));
+      for (int p = 0; p < kParts; ++p) parts[p][j] = pair[p];
+    }
   }
 
   // ---- results ----
@@ -243,9 +258,12 @@ class StateGroup {
       Sums sums;
       multiply_state(sums);
       barrier_arrive(&shared.c_empty);
+      if constexpr (kHeadGates)
+        for (auto* part : {&sums.large, &sums.small})
+          part->scale_columns(thread, [&](int c) { return *reinterpret_cast<const float2*>(&shared.head[stage].of_state[c]); });
       barrier_wait(&shared.e_full, parity);
       barrier_wait(&shared.scores_full, parity);
-      multiply_e<0, kTileStep>(sums, shared.scores[0], kColumnStep, true);
+      multiply_e<0, kTileStep>(sums, shared.scores[0], kColumnStep, true, nullptr);
       barrier_arrive(&shared.scores_empty);
       const bool whole = chunk.count == kRows;
       if (whole && pass.past == nullptr) store_results<true, Wanted::out>(item, chunk, rows, sums);
@@ -260,9 +278,11 @@ class StateGroup {
 #pragma unroll
     for (int t = 0; t < kInnerTiles; ++t) {
       Sums sums;
-      multiply_e<1, kInnerParts>(sums, shared.d[stage][0][t], kRowStep, false);
+      multiply_e<1, kInnerParts>(sums, shared.d[stage][0][t], kRowStep, false,
+                                 kHeadGates ? shared.head[stage].to_state : nullptr);
+      const float all = kHeadGates ? shared.head[stage].all : 1.f;
 #pragma unroll
-      for (int i = 0; i < Accumulator<kTile>::kSize; ++i) x[t][i] += sums[i];
+      for (int i = 0; i < Accumulator<kTile>::kSize; ++i) x[t][i] = all * x[t][i] + sums[i];
     }
     barrier_arrive(&shared.e_empty);
     decay(decays, 1);
