@@ -33,6 +33,7 @@ __device__ void init_barriers(B& shared, int thread) {
     }
     for (std::uint64_t& rounded : shared.rounded) barrier_init(&rounded, kGroup);
     for (std::uint64_t& read : shared.read) barrier_init(&read, 1);
+    for (int i = 0; i < B::kScansAhead; ++i) barrier_init(&shared.found[i], 1), barrier_init(&shared.used[i], B::kUsers);
     fence_barrier_init();
   }
   __syncthreads();
@@ -55,55 +56,70 @@ __device__ StateScan<B> scan_of(const StateScans& scans, const B& shared, int in
   return {p,   segment, shared.ends, n, head, index % key_blocks * B::kKeys * kTile, tile % value_blocks * B::kValues * kTile,
           done};
 }
-/// Calls run(scan) for the scans of this block, in turn. is_first: of the threads that meet at sync().
-template <class B, class Sync, class F>
-__device__ void for_each_scan(const StateScans& scans, B& shared, int role, bool is_first, Sync&& sync, F&& run) {
-  StateScan<B>& scan = shared.scans[role];
-  const int of_head = scans_of_head<B>(scans), heads = scans.forward.heads,
-            count = of_head * heads * scans.forward.sequences.count;
+/// Calls run(i, slot, parity of the slot's turn) for the scans of this block, in turn.
+template <class B, class F>
+__device__ void for_each_turn(const StateScans& scans, F&& run) {
+  const int count = scans_of_head<B>(scans) * scans.forward.heads * static_cast<int>(scans.forward.sequences.count);
+  int slot = 0;
+  unsigned parity = 0;
 #pragma unroll 1
   for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
-    sync();
-    if (is_first) {
-      const int done = i < static_cast<int>(gridDim.x) ? 0 : scan.done + scan.added_chunks(), row = i / of_head;
-      new (&scan) StateScan<B>(scan_of<B>(scans, shared, i % of_head, row % heads, row / heads, done));
-    }
-    sync();
-    run(scan);
+    run(i, slot, parity);
+    if (++slot == B::kScansAhead) slot = 0, parity ^= 1;
   }
+}
+/// Finds the scans of this block, ahead of the threads that take part in them. One thread calls it.
+template <class B>
+__device__ void find_scans(const StateScans& scans, B& shared) {
+  const int of_head = scans_of_head<B>(scans), heads = scans.forward.heads;
+  int done = 0;
+  for_each_turn<B>(scans, [&](int i, int slot, unsigned parity) {
+    barrier_wait(&shared.used[slot], parity ^ 1);
+    const int row = i / of_head;
+    StateScan<B>& scan = shared.scans[slot];
+    new (&scan) StateScan<B>(scan_of<B>(scans, shared, i % of_head, row % heads, row / heads, done));
+    done += scan.added_chunks();
+    barrier_arrive(&shared.found[slot]);
+  });
+}
+/// Calls run(scan) for them.
+template <class B, class F>
+__device__ void for_each_scan(const StateScans& scans, B& shared, F&& run) {
+  for_each_turn<B>(scans, [&](int, int slot, unsigned parity) {
+    barrier_wait(&shared.found[slot], parity);
+    run(shared.scans[slot]);
+    barrier_arrive(&shared.used[slot]);
+  });
 }
 
 /// What a thread does where blocks take turns: several scans, one after the other.
 template <class B>
 __device__ void run_scans(B& shared, const StateScans& scans, int index) {
-  constexpr int kFirstBarrier = 4;  // preparers have others
   init_barriers(shared, index);
   const int group = index / kGroup, thread = index % kGroup;
-  const auto of_role = [&](int role, auto&& sync, auto&& run) { for_each_scan(scans, shared, role, thread == 0, sync, run); };
-  const auto sync = [&] { sync_group<kGroup>(kFirstBarrier + group); };
   if (group < B::kKeys) {
     if constexpr (B::kMovesRegisters) acquire_registers<B::kConsumerRegisters>();
     unsigned parity = 1;
-    of_role(group, sync, [&](const StateScan<B>& scan) {
+    for_each_scan(scans, shared, [&](const StateScan<B>& scan) {
       StateScanConsumer<B> consumer{shared, scan, group, thread};
       consumer.parity = parity;
       scan.p.backward ? consumer.template run<true>() : consumer.template run<false>();
       parity = consumer.parity;
     });
   } else if (group < B::kKeys + B::kPreparers) {
-    of_role(group, sync, [&](const StateScan<B>& scan) {
+    for_each_scan(scans, shared, [&](const StateScan<B>& scan) {
       StateScanPreparer<B> preparer{shared, scan, group - B::kKeys, thread};
       scan.p.backward ? preparer.template run<true>() : preparer.template run<false>();
     });
   } else {
     if constexpr (B::kMovesRegisters) release_registers<B::kProducerRegisters>();
+    constexpr int kFinder = B::kProducers + 32;  // of another warp than the thread that stores
     unsigned parity = 0;
     if (thread < B::kProducers)
-      of_role(
-          group, [&] { sync_group<B::kProducers>(kFirstBarrier + group); },
-          [&](const StateScan<B>& scan) { produce_state_scan(shared, scan, thread); });
+      for_each_scan(scans, shared, [&](const StateScan<B>& scan) { produce_state_scan(shared, scan, thread); });
     else if (thread == B::kProducers)
-      for_each_scan(scans, shared, group + 1, true, [] {}, [&](const StateScan<B>& scan) { store_states(shared, scan, parity); });
+      for_each_scan(scans, shared, [&](const StateScan<B>& scan) { store_states(shared, scan, parity); });
+    else if (thread == kFinder) find_scans(scans, shared);
   }
 }
 

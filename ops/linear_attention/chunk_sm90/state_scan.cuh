@@ -114,8 +114,11 @@ struct StateScanBlock {
   float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
   std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
   std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
-  /// Those in progress of each warp group, the producer and the thread that stores.
-  StateScan<StateScanBlock> scans[kTakesTurns ? kKeys + kPreparers + 2 : 0];
+  // The scans of blocks that take turns: one thread finds them ahead, as many as have chunks in the stages and some more. All
+  // threads that take part in a scan say when they have used it.
+  static constexpr int kScansAhead = kTakesTurns ? kStages + 3 : 0, kUsers = (kKeys + kPreparers) * kGroup + kProducers + 1;
+  StateScan<StateScanBlock> scans[kScansAhead];
+  std::uint64_t found[kScansAhead], used[kScansAhead];
   ScanEnds ends;  ///< of a block's only scan
 
   /// The decays of a segment and head.
