@@ -6,14 +6,14 @@
 // exponent is positive, so large decay needs no special treatment.
 //
 // A block processes one sequence (or segment), one head, one scan direction, one or two tiles of keys and one or two tiles of
-// values, chunk by chunk, or takes turns at several such scans. The producer, two warps, copies the rows of the next chunks. Two
-// warp groups, the preparers, multiply y (k or q) by its decays, in place, with the low parts where the gates were; with one tile
-// of keys they take the chunks in turns. Each tile of keys has a consumer, which keeps the state in registers, adds the products,
-// and rounds the boundary states to shared memory. One thread stores these, so that no consumer waits for memory. A preparer
-// loads y and its gates transposed, so that a thread has two channels. The producer orders the tokens in the tiles so that each
-// thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without shared
-// memory. Without gk there is no tile of gates to copy, and a thread's two channels have the same decays. chunks_of_state() says
-// which states are stored.
+// values, chunk by chunk, or takes turns at several such scans, which one thread finds ahead. The producer, two warps, copies the
+// rows of the next chunks. Two warp groups, the preparers, multiply y (k or q) by its decays, in place, with the low parts where
+// the gates were; with one tile of keys they take the chunks in turns. Each tile of keys has a consumer, which keeps the state in
+// registers, adds the products, and rounds the boundary states to shared memory. One thread stores these, so that no consumer
+// waits for memory. A preparer loads y and its gates transposed, so that a thread has two channels. The producer orders the
+// tokens in the tiles so that each thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed
+// and applied without shared memory. Without gk there is no tile of gates to copy, and a thread's two channels have the same
+// decays. chunks_of_state() says which states are stored.
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
