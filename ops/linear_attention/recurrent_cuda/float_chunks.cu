@@ -10,7 +10,8 @@ namespace float_chunks {
 
 namespace {
 
-/// The warp group that computes scores. `kSumsUp`: results are wanted; without them it only takes its turns.
+/// The warp group that computes scores. `kHeadGates`: gates of heads alone, by which scores decay. `kSumsUp`: results are wanted;
+/// without them it only takes its turns.
 template <bool kHeadGates, bool kSumsUp>
 class ScoresGroup {
   const Pass<float>& pass;
