@@ -55,7 +55,7 @@ struct Thread {
   int first_column;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = __shfl_sync(~0u, thread / 32, 0);
   const Sequence sequence = Sequence(pass.sequences, n);
-  float x[L::kQuads][4][4 * kColumnQuads] = {};  ///< the thread's part of the state: quads of rows, rows of a quad, columns
+  float x[L::kQuads][4][4 * kColumnQuads];  ///< the thread's part of the state: quads of rows, rows of a quad, columns
 
   /// The first column of quad number q in the block. Half of the lanes have the quads in the other order: see add_rows().
   __device__ int own_column(int q) const { return (q ^ (lane / 16)) * 4 * kColumnLanes + lane % kColumnLanes * 4; }
