@@ -66,6 +66,22 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/// Adds up each of kCount numbers over kCount lanes, whose numbers differ by multiples of kStride. Lane l returns the sum of
+/// number l / kStride % kCount. `lane`: only its last five bits count.
+template <int kStride, int kCount>
+__device__ __forceinline__ float sum_over_lanes(float (&x)[kCount], int lane) {
+#pragma unroll
+  for (int kept = kCount / 2; kept > 0; kept /= 2) {
+    const bool upper = lane & kStride * kept;
+#pragma unroll
+    for (int i = 0; i < kept; ++i) {
+      const float other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + kept], kStride * kept);
+      x[i] = (upper ? x[i + kept] : x[i]) + other;
+    }
+  }
+  return x[0];
+}
+
 /// Brings the cache line of an address in global memory to the L2 cache.
 __device__ inline void prefetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 

@@ -317,16 +317,7 @@ struct GatedTile {
         sums[j] = query.x * keys[j].x + query.y * keys[j].y;
       }
       // Over the lanes: in the end lanes 2 j and 2 j + 1 have the sum for key j.
-#pragma unroll
-      for (int n = kSubChunk / 2; n > 0; n /= 2) {
-        const bool upper = lane & 2 * n;
-#pragma unroll
-        for (int j = 0; j < n; ++j) {
-          const float other = __shfl_xor_sync(~0u, upper ? sums[j] : sums[j + n], 2 * n);
-          sums[j] = (upper ? sums[j + n] : sums[j]) + other;
-        }
-      }
-      const float total = sums[0] + __shfl_xor_sync(~0u, sums[0], 1);
+      const float sum = sum_over_lanes<2>(sums, lane), total = sum + __shfl_xor_sync(~0u, sum, 1);
       if (lane % 2 == 0) to[first_row + t][first_row + lane / 2] = lane / 2 <= t ? total : 0.f;
     }
   }

@@ -132,23 +132,10 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
 #pragma unroll
         for (int j = 0; j < 8; ++j)
           sums[j] = first + j <= i ? query[0] * keys[0][first + j] + query[1] * keys[1][first + j] : 0.f;
-        *to = sum_lanes(sums);
+        *to = sum_over_lanes<4>(sums, Base::lane());
         to += 32;
       }
     }
-  }
-  /// Sums over the eight lanes with the same columns. Each of these lanes returns one of the eight sums.
-  __device__ float sum_lanes(float (&x)[8]) const {
-#pragma unroll
-    for (int count = 4; count > 0; count /= 2) {
-      const bool upper = Base::lane() & 4 * count;
-#pragma unroll
-      for (int i = 0; i < count; ++i) {
-        const float other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + count], 4 * count);
-        x[i] = (upper ? x[i + count] : x[i]) + other;
-      }
-    }
-    return x[0];
   }
 
   /// Runs this path. The tiles and values have been copied or are in flight, and no factors are applied yet.

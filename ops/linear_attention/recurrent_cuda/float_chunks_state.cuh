@@ -366,16 +366,8 @@ class StateGroup {
   }
   /// Adds up the sums of 16 threads. Each pair of threads gets that of one row, see result_row().
   __device__ __forceinline__ float sum_rows(float (&sums)[kStepRows]) const {
-#pragma unroll
-    for (int kept = kStepRows / 2; kept > 0; kept /= 2) {
-      const bool upper = thread & 2 * kept;
-#pragma unroll
-      for (int i = 0; i < kept; ++i) {
-        const float other = __shfl_xor_sync(~0u, upper ? sums[i] : sums[i + kept], 2 * kept);
-        sums[i] = (upper ? sums[i + kept] : sums[i]) + other;
-      }
-    }
-    return sums[0] + __shfl_xor_sync(~0u, sums[0], 1);
+    const float sum = sum_over_lanes<2>(sums, thread);
+    return sum + __shfl_xor_sync(~0u, sum, 1);
   }
   __device__ int result_row() const { return thread / 2; }
   /// Four positions from `first` on. `last`: the position whose update is left out, or -1. `to`: where the thread's result of the
