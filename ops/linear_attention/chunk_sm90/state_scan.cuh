@@ -114,8 +114,8 @@ struct StateScanBlock {
   float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
   std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
   std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
-  // The scans of blocks that take turns: one thread finds them ahead, as many as have chunks in the stages and some more. All
-  // threads that take part in a scan say when they have used it.
+  // The scans of blocks that take turns. One thread finds them ahead: as many as can have chunks in the stages, and three more.
+  // All threads that take part in a scan arrive when they have finished it.
   static constexpr int kScansAhead = kTakesTurns ? kStages + 3 : 0, kUsers = (kKeys + kPreparers) * kGroup + kProducers + 1;
   StateScan<StateScanBlock> scans[kScansAhead];
   std::uint64_t found[kScansAhead], used[kScansAhead];

@@ -2,7 +2,7 @@
 // the last tokens of a prompt, many short sequences. A block has 32 columns of one state in the registers of its threads. It
 // prefetches the state into the L2 cache, and meanwhile prepares the rows of some positions in shared memory. The warps then go
 // through the positions without waiting for each other, and meet once for the sums over all rows. Where there are many states, a
-// block goes on with further columns, for which the rows over the inner channels are ready.
+// block goes on with further columns, for which the inner channels are prepared already.
 #include <algorithm>
 
 #include <glade/core/cuda/instructions.cuh>
@@ -61,7 +61,7 @@ struct Thread {
   __device__ int own_column(int q) const { return (q ^ (lane / 16)) * 4 * kColumnLanes + lane % kColumnLanes * 4; }
   /// The first row of quad number r.
   __device__ int row(int r) const { return ((r * L::kWarps + warp) * kRowLanes + lane / kColumnLanes) * 4; }
-  /// Which of a slot's e and b columns have.
+  /// Which half of a slot's e and b belongs to these columns.
   __device__ static int turn(int first_column) { return first_column / kColumns % 2; }
   __device__ int length() const { return static_cast<int>(sequence.length); }
   /// The position that comes i-th in the order of the scan.
@@ -177,9 +177,9 @@ struct Thread {
     const bool decays = decaying < length();
     return {sequence.token(position), decays ? sequence.token(decaying) * pass.heads + h : 0, decays};
   }
-  /// That of the i-th position in the order of the scan.
+  /// The place of the i-th position in the order of the scan.
   __device__ Place place_of(int i) const { return place(position(i), position(i) + (pass.reverse_scan ? 1 : 0)); }
-  /// Prepares `count` positions from the i-th on: what lies along the inner channels.
+  /// Prepares the inner channels of `count` positions, from the i-th on.
   __device__ void prepare_channels(int i, int count) const {
     constexpr int kBatch = 2;  // quads of channels whose loads are under way at a time
     constexpr int kStep = L::kWarps * L::kWarpRows;
@@ -205,7 +205,7 @@ struct Thread {
       }
     }
   }
-  /// The same along 32 columns.
+  /// Prepares 32 columns of them.
   __device__ void prepare_columns(int i, int count, int first_column) const {
     constexpr int kRow = kColumns / 4;
     for (int item = thread; item < count * kRow; item += L::kThreads)
@@ -345,7 +345,7 @@ struct Thread {
       finish(i, count);
     }
   }
-  /// Stores the state. That of a reverse scan has had the decay of position 1 last.
+  /// Stores the state. In a reverse scan it still lacks the decay of position 0.
   __device__ void finish_state() {
     if (pass.final.data == nullptr) return;
     if (pass.reverse_scan && length() > 0) {
@@ -362,9 +362,9 @@ struct Thread {
     }
     store_state();
   }
-  /// Whether the rows stay ready for all columns: others take their slots if there are more positions, or a last decay.
+  /// Whether the inner channels stay prepared for all columns: further positions, or the decay of position 0, take their slots.
   __device__ bool keeps_rows() const { return length() <= L::kTokens && !(pass.reverse_scan && pass.final.data != nullptr); }
-  /// `end`: of the block's columns.
+  /// Computes the columns of the block, from first_column to `end` - 1.
   __device__ void run(int end) {
     prefetch_state(first_column);
     for (bool is_first = true; first_column < end; first_column += kColumns, is_first = false) {

@@ -51,11 +51,11 @@ struct StateDecays {
   float inner[2][kInner], outer[2][kColumns];
 };
 
-/// Decays of a chunk that all channels share. With log decays added up from its first position, a_p up to and with position p:
+/// Decays of a chunk that all channels share. a_p is the sum of the chunk's log decays up to position p.
 struct alignas(16) HeadDecays {
   float high[kRows], low[kRows];           ///< a_p, base 2, in two parts
-  float of_state[kRows], to_state[kRows];  ///< of the state at each position, and from there to the state behind the chunk
-  float all;                               ///< of the state in the chunk
+  float of_state[kRows], to_state[kRows];  ///< from the state before the chunk to each position, and from there to the next state
+  float all;                               ///< of the state, over the whole chunk
 };
 
 /// Where an item's rows of an operand lie.

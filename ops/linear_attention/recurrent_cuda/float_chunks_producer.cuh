@@ -225,7 +225,7 @@ class Producer {
     }
     return gate * kLog2e;
   }
-  /// Those of two positions of a chunk for each thread of the first warp.
+  /// The same of two positions of a chunk, for each thread of the first warp.
   __device__ __forceinline__ float2 head_logs(const Item& item, const Chunk& chunk) const {
     const int first = static_cast<int>(2 * thread);
     const auto log = [&](int r) {

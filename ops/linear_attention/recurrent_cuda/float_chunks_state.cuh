@@ -4,7 +4,7 @@
 
 namespace glade::cuda::recurrent::float_chunks {
 
-/// Its arguments are those of Producer.
+/// The template arguments are those of Producer.
 template <bool kInnerGates, bool kOuterGates, bool kHeadGates, bool kSumsUp>
 class StateGroup {
   static constexpr int kSteps = kTile / 16;                    ///< of 16 columns of a tile
