@@ -117,10 +117,11 @@ bool takes_constant_decay_backward(const AttentionProblem& p) {
 
 /// Whether the forward pass keeps the states before the chunks for the kernels of the gradients, which must read them as it
 /// stores them: with parts of the keys that are whole tiles. They spare a scan, but models keep them for every layer. So they may
-/// take about half of what a call's tensors take in any case. Measured: with twice as much (heads of 256 x 512) a layer gains 9%,
-/// but a step of a model of 1.3B parameters 0.5%, for 10% more memory.
+/// take little more than half of what a call's tensors take in any case. Measured: with 128 x 256 a layer gains 7%, a step of a
+/// model of 374M parameters 1%, for 9% more memory (benchmarks/results/2026-11-30_h200/kept_states/); with 256 x 512, where they
+/// take twice as much, a layer gains 9%, but a step of a model of 1.3B parameters 0.5%, for 10% more memory.
 bool keeps_boundary_states(const AttentionProblem& p) {
-  constexpr double kMost = 0.55;  // with heads of 96 x 96, which the tiles round up to 128, the states take 0.53
+  constexpr double kMost = 0.6;  // heads of 128 x 256 take 0.57, and of 96 x 96, which the tiles round up to 128, 0.53
   const int parts = plan_key_parts(p);
   if (parts == 0 || p.K % (parts == 1 ? 1 : parts * kChunkTokens) != 0) return false;
   const std::int64_t states = chunk_slots(p, chunks_of_state(p, p.K / parts)) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens *
