@@ -241,7 +241,8 @@ void plan_sm90_forward_pass(const AttentionProblem& p, const AttentionConfig& co
     plan_backward_passes(p, config, p.g, values, keys);
     least = keys.segments;
   }
-  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least, parts, may_keep && !plan.keeps_boundary_states);
+  const bool keeps_segments = may_keep && !plan.keeps_boundary_states;
+  plan.pass = plan_forward_pass(with_parts_as_heads(p, parts), config, least, parts, keeps_segments, plan.keeps_boundary_states);
   plan.keeps_states = plan.keeps_boundary_states || (may_keep && plan.pass.segments > 1);
 }
 
@@ -254,17 +255,21 @@ bool supports_reverse_scan(const AttentionProblem& p) {
 /// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
 /// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
 /// on average. Scans that find states were fitted to 9 more (benchmarks/results/2026-11-28_h200/segment_exchange/
-/// splits_small.txt).
+/// splits_small.txt), and large scans in many waves to 50 (2026-11-30_h200/plans/reverse_scans.txt).
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
-  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kParallel = 3, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04,
+  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04,
                    kScannedChunk = 0.3, kSegmentsOfPacked = 1.2;
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(full_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
-  const double parallel_chunk = p.K <= kChunkTokens ? 1.9 : p.V <= kChunkTokens ? 1.7 : 1.3;
-  double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + kParallel;
+  const bool is_large = std::min(p.K, p.V) > kChunkTokens;
+  const double parallel_chunk = p.K <= kChunkTokens   ? 1.9
+                                : p.V <= kChunkTokens ? 1.7
+                                                      : 1.5,
+               parallel = is_large ? 1.7 : 3, turn = is_large ? 0.4 : kStart;
+  double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + parallel;
   if (p.packed) least = std::max(least, kScannedChunk * static_cast<double>(chunks));  // the scan to D of the longest sequence
   const std::int64_t most_found = p.K <= kChunkTokens ? 32 : 0;  // segments after which the scan finds D itself
   const std::int64_t of_chunks = std::max(chunks / kShortestSegment, std::min(chunks / kShortestFound, most_found)),
@@ -281,7 +286,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
                                      .longest = length,
                                      .at_once = most_at_once,
                                      .start = kStart,
-                                     .turn = kStart});
+                                     .turn = turn});
     if (scan.finds_states) cost += added_waves * length * kAddedChunk + kExchange + kFound * segments;
     else if (scan.segments > 1) cost += kJoin + kSegment * segments;
     if (p.packed && scan.segments > 1) cost *= kSegmentsOfPacked;

@@ -143,15 +143,14 @@ std::int64_t scan_columns(const AttentionProblem& p) { return tiles(p.K) * ceil_
 
 std::int64_t scan_blocks(const AttentionProblem& p) { return scan_columns(p) * full_heads(p); }
 
-namespace {
-/// Whether state scans over so many segments, in blocks with one tile of keys each, all run at the same time.
-bool scans_run_at_once(const AttentionProblem& p, std::int64_t segments) {
-  return scan_blocks(p) * segments <= p.gpu.multiprocessors;
-}
-}  // namespace
-
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
-  return tiles(p.K) > 1 && !scans_run_at_once(p, segments) ? 2 : 1;
+  if (tiles(p.K) == 1) return 1;
+  // A chunk takes about 1.6 times as long with two tiles of keys; short scans in turn gain from fewer blocks. Measured
+  // (benchmarks/results/2026-11-30_h200/plans/scans.txt).
+  constexpr std::int64_t kLong = 24;  // chunks
+  const std::int64_t at_once = std::max(p.gpu.multiprocessors, 1), blocks = scan_blocks(p) * segments,
+                     small = ceil_div(blocks, at_once), large = ceil_div(blocks, 2 * at_once);
+  return small == 1 || (chunks_of(p) >= kLong && 2 * small <= 3 * large) ? 1 : 2;
 }
 
 bool takes_turns_at_scans(int chunks) {
@@ -185,7 +184,7 @@ void set_state_scan(Sm90PassPlan& plan, const AttentionProblem& p) {
   // Measured: in segments of fewer chunks a pass without outputs is faster. So it is with up to 64 keys where not all scans run
   // at the same time (2026-11-29_h200/plans/state_scans.txt).
   constexpr int kShortestScan = 8;
-  const bool at_once = p.K > kChunkTokens || scans_run_at_once(p, scanned_segments(p, plan));
+  const bool at_once = p.K > kChunkTokens || scan_blocks(p) * scanned_segments(p, plan) <= p.gpu.multiprocessors;
   plan.scan_for_states = p.gk && supports_state_scan(p) && plan.segment_chunks >= kShortestScan && at_once;
   plan.scan_key_tiles = plan_scan_key_tiles(p, scanned_segments(p, plan));
 }
@@ -209,11 +208,13 @@ bool supports_gates_first(const AttentionProblem& p) {
          chunk_slots(p) * kChunkTokens <= kMostOfTokens * p.all_tokens();
 }
 
-/// Blocks of a forward pass for all values of a head.
+}  // namespace
+
 std::int64_t forward_columns(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return plan.wide_blocks || plan.wide_tma ? ceil_div(tiles(p.V), 2)
                                            : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates);
 }
+namespace {
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {
   return forward_columns(p, plan) * full_heads(p);
@@ -230,18 +231,14 @@ struct BlockCost {
 };
 /// In the time of a chunk in a narrow block of about 128 keys. Turns are fitted for whole sequences alone.
 BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kStates = 0.6, kWideWithGk = 1.3, kWide = 1.4, kStart = 9, kSharedGates = 0.72, kSharedFloatGates = 1.045;
-  const double narrow = p.K <= kChunkTokens       ? 0.85
-                        : p.K <= 2 * kChunkTokens ? 1.1
-                                                  : 1.2,
-               chunk = narrow * (plan.shared_rows    ? kSharedRows
-                                 : !plan.wide_blocks ? 1
-                                 : p.gk              ? kWideWithGk
-                                                     : kWide);
+  constexpr double kStates = 0.6, kWideWithGk = 1.3, kWide = 1.4, kStart = 9;
+  const double narrow = p.K <= 2 * kChunkTokens ? 1.1 : 1.2, chunk = narrow * (plan.shared_rows    ? kSharedRows
+                                                                               : !plan.wide_blocks ? 1
+                                                                               : p.gk              ? kWideWithGk
+                                                                                                   : kWide);
   BlockCost cost{chunk, chunk * kStates, kStart, kStart};
   if (plan.wide_tma) cost = {1.21, 1.21 * kStates, 6.7, 1};
   else if (plan.shared_rows) cost = {chunk, chunk * kStates, 10.3, 4.5};
-  else if (plan.shared_gates) cost = {has_float_key_gates(p) ? kSharedFloatGates : kSharedGates, chunk * kStates, 7.2, 0.5};
   if (p.packed || plan.segments > 1) cost.turn = cost.start;
   return cost;
 }
@@ -278,23 +275,21 @@ double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, doubl
                             .turn = start});
 }
 
-/// The time of a forward pass, in the same unit. Fitted to the times of 1200 shapes, each with up to 77 plans
-/// (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on average. Where rows are
-/// shared, the choice between narrow blocks and these is the faster one in 30 shapes (benchmarks/results/2026-11-28_h100/turns/
-/// grid.txt). Shared gates were fitted to 28 shapes (benchmarks/results/2026-11-28_h100/shared_gates/grid.txt), those in float32
-/// to 4, with choices checked at 26 (benchmarks/results/2026-11-29_h200/float_gates/), and wide blocks with TMA to 15
+/// The time of a forward pass that time_of_forward() does not know, in the same unit. Fitted to the times of 1200 shapes, each
+/// with up to 77 plans (benchmarks/results/2026-11-23_h200): the choices by it take 1.01 times as long as the fastest, on
+/// average. Where rows are shared, the choice between narrow blocks and these is the faster one in 30 shapes
+/// (benchmarks/results/2026-11-28_h100/turns/grid.txt). Wide blocks with TMA were fitted to 15
 /// (benchmarks/results/2026-11-28_h200/wide_tma/grid.txt); what these take to find states, to 8 (segment_exchange/
-/// splits_wide.txt there). The turn of shared gates is that of sequences of two chunks in
-/// 2026-11-29_h200/plans/next_sequence.txt.
+/// splits_wide.txt there).
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kJoin = 4, kSegment = 0.13, kExchange = 0.6, kFound = 0.4;
   const BlockCost cost = block_cost(p, plan);
-  const std::int64_t scans_at_once = std::max(p.gpu.multiprocessors, 1), at_once = forward_blocks_at_once(p, plan.wide_blocks);
+  const std::int64_t at_once = std::max(p.gpu.multiprocessors, 1);
   const double outputs = time_of_outputs(p, plan, at_once, cost.chunk, cost.start, cost.turn);
   if (scanned_segments(p, plan) == 0) return outputs;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
                scans = static_cast<double>(scan_columns(p)) / plan.scan_key_tiles,
-               states = plan.scan_for_states ? time_of_states(p, plan, scans, scans_at_once, scan_chunk)
+               states = plan.scan_for_states ? time_of_states(p, plan, scans, at_once, scan_chunk)
                                              : time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), at_once,
                                                               cost.chunk_of_states);
   const auto segments = static_cast<double>(plan.segments);
@@ -330,7 +325,7 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
   }
 }
 
-/// Microseconds that a pass takes on an H200 where a launch ahead applies the gates, with that launch.
+/// Microseconds that a pass with more than 128 keys takes on an H200 where a launch ahead applies the gates, with that launch.
 double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
                    kTileOfStates = 0.27;
@@ -343,39 +338,21 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
   return kStart + kRows * rows + outputs + kJoin + time_of_states(p, plan, columns, fill, key_tiles * kTileOfStates, kStateWave);
 }
 
-/// The same of any pass with gk. forward_cost(), which found its segments, counts too much for the start of a wave. Like the
-/// function above, this was fitted to 174 shapes, those below with up to seven numbers of segments each
+/// The same of any pass with gk and more than 128 keys. forward_cost(), which found its segments, counts too much for the start
+/// of a wave. Like the function above, this was fitted to 174 shapes, those below with up to seven numbers of segments each
 /// (benchmarks/results/2026-11-27_h200/gates_first/). Choices by both take 1.012 times as long as the fastest, on average, and
-/// are best where this counts 4% more. Shared gates were fitted on an H100, to the shapes of forward_cost(), and count 5% less,
-/// as they take no memory. What is added for up to 64 keys was fitted to 49 shapes (2026-11-29_h200/plans/few_keys.txt): shared
-/// gates, of which choices are best with 10% more, and the states of segments, of which forward_cost() counts too little.
+/// are best where this counts 4% more.
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kMore = 1.04, kStatesOfFewKeys = 1.5, kZeros = 1.1;
-  const std::int64_t at_once = forward_blocks_at_once(p, plan.wide_blocks);
-  const double cost = forward_cost(p, plan), waves = waves_of_outputs(p, plan, at_once);
+  constexpr double kMore = 1.04;
   if (plan.gates_first) return time_with_gates_first(p, plan);
-  if (plan.shared_gates) return (p.K <= kChunkTokens ? kZeros : 1) * (2.65 * cost - 7.6);
-  if (p.K > 2 * kChunkTokens) return kMore * (4.67 * cost - 34.7 * waves - 1.2);
-  const double for_states = p.K <= kChunkTokens && plan.segments > 1 ? kStatesOfFewKeys : 1;
-  return for_states * kMore * (3.33 * cost - 26.9 * waves + 3.4);
+  const double waves = waves_of_outputs(p, plan, std::max(p.gpu.multiprocessors, 1));
+  return kMore * (4.67 * forward_cost(p, plan) - 34.7 * waves - 1.2);
 }
 
 /// Whether clusters can have shares of all chunks. Kernels for gates in float32 are not compiled for it.
 bool may_share_chunks(const AttentionProblem& p, const AttentionConfig& config) {
   return config.sequence_split == 0 && !has_float_key_gates(p) && !p.packed && !p.exchanges && p.gpu.multiprocessors > 1 &&
          tiles(p.V) * all_heads(p) * chunks_of(p) <= StreamK::kMostChunks;
-}
-/// Microseconds that a pass in such shares takes on an H200, and 4% more, with which choices are best. Like the next function,
-/// this was fitted to 32 shapes (benchmarks/results/2026-11-28_h200/stream_k/fitted.txt).
-double time_in_shares(double share, double shares_of_item) {
-  constexpr double kMore = 1.04, kStart = 10.5, kChunk = 2.35, kShareOfItem = 0.4;
-  return kMore * (kStart + kChunk * share + kShareOfItem * std::max(1.0, shares_of_item));
-}
-/// What that is to be compared with: time_of_pass(), but for shared gates as measured on an H200.
-double time_beside_shares(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kSegments = 7;  // more launches
-  if (!plan.shared_gates) return time_of_pass(p, plan);
-  return 2.91 * forward_cost(p, plan) - 10.4 + (plan.segments > 1 ? kSegments : 0);
 }
 /// The pass in shares, or `other` if that takes no more time.
 Sm90PassPlan in_shares_or(const AttentionProblem& p, const Sm90PassPlan& other) {
@@ -385,15 +362,16 @@ Sm90PassPlan in_shares_or(const AttentionProblem& p, const Sm90PassPlan& other) 
   plan.segment_chunks = static_cast<int>(chunks_of(p));
   const std::int64_t items = forward_blocks(p, plan) / kCluster, clusters = p.gpu.multiprocessors / kCluster;
   if (items == 0) return other;
-  const double shares_of_item = static_cast<double>(clusters) / static_cast<double>(items), most = time_beside_shares(p, other);
-  if (time_in_shares(plan.segment_chunks / shares_of_item, shares_of_item) >= most) return other;  // the chunks alone take that
+  const double most = time_of_forward(p, other);
+  plan.share = plan.segment_chunks * static_cast<double>(items) / static_cast<double>(clusters);
+  if (time_of_forward(p, plan) >= most) return other;  // the chunks alone take that
   plan.share = StreamK::least_time(items, plan.segment_chunks, static_cast<int>(clusters));
-  return time_in_shares(plan.share, shares_of_item) < most ? plan : other;
+  return time_of_forward(p, plan) < most ? plan : other;
 }
 }  // namespace
 
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts,
-                               bool keeps_states) {
+                               bool keeps_states, bool stores_states) {
   using Kind = bool Sm90PassPlan::*;
   // The number of segments that costs least, of passes of one kind (null: narrow blocks).
   const auto split = [&](Kind kind, auto&& cost_of) {
@@ -406,17 +384,29 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
     });
     return best;
   };
-  Sm90PassPlan best = split(nullptr, forward_cost);
+  // forward_cost() knows nothing of gates that are applied first.
+  const bool is_known = knows_time_of_forward(p);
+  const auto cost = is_known ? time_of_forward : forward_cost, cost_of_any = is_known ? time_of_forward : time_of_pass;
+  Sm90PassPlan best = split(nullptr, cost);
   const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
     if (cost_of(p, other) < cost_of(p, best)) best = other;
   };
   if (p.V > kChunkTokens && !has_float_key_gates(p) && (p.K <= 2 * kChunkTokens || p.gk))
-    consider(split(&Sm90PassPlan::wide_blocks, forward_cost), forward_cost);
-  if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, forward_cost), forward_cost);
-  if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, forward_cost), forward_cost);
+    consider(split(&Sm90PassPlan::wide_blocks, cost), cost);
+  if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, cost), cost);
+  if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, cost), cost);
   take_wide_tma_where_it_pays(best, p, p.K, p.V);
-  if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, forward_cost), time_of_pass);
-  if (supports_gates_first(p)) consider(split(&Sm90PassPlan::gates_first, time_of_pass), time_of_pass);
+  if (parts == 1 && supports_shared_gates(p)) consider(split(&Sm90PassPlan::shared_gates, cost), cost);
+  // Measured: where the states before the chunks are stored, each takes longer if gates are applied first.
+  constexpr double kStoredTile = 0.35;
+  const double stored = stores_states
+                            ? kStoredTile * static_cast<double>(2 * ceil_div(tiles(p.V), 2) * chunk_slots(p) * p.heads) /
+                                  std::max(p.gpu.multiprocessors, 1)
+                            : 0;
+  if (supports_gates_first(p))
+    consider(split(&Sm90PassPlan::gates_first, cost_of_any), [&](const AttentionProblem& of, const Sm90PassPlan& plan) {
+      return cost_of_any(of, plan) + (plan.gates_first ? stored : 0);
+    });
   if (parts == 1 && supports_shared_gates(p) && may_share_chunks(p, config) && !(keeps_states && best.segments > 1))
     return in_shares_or(p, best);
   return best;

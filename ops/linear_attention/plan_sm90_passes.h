@@ -58,9 +58,18 @@ struct BlockTimes {
 /// the others idle, on average, for as long as the longest takes.
 double time_of_blocks(const AttentionProblem& p, const BlockTimes& times);
 
+/// Blocks of a forward pass for all values of a head.
+std::int64_t forward_columns(const AttentionProblem& p, const Sm90PassPlan& plan);
+/// Whether time_of_forward() knows the passes for a problem: with up to 64 keys, or 128 with gk.
+bool knows_time_of_forward(const AttentionProblem& p);
+/// Microseconds that a forward pass takes on an H200. Fitted to 400 shapes, each with up to 30 plans
+/// (benchmarks/results/2026-11-30_h200/plans/).
+double time_of_forward(const AttentionProblem& p, const Sm90PassPlan& plan);
+
 /// The forward pass that costs least, in `least_segments` segments at least, of a problem whose heads are `parts` of each head's
-/// keys. Shared gates were not measured with parts. keeps_states: of segments, for the backward pass.
+/// keys. Shared gates were not measured with parts. For the backward pass it keeps the states before the segments
+/// (keeps_states) or stores those before the chunks (stores_states).
 Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t least_segments, int parts,
-                               bool keeps_states);
+                               bool keeps_states, bool stores_states);
 
 }  // namespace glade::sm90

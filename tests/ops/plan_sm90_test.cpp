@@ -65,7 +65,7 @@ TEST(PlanSm90, TakesPassesForGatesOfValuesWhereTheyPay) {
 TEST(PlanSm90, SharesGatesOfKeys) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 2048, 16, 128, 128, "gk")).shared_gates);
-  EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 40, "gk")).shared_gates);
+  EXPECT_TRUE(forward(problem(4, 2048, 16, 72, 104, "gk")).shared_gates);
   EXPECT_FALSE(forward(problem(4, 2048, 16, 128, 128, "g")).shared_gates);
   EXPECT_TRUE(forward(problem(4, 2048, 16, 64, 128, "gk")).shared_gates);
   EXPECT_FALSE(forward(problem(4, 2048, 16, 64, 64, "gk")).shared_gates);  // one block of a cluster would have no values

@@ -47,6 +47,7 @@ struct Element {
 
 __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p) {
 #if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
   const Element element(p);
@@ -56,10 +57,17 @@ __global__ void __launch_bounds__(kJoinThreads) join_segments_kernel(Segments p)
     const float first = p.first[(p.first_is_shared ? blockIdx.y : element.pair) * element.size + element.at];
     element.state(1) = state = element.decay(0) * first + state;
   }
-  for (int segment = 1; segment + 1 < element.count; ++segment) {
-    float& next = element.state(segment + 1);
-    state = element.decay(segment) * state + next;
-    next = state;
+  constexpr int kAtOnce = 4;  // segments that are loaded before any of them is stored
+  const int last = element.count - 1;
+#pragma unroll 1
+  for (int first = 1; first < last; first += kAtOnce) {
+    float next[kAtOnce], decay[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < last) next[i] = element.state(first + i + 1), decay[i] = element.decay(first + i);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < last) element.state(first + i + 1) = state = decay[i] * state + next[i];
   }
   element.store_total_decay(p.count - 1);
 }
@@ -83,8 +91,9 @@ dim3 grid(const Segments& p) {
 }  // namespace
 
 void join_segments(const Segments& p, cudaStream_t stream) {
-  join_segments_kernel<<<grid(p), kJoinThreads, 0, stream>>>(p);
-  GLADE_CUDA_LAUNCHED();
+  const bool follows_own_launch = p.first == nullptr;  // else an exchange, which may have joined other streams
+  launch_kernel(join_segments_kernel, grid(p), kJoinThreads,
+                {.early = follows_own_launch && can_start_early(join_segments_kernel)}, stream, p);
 }
 
 void add_segments(const Segments& p, float* added, cudaStream_t stream) {
