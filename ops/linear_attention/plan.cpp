@@ -231,7 +231,7 @@ bool prefers_warp_chunks_forward(const AttentionProblem& p) {
   if (size > 32) return false;
   if (p.g) return heads <= kSplitHeads && tokens >= kVeryManyTokens;
   if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
-  return p.g_gamma ? many_heads : many;
+  return p.g_gamma ? heads >= kUnsplitHeads : many;
 }
 
 /// The same for both passes.
@@ -246,13 +246,13 @@ bool prefers_warp_chunks_backward(const AttentionProblem& p) {
   if (size <= 16) return of_heads ? many_tokens : many;
   if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
   if (p.gk) return many_tokens && heads >= (p.K <= 16 ? 32 : kUnsplitHeads);
-  constexpr std::int64_t kVeryFewHeads = 8;
-  return p.g_gamma ? many_heads || (many_tokens && heads >= kVeryFewHeads && heads <= kSplitHeads) : many;
+  return p.g_gamma ? heads >= kUnsplitHeads : many;
 }
 
 /// Whether that kernel is taken; in 16 bits and with gv for both passes or for neither. It is the only one in chunks with gv.
-/// Measured beside the others (small_heads.txt and gate_gradients.txt in benchmarks/results): in 16 bits it pays
-/// where heads are so small that they fill the tiles of others badly, and so many, or so long, that warps have enough to do.
+/// Measured beside the others (small_heads.txt, gate_gradients.txt and plans/constant_decay.txt in benchmarks/results): in 16
+/// bits it pays where heads are so small that they fill the tiles of others badly, and so many, or so long, that warps have
+/// enough to do.
 bool takes_warp_chunks(const AttentionProblem& p, bool backward) {
   const bool apart = p.dtype == DType::float32 && !p.gv;
   if (!supports_warp_chunks(p, apart ? backward : p.gradients.any())) return false;
@@ -485,9 +485,11 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   } else if (takes_warp_chunks(p, backward)) {
     pays = warp_chunks_pay(p, backward);
   } else if (!backward && takes_chunk_sm90(p, false)) {
-    // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp).
-    constexpr std::int64_t kMostFewTokens = 12;
-    pays = p.length > (p.states_only ? 1 : kMostFewTokens);
+    // Measured: in shorter sequences the kernel for few tokens is faster (benchmarks/few_tokens.cpp; without gk and with more
+    // than 64 keys benchmarks/results/2026-11-30_h200/plans/few_tokens.txt).
+    constexpr std::int64_t kMostFewTokens = 12, kMostWithoutGk = 8;
+    const bool is_large = !p.gk && p.K > kChunkTokens;
+    pays = p.length > (p.states_only ? 1 : is_large ? kMostWithoutGk : kMostFewTokens);
   } else if (backward && takes_chunk_sm90(p, true)) {
     // The backward pass consists of three passes instead of one, which few heads hardly use the GPU for; with per-channel gates,
     // of a state scan and an intra-chunk kernel, if heads are small.

@@ -90,6 +90,27 @@ TEST(PlanSm90, SharesGatesOfKeys) {
   EXPECT_FALSE(in_parts.shared_gates);
 }
 
+TEST(PlanSm90, TakesWideBlocksWithFewKeys) {
+  const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
+  EXPECT_TRUE(forward(problem(4, 3605, 16, 48, 256, "gk")).wide_blocks);
+  EXPECT_TRUE(forward(problem(33, 248, 8, 64, 96, "gk")).wide_blocks);
+  EXPECT_GT(forward(problem(1, 9670, 3, 56, 256, "gk")).segments, 1);
+  EXPECT_FALSE(forward(problem(64, 256, 6, 32, 64, "gk")).wide_blocks);  // of one tile of values
+  EXPECT_FALSE(forward(problem(2, 300, 20, 32, 128, "gk")).wide_blocks);
+}
+
+TEST(PlanSm90, KeepsStatesOfHeadsOfUpTo128x256) {
+  const auto keeps = [](std::int64_t K, std::int64_t V, const std::string& gates) {
+    return plan(problem(8, 2048, 4, K, V, gates)).forward.keeps_boundary_states;
+  };
+  EXPECT_TRUE(keeps(128, 128, "gk"));
+  EXPECT_TRUE(keeps(96, 192, "gk"));
+  EXPECT_TRUE(keeps(128, 256, "gk"));
+  EXPECT_FALSE(keeps(112, 256, "gk"));  // which the tiles round up
+  EXPECT_FALSE(keeps(128, 256, "g"));
+  EXPECT_FALSE(keeps(256, 512, "gk"));
+}
+
 TEST(PlanSm90, TakesSharesOfAllChunks) {
   const auto share = [](const AttentionProblem& p) { return plan(p).forward.pass.share; };
   EXPECT_GT(share(problem(7, 2048, 10, 128, 128, "gk")), 0);  // 70 heads of sequences, and 66 clusters

@@ -38,6 +38,8 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(6, 10014, 46, 16, 32, "gk")), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 32, "")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(41, 122, 24, 32, 16, "g_gamma")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(8, 599, 32, 32, 16, "g_gamma")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(22, 105320, 2, 24, 40, "")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "", DType::float32)), Names("float_chunks", "float_chunks"));
@@ -79,6 +81,9 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::bfloat16, kA100)), Names("chunk_mma", "chunk_mma"));
   EXPECT_EQ(kernels(problem(64, 12, 16, 128, 128, "gk")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(64, 13, 16, 128, 128, "gk")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(64, 8, 16, 128, 128, "g")), Names("few_tokens", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(64, 9, 16, 128, 128, "g")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(64, 12, 16, 64, 128, "g")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(13, 10, 49, 272, 272, "gk gv")), Names("few_tokens", "few_tokens"));
   const auto columns = [](std::int64_t B, std::int64_t T) {
     return plan(problem(B, T, 2, 296, 256, "gk")).forward.recurrent.columns;
