@@ -90,14 +90,17 @@ bool wants_gradients_of_keys(const AttentionProblem& p) {
 /// Chunks from a boundary state to the next one, as in chunk_sm90/chunk_sm90.h. `keys`: of a part.
 std::int64_t chunks_of_state(const AttentionProblem& p, std::int64_t keys) { return !p.gk && keys > 2 * kChunkTokens ? 2 : 1; }
 
-/// Whether state scan and intra-chunk kernel are faster than passes where the decay is constant and has no gradient. Measured
-/// (benchmarks/results/2026-11-29_h200/plans/): calls with gradients are 1.38 times as fast with up to 64 channels of keys or
-/// values, on average (0.93 to 2.27), 1.57 times where sequences need no boundary states (1.29 to 2.11), and 1.19 times with few
-/// chunks (0.90 to 1.70).
+/// Whether state scan and intra-chunk kernel are faster than passes where the decay is constant and has no gradient. Measured:
+/// calls with gradients are 1.38 times as fast with up to 64 channels of keys or values, on average (0.93 to 2.27), 1.57 times
+/// where sequences need no boundary states (1.29 to 2.11; benchmarks/results/2026-11-29_h200/plans/), 1.24 times with more than
+/// 128 keys and up to 128 values (0.97 to 1.75), and 1.23 times with few chunks and up to 128 keys (0.92 to 1.66;
+/// 2026-11-30_h200/plans/constant_decay.txt).
 bool chunks_pay_for_constant_decay(const AttentionProblem& p) {
-  constexpr std::int64_t kFewChunks = 256;
-  const bool has_small_heads = std::min(p.K, p.V) <= kChunkTokens, needs_no_states = chunks_of(p) <= chunks_of_state(p, p.K);
-  return has_small_heads || needs_no_states || (!supports_constant_decay(p) && p.heads * chunk_slots(p) <= kFewChunks);
+  const bool has_many_keys = p.K > 2 * kChunkTokens, has_many_values = p.V > 2 * kChunkTokens;
+  const bool has_small_heads = std::min(p.K, p.V) <= kChunkTokens || (has_many_keys && !has_many_values),
+             needs_no_states = chunks_of(p) <= chunks_of_state(p, p.K);
+  const std::int64_t few_chunks = has_many_keys ? 256 : 512;
+  return has_small_heads || needs_no_states || (!supports_constant_decay(p) && p.heads * chunk_slots(p) <= few_chunks);
 }
 
 /// The parts where state scan and intra-chunk kernel are taken for the gradients; 0 where fused passes are. Measured: two parts
