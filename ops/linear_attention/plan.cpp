@@ -194,11 +194,14 @@ bool waits_for_chunks(const AttentionProblem& p, bool backward) {
   return p.length < kLong || (least > kSmall && (gated || (size <= kMedium && !p.g_gamma)));
 }
 
-/// Whether that kernel is the chunk algorithm in float32. Measured (benchmarks/results/2026-11-26_h100/float32.txt): it is faster
-/// than those of chunk_mma, but for large heads with few tokens, whose chunks the latter compute at the same time.
+/// Whether that kernel is the chunk algorithm in float32. Measured (benchmarks/results/2026-11-26_h100/float32.txt; for more than
+/// 64 keys and up to 64 values 2026-11-30_h200/plans/float32.txt): it is faster than those of chunk_mma, but for large heads with
+/// few tokens, whose chunks the latter compute at the same time.
 bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
-  constexpr std::int64_t kSmall = 32, kMedium = 64, kFewTokens = 10'000, kFewLargeTokens = 30'000, kFewGatedTokens = 4'000;
+  constexpr std::int64_t kSmall = 32, kMedium = 64, kFewTokens = 10'000, kFewLargeTokens = 30'000, kFewGatedTokens = 4'000,
+                         kFewTokensOfGk = 12'000, kFewTokensOfLargeKeys = 6'000;
   const std::int64_t size = inner_channels(p, backward), tokens = p.heads * p.all_tokens();
+  if (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) return tokens >= (p.gk ? kFewTokensOfGk : kFewTokensOfLargeKeys);
   if (waits_for_chunks(p, backward)) return false;
   if (size <= kSmall) return true;
   if (size <= kMedium) return !(backward && (p.gradients.g || p.gradients.g_gamma)) || tokens >= kFewTokens;
@@ -417,21 +420,28 @@ Algorithm algorithm_of(const AttentionProblem& p, const AttentionConfig& config,
 
 namespace {
 
-/// Whether in float32 the chunk kernels for mma.sync are faster than the recurrent ones. All measured. `fills_tiles`,
-/// `fills_rows`: see mma_pays().
-bool mma_pays_float32(const AttentionProblem& p, bool backward, bool fills_tiles, bool fills_rows) {
+/// Whether in float32 the chunk kernels for mma.sync are faster than the recurrent ones. All measured. `fills_tiles`: whether a
+/// state fills most of their tiles.
+bool mma_pays_float32(const AttentionProblem& p, bool backward, bool fills_tiles) {
   constexpr std::int64_t kVeryFewHeads = 10, kFewHeads = 32, kShort = 192, kTile = kChunkTokens * kChunkTokens;
   const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
+  if (p.K > 2 * kChunkTokens && p.K <= 4 * kChunkTokens) {  // benchmarks/results/2026-11-30_h200/plans/float32.txt
+    constexpr std::int64_t kFewWithGk = 10, kFewBackward = 16, kSmallValues = 16, kMediumValues = 32, kSomeHeads = 48,
+                           kMostHeads = 200, kLong = 300;
+    const bool is_full = p.K > 3 * kChunkTokens;  // the recurrent kernel rounds the keys up to 256
+    if (p.gk) return heads <= (backward ? kFewBackward : kFewWithGk) && (!is_full || p.V > kMediumValues);
+    if (!is_full) return p.V > kSmallValues;
+    return heads <= kSomeHeads || heads > kMostHeads || p.length >= kLong;
+  }
   if (p.gk) {
     constexpr std::int64_t kManyHeads = 128, kLong = 768;
-    if (backward) return !fills_rows || (fills_tiles && (heads <= kFewHeads || (size < kTile && heads < kManyHeads)));
+    if (backward) return fills_tiles && (heads <= kFewHeads || (size < kTile && heads < kManyHeads));
     return heads < kVeryFewHeads && p.length >= kShort && p.length < kLong;
   }
   if (backward) {
     constexpr std::int64_t kLarge = 128 * 128, kManyHeads = 64;
     return p.g || p.g_gamma || size < kLarge ? fills_tiles || heads < kManyHeads : heads <= kFewHeads;
   }
-  if (!fills_rows) return true;
   if (states == 1) return heads <= kFewHeads && p.length >= kShort;
   constexpr std::int64_t kFewTiles = 80, kManyHeads = 48, kLong = 512, kLargest = 128;
   const bool few = heads * states < kFewTiles || (heads < kManyHeads && p.length >= kLong);
@@ -447,9 +457,9 @@ bool mma_pays(const AttentionProblem& p, bool backward) {
   const bool is_float = p.dtype == DType::float32;
   constexpr std::int64_t kSmallKeys = 128;
   if (size >= kLargeState && (!is_float || backward || (!p.gk && p.K > kSmallKeys))) return true;
-  const bool fills_tiles = states == 1 || states * kTile < 3 * size, fills_rows = p.K <= 128 || p.K > 192;
+  const bool fills_tiles = states == 1 || states * kTile < 3 * size;
   if (is_float && !p.gk && p.K > kMostRecurrentKeys) return true;
-  if (is_float) return mma_pays_float32(p, backward, fills_tiles, fills_rows);
+  if (is_float) return mma_pays_float32(p, backward, fills_tiles);
   if (!p.gk) return true;
   if (p.K > kMostRecurrentKeys) return p.V > 16 || (backward && heads < 128);
   return backward && states * heads >= 64;
@@ -464,7 +474,7 @@ bool warp_chunks_pay(const AttentionProblem& given, bool backward) {
   if (p.dtype == DType::float32) {
     constexpr std::int64_t kTiny = 16, kMedium = 64;
     if (p.length <= kInterval) return p.gk || p.gv ? size <= kTiny && p.V <= kMedium : size <= kMedium;
-    return !waits_for_chunks(p, backward);
+    return (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) || !waits_for_chunks(p, backward);
   }
   // Where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
   constexpr std::int64_t kLarge = 64, kFewHeads = 40, kManyHeads = 80;
@@ -477,7 +487,8 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   if (chunk_obstacle(p, backward)) return Algorithm::recurrent;
   // Measured: on the CPU single steps are as fast while a head's state is small.
   const std::int64_t size = p.K * p.V, heads = all_heads(p);
-  bool pays = p.length >= 64;
+  const bool is_large_float = p.dtype == DType::float32 && !p.gk && p.K > 2 * kChunkTokens;
+  bool pays = p.length >= (is_large_float ? 33 : 64);
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
   } else if (takes_float_chunks(p, backward)) {

@@ -64,7 +64,11 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(8, 2000, 4, 128, 160, "g", DType::float32)), Names("float_chunks", "chunk_mma"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 64, 64, "g", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 128, 128, "g", DType::float32)), Names("float_chunks", "float_chunks"));
-  EXPECT_EQ(kernels(problem(4, 2048, 16, 256, 128, "g", DType::float32)), Names("recurrent", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 2048, 16, 256, 128, "g", DType::float32)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(4, 200, 16, 256, 128, "g", DType::float32)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(4, 200, 16, 192, 64, "gk", DType::float32)), Names("recurrent", "recurrent"));
+  EXPECT_EQ(kernels(problem(1, 2048, 3, 192, 64, "gk", DType::float32)), Names("chunk_mma", "chunk_mma"));
+  EXPECT_EQ(kernels(problem(5, 1580, 8, 128, 48, "g_gamma", DType::float32)), Names("warp_chunks", "warp_chunks"));
   EXPECT_EQ(kernels(problem(4, 2048, 16, 16, 512, "g", DType::float32)), Names("warp_chunks", "recurrent"));
   EXPECT_EQ(kernels(problem(8, 2048, 16, 128, 256, "gk", DType::float32)), Names("float_chunks", "float_chunks"));
   EXPECT_EQ(plan(problem(8, 2048, 16, 128, 256, "gk", DType::float32)).backward.value_parts, 2);
