@@ -199,9 +199,9 @@ bool waits_for_chunks(const AttentionProblem& p, bool backward) {
 /// few tokens, whose chunks the latter compute at the same time.
 bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kSmall = 32, kMedium = 64, kFewTokens = 10'000, kFewLargeTokens = 30'000, kFewGatedTokens = 4'000,
-                         kFewTokensOfGk = 12'000, kFewTokensOfLargeKeys = 6'000;
+                         kFewTokensOfLargeKeys = 6'000;
   const std::int64_t size = inner_channels(p, backward), tokens = p.heads * p.all_tokens();
-  if (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) return tokens >= (p.gk ? kFewTokensOfGk : kFewTokensOfLargeKeys);
+  if (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) return tokens >= kFewTokensOfLargeKeys;
   if (waits_for_chunks(p, backward)) return false;
   if (size <= kSmall) return true;
   if (size <= kMedium) return !(backward && (p.gradients.g || p.gradients.g_gamma)) || tokens >= kFewTokens;
@@ -435,7 +435,7 @@ bool mma_pays_float32(const AttentionProblem& p, bool backward, bool fills_tiles
   }
   if (p.gk) {
     constexpr std::int64_t kManyHeads = 128, kLong = 768;
-    if (backward) return fills_tiles && (heads <= kFewHeads || (size < kTile && heads < kManyHeads));
+    if (backward) return heads <= kFewHeads || (fills_tiles && size < kTile && heads < kManyHeads);
     return heads < kVeryFewHeads && p.length >= kShort && p.length < kLong;
   }
   if (backward) {
