@@ -427,10 +427,10 @@ bool mma_pays_float32(const AttentionProblem& p, bool backward, bool fills_tiles
   const std::int64_t size = p.K * p.V, heads = all_heads(p), states = tiles(p.K) * tiles(p.V);
   if (p.K > 2 * kChunkTokens && p.K <= 4 * kChunkTokens) {  // benchmarks/results/2026-11-30_h200/plans/float32.txt
     constexpr std::int64_t kFewWithGk = 10, kFewBackward = 16, kSmallValues = 16, kMediumValues = 32, kSomeHeads = 48,
-                           kMostHeads = 200, kLong = 300;
+                           kManyHeads = 100, kMostHeads = 200, kLong = 300;
     const bool is_full = p.K > 3 * kChunkTokens;  // the recurrent kernel rounds the keys up to 256
     if (p.gk) return heads <= (backward ? kFewBackward : kFewWithGk) && (!is_full || p.V > kMediumValues);
-    if (!is_full) return p.V > kSmallValues;
+    if (!is_full) return p.V > kSmallValues || heads < kManyHeads;
     return heads <= kSomeHeads || heads > kMostHeads || p.length >= kLong;
   }
   if (p.gk) {
@@ -487,8 +487,9 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
   if (chunk_obstacle(p, backward)) return Algorithm::recurrent;
   // Measured: on the CPU single steps are as fast while a head's state is small.
   const std::int64_t size = p.K * p.V, heads = all_heads(p);
-  const bool is_large_float = p.dtype == DType::float32 && !p.gk && p.K > 2 * kChunkTokens;
-  bool pays = p.length >= (is_large_float ? 33 : 64);
+  constexpr std::int64_t kShortest = 64, kShortestOfLarge = 33, kFewValues = 32;
+  const bool is_large_float = p.dtype == DType::float32 && !p.gk && p.K > 2 * kChunkTokens && p.V > kFewValues;
+  bool pays = p.length >= (is_large_float ? kShortestOfLarge : kShortest);
   if (p.device.is_cpu()) {
     pays = p.length >= 32 && size >= 2048;
   } else if (takes_float_chunks(p, backward)) {

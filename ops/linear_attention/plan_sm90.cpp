@@ -267,11 +267,10 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
                    kScannedChunk = 0.3, kSegmentsOfPacked = 1.2;
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(full_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
-  // A single chunk needs no states.
   const bool is_large = std::min(p.K, p.V) > kChunkTokens, is_one_chunk = chunks == 1;
+  if (is_large && is_one_chunk && p.heads * p.sequences > at_once) return;  // it needs no states; measured
   const double parallel_chunk = p.K <= kChunkTokens   ? 1.9
                                 : p.V <= kChunkTokens ? 1.7
-                                : is_one_chunk        ? 1.0
                                                       : 1.5,
                parallel = is_large && !is_one_chunk ? 1.7 : 3, turn = is_large ? 0.4 : kStart;
   double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + parallel;
