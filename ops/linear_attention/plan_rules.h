@@ -1,6 +1,6 @@
 #pragma once
-// What the rules of choice share (plan.cpp), those for Hopper's kernels (plan_sm90*.cpp), and those for channels of
-// zeros (plan_padding.cpp).
+// What the rules of choice share (plan.cpp), those for small heads (plan_warp_chunks.cpp), for Hopper's kernels
+// (plan_sm90*.cpp), and for channels of zeros (plan_padding.cpp).
 #include <glade/ops/linear_attention/plan.h>
 
 namespace glade {
@@ -46,6 +46,18 @@ void set_segments(RecurrentPassPlan& plan, const AttentionProblem& p, const Atte
 /// they sum over them; 0 where they are too many, or in 16 bits, where others are faster.
 int value_parts(const AttentionProblem& p);
 AttentionProblem with_value_parts_as_heads(AttentionProblem p);
+/// Tokens that a segment of a pass of the kernel for small heads has a multiple of.
+inline constexpr std::int64_t kWarpSegment = 64;
+/// A pass of the kernel for small heads. The geometry is that of recurrent_cuda/warp_chunks.cuh. `unit`: tokens of its segments.
+RecurrentPassPlan plan_warp_pass(const AttentionProblem& p, const AttentionConfig& config, std::int64_t inner, std::int64_t outer,
+                                 std::int64_t unit = kWarpSegment);
+/// Whether that kernel is taken (plan_warp_chunks.cpp); in 16 bits and with gv for both passes or for neither. It is the only one
+/// in chunks with gv. Measured beside the others (small_heads.txt, gate_gradients.txt and plans/constant_decay.txt in
+/// benchmarks/results): in 16 bits it pays where heads are so small that they fill the tiles of others badly, and so many, or so
+/// long, that warps have enough to do.
+bool takes_warp_chunks(const AttentionProblem& p, bool backward);
+/// Whether it is faster than single steps. All measured.
+bool warp_chunks_pay(const AttentionProblem& given, bool backward);
 
 /// Whether a pass in float32 takes the chunks of recurrent_cuda/float_chunks.cuh: where they are the fastest
 /// (plan_sm90_float.cpp).
