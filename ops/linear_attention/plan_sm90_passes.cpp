@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include <glade/ops/linear_attention/plan_sm90_passes.h>
 #include <glade/ops/linear_attention/plan_sm90_stream_k.h>
@@ -375,14 +376,15 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   using Kind = bool Sm90PassPlan::*;
   // The number of segments that costs least, of passes of one kind (null: narrow blocks).
   const auto split = [&](Kind kind, auto&& cost_of) {
-    Sm90PassPlan plan, best;
+    Sm90PassPlan plan;
+    std::optional<Sm90PassPlan> best;
     if (kind) plan.*kind = true;
     plan.key_parts = parts;
-    double least = std::numeric_limits<double>::infinity();
+    double least = 0;
     for_each_split(plan, p, config, least_segments, keeps_states, [&] {
-      if (const double cost = cost_of(p, plan); cost < least) best = plan, least = cost;
+      if (const double cost = cost_of(p, plan); !best || cost < least) best = plan, least = cost;
     });
-    return best;
+    return *best;
   };
   // forward_cost() knows nothing of gates that are applied first.
   const bool is_known = knows_time_of_forward(p);
@@ -391,8 +393,10 @@ Sm90PassPlan plan_forward_pass(const AttentionProblem& p, const AttentionConfig&
   const auto consider = [&](const Sm90PassPlan& other, auto&& cost_of) {
     if (cost_of(p, other) < cost_of(p, best)) best = other;
   };
-  if (p.V > kChunkTokens && !has_float_key_gates(p) && (p.K <= 2 * kChunkTokens || p.gk))
-    consider(split(&Sm90PassPlan::wide_blocks, cost), cost);
+  // Not tested: wide blocks with few keys where sequences continue on other ranks.
+  const bool may_be_wide =
+      p.V > kChunkTokens && !has_float_key_gates(p) && (p.K <= 2 * kChunkTokens || p.gk) && !(p.exchanges && p.K <= kChunkTokens);
+  if (may_be_wide) consider(split(&Sm90PassPlan::wide_blocks, cost), cost);
   if (supports_shared_rows(p, p.K)) consider(split(&Sm90PassPlan::shared_rows, cost), cost);
   if (supports_wide_tma(p)) consider(split(&Sm90PassPlan::wide_tma, cost), cost);
   take_wide_tma_where_it_pays(best, p, p.K, p.V);

@@ -23,7 +23,7 @@ PassTimes times_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
     if (plan.shared_gates) return {7.5, {1, 2.08, 1.3}, {1, 1.8, 2}};
     return plan.wide_blocks ? PassTimes{3.5, {1, 4.45, 2.9}, {1, 2, 2.9}} : PassTimes{2.9, {1, 3.05, 2.6}, {1, 2.2, 2.6}};
   }
-  if (plan.shared_gates) return {6.5, {1, 2.08, 1.2}, {}};
+  if (plan.shared_gates) return {6.5, {1, 2.08, 1.2}, {2, 2.1, 0.5}};
   if (p.gk) return plan.wide_blocks ? PassTimes{2.8, {1, 3.1, 1.9}, {1, 1.3, 2.4}} : PassTimes{2.8, {2, 4.2, 3.1}, {2, 2.1, 0.5}};
   return plan.wide_blocks ? PassTimes{2.8, {1, 2.4, 2}, {1, 1, 2.3}} : PassTimes{2.8, {2, 2.6, 2.3}, {2, 1.3, 2}};
 }

@@ -93,6 +93,36 @@ TEST(PlanSm90, SharesGatesOfKeys) {
   EXPECT_FALSE(in_parts.shared_gates);
 }
 
+/// Whatever is asked for, segments of the passes cover all chunks.
+TEST(PlanSm90, SegmentsCoverAllChunks) {
+  int checked = 0;
+  for (const char* gates : {"gk", "g", "g_gamma", ""})
+    for (const std::int64_t K : {16, 64, 96, 128, 256})
+      for (const std::int64_t V : {32, 64, 96, 200, 256})
+        for (const std::int64_t T : {50, 300, 1000, 9000})
+          for (const std::int64_t H : {1, 12, 80})
+            for (const bool exchanges : {false, true})
+              for (const std::int64_t split : {0, 1, 2, 5}) {
+                AttentionProblem p = problem(2, T, H, K, V, gates);
+                p.exchanges = exchanges;
+                const AttentionPlan made = plan(p, {.sequence_split = split}, {.sequence_split = split});
+                const auto expect = [&](const ChunkSegments& passes) {
+                  ++checked;
+                  EXPECT_GE(passes.segments, 1) << made.to_string();
+                  EXPECT_GE(std::int64_t{passes.segments} * passes.segment_chunks, (T + 63) / 64)
+                      << T << ' ' << H << ' ' << K << " x " << V << ' ' << gates << exchanges << '\n'
+                      << made.to_string();
+                };
+                if (made.forward.kernels == AttentionKernels::sm90_pass) expect(made.forward.pass);
+                if (made.backward.kernels == AttentionKernels::sm90_intra_chunk) expect(made.backward.intra_chunk);
+                if (made.backward.kernels == AttentionKernels::sm90_intra_chunk && made.backward.intra_chunk.reverse_scan)
+                  expect(made.backward.intra_chunk.gradients);
+                if (made.backward.kernels == AttentionKernels::sm90_pass)
+                  expect(made.backward.keys), expect(made.backward.values);
+              }
+  EXPECT_GT(checked, 5000);
+}
+
 TEST(PlanSm90, TakesWideBlocksWithFewKeys) {
   const auto forward = [](const AttentionProblem& p) { return plan(p).forward.pass; };
   EXPECT_TRUE(forward(problem(4, 3605, 16, 48, 256, "gk")).wide_blocks);
