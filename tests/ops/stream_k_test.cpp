@@ -91,8 +91,8 @@ TEST_F(StreamKPass, ManySequences) {
 
 /// The second tile of keys is zeros.
 TEST_F(StreamKPass, FewKeys) {
-  check({.B = 2, .T = 2000, .H = 9, .Hkv = 9, .K = 64, .V = 128, .gates = "gk", .state = 4});
-  check({.B = 1, .T = 5000, .H = 9, .Hkv = 9, .K = 48, .V = 72, .gates = "k", .state = 3});
+  check({.B = 70, .T = 960, .H = 1, .Hkv = 1, .K = 64, .V = 128, .gates = "gk", .state = 4});
+  check({.B = 70, .T = 900, .H = 1, .Hkv = 1, .K = 48, .V = 72, .gates = "k", .state = 3});
 }
 
 /// Chunks whose decay is outside the safe range, also among those that are added up.
