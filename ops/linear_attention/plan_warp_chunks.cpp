@@ -173,7 +173,8 @@ bool warp_chunks_pay(const AttentionProblem& given, bool backward) {
   if (p.dtype == DType::float32) {
     constexpr std::int64_t kTiny = 16, kMedium = 64, kShort = 32;
     if (p.length <= kShort) return p.gk || p.gv ? size <= kTiny && p.V <= kMedium : size <= kMedium;
-    return (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) || !waits_for_chunks(p, backward);
+    const bool is_narrow = p.K > kMedium && p.V <= kMedium && (backward || !p.gk) && !p.gv;
+    return is_narrow || !waits_for_chunks(p, backward);
   }
   // Where such large heads are too many for segments, but too few to fill the GPU, single steps are as fast.
   constexpr std::int64_t kLarge = 64, kFewHeads = 40, kManyHeads = 80;
