@@ -96,10 +96,10 @@ std::int64_t chunks_of_state(const AttentionProblem& p, std::int64_t keys) { ret
 /// 128 keys and up to 128 values (0.97 to 1.75), and 1.23 times with few chunks and up to 128 keys (0.92 to 1.66;
 /// 2026-11-30_h200/plans/constant_decay.txt).
 bool chunks_pay_for_constant_decay(const AttentionProblem& p) {
-  const bool has_many_keys = p.K > 2 * kChunkTokens, has_many_values = p.V > 2 * kChunkTokens;
-  const bool has_small_heads = std::min(p.K, p.V) <= kChunkTokens || (has_many_keys && !has_many_values),
+  constexpr std::int64_t kFewValues = 2 * kChunkTokens;
+  const bool has_many_keys = p.K > 2 * kChunkTokens, has_small_heads = std::min(p.K, p.V) <= kChunkTokens,
              needs_no_states = chunks_of(p) <= chunks_of_state(p, p.K);
-  const std::int64_t few_chunks = has_many_keys ? 256 : 512;
+  const std::int64_t few_chunks = !has_many_keys ? 512 : p.V > kFewValues ? 256 : 1800;
   return has_small_heads || needs_no_states || (!supports_constant_decay(p) && p.heads * chunk_slots(p) <= few_chunks);
 }
 

@@ -69,11 +69,14 @@ double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, const
 bool knows_time_of_forward(const AttentionProblem& p) { return p.K <= (p.gk ? 2 : 1) * kChunkTokens; }
 
 double time_of_forward(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kRows = 1.85, kFloatGates = 1.4, kFloatRows = 1.25;
+  constexpr double kRows = 1.85, kFloatGates = 1.4, kFloatRows = 1.25, kPlaces = 8;
   if (plan.share > 0) return time_of_shares(p, plan);
   PassTimes pass = times_of_pass(p, plan);
   const bool has_float_gates = has_float_key_gates(p);
   if (has_float_gates && !plan.gates_first) pass.outputs.chunk *= kFloatGates, pass.states.chunk *= kFloatGates;
+  // Blocks of packed sequences do not take turns, and a launch finds where their segments are. Fitted to 100 shapes.
+  if (p.packed && !plan.gates_first) pass.outputs.start += pass.start;
+  if (p.packed && plan.segments > 1) pass.start += kPlaces;
   const auto columns = static_cast<double>(forward_columns(p, plan) * p.heads);
   double time =
       pass.start + time_of(p, plan, pass.outputs, columns * (static_cast<double>(p.sequences) + boundaries_of_all(p, plan)),

@@ -17,7 +17,8 @@ TEST(PlanSm90, TakesChunksForConstantDecayWhereTheyPay) {
   EXPECT_EQ(of(128, 64, 16, 128, 128), chunks);                                     // no boundary states
   EXPECT_EQ(of(64, 128, 8, 256, 256), chunks);
   EXPECT_EQ(of(64, 129, 8, 256, 256), passes);
-  EXPECT_EQ(of(4, 2048, 16, 192, 128), chunks);
+  EXPECT_EQ(of(2, 2048, 16, 192, 128), chunks);
+  EXPECT_EQ(of(4, 2048, 16, 192, 128), passes);
   EXPECT_EQ(of(1, 2048, 12, 128, 192), chunks);
   EXPECT_EQ(of(4, 2048, 12, 128, 192), passes);
   EXPECT_EQ(of(4, 8192, 16, 64, 64), chunks);  // small heads
