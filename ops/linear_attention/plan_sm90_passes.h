@@ -62,7 +62,7 @@ double time_of_blocks(const AttentionProblem& p, const BlockTimes& times);
 std::int64_t forward_columns(const AttentionProblem& p, const Sm90PassPlan& plan);
 /// Whether time_of_forward() knows the passes for a problem: with up to 64 keys, or 128 with gk.
 bool knows_time_of_forward(const AttentionProblem& p);
-/// Microseconds that a forward pass takes on an H200. Fitted to 400 shapes, each with up to 30 plans
+/// Microseconds that a forward pass takes on an H200. Fitted to 500 shapes, each with up to 30 plans
 /// (benchmarks/results/2026-11-30_h200/plans/).
 double time_of_forward(const AttentionProblem& p, const Sm90PassPlan& plan);
 
