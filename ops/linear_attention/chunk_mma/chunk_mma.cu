@@ -62,7 +62,7 @@ Tensor segment_states(const Recurrence& r, const Arguments<E>& a, StatesArgument
   states(a, s, backward, on);
   const linear_attention::Segments added{s.segment_states, s.decay, r.sequences, s.segments, a.heads,
                                          channels,         a.K,     a.V,         total_decay};
-  linear_attention::join_segments(added, on);
+  linear_attention::join_segments(added, on, true);
   return found;
 }
 

@@ -153,7 +153,8 @@ class Launcher {
     segments.first = state.first;
     segments.first_is_shared = state.is_shared;
     segments.total_decay = nullptr;
-    if (r_.sequences > 0 && plan.segments > 1) linear_attention::join_segments(segments, stream_);
+    // The exchange may have joined other streams.
+    if (r_.sequences > 0 && plan.segments > 1) linear_attention::join_segments(segments, stream_, false);
     return state;
   }
   /// What all segments do to a state.
@@ -287,7 +288,7 @@ class Launcher {
     linear_attention::Segments segments =
         segments_of(scan_segments(plan, y, w, state, backward, plan.segments - 1, pointer<float>(decay), beside));
     segments.total_decay = total_decay;
-    if (segments.decay) linear_attention::join_segments(segments, stream_);
+    if (segments.decay) linear_attention::join_segments(segments, stream_, true);
   }
   SegmentEffect empty_effect() const {
     const TensorOptions options{DType::float32, r_.q.device()};

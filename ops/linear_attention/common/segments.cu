@@ -90,10 +90,9 @@ dim3 grid(const Segments& p) {
 
 }  // namespace
 
-void join_segments(const Segments& p, cudaStream_t stream) {
-  const bool follows_own_launch = p.first == nullptr;  // else an exchange, which may have joined other streams
-  launch_kernel(join_segments_kernel, grid(p), kJoinThreads,
-                {.early = follows_own_launch && can_start_early(join_segments_kernel)}, stream, p);
+void join_segments(const Segments& p, cudaStream_t stream, bool starts_early) {
+  const bool early = starts_early && can_start_early(join_segments_kernel);
+  launch_kernel(join_segments_kernel, grid(p), kJoinThreads, {.early = early}, stream, p);
 }
 
 void add_segments(const Segments& p, float* added, cudaStream_t stream) {

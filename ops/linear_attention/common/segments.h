@@ -24,8 +24,9 @@ struct Segments {
   std::int64_t segment_tokens = 0, boundaries = 0;
   const std::int64_t* cu_seqlens = nullptr;
 };
-/// Replaces `states` by the states before each segment.
-void join_segments(const Segments& p, cudaStream_t stream);
+/// Replaces `states` by the states before each segment. starts_early: the launch ahead of it is the first pass (see
+/// LaunchOptions).
+void join_segments(const Segments& p, cudaStream_t stream, bool starts_early);
 
 /// Not of packed sequences with boundaries: what all segments together do to a state: their decays to `total_decay`, and what
 /// they add to `added` [sequences, heads, K, V], which holds what the last segments add. Leaves `states` as they are.
