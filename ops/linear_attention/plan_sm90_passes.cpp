@@ -215,6 +215,7 @@ std::int64_t forward_columns(const AttentionProblem& p, const Sm90PassPlan& plan
   return plan.wide_blocks || plan.wide_tma ? ceil_div(tiles(p.V), 2)
                                            : columns_of(p.V, plan.shared_rows || plan.gates_first || plan.shared_gates);
 }
+
 namespace {
 /// Blocks of a forward pass in one segment.
 std::int64_t forward_blocks(const AttentionProblem& p, const Sm90PassPlan& plan) {

@@ -34,7 +34,7 @@ bool supports_state_scan(const AttentionProblem& p);
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
 std::int64_t scan_blocks(const AttentionProblem& p);
 /// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
-/// faster, as long as all of them run at the same time.
+/// faster where all of them run at the same time, or where they do not take many more turns than large ones would.
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);
 /// Whether blocks take turns at state scans of so many chunks, with per-channel gates, where these are more than run at once.
 bool takes_turns_at_scans(int chunks);
