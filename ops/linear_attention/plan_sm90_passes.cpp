@@ -116,6 +116,13 @@ double boundaries_of_all(const AttentionProblem& p, const ChunkSegments& plan) {
   return sequences * (segments - 1 - integral + std::pow(0.25 / segments, b) / 2);
 }
 
+double segments_of_all(const AttentionProblem& p, const ChunkSegments& plan) {
+  return static_cast<double>(p.sequences) + boundaries_of_all(p, plan);
+}
+double scanned_of_all(const AttentionProblem& p, const ChunkSegments& plan) {
+  return p.exchanges ? segments_of_all(p, plan) : boundaries_of_all(p, plan);
+}
+
 double time_of_blocks(const AttentionProblem& p, const BlockTimes& t) {
   constexpr double kMargin = 1.15, kIdle = 0.5;  // kMargin: of the number of packed sequences' blocks, which is not known well
   if (has_even_lengths(p)) return std::ceil(t.blocks / t.at_once) * (t.longest + t.turn) + t.start - t.turn;
@@ -247,32 +254,28 @@ BlockCost block_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
 
 /// How often as many blocks for outputs run as can at once; not a whole number for packed sequences, whose blocks take different
 /// times.
-double waves_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan, std::int64_t at_once) {
-  const double segments = static_cast<double>(p.sequences) + boundaries_of_all(p, plan),
-               waves = static_cast<double>(forward_columns(p, plan) * p.heads) * segments / static_cast<double>(at_once);
+double waves_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  const double waves =
+      static_cast<double>(forward_columns(p, plan) * p.heads) * segments_of_all(p, plan) / std::max(p.gpu.multiprocessors, 1);
   return has_even_lengths(p) ? std::ceil(waves) : waves;
 }
 /// The time of a forward pass's blocks for outputs.
-double time_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan, std::int64_t at_once, double chunk, double start,
-                       double turn) {
+double time_of_outputs(const AttentionProblem& p, const Sm90PassPlan& plan, double chunk, double start, double turn) {
   const auto columns = static_cast<double>(forward_columns(p, plan) * p.heads);
-  return time_of_blocks(p, {.blocks = columns * (static_cast<double>(p.sequences) + boundaries_of_all(p, plan)),
+  return time_of_blocks(p, {.blocks = columns * segments_of_all(p, plan),
                             .all = columns * chunks_of_all(p) * chunk,
                             .longest = plan.segment_chunks * chunk,
-                            .at_once = static_cast<double>(at_once),
+                            .at_once = static_cast<double>(std::max(p.gpu.multiprocessors, 1)),
                             .start = start,
                             .turn = turn});
 }
 /// That of what finds the states before its segments, in so many blocks for each: a chunk takes `chunk`, a block also `start`.
-double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, double blocks, std::int64_t at_once, double chunk,
-                      double start = 0) {
-  const double longest = plan.segment_chunks * chunk,
-               count = blocks * static_cast<double>(p.heads) *
-                       (p.exchanges ? static_cast<double>(p.sequences * plan.segments) : boundaries_of_all(p, plan));
+double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, double blocks, double chunk, double start = 0) {
+  const double longest = plan.segment_chunks * chunk, count = blocks * static_cast<double>(p.heads) * scanned_of_all(p, plan);
   return time_of_blocks(p, {.blocks = count,
                             .all = count * longest,
                             .longest = longest,
-                            .at_once = static_cast<double>(at_once),
+                            .at_once = static_cast<double>(std::max(p.gpu.multiprocessors, 1)),
                             .start = start,
                             .turn = start});
 }
@@ -286,16 +289,15 @@ double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, doubl
 double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kJoin = 4, kSegment = 0.13, kExchange = 0.6, kFound = 0.4;
   const BlockCost cost = block_cost(p, plan);
-  const std::int64_t at_once = std::max(p.gpu.multiprocessors, 1);
-  const double outputs = time_of_outputs(p, plan, at_once, cost.chunk, cost.start, cost.turn);
+  const double outputs = time_of_outputs(p, plan, cost.chunk, cost.start, cost.turn);
   if (scanned_segments(p, plan) == 0) return outputs;
   const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
                scans = static_cast<double>(scan_columns(p)) / plan.scan_key_tiles,
-               states = plan.scan_for_states ? time_of_states(p, plan, scans, at_once, scan_chunk)
-                                             : time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), at_once,
-                                                              cost.chunk_of_states);
+               states = plan.scan_for_states
+                            ? time_of_states(p, plan, scans, scan_chunk)
+                            : time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), cost.chunk_of_states);
   const auto segments = static_cast<double>(plan.segments);
-  const double join = plan.finds_states ? std::max(waves_of_outputs(p, plan, at_once), 1.0) * (kExchange + kFound * segments)
+  const double join = plan.finds_states ? std::max(waves_of_outputs(p, plan), 1.0) * (kExchange + kFound * segments)
                                         : kJoin + kSegment * segments;
   return outputs + states + join;
 }
@@ -331,13 +333,12 @@ void for_each_split(Sm90PassPlan& plan, const AttentionProblem& p, const Attenti
 double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kStart = 9.9, kRows = 2.1, kWave = 3.3, kChunk = 0.84, kTileOfChunk = 0.05, kJoin = 4.8, kStateWave = 6.3,
                    kTileOfStates = 0.27;
-  const std::int64_t fill = std::max(p.gpu.multiprocessors, 1);
   const double key_tiles = static_cast<double>(tiles(p.K)),
-               rows = key_tiles * static_cast<double>(chunk_slots(p) * p.heads) / static_cast<double>(fill),
-               outputs = time_of_outputs(p, plan, fill, kChunk + kTileOfChunk * key_tiles, kWave, kWave);
+               rows = key_tiles * static_cast<double>(chunk_slots(p) * p.heads) / std::max(p.gpu.multiprocessors, 1),
+               outputs = time_of_outputs(p, plan, kChunk + kTileOfChunk * key_tiles, kWave, kWave);
   if (scanned_segments(p, plan) == 0) return kStart + kRows * rows + outputs;
   const auto columns = static_cast<double>(forward_columns(p, plan));
-  return kStart + kRows * rows + outputs + kJoin + time_of_states(p, plan, columns, fill, key_tiles * kTileOfStates, kStateWave);
+  return kStart + kRows * rows + outputs + kJoin + time_of_states(p, plan, columns, key_tiles * kTileOfStates, kStateWave);
 }
 
 /// The same of any pass with gk and more than 128 keys. forward_cost(), which found its segments, counts too much for the start
@@ -347,8 +348,7 @@ double time_with_gates_first(const AttentionProblem& p, const Sm90PassPlan& plan
 double time_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
   constexpr double kMore = 1.04;
   if (plan.gates_first) return time_with_gates_first(p, plan);
-  const double waves = waves_of_outputs(p, plan, std::max(p.gpu.multiprocessors, 1));
-  return kMore * (4.67 * forward_cost(p, plan) - 34.7 * waves - 1.2);
+  return kMore * (4.67 * forward_cost(p, plan) - 34.7 * waves_of_outputs(p, plan) - 1.2);
 }
 
 /// Whether clusters can have shares of all chunks. Kernels for gates in float32 are not compiled for it.

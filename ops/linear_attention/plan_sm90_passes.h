@@ -29,6 +29,9 @@ std::int64_t columns_of(std::int64_t outer, bool shared_rows);
 std::int64_t chunk_slots(const AttentionProblem& p, std::int64_t group = 1);
 /// The boundaries between segments in all sequences.
 double boundaries_of_all(const AttentionProblem& p, const ChunkSegments& plan);
+/// The segments of all sequences, and those of them that scanned_segments() counts.
+double segments_of_all(const AttentionProblem& p, const ChunkSegments& plan);
+double scanned_of_all(const AttentionProblem& p, const ChunkSegments& plan);
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p);
 /// Blocks of one direction's state scan through whole sequences, with one tile of keys each.

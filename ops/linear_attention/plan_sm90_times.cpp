@@ -59,8 +59,7 @@ double time_of_states(const AttentionProblem& p, const Sm90PassPlan& plan, const
     blocks = p.K <= kChunkTokens ? Blocks{1, 1, 3.2} : Blocks{1, plan.scan_key_tiles == 1 ? 0.77 : 1.28, 6.4};
     columns = static_cast<double>(ceil_div(tiles(p.K), plan.scan_key_tiles) * ceil_div(tiles(p.V), 2));
   }
-  const double segments = p.exchanges ? static_cast<double>(p.sequences * plan.segments) : boundaries_of_all(p, plan),
-               count = columns * static_cast<double>(p.heads) * segments;
+  const double count = columns * static_cast<double>(p.heads) * scanned_of_all(p, plan);
   return time_of(p, plan, blocks, count, count * plan.segment_chunks);
 }
 
@@ -78,9 +77,7 @@ double time_of_forward(const AttentionProblem& p, const Sm90PassPlan& plan) {
   if (p.packed && !plan.gates_first) pass.outputs.start += pass.start;
   if (p.packed && plan.segments > 1) pass.start += kPlaces;
   const auto columns = static_cast<double>(forward_columns(p, plan) * p.heads);
-  double time =
-      pass.start + time_of(p, plan, pass.outputs, columns * (static_cast<double>(p.sequences) + boundaries_of_all(p, plan)),
-                           columns * chunks_of_all(p));
+  double time = pass.start + time_of(p, plan, pass.outputs, columns * segments_of_all(p, plan), columns * chunks_of_all(p));
   if (plan.gates_first)
     time += (has_float_gates ? kFloatRows : 1) * kRows * static_cast<double>(tiles(p.K) * chunk_slots(p) * p.heads) /
             std::max(p.gpu.multiprocessors, 1);
