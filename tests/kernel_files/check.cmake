@@ -8,8 +8,7 @@ endfunction()
 
 file(READ ${HASHED} hashed)
 file(GLOB_RECURSE kernels ${ROOT}/ops/*.cu ${ROOT}/ops/*.cuh ${ROOT}/ops/*_cpu.cpp ${ROOT}/ops/linear_attention/cpu/*
-     ${ROOT}/ops/linear_attention/plan.cpp ${ROOT}/ops/linear_attention/plan_padding.cpp
-     ${ROOT}/ops/linear_attention/plan_sm90*.cpp ${ROOT}/core/cuda/*.cuh)
+     ${ROOT}/ops/linear_attention/plan*.cpp ${ROOT}/core/cuda/*.cuh)
 list(LENGTH kernels count)
 if(count LESS 60)
   report("only ${count} files of kernels found")
