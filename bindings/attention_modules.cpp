@@ -78,6 +78,7 @@ void def_attention(py::module_& module, const char* name, const char* doc, const
         RecurrentOptions arguments = tensors_of<ChannelGates...>(g, g_gamma, channel_gates..., initial_state, cu_seqlens);
         arguments.softmax_scale = softmax_scale;
         arguments.reverse = reverse;
+        arguments.return_state = return_state;
         const Platform where = platform_from(self.name(), platform);
         const std::optional<AttentionConfig> given = config_from(cfg);
         const auto results = [&] {

@@ -89,7 +89,8 @@ constexpr const char* kShared =
     "both differentiable in "
     "all tensors but cu_seqlens. Tensors, NumPy arrays and any arrays with DLPack are taken. ShapeError, DTypeError, DeviceError "
     "or ValueError, "
-    "naming the argument, where arguments do not fit together or the algorithm does not take them.";
+    "naming the argument, where arguments do not fit together or the algorithm does not take them. recurrent_attention and "
+    "gla_attention spend no time on a final state that is not wanted.";
 
 }  // namespace
 

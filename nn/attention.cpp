@@ -63,6 +63,7 @@ Tensor LinearAttention::recurrence(const Tensor& query, const Tensor& key, const
   options.cu_seqlens = cu_seqlens;
   if (state != nullptr && state->in_place) return recurrent_step_(state->recurrent, query, key, value, options);
   options.algorithm = state != nullptr && query.size(1) == 1 ? Algorithm::recurrent : algorithm;
+  options.return_state = state != nullptr;
   if (state != nullptr) options.initial_state = state->recurrent;
   const auto [o, final_state] = recurrent(query, key, value, options, group_of(state));
   if (state != nullptr) state->recurrent = final_state;

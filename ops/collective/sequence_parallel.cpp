@@ -321,6 +321,7 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
     const Tensor rows = own.initial_state.defined() ? own.initial_state : zeros(states, exchanged.before.options());
     own.initial_state = with_row(rows, packed.entry, exchanged.before);
   }
+  own.return_state = true;  // its gradient comes from other ranks
   const auto [own_o, own_state] = recurrent(query, key, value, own);
 
   Tensor o = own_o.detach(), state = own_state.detach();
@@ -352,7 +353,7 @@ std::pair<Tensor, Tensor> recurrent_packed(const Tensor& query, const Tensor& ke
         return Tensors{of_o, of_own_state};
       },
       waits_for_ranks());
-  return {o, state};
+  return {o, options.return_state ? state : Tensor()};
 }
 
 /// The windows of a rank's packed sequences come from the inputs before; that of the first one perhaps from the rank before.

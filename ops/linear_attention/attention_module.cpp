@@ -170,9 +170,10 @@ Tensors AttentionModule::run(const AttentionProblem& problem, const AttentionCon
   arguments.gv = inputs[5];
   arguments.g_gamma = inputs[6];
   arguments.cu_seqlens = inputs[7];
+  arguments.return_state = problem.pass == Pass::forward;
   set_config(arguments, cfg, cfg.algorithm, cfg.algorithm);
   const auto [o, state] = recurrent(inputs[0], inputs[1], inputs[2], arguments);
-  return problem.pass == Pass::backward ? Tensors{o} : Tensors{o, state};
+  return arguments.return_state ? Tensors{o, state} : Tensors{o};
 }
 
 std::pair<Tensor, Tensor> AttentionModule::apply(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -203,9 +204,8 @@ std::pair<Tensor, Tensor> apply_options(const AttentionModule& module, const Ten
                                         const Tensor& value, RecurrentOptions arguments, const AttentionOptions& options) {
   arguments.softmax_scale = options.softmax_scale;
   arguments.reverse = options.reverse;
-  auto results = module.apply(query, key, value, std::move(arguments), options.platform, options.cfg);
-  if (!options.return_state) results.second = Tensor();
-  return results;
+  arguments.return_state = options.return_state;
+  return module.apply(query, key, value, std::move(arguments), options.platform, options.cfg);
 }
 
 }  // namespace

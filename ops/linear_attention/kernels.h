@@ -65,7 +65,7 @@ struct GradientMemory {
 
 namespace cpu {
 /// o [tokens, heads, V] in q's dtype; final_state [sequences, heads, K, V] in the state dtype, which may be initial_state where
-/// the plan is recurrent. Sets r.kept where the plan keeps them.
+/// the plan is recurrent, or undefined where it is not wanted. Sets r.kept where the plan keeps them.
 void attention_forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Tensor& final_state);
 /// The effect on states, without outputs; initial_state and q's elements are not read. `plan` is of a problem with states_only.
 /// The gradients of states follow in the same way, gradient before = key_decay value_decay gradient after + added: there

@@ -138,9 +138,10 @@ std::pair<Tensor, Tensor> run_planned(const AttentionPlan& plan, const Tensor& q
     else r.initial_state = ask(effect_of(r, options.algorithm));
   }
   Tensor o = empty(output_shape(query, value), query.options());
-  Tensor final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
+  Tensor final_state;
+  if (options.return_state) final_state = empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), query.device()});
   GLADE_DISPATCH(query.device(), attention_forward, plan, r, o, final_state);
-  if (last.defined()) final_state = last;
+  if (last.defined() && options.return_state) final_state = last;
   if (!plan.has_backward()) return {o, final_state};
 
   const std::array<SavedTensor, 9> saved{
@@ -186,7 +187,9 @@ std::pair<Tensor, Tensor> run_with_zeros(const AttentionPlan& plan, const Tensor
   const auto first = [](const Tensor& x, std::int64_t dim, std::int64_t size) {
     return x.size(dim) == size ? x : slice(x, dim, 0, size);
   };
-  return {contiguous(first(o, -1, plan.V)), contiguous(first(first(final_state, -2, plan.K), -1, plan.V))};
+  const Tensor own_o = contiguous(first(o, -1, plan.V));
+  if (!final_state.defined()) return {own_o, final_state};
+  return {own_o, contiguous(first(first(final_state, -2, plan.K), -1, plan.V))};
 }
 
 std::pair<Tensor, Tensor> run(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,

@@ -33,6 +33,7 @@ struct RecurrentOptions {
   std::optional<double> softmax_scale;  ///< K^-1/2 where not given
   Tensor initial_state;                 ///< [N, H, K, V] or [H, K, V]; zeros where undefined
   bool reverse = false;                 ///< every sequence from its last token to its first
+  bool return_state = true;             ///< false: the final state in the result is undefined, and takes no time
   Tensor cu_seqlens;                    ///< int32 or int64 [N + 1], on either device: packed sequences
   /// The recurrent backward keeps one state in so many tokens. Not given: as tuned, else 128.
   std::optional<std::int64_t> checkpoint_interval = {};
@@ -44,8 +45,8 @@ struct RecurrentOptions {
   KernelSizes backward_sizes = {};  ///< of the backward pass
 };
 
-/// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and final
-/// state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h / (H / Hkv).
+/// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and, with
+/// return_state, final state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h / (H / Hkv).
 /// K and V go from 1 to 512; where the kernels for Hopper GPUs lack a size, channels of zeros may fill heads up on the way, in
 /// copies of the tensors (the plan says so). With cu_seqlens B is 1, or the batch dimension is left out of query,
 /// key, value, g, gk, gv and output; reading cu_seqlens from a GPU waits for it. State and sums are float32 (float64 for

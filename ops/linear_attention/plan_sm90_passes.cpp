@@ -144,20 +144,18 @@ bool supports_state_scan(const AttentionProblem& p) {
   return p.K <= (p.gk ? 2 * kChunkTokens : kMostPassKeys) && chunks_of(p) <= kMostChunks && has_room_for_states(p);
 }
 
-namespace {
-/// Blocks of a state scan for a head, with one tile of keys each.
-std::int64_t scan_columns(const AttentionProblem& p) { return tiles(p.K) * ceil_div(tiles(p.V), 2); }
-}  // namespace
-
-std::int64_t scan_blocks(const AttentionProblem& p) { return scan_columns(p) * full_heads(p); }
+std::int64_t scan_blocks(const AttentionProblem& p, int key_tiles) {
+  return ceil_div(tiles(p.K), key_tiles) * ceil_div(tiles(p.V), 2) * full_heads(p);
+}
 
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments) {
   if (tiles(p.K) == 1) return 1;
   // A chunk takes about 1.6 times as long with two tiles of keys; short scans in turn gain from fewer blocks. Measured
   // (benchmarks/results/2026-11-30_h200/plans/scans.txt).
   constexpr std::int64_t kLong = 24;  // chunks
-  const std::int64_t at_once = std::max(p.gpu.multiprocessors, 1), blocks = scan_blocks(p) * segments,
-                     small = ceil_div(blocks, at_once), large = ceil_div(blocks, 2 * at_once);
+  const std::int64_t at_once = std::max(p.gpu.multiprocessors, 1);
+  const auto waves = [&](int key_tiles) { return ceil_div(scan_blocks(p, key_tiles) * segments, at_once); };
+  const std::int64_t small = waves(1), large = waves(2);
   return small == 1 || (chunks_of(p) >= kLong && 2 * small <= 3 * large) ? 1 : 2;
 }
 
@@ -291,11 +289,7 @@ double forward_cost(const AttentionProblem& p, const Sm90PassPlan& plan) {
   const BlockCost cost = block_cost(p, plan);
   const double outputs = time_of_outputs(p, plan, cost.chunk, cost.start, cost.turn);
   if (scanned_segments(p, plan) == 0) return outputs;
-  const double scan_chunk = plan.scan_key_tiles == 1 ? 0.16 : 0.24,
-               scans = static_cast<double>(scan_columns(p)) / plan.scan_key_tiles,
-               states = plan.scan_for_states
-                            ? time_of_states(p, plan, scans, scan_chunk)
-                            : time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), cost.chunk_of_states);
+  const double states = time_of_states(p, plan, static_cast<double>(forward_columns(p, plan)), cost.chunk_of_states);
   const auto segments = static_cast<double>(plan.segments);
   const double join = plan.finds_states ? std::max(waves_of_outputs(p, plan), 1.0) * (kExchange + kFound * segments)
                                         : kJoin + kSegment * segments;

@@ -34,8 +34,8 @@ double segments_of_all(const AttentionProblem& p, const ChunkSegments& plan);
 double scanned_of_all(const AttentionProblem& p, const ChunkSegments& plan);
 /// Whether the state scan can compute the states at the chunk boundaries, from which the intra-chunk kernel goes on.
 bool supports_state_scan(const AttentionProblem& p);
-/// Blocks of one direction's state scan through whole sequences, with one tile of keys each.
-std::int64_t scan_blocks(const AttentionProblem& p);
+/// Blocks of one direction's state scan through whole sequences, with so many tiles of keys each.
+std::int64_t scan_blocks(const AttentionProblem& p, int key_tiles = 1);
 /// Tiles of keys of a state scan's block, where it runs over so many segments in all. Measured: with one tile of keys blocks are
 /// faster where all of them run at the same time, or where they do not take many more turns than large ones would.
 int plan_scan_key_tiles(const AttentionProblem& p, std::int64_t segments);

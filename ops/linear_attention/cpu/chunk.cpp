@@ -50,6 +50,7 @@ class ForwardTask {
       }
       store_rows<T>(out_, chunk_.count, columns.size(), o, HeadRows(sequence, position, r_.heads, h, r_.V, columns.begin));
     }
+    if (!final_state.defined()) return;
     if (chunk_.per_channel) scale_state();
     store_state(state_, r_, columns, final_state.data<F>() + (n * r_.heads + h) * r_.K * r_.V);
   }

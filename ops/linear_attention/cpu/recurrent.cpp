@@ -73,7 +73,7 @@ void forward(const Recurrence& r, const Tensor& o, const Tensor& final_state) {
         simd_kernels<F>().forward_steps(tokens, r.K, padded(columns.size(), kLine<F>), state[0], state.row(), out[0]);
         store_rows<T>(out, count, columns.size(), o, HeadRows(sequence, position, r.heads, h, r.V, columns.begin));
       }
-      store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
+      if (final_state.defined()) store_state(state, r, columns, final_state.data<F>() + head * r.K * r.V);
     }
     publish_rows();
   });
