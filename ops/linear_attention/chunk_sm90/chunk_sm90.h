@@ -18,6 +18,9 @@ namespace glade::cuda::chunk_sm90 {
 struct Rows {
   const void* data;
   int heads, group, size;
+
+  /// The head of the rows that head `head` of the recurrence reads. Without groups it takes no division, which is slow.
+  constexpr int head_of(int head) const { return group == 1 ? head : head / group; }
 };
 
 using linear_attention::RecurrenceArguments;

@@ -51,7 +51,7 @@ struct GatedRowsBlock {
       fence_barrier_init();
     }
     __syncthreads();
-    if (of_group.thread == 0) Group::copy_rows(a, of_group.own, group, head, first, &shared.copied[group]);
+    Group::copy_rows(a, of_group.own, group, head, first, &shared.copied[group], of_group.thread);
     if (threadIdx.x / 32 == 1) of_group.load_head_gates();
     __syncthreads();
     const auto sums = of_group.sum_gates([&] { barrier_wait(&shared.copied[group], 0); });

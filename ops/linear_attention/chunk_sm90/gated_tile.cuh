@@ -333,17 +333,22 @@ struct GatedTile {
     const bool decay = __all_sync(~0u, own[0] <= 0 && own[1] <= 0);
     if (lane == 0) head_gates.total = total, head_gates.decay = decay;
   }
-  /// Starts to copy the rows, but for the queries where only states are wanted. Boxes go on behind the chunk's last token.
+  /// Starts to copy the rows, but for the queries where only states are wanted. Boxes go on behind the chunk's last token. The
+  /// first threads of three warps start one copy each, as a copy takes some 200 cycles to start.
   __device__ static void copy_rows(const MappedGatedRows& a, GatedRowsGroup<E>& to, int tile, int head, std::int64_t first,
-                                   std::uint64_t* copied, bool states_only = false) {
+                                   std::uint64_t* copied, int thread, bool states_only = false) {
     constexpr int kCopies = 2 + !kFloatGates;
-    barrier_expect(copied, (kCopies - states_only) * static_cast<int>(sizeof(Tile)));
     const auto copy = [&](Tile& to_tile, const CUtensorMap& map, int of_head) {
       copy_tile(to_tile, map, tile * kTile, of_head, static_cast<int>(first), copied);
     };
-    if constexpr (!kFloatGates) copy(to.gates_or_low, a.gates_map, head);
-    if (!states_only) copy(to.q, a.q_map, head);
-    copy(to.k, a.k_map, head / a.k.group);
+    if (thread == 0) {
+      barrier_expect(copied, (kCopies - states_only) * static_cast<int>(sizeof(Tile)));
+      if constexpr (!kFloatGates) copy(to.gates_or_low, a.gates_map, head);
+    } else if (thread == 32) {
+      if (!states_only) copy(to.q, a.q_map, head);
+    } else if (thread == 64) {
+      copy(to.k, a.k_map, a.k.head_of(head));
+    }
   }
   /// The same of gates in float32, to the L2 cache: those of one token.
   __device__ static void prefetch_gates(const MappedGatedRows& a, int tile, int head, std::int64_t token) {

@@ -33,15 +33,34 @@ __device__ Item item_of_cluster(const MappedSharedGatesPass& a, unsigned index) 
 /// What a block computes: several items. In shared memory, as registers are few.
 template <class C>
 struct SharedGatesWork {
-  __device__ explicit SharedGatesWork(const MappedSharedGatesPass&) {}
+  /// From an item of a block to its next one: clusters of a head, heads, and rows of segments; a division takes long.
+  int columns, columns_step, heads_step, rows_step;
+
+  __device__ explicit SharedGatesWork(const MappedSharedGatesPass& a) : columns(gated_pass_columns<C>(a.pass) / C::kCluster) {
+    const int step = static_cast<int>(gridDim.x) / C::kCluster, of_heads = step / columns;
+    columns_step = step % columns;
+    heads_step = of_heads % a.pass.heads;
+    rows_step = of_heads / a.pass.heads;
+  }
   __device__ void find_first(const MappedSharedGatesPass& a, Item& item) const {
     item = item_of_cluster<C, true>(a, blockIdx.x / C::kCluster);
   }
-  /// Finds number n of this block's items. False if it has fewer. Of a ragged pass a block has only the first one.
-  __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
+  /// Finds number n of this block's items, where `item` is the one before. False if it has fewer. Of a ragged pass a block has
+  /// only the first one.
+  __device__ bool find_next(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
     const unsigned index = (blockIdx.x + n * gridDim.x) / C::kCluster;
     if (index >= a.items) return false;
-    item = item_of_cluster<C>(a, index);
+    if (a.pass.run_segments > 1) {
+      item = item_of_cluster<C>(a, index);
+      return true;
+    }
+    constexpr int kChannels = C::kCluster * kTile;
+    item.first_outer += columns_step * kChannels;
+    item.head += heads_step;
+    item.n += rows_step;
+    if (item.first_outer >= columns * kChannels) item.first_outer -= columns * kChannels, ++item.head;
+    if (item.head >= a.pass.heads) item.head -= a.pass.heads, ++item.n;
+    item.segment = Segment(a.pass, item.n, a.pass.first_segment);
     return true;
   }
   __device__ static bool is_added_up(unsigned) { return false; }
@@ -63,8 +82,8 @@ struct SharedGatesWork<C> {
         last_item((end - 1) / a.work.chunks),
         added_chunks(a.work.states_first && end % a.work.chunks != 0 ? min(end - last_item * a.work.chunks, end - begin) : 0) {}
   __device__ bool is_added_up(unsigned n) const { return n == 0 && added_chunks > 0; }
-  __device__ void find_first(const MappedSharedGatesPass& a, Item& item) const { find(a, 0, item); }
-  __device__ bool find(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
+  __device__ void find_first(const MappedSharedGatesPass& a, Item& item) const { find_next(a, 0, item); }
+  __device__ bool find_next(const MappedSharedGatesPass& a, unsigned n, Item& item) const {
     const int of_share = static_cast<int>(n) - whole, clusters = a.work.clusters, chunks = a.work.chunks;
     const int index = last_item - of_share + (n > 0 && added_chunks > 0), first = index * chunks;
     if (of_share >= 0 && index < first_item) return false;
@@ -142,7 +161,7 @@ struct GatesCrew {
     place.chunk += chunks;
     while (place.valid && place.chunk >= place.item.segment.end_chunk) {
       const int beyond = place.chunk - place.item.segment.end_chunk;
-      place.valid = shared.work.find(a, ++place.number, place.item);
+      place.valid = shared.work.find_next(a, ++place.number, place.item);
       if (!place.valid) return;
       place.chunk = place.item.segment.first_chunk + beyond;
     }
@@ -153,13 +172,14 @@ struct GatesCrew {
   }
 
   __device__ void copy_rows(const Place& place) const {
-    if (place.valid && thread == 0)
-      Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied,
+    if (place.valid)
+      Group::copy_rows(a.rows, shared.rows[crew].rows, rank, place.item.head, first_token(place), &own.copied, thread,
                        shared.work.is_added_up(place.number));
     if constexpr (C::kFloatGates)
       if (place.valid && thread < place.item.segment.chunk_tokens(place.chunk) && thread < kTile)
         Group::prefetch_gates(a.rows, rank, place.item.head, first_token(place) + thread);
   }
+  static constexpr int kValuesThread = 96;  ///< copies the values; the first threads of the warps before it copy rows
   /// Starts to copy the values if their stage is empty, or waits until it is (`waits`). Returns whether it has
   /// started.
   __device__ bool copy_values(const Place& place, unsigned n, bool waits) const {
@@ -167,7 +187,7 @@ struct GatesCrew {
     if (n > 0 && !waits && !barrier_test(empty, (n - 1) & 1)) return false;
     if (n > 0 && waits) barrier_wait(empty, (n - 1) & 1);
     barrier_expect(full, sizeof(Tile));
-    copy_tile(shared.w[crew], a.pass.w_map, place.item.first_outer, place.item.head / a.pass.w.group,
+    copy_tile(shared.w[crew], a.pass.w_map, place.item.first_outer, a.pass.w.head_of(place.item.head),
               static_cast<int>(first_token(place)), full);
     return true;
   }
@@ -204,15 +224,21 @@ struct GatesCrew {
     std::uint64_t* const full = &shared.of_y.full[crew];
     fence_for_wgmma();
     sync();
-    if (thread != 0) return barrier_arrive(full);
-    if (place.number > 0 && place.chunk == place.item.segment.first_chunk) shared.item(place.number) = place.item;
     constexpr int kDecayBytes = kTile * static_cast<int>(sizeof(float)), kTileBytes = static_cast<int>(sizeof(Tile));
-    barrier_expect(full, (kStates ? 1 : 2 + kParts) * kTileBytes + kDecayBytes);  // from the other block
-    const int other = 1 - rank;
-    if constexpr (!kStates) copy_to_block(other, &shared.x[crew][rank], kTileBytes, full);
-    copy_to_block(other, &shared.y[crew][rank], kTileBytes, full);
-    if constexpr (!kStates) copy_to_block(other, &shared.scores[crew][rank * kParts], kParts * kTileBytes, full);
-    copy_to_block(other, &shared.decays[crew][rank * kTile], kDecayBytes, full);
+    if (thread == 0) {
+      if (place.number > 0 && place.chunk == place.item.segment.first_chunk) shared.item(place.number) = place.item;
+      barrier_expect(full, (kStates ? 1 : 2 + kParts) * kTileBytes + kDecayBytes);  // from the other block
+    } else {
+      barrier_arrive(full);
+    }
+    const auto copy = [&](int by, const void* from, int bytes) {
+      if (thread == by) copy_to_block(1 - rank, from, bytes, full);
+    };
+    copy(0, &shared.y[crew][rank], kTileBytes);
+    copy(96, &shared.decays[crew][rank * kTile], kDecayBytes);
+    if constexpr (kStates) return;
+    copy(32, &shared.x[crew][rank], kTileBytes);
+    copy(64, &shared.scores[crew][rank * kParts], kParts * kTileBytes);
   }
 
   __device__ Group group_of(const Place& place) const {
@@ -232,6 +258,11 @@ struct GatesCrew {
             index,
             kFirstBarrier + crew};
   }
+  __device__ void load_head_gates(const Group& group) const {
+    if (!a.rows.has_head_gates()) return;  // zeros, which run() has put there
+    if (thread / 32 == 1) group.load_head_gates();
+    sync();
+  }
   __device__ void store_decays(const Group& group, const typename Group::Sums& sums) const {
     if (group.sub_chunk == 0)
       *reinterpret_cast<float2*>(&shared.decays[crew][rank * kTile + 2 * group.lane]) = Group::exp2(sums.decay);
@@ -239,11 +270,10 @@ struct GatesCrew {
   __device__ void run_chunk(const Place& place, const Place& next, unsigned n) const {
     typename S::Rows& rows = shared.rows[crew];
     const Group group = group_of(place);
-    if (thread / 32 == 1) group.load_head_gates();
-    sync();
+    load_head_gates(group);
     const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
     bool has_values = false;
-    if (thread == 0) has_values = copy_values(place, n, false);
+    if (thread == kValuesThread) has_values = copy_values(place, n, false);
     __syncwarp();
     Accumulator<kTile> scores;
     std::uint32_t x[Group::kSubChunk] = {}, y[Group::kSubChunk] = {};
@@ -261,7 +291,7 @@ struct GatesCrew {
     fence_for_wgmma();
     sync();  // the rows have been read
     copy_rows(next);
-    if (thread == 0 && !has_values) copy_values(place, n, true);
+    if (thread == kValuesThread && !has_values) copy_values(place, n, true);
     __syncwarp();
     if (!sums.is_large) {
       wait_for_stage(n);
@@ -280,15 +310,14 @@ struct GatesCrew {
   /// A whole chunk that is only added up.
   __device__ void add_up_chunk(const Place& place, const Place& next, unsigned n) const {
     const Group group = group_of(place);
-    if (thread / 32 == 1) group.load_head_gates();
-    sync();
+    load_head_gates(group);
     const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
     std::uint32_t y[Group::kSubChunk] = {};
     if (!sums.is_large) group.run_safe_keys(sums, [&](int t, std::uint32_t key) { y[t] = key; });
     fence_for_wgmma();
     sync();  // the rows have been read
     copy_rows(next);
-    if (thread == 0) copy_values(place, n, true);
+    if (thread == kValuesThread) copy_values(place, n, true);
     __syncwarp();
     wait_for_stage(n);
     if (!sums.is_large) {
@@ -313,6 +342,10 @@ struct GatesCrew {
 
   __device__ void run() const {
     Place place = first_place();
+    if (!a.rows.has_head_gates()) {
+      if (thread / 32 == 1) group_of(place).load_head_gates();
+      sync();
+    }
     const auto go_on = [&](auto&& run) {
       Place next = place;
       advance(next, S::kCrews);
@@ -466,7 +499,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) shared_gates_kernel(const __gri
     shared.work = SharedGatesWork<C>(a);
     shared.work.find_first(a, shared.item(0));
 #pragma unroll 1
-    for (int crew = 0; crew < S::kCrews; ++crew) GatesCrew<C>{a, shared, crew, 0}.copy_first_rows();
+    for (int i = 0; i < S::kCrews * kGroup; i += 32) GatesCrew<C>{a, shared, i / kGroup, i % kGroup}.copy_first_rows();
   }
   cudaGridDependencySynchronize();
   sync_cluster();

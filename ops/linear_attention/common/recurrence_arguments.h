@@ -34,6 +34,8 @@ struct RecurrenceArguments {
   Sequences sequences;
   int heads;
   float scale;  ///< factor of outputs, and of the states' gradients
+
+  constexpr bool has_head_gates() const { return g != nullptr || g_gamma != nullptr; }  ///< Whether g or g_gamma is there.
 };
 
 inline RecurrenceArguments recurrence_arguments(const Recurrence& r) {
