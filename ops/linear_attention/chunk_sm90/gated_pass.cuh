@@ -412,10 +412,11 @@ struct GatedPassConsumer : State<C> {
     if (thread == 0) wait_stores();
   }
 
-  /// Starts from the state before the item.
+  /// Starts from the state before the item. `kEnds`: there may be one in memory.
+  template <bool kEnds = true>
   __device__ void start_item() {
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
-    const float* first = segment.state_before(p, item.n);
+    const float* first = kEnds ? segment.state_before(p, item.n) : nullptr;
     if (first) forget(first += item.head * size);
     if (C::kStoresStates && item.first_outer < p.outer)
       BoundaryStateStore<C>{p, item, item.first_outer, thread}.store_first(first);
@@ -429,10 +430,12 @@ struct GatedPassConsumer : State<C> {
       this->for_each_element(p, item.first_outer, [&](float& x, int at) { last[at] = x; });
     }
   }
+  /// `kEnds`: states before or after items may be in memory. Code for them takes room in the instruction caches.
+  template <bool kEnds = true>
   __device__ void run() {
-    start_item();
+    start_item<kEnds>();
     scan();
-    store_last_state();
+    if constexpr (kEnds) store_last_state();
     if (!p.decay || item.first_outer != 0) return;
     if (float* decay = segment.decay(p, item.n, item.head, p.inner))
       for (int i = 0; i < 2; ++i)

@@ -117,7 +117,15 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
 
   /// Inline, as no product of wgmma may be in flight at a call: otherwise a variant waits for each of them at once (C7510).
   __device__ __forceinline__ void run() {
-    if (!prepare()) return Base::run_large_decay();
+    int is_safe = prepare();
+    if (is_safe) run_safe();
+    // Otherwise the compiler puts this long path between, and warps wait for instructions. Measured: with one tile of keys they
+    // do not.
+    if constexpr (kTiles > 1) forget(is_safe);
+    if (!is_safe) Base::run_large_decay();
+  }
+  /// Where the factors are in the safe range.
+  __device__ __forceinline__ void run_safe() {
     {
       typename Base::Columns sums;
       Base::multiply_scores(sums, shared.queries()[0], shared.queries_low()[0]);

@@ -64,6 +64,11 @@ struct Segment : linear_attention::Sequence<int> {
     first_chunk = min(index * p.segment_chunks, end_chunk);
     end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
   }
+  /// Moves to the same segment so many sequences later, where all are equally long.
+  __device__ void move_by(int sequences) {
+    begin += std::int64_t{sequences} * length;
+    first_slot_ += std::int64_t{sequences} * chunks();
+  }
   __device__ std::int64_t slot(int chunk) const { return first_slot_ + chunk; }
   /// That of the boundary state of sequence n before or after a chunk, `group`: chunks_of_state().
   __device__ std::int64_t state_slot(const RecurrenceArguments& a, std::int64_t n, int chunk, int group) const {

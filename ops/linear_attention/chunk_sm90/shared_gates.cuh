@@ -55,12 +55,13 @@ struct SharedGatesWork {
       return true;
     }
     constexpr int kChannels = C::kCluster * kTile;
+    int rows = rows_step;
     item.first_outer += columns_step * kChannels;
     item.head += heads_step;
-    item.n += rows_step;
     if (item.first_outer >= columns * kChannels) item.first_outer -= columns * kChannels, ++item.head;
-    if (item.head >= a.pass.heads) item.head -= a.pass.heads, ++item.n;
-    item.segment = Segment(a.pass, item.n, a.pass.first_segment);
+    if (item.head >= a.pass.heads) item.head -= a.pass.heads, ++rows;
+    item.n += rows;
+    item.segment.move_by(rows);
     return true;
   }
   __device__ static bool is_added_up(unsigned) { return false; }
@@ -267,41 +268,54 @@ struct GatesCrew {
     if (group.sub_chunk == 0)
       *reinterpret_cast<float2*>(&shared.decays[crew][rank * kTile + 2 * group.lane]) = Group::exp2(sums.decay);
   }
-  __device__ void run_chunk(const Place& place, const Place& next, unsigned n) const {
-    typename S::Rows& rows = shared.rows[crew];
+  /// Computes a chunk whose decay is in the safe range. Returns false, and has done nothing yet, if it is not.
+  __device__ bool run_chunk(const Place& place, const Place& next, unsigned n) const {
     const Group group = group_of(place);
     load_head_gates(group);
     const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
+    if (uniform(static_cast<int>(sums.is_large))) return false;
     bool has_values = false;
     if (thread == kValuesThread) has_values = copy_values(place, n, false);
     __syncwarp();
     Accumulator<kTile> scores;
-    std::uint32_t x[Group::kSubChunk] = {}, y[Group::kSubChunk] = {};
-    if (!sums.is_large) {
-      group.run_safe(sums, scores, [&](int t, int, std::uint32_t query, std::uint32_t key) { x[t] = query, y[t] = key; });
-    } else {
-      wait_for_stage(n);
-      group.run_large_decay(scores);
-      sync();  // all products have read the tiles
-      group.put_scores(scores, true, rows.scores);
-      sync();
+    std::uint32_t x[Group::kSubChunk], y[Group::kSubChunk];
+    group.run_safe(sums, scores, [&](int t, int, std::uint32_t query, std::uint32_t key) { x[t] = query, y[t] = key; });
+    copy_next(place, next, n, has_values);
+    wait_for_stage(n);
 #pragma unroll
-      for (int i = 0; i < scores.kSize; ++i) scores[i] = rows.scores[scores.row(i, thread)][scores.column(i, thread)];
+    for (int t = 0; t < Group::kSubChunk; ++t) {
+      const int at = group.offset(t, t % 8);
+      Group::put(group.queries, at, x[t]);
+      Group::put(group.keys, at, y[t]);
     }
+    finish_chunk(place, group, sums, scores);
+    return true;
+  }
+  /// Computes any other chunk. It is no part of the loop over the chunks above, which is as long as the instruction caches.
+  __device__ void run_large_decay(const Place& place, const Place& next, unsigned n) const {
+    const Group group = group_of(place);
+    const auto sums = group.sum_gates([] {});
+    wait_for_stage(n);
+    Accumulator<kTile> scores;
+    group.run_large_decay(scores);
+    sync();  // all products have read the tiles
+    group.put_scores(scores, true, shared.rows[crew].scores);
+    sync();
+#pragma unroll
+    for (int i = 0; i < scores.kSize; ++i) scores[i] = shared.rows[crew].scores[scores.row(i, thread)][scores.column(i, thread)];
+    copy_next(place, next, n, false);
+    finish_chunk(place, group, sums, scores);
+  }
+  /// Starts to copy the rows of the crew's next chunk, once those of this one have been read, and its own values.
+  __device__ void copy_next(const Place& place, const Place& next, unsigned n, bool has_values) const {
     fence_for_wgmma();
-    sync();  // the rows have been read
+    sync();
     copy_rows(next);
     if (thread == kValuesThread && !has_values) copy_values(place, n, true);
     __syncwarp();
-    if (!sums.is_large) {
-      wait_for_stage(n);
-#pragma unroll
-      for (int t = 0; t < Group::kSubChunk; ++t) {
-        const int at = group.offset(t, t % 8);
-        Group::put(group.queries, at, x[t]);
-        Group::put(group.keys, at, y[t]);
-      }
-    }
+  }
+  __device__ void finish_chunk(const Place& place, const Group& group, const typename Group::Sums& sums,
+                               const Accumulator<kTile>& scores) const {
     store_decays(group, sums);
     store_scores(scores);
     publish<false>(place);
@@ -346,23 +360,39 @@ struct GatesCrew {
       if (thread / 32 == 1) group_of(place).load_head_gates();
       sync();
     }
-    const auto go_on = [&](auto&& run) {
-      Place next = place;
-      advance(next, S::kCrews);
-      run(next);
-      place = next;
-    };
     unsigned n = 0;
+    /// Calls run(next) for the crew's chunks, as long as there are more() and it returns true.
+    const auto go_on = [&](auto&& more, auto&& run) {
+#pragma unroll 1
+      for (; more(); ++n) {
+        Place next = place;
+        advance(next, S::kCrews);
+        if (!run(next)) return;
+        place = next;
+      }
+    };
+    const auto run_chunks = [&](auto&& more) {
+#pragma unroll 1
+      while (more()) {
+        go_on(more, [&](const Place& next) { return run_chunk(place, next, n); });
+        if (!more()) return;
+        Place next = place;
+        advance(next, S::kCrews);
+        run_large_decay(place, next, n++);
+        place = next;
+      }
+    };
     if constexpr (C::kStreamK) {  // the compiler must know that all threads make the same turns: see uniform()
       const auto own = [&](int chunks) { return uniform(static_cast<unsigned>(chunks + S::kCrews - 1 - crew) / S::kCrews); };
       const unsigned added = own(shared.work.added_chunks), all = own(shared.work.all_chunks(a.work.chunks));
-#pragma unroll 1
-      for (; n < added; ++n) go_on([&](const Place& next) { add_up_chunk(place, next, n); });
-#pragma unroll 1
-      for (; n < all; ++n) go_on([&](const Place& next) { run_chunk(place, next, n); });
+      go_on([&] { return n < added; },
+            [&](const Place& next) {
+              add_up_chunk(place, next, n);
+              return true;
+            });
+      run_chunks([&] { return n < all; });
     } else {
-#pragma unroll 1
-      for (; place.valid; ++n) go_on([&](const Place& next) { run_chunk(place, next, n); });
+      run_chunks([&] { return place.valid; });
     }
   }
 };
@@ -467,17 +497,20 @@ __device__ void run_shared_gates_consumer(const MappedSharedGatesPass& a, GatedP
     count = (a.items - blockIdx.x / C::kCluster + clusters - 1) / clusters;
   }
   consumer().begin();
+  const auto run_items = [&](auto&& run) {
 #pragma unroll 1
-  for (; n < count; ++n) {
-    if constexpr (C::kStreamK) {
-      SharedGatesConsumer<C> of_item{consumer(), a};
+    for (; n < count; ++n) step = run(consumer());
+  };
+  if constexpr (C::kStreamK) {
+    run_items([&](Consumer item) {
+      SharedGatesConsumer<C> of_item{item, a};
       of_item.run();
-      step = of_item.step;
-    } else {
-      Consumer of_item = consumer();
-      of_item.run();
-      step = of_item.step;
-    }
+      return of_item.step;
+    });
+  } else if (!a.pass.first && !a.pass.last && a.pass.segments == 1) {
+    run_items([](Consumer item) { return item.template run<false>(), item.step; });
+  } else {
+    run_items([](Consumer item) { return item.run(), item.step; });
   }
   consumer().end();
 }
