@@ -159,42 +159,39 @@ struct Producer : ProducerBase<C> {
     apply_gates<true, false>(i, step, sums);
   }
 
-  /// Applies the gates to step i. If a whole chunk has large decay it is split, and `step` becomes its first sub-chunk.
-  __device__ void prepare(int i, Step& step, LoadedGates& loaded) {
+  /// Applies the gates to step i. Returns false if it may have to be split first.
+  __device__ bool prepare(int i, const Step& step, const LoadedGates& loaded, bool may_split) {
     Vectors<C>& vectors = stage(i).vectors;
     wait_for(i - S::kPrepared);
-    auto wait = [&] {
-      const float2 gates = head_gates(loaded, step);
-      if constexpr (kGates == Gates::none) {
-        if (thread < 32) total_decay.x += Base::prepare_head_gates(vectors, gates);
-      } else {
-        if (thread < 32) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = gates;
-      }
-      wait_copies<kAhead - 1>();
-      fence_for_wgmma();
-      sync();
-    };
-    wait();
+    const float2 gates = head_gates(loaded, step);
+    if constexpr (kGates == Gates::none) {
+      if (thread < 32) total_decay.x += Base::prepare_head_gates(vectors, gates);
+    } else {
+      if (thread < 32) *reinterpret_cast<float2*>(&stage(i).b()[2 * lane()]) = gates;
+    }
+    wait_copies<kAhead - 1>();
+    fence_for_wgmma();
+    sync();
     if constexpr (kGates != Gates::none) {
-      Sums sums = sum_gates(i, step);
-      if (sync_group_or<kThreads>(kBarrier, !sums.safe && step.size == kTile)) {
-        find_large_decay(i, step);
-        const Step first = Step::first(segment, step.chunk, p.backward, large_decay());
-        if (first.size < kTile) {
-          step = first;
-          loaded = load_head_gates(step);
-          wait_copies<0>();
-          start_copies(i, step);
-          wait();
-          sums = sum_gates(i, step);
-          sync();  // all threads have read the sums, whose memory the factors may reuse
-        }
-      }
+      const Sums sums = sum_gates(i, step);
+      // All threads have read the sums then, whose memory the factors may reuse.
+      if (sync_group_or<kThreads>(kBarrier, !sums.safe && may_split && step.size == kTile)) return false;
       apply_gates(i, step, sums);
       fence_for_wgmma();
       // All threads have read the gates, whose memory the scores reuse.
       if constexpr (C::kOuterGates && !C::kLowParts) sync();
     }
+    return true;
+  }
+  /// Splits step i, a chunk, if its decay is large: then `step` becomes its first sub-chunk.
+  __device__ void split(int i, Step& step, LoadedGates& loaded) {
+    find_large_decay(i, step);
+    const Step first = Step::first(segment, step.chunk, p.backward, large_decay());
+    if (first.size == kTile) return;
+    step = first;
+    loaded = load_head_gates(step);
+    wait_copies<0>();
+    start_copies(i, step);
   }
 
   __device__ void publish(int i, const Step& step) {
@@ -207,25 +204,35 @@ struct Producer : ProducerBase<C> {
     Step step = Step::first(segment, p.backward ? segment.end_chunk - 1 : segment.first_chunk, p.backward, 0);
     LoadedGates loaded = step.valid(segment) ? load_head_gates(step) : LoadedGates{};
     start_copies(i, step);
-    for (; step.valid(segment); ++i) {
-      if constexpr (C::kConsumers == 2) forget(thread);
-      prepare(i, step, loaded);
-      const Step following = next(step);
-      const bool more = following.valid(segment);
-      if (more) loaded = load_head_gates(following);
-      if constexpr (C::kGateGradients && C::kOuterGates)
-        if (more && p.backward && following.ends_chunk) prefetch(following.chunk);
-      if constexpr (C::kProducersScore)
-        if (p.out) {
-          Scores<C, kThreads> scores;
-          scores.start(stage(i), thread, false);
-          scores.finish(stage(i), p.backward, thread, kBarrier, false);
-        }
-      if constexpr (kLateU) wait_copies<0>();
-      publish(i, step);
-      step = following;
-      if (more) copy_late(i + 1, step);
-      if (next_copy == i + kAhead) copy();
+    bool may_split = true;
+    const auto run_steps = [&] {
+      for (; step.valid(segment); ++i) {
+        if constexpr (C::kConsumers == 2) forget(thread);
+        if (!prepare(i, step, loaded, may_split)) return;
+        may_split = true;
+        const Step following = next(step);
+        const bool more = following.valid(segment);
+        if (more) loaded = load_head_gates(following);
+        if constexpr (C::kGateGradients && C::kOuterGates)
+          if (more && p.backward && following.ends_chunk) prefetch(following.chunk);
+        if constexpr (C::kProducersScore)
+          if (p.out) {
+            Scores<C, kThreads> scores;
+            scores.start(stage(i), thread, false);
+            scores.finish(stage(i), p.backward, thread, kBarrier, false);
+          }
+        if constexpr (kLateU) wait_copies<0>();
+        publish(i, step);
+        step = following;
+        if (more) copy_late(i + 1, step);
+        if (next_copy == i + kAhead) copy();
+      }
+    };
+    for (;;) {
+      run_steps();
+      if (!step.valid(segment)) break;
+      split(i, step, loaded);  // seldom, and so outside of the loop over the steps
+      may_split = false;
     }
     wait_for(i - S::kPrepared);
     step.count = 0;

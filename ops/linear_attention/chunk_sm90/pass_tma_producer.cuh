@@ -197,22 +197,31 @@ struct TmaProducer : ProducerBase<C> {
     LoadedGates loaded = step.valid(segment) ? Base::load_head_gates(step) : LoadedGates{};
     Base::wait_for(i - S::kStages);
     copy(i, step);
-    for (; step.valid(segment); ++i) {
-      for (bool may_split = true; !prepare(i, step, loaded, may_split); may_split = false)
-        if constexpr (!C::kGateGradients) split(i, step, loaded);
-      if constexpr (!C::kGateGradients) record_large_decay(step);
-      const Step following = next(step);
-      const bool more = following.valid(segment);
-      if (more) loaded = Base::load_head_gates(following);
-      if (C::kGateGradients && more && p.backward && following.ends_chunk) Base::prefetch(following.chunk);
-      Base::publish(i);
-      copy_ahead(i, following);
-      is_ahead = false;
-      if (C::kGateGradients && following.chunk != step.chunk) {
-        found = found_ahead;
-        found_ahead = load_large_decay(following.chunk - 1);
+    bool may_split = true;
+    const auto run_steps = [&] {
+      for (; step.valid(segment); ++i) {
+        if (!prepare(i, step, loaded, may_split)) return;
+        may_split = true;
+        if constexpr (!C::kGateGradients) record_large_decay(step);
+        const Step following = next(step);
+        const bool more = following.valid(segment);
+        if (more) loaded = Base::load_head_gates(following);
+        if (C::kGateGradients && more && p.backward && following.ends_chunk) Base::prefetch(following.chunk);
+        Base::publish(i);
+        copy_ahead(i, following);
+        is_ahead = false;
+        if (C::kGateGradients && following.chunk != step.chunk) {
+          found = found_ahead;
+          found_ahead = load_large_decay(following.chunk - 1);
+        }
+        step = following;
       }
-      step = following;
+    };
+    for (;;) {
+      run_steps();
+      if (C::kGateGradients || !step.valid(segment)) break;
+      split(i, step, loaded);  // seldom, and so outside of the loop over the steps
+      may_split = false;
     }
     Base::wait_for(i - S::kStages);
     step.count = 0;

@@ -87,7 +87,8 @@ struct Warp : WarpGateGradients<V> {
     else __syncthreads();
   }
 
-  __device__ void run_chunk(const Chunk& chunk) {
+  /// Returns false, and has done nothing yet, if the chunk is to be computed step by step.
+  __device__ bool run_chunk(const Chunk& chunk) {
     if (chunk.checkpoint >= 0 && pass.reverse_scan && pass.states != nullptr) multiply_saved(chunk.checkpoint);
     const HeadSums head = head_sums(chunk), none;
     const HeadSums& outer_head = kInner ? none : head;
@@ -100,8 +101,8 @@ struct Warp : WarpGateGradients<V> {
     if constexpr (kOuter)
       safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= Products::kSafeRange && safe;
     if constexpr (kInner || kOuter || V::kShareScores) safe = all_safe(safe);
-    if (column >= pass.outer()) return;
-    if (!safe) return run_steps(chunk);
+    if (column >= pass.outer()) return true;
+    if (!safe) return false;
 
     if constexpr (kInner || kOuter) decay(to_middle);
     Pair<E> r[4];
@@ -139,6 +140,7 @@ struct Warp : WarpGateGradients<V> {
     if (chunk.checkpoint >= 0 && !pass.reverse_scan) update_and_save(chunk, e, from_middle);
     else update(chunk, e);
     if constexpr (kInner || kOuter) decay(from_middle);
+    return true;
   }
   /// Multiplies results by what they lack.
   __device__ __forceinline__ void finish_results(float (&past)[2][4], float (&self)[2], const unsigned char* gates,
@@ -277,21 +279,31 @@ struct Warp : WarpGateGradients<V> {
     const bool columns = column + kColumns <= pass.outer();
     const std::int64_t results_step = step * result_step();
     std::int64_t results = result_row(first + row) + column + pair;
-    int stage = 0;
+    int stage = 0, i = 0;
     if (sums_terms()) start_terms();
+    Chunk chunk;
+    /// Computes the next chunks, up to one that is to be computed step by step. Returns whether there is one.
+    const auto run_chunks = [&] {
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i, first += step, results += results_step) {
-      wait_copies<V::kStages - 2>();
-      sync();  // all rows are there, and no warp needs those of the chunk before
-      const int count = min(high - first, kTokens);
-      Chunk chunk{memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
-      if (sums_terms()) copy_terms(chunk);
-      copy();
-      stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
-      if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
-      if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoint_of(first);
-      if (pass.segment_decays != nullptr) add(segment_decay, chunk);
-      run_chunk(chunk);
+      for (; i < chunks; ++i) {
+        wait_copies<V::kStages - 2>();
+        sync();  // all rows are there, and no warp needs those of the chunk before
+        const int count = min(high - first, kTokens);
+        chunk = {memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
+        if (sums_terms()) copy_terms(chunk);
+        copy();
+        stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
+        if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
+        if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoint_of(first);
+        if (pass.segment_decays != nullptr) add(segment_decay, chunk);
+        first += step, results += results_step;
+        if (!run_chunk(chunk)) return true;
+      }
+      return false;
+    };
+    while (run_chunks()) {  // seldom, and so outside of the loop over the chunks
+      run_steps(chunk);
+      ++i;
     }
     const bool last = reverse ? low == 0 : high >= sequence.length;
     if (pass.final.data != nullptr && (last || pass.segment_decays != nullptr)) store_state();
