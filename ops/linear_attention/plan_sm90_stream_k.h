@@ -21,7 +21,7 @@ struct StreamK {
   int first[kMostShares + 1];  ///< the first chunk of each share among those of the items after these; then their number
 
   /// What a chunk without results takes, and what the start of an item does, in the time of a chunk with results.
-  static constexpr double kChunkOfStates = 0.35, kStart = 1.1;
+  static constexpr double kChunkOfStates = 0.5, kStart = 0.5;
   /// Items and chunks that can be divided.
   static constexpr std::int64_t kMostChunks = std::int64_t{1} << 30;
 

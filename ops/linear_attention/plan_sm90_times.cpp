@@ -18,13 +18,14 @@ struct PassTimes {
 };
 
 PassTimes times_of_pass(const AttentionProblem& p, const Sm90PassPlan& plan) {
+  const double start_of_shared = plan.segments == 1 ? 0.3 : 3;  // states before segments are loaded
   if (p.K > kChunkTokens) {
     if (plan.gates_first) return {6.3, {1, 0.93, 4.2}, {1, 0.62, 4}};
-    if (plan.shared_gates) return {7.5, {1, 2.08, 1.3}, {1, 1.8, 2}};
+    if (plan.shared_gates) return {9, {1, 1.99, start_of_shared}, {1, 1.8, 2}};
     return plan.wide_blocks ? PassTimes{3.5, {1, 4.45, 2.9}, {1, 2, 2.9}} : PassTimes{2.9, {1, 3.05, 2.6}, {1, 2.2, 2.6}};
   }
-  if (plan.shared_gates) return {6.5, {1, 2.08, 1.2}, {2, 2.1, 0.5}};
-  if (p.gk) return plan.wide_blocks ? PassTimes{2.8, {1, 3.1, 1.9}, {1, 1.3, 2.4}} : PassTimes{2.8, {2, 4.2, 3.1}, {2, 2.1, 0.5}};
+  if (plan.shared_gates) return {8.5, {1, 1.99, start_of_shared}, {2, 2.1, 0.5}};
+  if (p.gk) return plan.wide_blocks ? PassTimes{2.8, {1, 3.1, 1.9}, {1, 1.3, 2.4}} : PassTimes{2.8, {2, 4, 3}, {2, 2.1, 0.5}};
   return plan.wide_blocks ? PassTimes{2.8, {1, 2.4, 2}, {1, 1, 2.3}} : PassTimes{2.8, {2, 2.6, 2.3}, {2, 1.3, 2}};
 }
 
@@ -46,7 +47,7 @@ double time_of(const AttentionProblem& p, const Sm90PassPlan& plan, const Blocks
 
 /// Of clusters that have shares of all chunks.
 double time_of_shares(const AttentionProblem& p, const Sm90PassPlan& plan) {
-  constexpr double kStart = 6.3, kChunk = 2.2, kShareOfItem = 0.65;
+  constexpr double kStart = 8.5, kChunk = 2.05, kShareOfItem = 0.65;
   const auto blocks = static_cast<double>(forward_columns(p, plan) * all_heads(p));
   return kStart + kChunk * plan.share + kShareOfItem * std::max(1.0, p.gpu.multiprocessors / blocks);
 }
