@@ -35,6 +35,7 @@ struct Inputs {
     if (gate == "g") options.g = gates({c.B, c.T, c.H});
     if (gate == "g_gamma") options.g_gamma = lightning_g_gamma(c.H, 1, 8, like.device);
     options.algorithm = algorithm;
+    options.return_state = false;  // as compare_fla.py calls fla
   }
 
   void require_gradients() {

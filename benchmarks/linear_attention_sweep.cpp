@@ -10,8 +10,9 @@
 // again, with its neighbours, and of both times of each the smaller one counts.
 //
 // The floor of a pass is the time of its bytes at the rate of a copy, which is measured first. The forward pass reads query, key,
-// value and gates, and writes the output and the final state. The backward pass reads the inputs again and the gradient of the
-// output, and writes the gradients of query, key, value and gates; g_gamma has none. Inputs take turns, so that no cache holds
+// value and gates, and writes the output and the final state. Calls with a backward pass, as in training, leave the final state
+// out, read the inputs again and the gradient of the output, and write the gradients of query, key, value and gates; g_gamma has
+// none. Inputs take turns, so that no cache holds
 // them. Times include what the host does for a call where that takes longer than the kernels.
 #include <fmt/format.h>
 
@@ -193,7 +194,7 @@ Passes floor_bytes(const Inputs& x, const Call& c) {
   const double inputs = gradients + bytes_of(x.options.g_gamma) + bytes_of(x.options.cu_seqlens);
   const double state = sizeof(float) * static_cast<double>(c.sequences * c.heads * c.K * c.V);
   const double forward = inputs + bytes_of(x.grad) + state;  // the output has the size of its gradient
-  return {forward, forward + inputs + bytes_of(x.grad) + gradients};
+  return {forward, forward - state + inputs + bytes_of(x.grad) + gradients};
 }
 
 /// What one size of a shape takes.
@@ -221,7 +222,9 @@ Timing time(const Call& c, Device device) {
   });
   timing.seconds.forward_backward = time_calls(device, [&] {
     const Inputs& x = next();
-    autograd::grad({recurrent(x.query, x.key, x.value, x.options).first}, x.leaves, {x.grad});
+    RecurrentOptions options = x.options;
+    options.return_state = false;
+    autograd::grad({recurrent(x.query, x.key, x.value, options).first}, x.leaves, {x.grad});
   });
   return timing;
 }
