@@ -46,9 +46,9 @@ struct RecurrentOptions {
 };
 
 /// query [B, T, H, K], key [B, T, Hkv, K], value [B, T, Hkv, V] -> output [B, T, H, V] in the query's dtype and, with
-/// return_state, final state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h / (H / Hkv).
-/// K and V go from 1 to 512; where the kernels for Hopper GPUs lack a size, channels of zeros may fill heads up on the way, in
-/// copies of the tensors (the plan says so). With cu_seqlens B is 1, or the batch dimension is left out of query,
+/// return_state, final state [N, H, K, V] in float32 (float64 for float64). H is a multiple of Hkv; query head h reads kv head h
+/// / (H / Hkv). K and V go from 1 to 512; where the kernels for Hopper GPUs lack a size, channels of zeros may fill heads up on
+/// the way, in copies of the tensors (the plan says so). With cu_seqlens B is 1, or the batch dimension is left out of query,
 /// key, value, g, gk, gv and output; reading cu_seqlens from a GPU waits for it. State and sums are float32 (float64 for
 /// float64). Differentiable in all tensors but cu_seqlens, from both results, once: AutogradError with create_graph. Errors:
 /// ShapeError, DTypeError, DeviceError, ValueError, each naming the argument and both values.

@@ -75,9 +75,8 @@ void run(const Pass<F>& pass, AttentionKernels kernels, const RecurrentPassPlan&
 template <class F, class T>
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& given_state) {
   const bool is_step = plan.forward.kernels == AttentionKernels::decode_step;  // it stores the state in any case
-  const Tensor final_state = is_step && !given_state.defined()
-                                 ? empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), r.q.device()})
-                                 : given_state;
+  const Tensor final_state =
+      is_step && !given_state.defined() ? empty({r.sequences, r.heads, r.K, r.V}, {r.state_dtype(), r.q.device()}) : given_state;
   const Rows q = rows(r, r.q, r.K, r.scale), k = rows(r, r.k, r.K, 1, r.group()), v = rows(r, r.v, r.V, 1, r.group());
   constexpr std::int64_t kNoCheckpoints = 1;
   Pass<F> pass = make_pass<F>(r, kNoCheckpoints, true, false, q, k, v);
