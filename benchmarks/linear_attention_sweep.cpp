@@ -12,8 +12,8 @@
 // The floor of a pass is the time of its bytes at the rate of a copy, which is measured first. The forward pass reads query, key,
 // value and gates, and writes the output and the final state. Calls with a backward pass, as in training, leave the final state
 // out, read the inputs again and the gradient of the output, and write the gradients of query, key, value and gates; g_gamma has
-// none. Inputs take turns, so that no cache holds
-// them. Times include what the host does for a call where that takes longer than the kernels.
+// none. Inputs take turns, so that no cache holds them. Times include what the host does for a call where that takes longer than
+// the kernels.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

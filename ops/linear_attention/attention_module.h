@@ -15,7 +15,7 @@ enum class Platform { automatic, cuda, cpu };
 struct AttentionOptions {
   std::optional<double> softmax_scale = {};  ///< K^-1/2 where not given
   bool reverse = false;                      ///< every sequence from its last token to its first
-  bool return_state = false;                 ///< false: the final state in the result is undefined
+  bool return_state = false;                 ///< false: the final state in the result is undefined, and takes no time
   Platform platform = Platform::automatic;   ///< DeviceError where the tensors are elsewhere
   std::optional<AttentionConfig> cfg = {};   ///< of both passes; chosen for each where not given
 };

@@ -4,7 +4,7 @@
 
 namespace glade::cpu {
 
-// Forward passes compute no outputs where o is undefined.
+// Forward passes compute no outputs where o is undefined, and store no states where final_state is.
 
 /// Step by step (cpu/recurrent.cpp). final_state may be initial_state.
 void recurrent_forward(const Recurrence& r, const Tensor& o, const Tensor& final_state);

@@ -4,7 +4,7 @@
 
 namespace glade::cuda::recurrent {
 
-/// final_state may be initial_state.
+/// final_state may be initial_state, or undefined.
 void forward(const AttentionPlan& plan, const Recurrence& r, const Tensor& o, const Tensor& final_state);
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
 /// Undefined gradients are not wanted.

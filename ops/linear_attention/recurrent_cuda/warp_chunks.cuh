@@ -87,7 +87,7 @@ struct Warp : WarpGateGradients<V> {
     else __syncthreads();
   }
 
-  /// Returns false, and has done nothing yet, if the chunk is to be computed step by step.
+  /// Returns false, and has left the state as it is, if the chunk is to be computed step by step.
   __device__ bool run_chunk(const Chunk& chunk) {
     if (chunk.checkpoint >= 0 && pass.reverse_scan && pass.states != nullptr) multiply_saved(chunk.checkpoint);
     const HeadSums head = head_sums(chunk), none;
