@@ -60,7 +60,7 @@ TEST_F(FloatGates, SharedByBlocks) {
         check_shared(c);
       }
   Case c = of_sizes(64, 128);
-  c.B = 12, c.H = 6, c.parts = 2;
+  c.B = 4, c.T = 900, c.parts = 2;
   check_shared(c);
 }
 

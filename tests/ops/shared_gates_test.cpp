@@ -38,7 +38,7 @@ TEST_F(SharedGates, MatchTheReference) {
 TEST_F(SharedGates, FewKeys) {
   check({.B = 11, .T = 440, .H = 6, .Hkv = 3, .K = 40, .V = 72, .gates = "k", .state = 4});
   check({.B = 11, .T = 450, .H = 6, .Hkv = 6, .K = 56, .V = 128, .gates = "gk", .state = 3}, DType::float16);
-  check({.B = 11, .T = 200, .H = 3, .Hkv = 3, .K = 64, .V = 200, .gates = "k", .state = 4, .gate = -6.0});
+  check({.B = 11, .T = 300, .H = 3, .Hkv = 3, .K = 64, .V = 200, .gates = "k", .state = 4, .gate = -6.0});
   RecurrenceArguments x =
       make({.B = 11, .T = 430, .H = 6, .Hkv = 6, .K = 64, .V = 120, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
   for (Tensor tensor : {x.query, x.key, x.value, x.options.gk}) tensor.set_requires_grad();
@@ -71,8 +71,8 @@ TEST_F(SharedGates, MoreSequencesThanBlocks) {
 
 TEST_F(SharedGates, Segments) {
   for (const std::int64_t segments : {2, 4}) {
-    RecurrenceArguments x =
-        make({.B = 2, .T = 1000, .H = 16 - 2 * segments, .K = 128, .V = 128, .gates = "gk", .state = 4}, kCUDA, DType::bfloat16);
+    const Spec s{.B = 2, .T = 500 * segments, .H = 16 - 2 * segments, .K = 128, .V = 128, .gates = "gk", .state = 4};
+    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
     x.options.sizes.sequence_split = segments;
     check(x, std::to_string(segments) + " segments");
   }

@@ -248,7 +248,7 @@ struct TmaCopies : ConstantDecayBlock<E> {
   /// Loads the tiles. For chunks with results, at most one and a half chunks are in flight. If memory is the limit, more would
   /// arrive no sooner. But all other accesses would wait longer, and some multiprocessors much longer than others.
   __device__ void load() const {
-    const int x_head = head / p.x.group, y_head = head / p.y.group, w_head = head / p.w.group;
+    const int x_head = p.x.head_of(head), y_head = p.y.head_of(head), w_head = p.w.head_of(head);
     for (int i = 0; i < range.count; ++i) {
       const int s = i % S::kStages, token = static_cast<int>(range.first_token(i));
       typename S::Stage& stage = shared.stages[s];

@@ -84,7 +84,7 @@ struct GatedTile {
   }
   template <int kCount>
   __device__ void load(std::uint32_t (&to)[kCount], const Rows& from, int t) const {
-    load<E>(to, from.data, from.heads, head / from.group, t);
+    load<E>(to, from.data, from.heads, from.head_of(head), t);
   }
   template <int kCount>
   __device__ void load_gates(GateBits (&to)[kCount], int t) const {

@@ -27,7 +27,6 @@ struct TmaProducer : ProducerBase<C> {
   const int head = item.head, first_outer = item.first_outer;
 
   const int warp = __shfl_sync(~0u, thread / 32, 0);
-  const bool has_head_gates = p.g || p.g_gamma;
   __device__ const void* inner_gates() const { return Base::inner_factors.gates(); }
   __device__ const void* outer_gates() const { return Base::outer_factors.gates(); }
   /// Sub-chunks with large decay that the pass for dq found, of the chunk in progress and of the next one; with gradients of
@@ -59,11 +58,11 @@ struct TmaProducer : ProducerBase<C> {
     if (tile < C::kOtherGateTiles)
       return {outer_gates() && Base::other_gate_tiles() > 0 ? &p.outer_gates_map : nullptr, first_outer ^ kTile, head};
     tile -= C::kOtherGateTiles;
-    if (tile < C::kTiles) return {&p.x_map, tile * kTile, head / p.x.group};
+    if (tile < C::kTiles) return {&p.x_map, tile * kTile, p.x.head_of(head)};
     tile -= C::kTiles;
-    if (tile < C::kTiles) return {&p.y_map, tile * kTile, head / p.y.group};
+    if (tile < C::kTiles) return {&p.y_map, tile * kTile, p.y.head_of(head)};
     tile -= C::kTiles;
-    return {tile == 0 ? &p.w_map : nullptr, first_outer, head / p.w.group};
+    return {tile == 0 ? &p.w_map : nullptr, first_outer, p.w.head_of(head)};
   }
   Copy copies[kCopies];
   bool is_ahead{};  ///< whether the step after the one in progress has been copied, or is not to be
@@ -83,7 +82,7 @@ struct TmaProducer : ProducerBase<C> {
         const int missing = (inner_gates() ? 0 : C::kInnerGateTiles) + (outer_gates() ? 0 : C::kOuterGateTiles) +
                             C::kOtherGateTiles - (outer_gates() ? Base::other_gate_tiles() : 0);
         barrier_expect(barrier, (kTilesOfStage + C::kGateGradients - missing) * static_cast<int>(sizeof(SwizzledTile<E>)));
-        if constexpr (C::kGateGradients) copy_tile(shared.u[slot][0], p.u_map, first_outer, head / p.u.group, token, barrier);
+        if constexpr (C::kGateGradients) copy_tile(shared.u[slot][0], p.u_map, first_outer, p.u.head_of(head), token, barrier);
       }
     }
     __syncwarp();
@@ -123,7 +122,7 @@ struct TmaProducer : ProducerBase<C> {
   __device__ float* head_exponents() const { return shared.exchange.head_exponents; }
   /// Waits for a step, and shares its per-head gates.
   __device__ void receive(int i, const Step& step, const LoadedGates& loaded) {
-    if (has_head_gates && warp == 0) store_head_exponents(Base::head_gates(loaded, step));
+    if (p.has_head_gates() && warp == 0) store_head_exponents(Base::head_gates(loaded, step));
     wait_copies(i, step);
     fence_for_wgmma();
     sync();
@@ -150,7 +149,7 @@ struct TmaProducer : ProducerBase<C> {
     const Products products(p, thread);
     const bool one = step.count == 1;
     const float* const of_row = head_exponents() + fragment_row(thread % kGroup);
-    const float2 of_head = has_head_gates ? make_float2(of_row[0], of_row[8]) : float2{};
+    const float2 of_head = p.has_head_gates() ? make_float2(of_row[0], of_row[8]) : float2{};
     Accumulator<kTile> exponents;
     bool safe = true;
     // Each group looks at one tile of the gates of w. With gradients of gates the pass for dq has done so.

@@ -14,7 +14,7 @@ struct Source {
 
   __device__ Source(const Rows& rows, const Segment& segment, int head, int first_column, int thread) {
     const int row = rows.heads * rows.size, column = first_column + thread % 8 * 8;
-    data = static_cast<const E*>(rows.data) + segment.token(0) * row + head / rows.group * rows.size + column;
+    data = static_cast<const E*>(rows.data) + segment.token(0) * row + rows.head_of(head) * rows.size + column;
     step = segment.reverse ? -row : row;
     columns = rows.size - column;
   }

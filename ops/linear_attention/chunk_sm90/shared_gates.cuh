@@ -83,6 +83,11 @@ struct GatesCrew {
       place.chunk = place.item.segment.first_chunk + beyond;
     }
   }
+  /// The crew's chunk after a place.
+  __device__ Place next_of(Place place) const {
+    advance(place, S::kCrews);
+    return place;
+  }
   /// The first token of its chunk, in memory.
   __device__ static std::int64_t first_token(const Place& place) {
     return place.item.segment.token(std::int64_t{place.chunk} * kTile);
@@ -96,7 +101,7 @@ struct GatesCrew {
       if (place.valid && thread < place.item.segment.chunk_tokens(place.chunk) && thread < kTile)
         Group::prefetch_gates(a.rows, rank, place.item.head, first_token(place) + thread);
   }
-  static constexpr int kValuesThread = 96;  ///< copies the values; the first threads of the warps before it copy rows
+  static constexpr int kValuesThread = 3 * 32;  ///< copies the values; Group::copy_rows() leaves its warp free
   /// Starts to copy the values if their stage is empty, or waits until it is (`waits`). Returns whether it has
   /// started.
   __device__ bool copy_values(const Place& place, unsigned n, bool waits) const {
@@ -148,14 +153,14 @@ struct GatesCrew {
     } else {
       barrier_arrive(full);
     }
-    const auto copy = [&](int by, const void* from, int bytes) {
-      if (thread == by) copy_to_block(1 - rank, from, bytes, full);
+    const auto copy = [&](int warp, const void* from, int bytes) {
+      if (thread == warp * 32) copy_to_block(1 - rank, from, bytes, full);
     };
     copy(0, &shared.y[crew][rank], kTileBytes);
-    copy(96, &shared.decays[crew][rank * kTile], kDecayBytes);
+    copy(3, &shared.decays[crew][rank * kTile], kDecayBytes);
     if constexpr (kStates) return;
-    copy(32, &shared.x[crew][rank], kTileBytes);
-    copy(64, &shared.scores[crew][rank * kParts], kParts * kTileBytes);
+    copy(1, &shared.x[crew][rank], kTileBytes);
+    copy(2, &shared.scores[crew][rank * kParts], kParts * kTileBytes);
   }
 
   __device__ Group group_of(const Place& place) const {
@@ -244,11 +249,7 @@ struct GatesCrew {
     const auto sums = group.sum_gates([&] { barrier_wait(&own.copied, n & 1); });
     std::uint32_t y[Group::kSubChunk] = {};
     if (!sums.is_large) group.run_safe_keys(sums, [&](int t, std::uint32_t key) { y[t] = key; });
-    fence_for_wgmma();
-    sync();  // the rows have been read
-    copy_rows(next);
-    if (thread == kValuesThread) copy_values(place, n, true);
-    __syncwarp();
+    copy_next(place, next, n, false);
     wait_for_stage(n);
     if (!sums.is_large) {
 #pragma unroll
@@ -281,8 +282,7 @@ struct GatesCrew {
     const auto go_on = [&](auto&& more, auto&& run) {
 #pragma unroll 1
       for (; more(); ++n) {
-        Place next = place;
-        advance(next, S::kCrews);
+        const Place next = next_of(place);
         if (!run(next)) return;
         place = next;
       }
@@ -292,8 +292,7 @@ struct GatesCrew {
       while (more()) {
         go_on(more, [&](const Place& next) { return run_chunk(place, next, n); });
         if (!more()) return;
-        Place next = place;
-        advance(next, S::kCrews);
+        const Place next = next_of(place);
         run_large_decay(place, next, n++);
         place = next;
       }

@@ -141,7 +141,7 @@ struct WideTmaCopies : WideTmaBlock<C> {
   /// decay.
   __device__ void load() const {
     Base::for_each_chunk([&](int i, const Item& item, int chunk, int result) {
-      const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
+      const int token = Base::first_token(item, chunk), y_head = p.y.head_of(item.head), w_head = p.w.head_of(item.head);
       const bool has_result = C::kResults && result >= 0;
       shared.wait_until_empty(i);
       if (has_result && i >= 2) shared.wait_until_full(i - 2);
@@ -149,7 +149,7 @@ struct WideTmaCopies : WideTmaBlock<C> {
       std::uint64_t* const full = &shared.full[S::slot(i)];
       barrier_expect(full, has_result ? sizeof(rows) : sizeof(rows) - sizeof(rows.x));
       if (has_result)
-        for (int tile = 0; tile < 2; ++tile) copy_tile(rows.x[tile], p.x_map, tile * kTile, item.head / p.x.group, token, full);
+        for (int tile = 0; tile < 2; ++tile) copy_tile(rows.x[tile], p.x_map, tile * kTile, p.x.head_of(item.head), token, full);
       copy_tile(rows.y[0], p.y_map, 0, y_head, token, full);
       if (has_result && i >= 1) shared.wait_until_full(i - 1);
       copy_tile(rows.y[1], p.y_map, kTile, y_head, token, full);

@@ -60,13 +60,13 @@ struct WideTmaLargeCopies : WideTmaCopies<C> {
   /// Copies the rows.
   __device__ void load() const {
     Base::for_each_chunk([&](int i, const Item& item, int chunk, int) {
-      const int token = Base::first_token(item, chunk), y_head = item.head / p.y.group, w_head = item.head / p.w.group;
+      const int token = Base::first_token(item, chunk), y_head = p.y.head_of(item.head), w_head = p.w.head_of(item.head);
       const int x_at = S::x_slot(i), at = S::slot(i);
       shared.wait_for_room_of_x(i);
       std::uint64_t *const x_full = &shared.x_full[x_at], *const full = &shared.full[at];
       barrier_expect(x_full, sizeof(shared.x[x_at]));
       for (int tile = 0; tile < C::kTiles; ++tile)
-        copy_tile(shared.x[x_at][tile], p.x_map, tile * kTile, item.head / p.x.group, token, x_full);
+        copy_tile(shared.x[x_at][tile], p.x_map, tile * kTile, p.x.head_of(item.head), token, x_full);
       shared.wait_until_empty(i);
       barrier_expect(full, sizeof(shared.y[at]) + sizeof(shared.w(at)));
       for (int tile = 0; tile < C::kTiles; ++tile) copy_tile(shared.y[at][tile], p.y_map, tile * kTile, y_head, token, full);

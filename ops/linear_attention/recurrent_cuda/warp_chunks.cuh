@@ -100,9 +100,10 @@ struct Warp : WarpGateGradients<V> {
       safe = safe && (pass.head_gate.data == nullptr || fminf(head.to_middle, head.to_end) >= -Products::kSafeRange);
     if constexpr (kOuter)
       safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= Products::kSafeRange && safe;
-    if constexpr (kInner || kOuter || V::kShareScores) safe = all_safe(safe);
+    if constexpr (kInner || kOuter) safe = all_safe(safe);
+    else if constexpr (V::kShareScores) sync();  // all warps know the gates of heads
+    if (!safe) return false;  // before warps part: all must come to the same barriers
     if (column >= pass.outer()) return true;
-    if (!safe) return false;
 
     if constexpr (kInner || kOuter) decay(to_middle);
     Pair<E> r[4];
@@ -302,7 +303,7 @@ struct Warp : WarpGateGradients<V> {
       return false;
     };
     while (run_chunks()) {  // seldom, and so outside of the loop over the chunks
-      run_steps(chunk);
+      if (column < pass.outer()) run_steps(chunk);
       ++i;
     }
     const bool last = reverse ? low == 0 : high >= sequence.length;
