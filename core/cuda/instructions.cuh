@@ -53,6 +53,14 @@ __device__ inline float at_most(float x, float most) {
   return y;
 }
 
+/// Stores 16 bytes to global memory in one access. Of other types than uint4, or by a pointer that may be to other memory, the
+/// compiler makes several accesses or slower ones.
+__device__ inline void store_global(void* to, const uint4& bytes) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bytes.x), "r"(bytes.y),
+               "r"(bytes.z), "r"(bytes.w)
+               : "memory");
+}
+
 /// A matrix [8, 8] of 16-bit values, of which every lane has two of a row, transposed.
 __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t out;

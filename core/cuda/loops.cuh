@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <glade/core/cuda/cuda.h>
+#include <glade/core/cuda/instructions.cuh>
 #include <glade/core/loops.h>
 
 namespace glade::cuda {
@@ -57,15 +58,13 @@ struct alignas(sizeof(T) * Width) Vector {
   T x[Width];
 };
 
-/// In one access; of elements of 16 bits the compiler would make one for every two.
+/// In one access.
 template <class T, int Width>
 __device__ void store(T* to, const Vector<T, Width>& values) {
   if constexpr (sizeof(values) == 16) {
     uint4 bytes;
     memcpy(&bytes, &values, 16);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bytes.x), "r"(bytes.y),
-                 "r"(bytes.z), "r"(bytes.w)
-                 : "memory");
+    store_global(to, bytes);
   } else {
     *reinterpret_cast<Vector<T, Width>*>(to) = values;
   }

@@ -10,11 +10,6 @@ namespace glade::cuda {
 
 namespace products {
 
-__device__ inline void store(void* to, uint4 values) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w)
-               : "memory");
-}
-
 /// Where a lane's 16 bytes are.
 struct Lane {
   int in, row, column;  ///< row in the group's results; row and column of the matrix
@@ -40,9 +35,9 @@ struct SwigluForward {
     const uint4 y{pair(x.x, u.x), pair(x.y, u.y), pair(x.z, u.z), pair(x.w, u.w)};
     if (at.row >= rows || at.column >= columns) return;
     const std::int64_t to = std::int64_t{at.row} * columns + at.column;
-    store(gate + to, x);
-    store(up + to, u);
-    store(values + to, y);
+    store_global(gate + to, x);
+    store_global(up + to, u);
+    store_global(values + to, y);
   }
   __device__ static std::uint32_t pair(std::uint32_t gate, std::uint32_t up) {
     const float2 x = unpack<T>(gate), u = unpack<T>(up);
@@ -77,9 +72,9 @@ struct SwigluBackward {
     pair(dy.z, x.z, u.z, dx.z, du.z, y.z);
     pair(dy.w, x.w, u.w, dx.w, du.w, y.w);
     if (at.row >= rows || at.column >= columns) return;
-    store(grad_gate + at.row * gate_step + at.column, dx);
-    store(grad_up + at.row * up_step + at.column, du);
-    store(values + std::int64_t{at.row} * columns + at.column, y);
+    store_global(grad_gate + at.row * gate_step + at.column, dx);
+    store_global(grad_up + at.row * up_step + at.column, du);
+    store_global(values + std::int64_t{at.row} * columns + at.column, y);
   }
   __device__ static void pair(std::uint32_t dy, std::uint32_t gate, std::uint32_t up, std::uint32_t& grad_gate,
                               std::uint32_t& grad_up, std::uint32_t& values) {

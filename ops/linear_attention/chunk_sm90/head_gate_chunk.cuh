@@ -120,15 +120,16 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles, kFloatResults> {
   /// Completes dv, and stores it.
   __device__ void finish_values(Columns& grad_v, int tile) const {
     Tile(&values)[2] = shared.values[tile % 2];
-    this->apply_state_decays(grad_v, shared.gates);
+    this->apply_state_decays(grad_v, shared.gates, this->first_token());
     wgmma_begin();
-    this->add_scores(grad_v, values[1], shared.scores);
+    this->add_scores(grad_v, values[1], shared.scores, this->first_token());
     wgmma_commit();
     wgmma_wait<0>();
     pin(grad_v);
     __syncthreads();  // all have read the values, and the states
     if (threadIdx.x == 0 && tile + 1 < value_tiles()) copy_states(tile + 1);
-    if (a.dv.data) this->store_values(grad_v, shared.places[kGradV], a.dv.is_float, values[0], tile * kTile, count());
+    if (a.dv.data)
+      this->store_values(grad_v, shared.places[kGradV], a.dv.is_float, values[0], tile * kTile, this->first_token(), count());
   }
   __device__ void loop_over_values(Sums& sums, Columns& scores) const {
     const int tiles = value_tiles();
@@ -145,7 +146,7 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles, kFloatResults> {
       wgmma_begin();
       this->multiply_states(sums, values[0], values[1], shared.before[group], shared.after[group], tile == 0);
       this->multiply_values(scores, values[0], values[1], tile == 0);
-      this->multiply_gradient(grad_v, shared.after, shared.k);
+      this->multiply_gradient(grad_v, shared.after, shared.k, this->first_token());
       wgmma_commit();
       if (a.dg) this->add_state_product(sums.all, shared.before[group], shared.after[group], shared.gates);
       wgmma_wait<0>();

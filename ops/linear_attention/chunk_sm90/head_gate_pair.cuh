@@ -119,7 +119,7 @@ struct HeadGatePair : HeadGatePairBlock<E> {
             }
         const int t = row() + 8 * half, value = first_value + 32 * part + 8 * quad_lane;
         if (t < count() && value < place.size)
-          *reinterpret_cast<uint4*>(place.template row<E>(t) + value) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+          store_global(place.template row<E>(t) + value, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
       }
   }
   /// Adds this thread's terms of the sum of S D over the tiles of keys that its role has. The blocks take turns: each has every

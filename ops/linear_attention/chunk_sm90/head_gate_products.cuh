@@ -110,17 +110,20 @@ struct HeadGateProducts {
       wgmma<E>(sums.k, descriptor(v, at), descriptor(after, at), added);
     }
   }
-  /// (k D)^T, [value][token], of a tile of values.
-  __device__ void multiply_gradient(Columns& grad_v, const Tile (&after_tiles)[kTiles], const Tile (&k_tiles)[kTiles]) const {
-    const std::uint32_t after = operand(after_tiles[0]), keys = operand(k_tiles[0], first_token());
+  /// (k D)^T, [value][token], of a tile of values, for N tokens from `first` on, as in the functions of dv below.
+  template <int N>
+  __device__ void multiply_gradient(Accumulator<N>& grad_v, const Tile (&after_tiles)[kTiles], const Tile (&k_tiles)[kTiles],
+                                    int first) const {
+    const std::uint32_t after = operand(after_tiles[0]), keys = operand(k_tiles[0], first);
 #pragma unroll
     for (int i = 0; i < 4 * kTiles; ++i)
       wgmma<E, 0, 1>(grad_v, descriptor(after, i / 4 * kTileStep + i % 4 * kRowStep),
                      descriptor(keys, i / 4 * kTileStep + i % 4 * kColumnStep), i);
   }
   /// Adds (A^T dO)^T; a_transposed: A^T.
-  __device__ void add_scores(Columns& grad_v, const Tile& do_tile, const Tile& a_transposed) const {
-    const std::uint32_t grad_o = operand(do_tile), scores = operand(a_transposed, first_token());
+  template <int N>
+  __device__ void add_scores(Accumulator<N>& grad_v, const Tile& do_tile, const Tile& a_transposed, int first) const {
+    const std::uint32_t grad_o = operand(do_tile), scores = operand(a_transposed, first);
 #pragma unroll
     for (int i = 0; i < 4; ++i) wgmma<E, 0, 1>(grad_v, descriptor(grad_o, i * kRowStep), descriptor(scores, i * kColumnStep), 1);
   }
@@ -188,10 +191,11 @@ struct HeadGateProducts {
     add_row_products(sums.k, &k_tile, [&](int, float x) { sums.all += x; });
   }
   /// Multiplies (k D)^T by the decays to the chunk's end.
-  __device__ void apply_state_decays(Columns& grad_v, const ChunkGates& gates) const {
+  template <int N>
+  __device__ void apply_state_decays(Accumulator<N>& grad_v, const ChunkGates& gates, int first) const {
     const float total = gates.decay[kTile - 1];
     grad_v.scale_columns(thread, [&](int column) {
-      const float2 c = *reinterpret_cast<const float2*>(&gates.decay[first_token() + column]);
+      const float2 c = *reinterpret_cast<const float2*>(&gates.decay[first + column]);
       return make_float2(exp2_approx(total - c.x), exp2_approx(total - c.y));
     });
   }
@@ -297,18 +301,19 @@ struct HeadGateProducts {
     if (q_rows) store_rows<kTile>(q_tile, to.q, group * kTile, 0, to.count);
     if (k_rows) store_rows<kTile>(k_tile, to.k, group * kTile, 0, to.count);
   }
-  /// Stores the gradients of a tile of values, those of this group's tokens.
-  __device__ void store_values(const Columns& x, const Place& place, bool is_float, Tile& tile, int first_value,
+  /// Stores the gradients of a tile of values.
+  template <int N>
+  __device__ void store_values(const Accumulator<N>& x, const Place& place, bool is_float, Tile& tile, int first_value, int first,
                                int count) const {
-    if (kFloatResults && is_float) return store_transposed_floats(x, place, first_value, first_token(), count);
+    if (kFloatResults && is_float) return store_transposed_floats(x, place, first_value, first, count);
 #pragma unroll
-    for (int s = 0; s < Columns::kSteps; ++s) {
+    for (int s = 0; s < N / 16; ++s) {
       LeftOperand rounded;
       round_scaled(rounded, x, s);
-      store_transposed(tile, first_token() / 16 + s, rounded, thread);
+      store_transposed(tile, first / 16 + s, rounded, thread);
     }
     sync();
-    store_rows<kColumns>(tile, place, first_value, first_token(), count);
+    store_rows<N>(tile, place, first_value, first, count);
   }
 
  protected:
@@ -331,13 +336,18 @@ struct HeadGateProducts {
   template <int kRows>
   __device__ void store_rows(Tile& tile, const Place& place, int first_channel, int first, int end) const {
     constexpr int kVector = 8, kVectors = kTile / kVector;  // elements of a store, and stores of a row
-    const int column = thread % kVectors * kVector;
+    constexpr int kStep = kGroup / kVectors;                // rows from a store to the next one
+    const int column = thread % kVectors * kVector, own = first + thread / kVectors;
     if (first_channel + column >= place.size) return;
+    uint4 rows[kRows / kStep];  // all are loaded before the first is stored, as each load takes long
 #pragma unroll
-    for (int i = 0; i < kRows; i += kGroup / kVectors)
-      if (const int row = first + thread / kVectors + i; row < end)
-        *reinterpret_cast<uint4*>(place.template row<E>(row) + first_channel + column) =
-            *reinterpret_cast<const uint4*>(tile.element(row, column));
+    for (int i = 0; i < kRows / kStep; ++i) rows[i] = *reinterpret_cast<const uint4*>(tile.element(own + i * kStep, column));
+    E* to = place.template row<E>(own) + first_channel + column;
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) {
+      if (own + i * kStep < end) store_global(to, rows[i]);
+      to += kStep * place.step;
+    }
   }
   /// Stores an accumulator [channel][token] in float32.
   template <int N>

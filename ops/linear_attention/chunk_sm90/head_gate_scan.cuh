@@ -6,152 +6,18 @@
 // So D is neither computed by a scan before nor written to memory, which pays where sequences and heads fill the GPU. S, the
 // state before each chunk, is known as there.
 //
-// A block has one segment and head, and two warp groups for every 64 keys: one keeps D and computes A and dv, the other computes
-// B, dq, dk and the gradients of the gates. While they compute a chunk, the next one is copied.
+// A block has one segment and head, and two warp groups for every 64 keys: one of the values, which keeps D and computes A and
+// dv, and one of the keys, which computes B, dq, dk and the gradients of the gates. The two kinds wait for each other only for
+// what they exchange, so that one multiplies while the other rounds and stores. While they compute a chunk, the next one is
+// copied.
 //
 // Where sequences are split, blocks with one tile of keys find D after the segments themselves, if that does not come from
 // elsewhere (chunk_sm90/segment_exchange.cuh): the warp groups that keep D go through the chunks once before. Larger blocks would
 // take longer for that than a scan ahead (measured).
 #include <glade/core/cuda/cuda.h>
-#include <glade/ops/linear_attention/chunk_sm90/head_gate_products.cuh>
-#include <glade/ops/linear_attention/chunk_sm90/segment_exchange.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/head_gate_scan_block.cuh>
 
 namespace glade::cuda::chunk_sm90 {
-
-struct HeadGateScanArguments {
-  IntraChunkArguments chunks;
-  ScanArguments scan;  ///< of q and do, in reverse
-  SegmentRoom room;
-};
-
-/// The template parameters of a scan, and the shared memory of its block. Rows of tiles are tokens in their order, or keys.
-template <class E, int kKeyTiles_, int kValueTiles_, bool kFindsStates_, bool kGeneral_>
-struct HeadGateScanBlock : Chunk<E> {
-  using Element = E;
-  using Tile = SwizzledTile<E>;
-  static constexpr int kKeyTiles = kKeyTiles_, kValueTiles = kValueTiles_;
-  static constexpr int kThreads = 2 * kKeyTiles * kGroup;  ///< first those of the values, then those of the keys
-  static constexpr int kBlocks = kKeyTiles == 1 ? 2 : 1;   ///< on a multiprocessor
-  static constexpr bool kFindsStates = kFindsStates_;      ///< D after segments does not come from elsewhere
-  /// Whether it may be ragged, and may have results in float32: both take registers.
-  static constexpr bool kGeneral = kGeneral_;
-  /// Where D has 64 registers of a thread, its warp groups get some of the others'.
-  static constexpr bool kMovesRegisters = kValueTiles == 2;
-  static constexpr int kValuesRegisters = 160, kKeysRegisters = 96;
-
-  struct Stage {
-    Tile q[kKeyTiles], k[kKeyTiles], v[kValueTiles];  ///< in the end dq, dk and dv
-    Tile grad_o[kValueTiles];
-  };
-  /// What a chunk adds to D comes from these alone. There is room for kAddedStages chunks of them in `stages`.
-  struct AddedRows {
-    Tile q[kKeyTiles], grad_o[kValueTiles];
-  };
-  static constexpr int kAddedStages = 4;
-  Stage stages[2];
-  Tile before[kKeyTiles][kValueTiles], after[kValueTiles][kKeyTiles];  ///< S and D
-  Tile a_transposed, b, b_transposed;
-  ChunkGates gates[2];
-  GateSums gate_sums[2][kKeyTiles];
-  std::uint64_t states_full;
-  ScanEnds ends;  ///< where kGeneral: D
-
-  __device__ AddedRows& added_rows(int i) { return reinterpret_cast<AddedRows*>(stages)[i % kAddedStages]; }
-};
-
-/// What all threads of a block share: the chunks of a segment, and the copies of them.
-template <class B>
-struct HeadGateScan {
-  using E = typename B::Element;
-  using Tile = typename B::Tile;
-
-  const HeadGateScanArguments& arguments;
-  const IntraChunkArguments& a = arguments.chunks;
-  const ScanArguments& p = arguments.scan;
-  B& shared;
-  const std::int64_t n;
-  const int head;
-  const Segment segment;
-
-  /// D of all heads where it is known, and where it goes; or null.
-  __device__ const float* before() const {
-    if constexpr (B::kGeneral) return shared.ends.before;
-    return segment.template state_before<false>(p, n);
-  }
-  __device__ float* after() const {
-    if constexpr (B::kGeneral) return shared.ends.after;
-    return segment.template state_after<false>(p, n);
-  }
-
-  __device__ int chunks() const { return segment.end_chunk - segment.first_chunk; }
-  /// The i-th chunk of this scan.
-  __device__ int chunk(int i) const { return segment.end_chunk - 1 - i; }
-  __device__ int count(int i) const { return segment.chunk_tokens(chunk(i)); }
-  __device__ std::int64_t token(int i, int t) const { return segment.token(chunk(i) * kTile + t); }
-  __device__ Place place(Tensors tensor, int i) const {
-    Place place = shared.places[tensor];
-    place.first += std::int64_t{chunk(i) * kTile} * place.step * a.tensors[tensor].element_size;
-    return place;
-  }
-
-  /// Starts to copy the i-th chunk.
-  __device__ void copy_chunk(int i) const {
-    typename B::Stage& stage = shared.stages[i % 2];
-    const int tokens = count(i), index = static_cast<int>(threadIdx.x);
-    copy_rows<B::kThreads, true>(stage.k, place(kKeys, i), tokens, 0, index);
-    copy_rows<B::kThreads, true>(stage.q, place(kQueries, i), tokens, 0, index);
-    copy_rows<B::kThreads, true>(stage.v, place(kValues, i), tokens, 0, index);
-    copy_rows<B::kThreads, true>(stage.grad_o, place(kGradO, i), tokens, 0, index);
-    commit_copies();
-  }
-  /// Starts to copy the state before it. One thread calls it.
-  __device__ void copy_state(int i) const {
-    constexpr int kTiles = B::kKeyTiles * B::kValueTiles;
-    barrier_expect(&shared.states_full, sizeof(shared.before));
-    if (chunk(i) > 0 || a.boundary_states.has_first) {
-      const Tile* states = static_cast<const Tile*>(a.boundary_states.before);
-      copy_bulk(shared.before, states + (shared.row + std::int64_t{chunk(i)} * a.heads) * kTiles, sizeof(shared.before),
-                &shared.states_full);
-    } else {
-      for (int tile = 0; tile < kTiles; ++tile) copy_bulk(&shared.before[0][0] + tile, zeros, sizeof(Tile), &shared.states_full);
-    }
-  }
-
-  /// All threads meet, each kind of warp group in its own code. (racecheck does not follow such a barrier: see
-  /// docs/notes/2026-11-25-reverse-scan.md.)
-  __device__ static void sync() { sync_from_anywhere<B::kThreads>(1 + B::kThreads / kGroup); }
-
-  /// Describes the segment, and starts the copies of the first chunk, unless the block goes through the chunks once before.
-  __device__ void prepare() const {
-    shared.describe(a, n, head, 0);
-    if (threadIdx.x == 0) {
-      if constexpr (B::kGeneral) new (&shared.ends) ScanEnds(p, segment, n, 0, 0);
-      barrier_init(&shared.states_full, 1);
-      fence_barrier_init();
-    }
-    __syncthreads();
-    if (!B::kFindsStates) copy_first();
-  }
-  /// Starts the copies of the first chunk.
-  __device__ void copy_first() const {
-    if (chunks() == 0) return;
-    copy_chunk(0);
-    if (threadIdx.x == 0) copy_state(0);
-  }
-  /// All threads meet here at the start of a chunk, and start to copy the next one.
-  __device__ void start(int i) const {
-    wait_copies<0>();
-    fence_for_wgmma();
-    sync();  // the chunk, its gates and D are there, and the other stage's results are stored
-    if (i + 1 < chunks()) copy_chunk(i + 1);
-  }
-  /// They meet once more when they have stored their scores and read both states.
-  __device__ void finish_scores(int i) const {
-    fence_for_wgmma();
-    sync();
-    if (i + 1 < chunks() && threadIdx.x == 0) copy_state(i + 1);
-  }
-};
 
 /// A warp group that computes A and dv, and keeps 64 keys of D.
 template <class B>
@@ -251,19 +117,34 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       const bool inside = 2 * lane() + j < scan.count(i);
       return inside ? at_least(gate_of_head.log2_decay(gates.bits[j]), kLeastGate) : 0.f;
     };
-    Base::sum_gates(gate(0), gate(1), shared.gates[i % 2]);
+    Base::sum_gates(gate(0), gate(1), shared.gates[i % B::kSlots]);
+  }
+  /// Sums the gates of the first two chunks, and meets the keys' threads.
+  __device__ void sum_first_gates() const {
+    if (is_first_warp())
+      for (int i = 0; i < min(scan.chunks(), 2); ++i) sum_gates(load_gates(i), i);
+    scan.sync();
   }
   /// Stores what the keys' warp groups left of the i-th chunk. One warp of each group calls it.
   __device__ void store_gate_gradients(int i) const {
-    Base::store_gate_gradients(shared.gate_sums[i % 2][group], group, scan.count(i), [&](int t) { return scan.token(i, t); });
+    Base::store_gate_gradients(shared.gate_sums[i % B::kSlots][group], group, scan.count(i),
+                               [&](int t) { return scan.token(i, t); });
   }
+
+  // Each group has a tile of values of dv, or some tokens of the only one.
+  static constexpr bool kOwnValues = B::kValueTiles == B::kKeyTiles;
+  using GradV = Accumulator<kOwnValues ? kTile : Base::kColumns>;  ///< [value][token]
+  __device__ int value_tile() const { return kOwnValues ? group : 0; }
+  __device__ int first_of_values() const { return kOwnValues ? 0 : this->first_token(); }
 
   __device__ void run_chunk(int i) {
     typename B::Stage& stage = shared.stages[i % 2];
-    const ChunkGates& gates = shared.gates[i % 2];
+    const ChunkGates& gates = shared.gates[i % B::kSlots];
     forget(thread);
-    scan.start(i);
-    Columns scores, grad_v[B::kValueTiles];
+    scan.wait_for_rows(i);
+    sync_group<kThreads>(scan.kSyncValues);  // the gates are there, and A has been read
+    Columns scores;
+    GradV grad_v;
     wgmma_begin();
     this->multiply_keys(scores, stage.k, stage.q);
     wgmma_commit();
@@ -272,37 +153,37 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     this->apply_decays(scores, gates);
     this->store_scores(scores, shared.a_transposed);
     wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < B::kValueTiles; ++j) this->multiply_gradient(grad_v[j], shared.after[j], stage.k);
+    this->multiply_gradient(grad_v, shared.after[value_tile()], stage.k, first_of_values());
     wgmma_commit();
     const float first = gates.decay[0], later = exp2_approx(gates.decay[kTile - 1] - first);
     gradient.scale_rows(later, later);
     add_queries(stage.q[group], stage.grad_o[0], gates);
-#pragma unroll
-    for (int j = 0; j < B::kValueTiles; ++j) {
-      pin(grad_v[j]);
-      this->apply_state_decays(grad_v[j], gates);
-    }
+    pin(grad_v);
+    this->apply_state_decays(grad_v, gates, first_of_values());
     forget(thread);
-    scan.finish_scores(i);
+    scan.arrive(&shared.rows_read[i % 2]);
+    fence_for_wgmma();
+    sync_group<kThreads>(scan.kSyncValues);  // A is there, and D has been read
     wgmma_begin();
-#pragma unroll
-    for (int j = 0; j < B::kValueTiles; ++j) this->add_scores(grad_v[j], stage.grad_o[j], shared.a_transposed);
+    this->add_scores(grad_v, stage.grad_o[value_tile()], shared.a_transposed, first_of_values());
     wgmma_commit();
-    const bool sums_next_gates = i + 1 < scan.chunks() && is_first_warp();
+    const bool sums_gates = i + 2 < scan.chunks() && is_first_warp();
     GateBits next;
-    if (sums_next_gates) next = load_gates(i + 1);
+    if (sums_gates) next = load_gates(i + 2);
+    barrier_wait(&shared.gradient_read, static_cast<unsigned>(i) & 1);
     const float decay = exp2_approx(first);
     gradient.scale_rows(decay, decay);
     round_gradient();
+    if (sums_gates) sum_gates(next, i + 2);
+    fence_for_wgmma();
+    scan.arrive(&shared.gradient_full);
     wgmma_wait<0>();
-#pragma unroll
-    for (int j = 0; j < B::kValueTiles; ++j) {
-      pin(grad_v[j]);
-      if (a.dv.data) this->store_values(grad_v[j], scan.place(kGradV, i), a.dv.is_float, stage.v[j], j * kTile, scan.count(i));
-    }
+    pin(grad_v);
+    if (a.dv.data)
+      this->store_values(grad_v, scan.place(kGradV, i), a.dv.is_float, stage.v[value_tile()], value_tile() * kTile,
+                         first_of_values(), scan.count(i));
     if (a.dg && i > 0 && is_last_warp_of_group()) store_gate_gradients(i - 1);
-    if (sums_next_gates) sum_gates(next, i + 1);
+    scan.arrive(&shared.values_done);
   }
 
   /// Starts from what is known as D after the segment. `size`: elements of a head's.
@@ -339,7 +220,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       sync_group<kThreads>(kBarrier);  // the chunk and its gates are there, and the one before it is added
       copy_added_rows(i + kAhead);
       typename B::AddedRows& rows = shared.added_rows(i);
-      const ChunkGates& gates = shared.gates[i % 2];
+      const ChunkGates& gates = shared.gates[i % B::kSlots];
       const bool sums_next_gates = i + 1 < chunks && is_first_warp();
       GateBits next;
       if (sums_next_gates) next = load_gates(i + 1);
@@ -354,7 +235,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     wait_copies<0>();
     return total_decay;
   }
-  static constexpr int kBarrier = 2 + B::kThreads / kGroup;  ///< of the threads that keep D
+  static constexpr int kBarrier = HeadGateScan<B>::kSyncValues;
   /// Finds D after this block's segment.
   __device__ void find_gradient(std::int64_t size) {
     const ScanArguments& p = scan.p;
@@ -377,19 +258,24 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       gradient.fill(0);
       start(size);
     }
-    scan.sync();
-    scan.copy_first();
+    sync_group<kThreads>(kBarrier);  // the gates of added chunks have been read
+    sum_first_gates();
     if (order > 0) exchange.collect(0, order, load_decay, number);
   }
 
   __device__ void run() {
     const ScanArguments& p = scan.p;
     const std::int64_t size = std::int64_t{p.inner} * p.outer;
-    if constexpr (B::kFindsStates) find_gradient(size);
-    else start(size);
+    if constexpr (B::kFindsStates) {
+      find_gradient(size);
+    } else {
+      sum_first_gates();
+      start(size);
+    }
     round_gradient();
+    fence_for_wgmma();
+    scan.arrive(&shared.gradient_full);
     const int chunks = scan.chunks();
-    if (chunks > 0 && is_first_warp()) sum_gates(load_gates(0), 0);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) run_chunk(i);
     scan.sync();  // the keys' warp groups are done
@@ -415,22 +301,31 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B:
   __device__ HeadGateScanKeys(const HeadGateScan<B>& of_block, int index)
       : Base(of_block.a, of_block.n, of_block.head, index, 1 + B::kKeyTiles), scan(of_block) {}
 
+  __device__ void sync_keys() const { sync_group<HeadGateScan<B>::kHalf>(HeadGateScan<B>::kSyncKeys); }
+  __device__ void copy_state(int i) const {
+    if (i < scan.chunks() && threadIdx.x == HeadGateScan<B>::kHalf) scan.copy_state(i);
+    __syncwarp();
+  }
   __device__ void run_chunk(int i) {
     typename B::Stage& stage = shared.stages[i % 2];
-    const ChunkGates& gates = shared.gates[i % 2];
+    const ChunkGates& gates = shared.gates[i % B::kSlots];
     Tile &q = stage.q[group], &k = stage.k[group];
     forget(thread);
-    scan.start(i);
+    scan.wait_for_rows(i);
+    sync_keys();  // B has been read
     Columns scores;
     wgmma_begin();
 #pragma unroll
     for (int j = 0; j < B::kValueTiles; ++j) this->multiply_values(scores, stage.v[j], stage.grad_o[j], j == 0);
     wgmma_commit();
+    if (i > 0) barrier_wait(&shared.values_done, static_cast<unsigned>(i - 1) & 1);
+    scan.copy_chunk(i + 1);
     wgmma_wait<0>();
     pin(scores);
     this->apply_decays(scores, gates);
     this->store_scores(scores, shared.b, shared.b_transposed);
     barrier_wait(&shared.states_full, i & 1);
+    barrier_wait(&shared.gradient_full, static_cast<unsigned>(i) & 1);
     Sums sums;
     wgmma_begin();
 #pragma unroll
@@ -443,23 +338,27 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B:
         this->add_state_product(sums.all, shared.before[group][j], shared.after[j][group], gates);
     wgmma_wait<0>();
     sums.pin();
+    scan.arrive(&shared.gradient_read);
     this->apply_state_decays(sums, gates, k);
     forget(thread);
-    scan.finish_scores(i);
+    fence_for_wgmma();
+    sync_keys();  // B is there, and S has been read
+    copy_state(i + 1);
     wgmma_begin();
     this->add_scores(sums, shared.b, shared.b_transposed, k, q);
     wgmma_commit();
     wgmma_wait<0>();
     sums.pin();
-    if (a.dg) this->sum_gate_gradients(sums, q, k, gates, shared.gate_sums[i % 2][group]);
+    if (a.dg) this->sum_gate_gradients(sums, q, k, gates, shared.gate_sums[i % B::kSlots][group]);
+    barrier_wait(&shared.rows_read[i % 2], static_cast<unsigned>(i) / 2 & 1);
     this->store_keys(sums, {scan.place(kGradQ, i), scan.place(kGradK, i), scan.count(i)}, q, k);
   }
 
   __device__ void run() {
-    if constexpr (B::kFindsStates) {
-      scan.sync();  // no thread reads what it has copied to the chunks' place any more
-      scan.copy_first();
-    }
+    copy_state(0);
+    if constexpr (!B::kFindsStates) scan.copy_chunk(0);
+    scan.sync();  // the first gates are there, and no thread reads what it has copied to the chunks' place any more
+    if constexpr (B::kFindsStates) scan.copy_chunk(0);
 #pragma unroll 1
     for (int i = 0; i < scan.chunks(); ++i) run_chunk(i);
     scan.sync();
