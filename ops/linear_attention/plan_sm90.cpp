@@ -258,21 +258,22 @@ bool supports_reverse_scan(const AttentionProblem& p) {
 /// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
 /// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
 /// on average. Scans that find states were fitted to 9 more (benchmarks/results/2026-11-28_h200/segment_exchange/
-/// splits_small.txt), and large scans in many waves to 50 (2026-11-30_h200/plans/reverse_scans.txt).
+/// splits_small.txt), large scans in many waves to 50 (2026-11-30_h200/plans/reverse_scans.txt), and all costs but that of a chunk
+/// to 50 more when chunks became faster (2026-11-30_h200/reverse_scan/rules.txt).
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
-  constexpr double kStart = 1.5, kJoin = 2, kSegment = 0.2, kAddedChunk = 0.13, kExchange = 0.4, kFound = 0.04,
-                   kScannedChunk = 0.3, kSegmentsOfPacked = 1.2;
+  constexpr double kStart = 1.6, kJoin = 2.1, kSegment = 0.21, kAddedChunk = 0.14, kExchange = 0.43, kFound = 0.043,
+                   kScannedChunk = 0.32, kSegmentsOfPacked = 1.2;
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(full_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const bool is_large = std::min(p.K, p.V) > kChunkTokens, is_one_chunk = chunks == 1;
   if (is_large && is_one_chunk && p.heads * p.sequences > at_once) return;  // it needs no states; measured
-  const double parallel_chunk = p.K <= kChunkTokens   ? 1.9
-                                : p.V <= kChunkTokens ? 1.7
-                                                      : 1.5,
-               parallel = is_large && !is_one_chunk ? 1.7 : 3, turn = is_large ? 0.4 : kStart;
+  const double parallel_chunk = p.K <= kChunkTokens   ? 2.15
+                                : p.V <= kChunkTokens ? 1.85
+                                                      : 1.72,
+               parallel = is_large && !is_one_chunk ? 1.8 : 3.2, turn = is_large ? 0.43 : kStart;
   double least = parallel_chunk * static_cast<double>(p.heads * chunk_slots(p)) / static_cast<double>(at_once) + parallel;
   if (p.packed) least = std::max(least, kScannedChunk * static_cast<double>(chunks));  // the scan to D of the longest sequence
   const std::int64_t most_found = p.K <= kChunkTokens ? 32 : 0;  // segments after which the scan finds D itself

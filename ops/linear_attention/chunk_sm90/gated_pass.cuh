@@ -137,7 +137,8 @@ struct GatedPassProducer {
       constexpr int kCopied = (kKeys ? kTiles : 0) + (kValues ? 1 + kScores : 0);
       barrier_expect(full, kCopied * static_cast<int>(sizeof(Tile)) + (kKeys ? decay_bytes : 0));
       if constexpr (kValues)
-        copy_tile(shared.w[at], p.w_map, first_outer, p.w.head_of(head), static_cast<int>(segment.token(0)) + chunk * kTile, full);
+        copy_tile(shared.w[at], p.w_map, first_outer, p.w.head_of(head), static_cast<int>(segment.token(0)) + chunk * kTile,
+                  full);
       if constexpr (kKeys)
         copy(shared.y[at], static_cast<const Tile*>(p.chunks.keys) + row(chunk) * kTiles, kTiles, sizeof(Tile), full);
       if constexpr (kValues && C::kResults)

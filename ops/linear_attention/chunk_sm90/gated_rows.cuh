@@ -93,7 +93,8 @@ struct GatedRowsBlock {
   }
 };
 
-/// A block for each head, sequence, and chunk of the longest sequence; or for each head and slot.
+/// A block for each head, sequence, and chunk of the longest sequence, from the last chunks to the first, which the pass reads
+/// first, so that L2 has them; or for each head and slot.
 template <class E, int kTiles, bool kFloatGates>
 __global__ void __launch_bounds__(kTiles* kGroup, (kFloatGates ? 6 : 8) / kTiles)
     gated_rows_kernel(const __grid_constant__ MappedGatedRows a) {
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kTiles* kGroup, (kFloatGates ? 6 : 8) / kTiles
   using Block = GatedRowsBlock<E, kTiles, kFloatGates>;
   cudaGridDependencySynchronize();
   std::int64_t n = blockIdx.y;
-  int chunk = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.x);
+  int chunk = static_cast<int>(gridDim.z - 1 - blockIdx.z), head = static_cast<int>(blockIdx.x);
   if (has_blocks_of_slots(a.sequences)) {
     const PackedChunk packed(a.sequences, head / a.heads);
     n = uniform(static_cast<int>(packed.n)), chunk = uniform(packed.index), head %= a.heads;

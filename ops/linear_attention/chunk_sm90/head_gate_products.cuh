@@ -335,19 +335,9 @@ struct HeadGateProducts {
   /// Stores kRows rows of a tile, from `first` on, those below `end`.
   template <int kRows>
   __device__ void store_rows(Tile& tile, const Place& place, int first_channel, int first, int end) const {
-    constexpr int kVector = 8, kVectors = kTile / kVector;  // elements of a store, and stores of a row
-    constexpr int kStep = kGroup / kVectors;                // rows from a store to the next one
-    const int column = thread % kVectors * kVector, own = first + thread / kVectors;
-    if (first_channel + column >= place.size) return;
-    uint4 rows[kRows / kStep];  // all are loaded before the first is stored, as each load takes long
-#pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i) rows[i] = *reinterpret_cast<const uint4*>(tile.element(own + i * kStep, column));
-    E* to = place.template row<E>(own) + first_channel + column;
-#pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i) {
-      if (own + i * kStep < end) store_global(to, rows[i]);
-      to += kStep * place.step;
-    }
+    const int channel = first_channel + thread % 8 * 8;
+    if (channel < place.size)
+      chunk_sm90::store_rows<kRows>(tile, thread, first, end, place.template row<E>(first + thread / 8) + channel, place.step);
   }
   /// Stores an accumulator [channel][token] in float32.
   template <int N>

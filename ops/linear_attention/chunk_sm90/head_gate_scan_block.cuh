@@ -92,7 +92,9 @@ struct HeadGateScan {
   __device__ void copy_chunk(int i) const {
     if (i >= chunks()) return;
     typename B::Stage& stage = shared.stages[i % 2];
-    const int tokens = count(i), index = static_cast<int>(threadIdx.x) - kHalf;
+    const int tokens = count(i);
+    int index = static_cast<int>(threadIdx.x) - kHalf;
+    forget(index);  // otherwise addresses would be computed before the loop over the chunks, and kept in local memory
     copy_rows<kHalf, true>(stage.k, place(kKeys, i), tokens, 0, index);
     copy_rows<kHalf, true>(stage.q, place(kQueries, i), tokens, 0, index);
     copy_rows<kHalf, true>(stage.v, place(kValues, i), tokens, 0, index);

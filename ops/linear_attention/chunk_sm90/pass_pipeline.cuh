@@ -17,8 +17,6 @@ using linear_attention::base_2::kDeadGate, linear_attention::base_2::kLeastGate,
 
 inline constexpr float kNegligible = 3e-4f;  ///< a decay below this leaves nothing that a sum in 16 bits would show
 
-inline constexpr int kGroup = 128;  ///< threads of a warp group
-
 /// Blocks of `channels` channels of w.
 __host__ __device__ inline unsigned item_columns(const StateArguments& p, int channels) {
   return static_cast<unsigned>((p.outer + channels - 1) / channels);

@@ -69,17 +69,10 @@ struct Results : State<C> {
 
   /// Stores a tile of results to rows of a [tokens, heads, outer] tensor whose tokens are `token_step` elements apart.
   __device__ void store_rows(SwizzledTile<E>& tile, void* to, std::int64_t token_step, const Step& step) const {
-    constexpr int kRows = kGroup / 8;
-    if (first_outer + thread % 8 * 8 >= p.outer) return;
-    const std::int64_t row_step = segment.reverse ? -token_step : token_step;
-    E* at = static_cast<E*>(to) + segment.token(step.position() + thread / 8) * token_step + std::int64_t{head} * p.outer +
-            first_outer + thread % 8 * 8;
-#pragma unroll
-    for (int i = 0; i < kTile / kRows; ++i) {
-      const int t = thread / 8 + i * kRows;
-      if (t < step.count) *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(tile.at(t, thread % 8));
-      at += kRows * row_step;
-    }
+    const int channel = first_outer + thread % 8 * 8;
+    if (channel >= p.outer) return;
+    E* const at = static_cast<E*>(to) + segment.token(step.position() + thread / 8) * token_step + std::int64_t{head} * p.outer;
+    chunk_sm90::store_rows<kTile>(tile, thread, 0, step.count, at + channel, segment.reverse ? -token_step : token_step);
   }
   /// Stores `out`. TMA stores whole chunks.
   __device__ void store_out(SwizzledTile<E>& tile, const Step& step) const {

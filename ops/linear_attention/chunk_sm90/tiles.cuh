@@ -6,6 +6,8 @@
 
 namespace glade::cuda::chunk_sm90 {
 
+inline constexpr int kGroup = 128;  ///< threads of a warp group
+
 /// Two neighbouring values times their factors: exact, and as rounded values and, where kLowPart, low parts; else these are 0.
 template <class E, bool kLowPart>
 struct ScaledPair {
@@ -64,6 +66,22 @@ __device__ void sum_rows(const Accumulator<kTile>& x, int lane, F&& store) {
       for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
       if (lane < 4) store(4 * m + j, sum);
     }
+}
+
+/// Stores rows of a tile from `first` to before `end`, at most kRows, by the threads of a warp group. A thread stores 16 bytes of
+/// every 16th row; `to`: where its part of row first + thread / 8 goes; `step`: elements from a row to the next one.
+template <int kRows, class E>
+__device__ void store_rows(SwizzledTile<E>& tile, int thread, int first, int end, E* to, std::int64_t step) {
+  constexpr int kStep = kGroup / 8;
+  const int own = first + thread / 8;
+  uint4 rows[kRows / kStep];  // all are loaded before the first is stored, as each load takes long
+#pragma unroll
+  for (int i = 0; i < kRows / kStep; ++i) rows[i] = *reinterpret_cast<const uint4*>(tile.at(own + i * kStep, thread % 8));
+#pragma unroll
+  for (int i = 0; i < kRows / kStep; ++i) {
+    if (own + i * kStep < end) store_global(to, rows[i]);
+    to += kStep * step;
+  }
 }
 
 /// Stores the first columns and rows of an accumulator in float32: row r of column t to at[t * step + r].
