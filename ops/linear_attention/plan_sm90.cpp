@@ -258,14 +258,14 @@ bool supports_reverse_scan(const AttentionProblem& p) {
 /// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
 /// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
 /// on average. Scans that find states were fitted to 9 more (benchmarks/results/2026-11-28_h200/segment_exchange/
-/// splits_small.txt), large scans in many waves to 50 (2026-11-30_h200/plans/reverse_scans.txt), and all costs but that of a chunk
-/// to 50 more when chunks became faster (2026-11-30_h200/reverse_scan/rules.txt).
+/// splits_small.txt), large scans in many waves to 50 (2026-11-30_h200/plans/reverse_scans.txt), and all costs but that of a
+/// chunk to 50 more when chunks became faster (2026-11-30_h200/reverse_scan/rules.txt), which packed sequences gain nothing from.
 void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, const AttentionConfig& config,
                        const AttentionPlan::Forward& forward) {
   if (!supports_reverse_scan(p)) return;
   constexpr std::int64_t kMostWaves = 5, kShortestSegment = 4, kShortestFound = 2;  // chunks
   constexpr double kStart = 1.6, kJoin = 2.1, kSegment = 0.21, kAddedChunk = 0.14, kExchange = 0.43, kFound = 0.043,
-                   kScannedChunk = 0.32, kSegmentsOfPacked = 1.2;
+                   kScannedChunk = 0.32, kSegmentsOfPacked = 1.32;
   const std::int64_t chunks = chunks_of(p), heads = std::max<std::int64_t>(full_heads(p), 1),
                      at_once = std::max(p.gpu.multiprocessors, 1) * (p.K <= kChunkTokens ? 2 : 1);
   const bool is_large = std::min(p.K, p.V) > kChunkTokens, is_one_chunk = chunks == 1;

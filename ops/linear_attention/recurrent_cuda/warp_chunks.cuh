@@ -102,7 +102,7 @@ struct Warp : WarpGateGradients<V> {
       safe = find_transposed(outer, to_middle.outer, from_middle.outer, outer_gates, outer_head) <= Products::kSafeRange && safe;
     if constexpr (kInner || kOuter) safe = all_safe(safe);
     else if constexpr (V::kShareScores) sync();  // all warps know the gates of heads
-    if (!safe) return false;  // before warps part: all must come to the same barriers
+    if (!safe) return false;                     // before warps part: all must come to the same barriers
     if (column >= pass.outer()) return true;
 
     if constexpr (kInner || kOuter) decay(to_middle);
