@@ -38,11 +38,11 @@ TEST_F(GatesFirst, MatchTheReference) {
 /// The forward pass stores the states before the chunks for the backward pass.
 TEST_F(GatesFirst, BoundaryStates) {
   for (const double gate : {-0.1, -3.0}) {
-    RecurrenceArguments x =
-        make({.B = 1, .T = 500, .H = 2, .K = 128, .V = 192, .gates = "k", .state = 4, .gate = gate}, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make({.B = 1, .T = 500, .H = 2, .K = 128, .V = 192, .gates = "k", .state = 4, .gate = gate},
+                                 hopper_or_cpu(), DType::bfloat16);
     for (Tensor tensor : {x.query, x.key, x.value, x.options.gk}) tensor.set_requires_grad();
     x.options.algorithm = Algorithm::chunk;
-    EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+    EXPECT_TRUE(plan_of(x).forward.keeps_boundary_states);
     check(x, "gate " + std::to_string(gate));
   }
 }
@@ -58,7 +58,7 @@ TEST_F(GatesFirst, Segments) {
   for (const std::int64_t K : {128, 256})
     for (const std::int64_t segments : {2, 3, 7}) {
       RecurrenceArguments x =
-          make({.B = 1, .T = 700, .H = 2, .K = K, .V = 200, .gates = "gk", .state = 4}, kCUDA, DType::bfloat16);
+          make({.B = 1, .T = 700, .H = 2, .K = K, .V = 200, .gates = "gk", .state = 4}, hopper_or_cpu(), DType::bfloat16);
       x.options.sizes.sequence_split = segments;
       check(x, std::to_string(segments) + " segments, K " + std::to_string(K));
     }
@@ -93,7 +93,8 @@ TEST_F(GatesFirst, LargeDecay) {
 /// Some chunks have large decay, in some channels, between others that have not.
 TEST_F(GatesFirst, LargeDecayHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    RecurrenceArguments x = make({.B = 2, .T = 500, .H = 2, .K = 256, .V = 192, .gates = "k", .state = 4}, kCUDA, dtype);
+    RecurrenceArguments x =
+        make({.B = 2, .T = 500, .H = 2, .K = 256, .V = 192, .gates = "k", .state = 4}, hopper_or_cpu(), dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 400, 499})
       fill_data(slice(slice(x.options.gk, 1, token, token + 1), 3, token % 200, 256), token % 20 == 0 ? -INFINITY : -60.f);
     check(x, "large decay here and there");
@@ -102,15 +103,15 @@ TEST_F(GatesFirst, LargeDecayHereAndThere) {
 
 /// Gates above 0 make states grow.
 TEST_F(GatesFirst, GatesAboveZero) {
-  RecurrenceArguments x =
-      make({.B = 2, .T = 300, .H = 2, .K = 256, .V = 192, .gates = "k", .state = 4, .gate = 0.01}, kCUDA, DType::bfloat16);
+  RecurrenceArguments x = make({.B = 2, .T = 300, .H = 2, .K = 256, .V = 192, .gates = "k", .state = 4, .gate = 0.01},
+                               hopper_or_cpu(), DType::bfloat16);
   check(x, "gates above 0");
 }
 
 TEST_F(GatesFirst, RowsThatAreNotNumbers) {
   for (const double gate : {-0.1, -6.0}) {
     const RecurrenceArguments x =
-        make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 256, .gates = "k", .gate = gate}, kCUDA, DType::bfloat16);
+        make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 256, .gates = "k", .gate = gate}, hopper_or_cpu(), DType::bfloat16);
     check_rows_are_separate(x, {x.query, x.key, x.value, x.options.gk}, std::to_string(gate));
   }
 }
@@ -118,7 +119,7 @@ TEST_F(GatesFirst, RowsThatAreNotNumbers) {
 TEST_F(GatesFirst, AreDeterministic) {
   for (const double gate : {-0.1, -5.0}) {
     RecurrenceArguments x =
-        make({.B = 8, .T = 500, .H = 4, .Hkv = 2, .K = 256, .V = 256, .gates = "gk", .state = 4, .gate = gate}, kCUDA,
+        make({.B = 8, .T = 500, .H = 4, .Hkv = 2, .K = 256, .V = 256, .gates = "gk", .state = 4, .gate = gate}, hopper_or_cpu(),
              DType::bfloat16);
     check_deterministic(x, std::to_string(gate));
   }

@@ -5,11 +5,13 @@
 
 #include <glade/autograd/engine.h>
 #include <glade/ops/elementwise/elementwise.h>
+#include <glade/ops/linear_attention/arguments.h>
 #include <glade/ops/linear_attention/plan.h>
 #include <glade/ops/reduce/reduce.h>
 #include <glade/ops/shape/shape.h>
 
 #include "ops/linear_attention_reference.h"
+#include "ops/plan_cases.h"
 #include "support/testing.h"
 
 namespace glade::testing_support {
@@ -142,7 +144,7 @@ inline double distance(const Tensor& x, const Tensor& y) {
   return std::sqrt(squares);
 }
 
-/// Output, final state and all gradients of one algorithm against the reference.
+/// Output, final state and all gradients of one algorithm against the reference, and the former two without gradients.
 inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const RecurrenceReference& expected, const Tensor& grad_o,
                            const Tensor& grad_state) {
   SCOPED_TRACE(algorithm_name(algorithm));
@@ -151,11 +153,20 @@ inline void expect_matches(RecurrenceArguments& x, Algorithm algorithm, const Re
   for (auto& [name, tensor] : x.named())
     if (tensor->defined()) *tensor = tensor->detach(), tensor->set_requires_grad();
   x.options.algorithm = algorithm;
-  const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
-  EXPECT_EQ(o.dtype(), x.query.dtype());
-  EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
-  EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.output) << "output";
-  EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), tolerance.state) << "final state";
+  const auto run = [&] {
+    const auto [o, final_state] = recurrent(x.query, x.key, x.value, x.options);
+    EXPECT_EQ(o.dtype(), x.query.dtype());
+    EXPECT_EQ(final_state.dtype(), x.query.dtype() == DType::float64 ? DType::float64 : DType::float32);
+    EXPECT_LE(relative_error(o, like(expected.o, o)), tolerance.output) << "output";
+    EXPECT_LE(relative_error(final_state, like(expected.final_state, final_state)), tolerance.state) << "final state";
+    return std::pair(o, final_state);
+  };
+  {
+    SCOPED_TRACE("without gradients, where the plan may take other kernels");
+    const NoGradGuard no_gradients;
+    run();
+  }
+  const auto [o, final_state] = run();
   Tensors outputs, gradients;
   if (grad_o.defined()) outputs.push_back(o), gradients.push_back(grad_o);
   if (grad_state.defined()) outputs.push_back(final_state), gradients.push_back(grad_state);
@@ -222,54 +233,83 @@ inline void expect_gradients_match(const Tensors& got, const Tensors& expected, 
   }
 }
 
+/// Where tests of kernels for Hopper GPUs have their tensors. Without such a GPU that is the CPU, and they check the plans alone:
+/// rules of the plan change more often than these tests run on a GPU.
+inline Device hopper_or_cpu() { return cuda::is_available() && AttentionProblem::gpu_of(kCUDA).sm90 ? kCUDA : kCPU; }
+/// The same of tests of kernels for all GPUs.
+inline Device gpu_or_cpu() { return cuda::is_available() ? kCUDA : kCPU; }
+/// Whether only the plan of this call is to be checked.
+inline bool is_planned_alone(const RecurrenceArguments& x) { return x.query.device().is_cpu(); }
+/// The plan of a call; of tensors on the CPU that for an H200.
+inline AttentionPlan plan_of(const RecurrenceArguments& x) {
+  const RecurrentOptions& options = x.options;
+  if (!is_planned_alone(x)) return plan(x.query, x.key, x.value, options);
+  const auto wanted = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
+  const bool per_channel = linear_attention::is_per_channel(options.g, x.query);
+  AttentionProblem p =
+      linear_attention::problem_of(x.query, x.key, x.value, options, linear_attention::check(x.query, x.key, x.value, options),
+                                   {.q = wanted(x.query),
+                                    .k = wanted(x.key),
+                                    .v = wanted(x.value),
+                                    .g = wanted(options.g) && !per_channel,
+                                    .g_gamma = wanted(options.g_gamma),
+                                    .gk = wanted(options.gk) || (wanted(options.g) && per_channel),
+                                    .gv = wanted(options.gv),
+                                    .initial_state = wanted(options.initial_state)});
+  p.device = kCUDA;
+  p.gpu = kH200;
+  return linear_attention::plan_call(p, options);
+}
+
 /// Tests of a kind of fused passes for Hopper GPUs: those that have this flag in the plan, or a number above 0 there.
 template <auto Sm90PassPlan::*kFlag>
-class PassTest : public HopperTest {
+class PassTest : public testing::Test {
  protected:
   /// Whether the plan takes such a pass for the outputs.
   static bool is_taken(const RecurrenceArguments& x) {
-    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    const AttentionPlan made = plan_of(x);
     return made.forward.kernels == AttentionKernels::sm90_pass && made.forward.pass.*kFlag;
   }
   static void expect_taken(const RecurrenceArguments& x, const std::string& what) {
-    ASSERT_TRUE(is_taken(x)) << what << '\n' << plan(x.query, x.key, x.value, x.options).to_string();
+    ASSERT_TRUE(is_taken(x)) << what << '\n' << plan_of(x).to_string();
   }
   /// Checks a call in chunks against the reference, and that such a pass is taken.
   static void check(RecurrenceArguments x, const std::string& what) {
     x.options.algorithm = Algorithm::chunk;
     expect_taken(x, what);
-    expect_matches(x, what, true, true, {Algorithm::chunk});
+    if (!is_planned_alone(x)) expect_matches(x, what, true, true, {Algorithm::chunk});
   }
-  static void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, kCUDA, dtype), s.str()); }
+  static void check(const Spec& s, DType dtype = DType::bfloat16) { check(make(s, hopper_or_cpu(), dtype), s.str()); }
   /// Checks a call in which nothing is left of what came before these tokens.
   static void check_infinite_gates(const Spec& s, std::initializer_list<std::int64_t> tokens) {
-    const RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+    const RecurrenceArguments x = make(s, hopper_or_cpu(), DType::bfloat16);
     for (const std::int64_t token : tokens) fill_data(slice(x.options.g, 1, token, token + 1), -INFINITY);
     check(x, "infinite gates");
   }
   /// Checks a call in chunks against the reference, and that other passes are taken.
   static void check_others(const Spec& s) {
-    RecurrenceArguments x = make(s, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make(s, hopper_or_cpu(), DType::bfloat16);
     x.options.algorithm = Algorithm::chunk;
     EXPECT_FALSE(is_taken(x)) << s.str();
-    expect_matches(x, s.str(), true, true, {Algorithm::chunk});
+    if (!is_planned_alone(x)) expect_matches(x, s.str(), true, true, {Algorithm::chunk});
   }
   /// Checks that such passes are taken for the gradients of q, k and v as well, and compares these with the recurrent
   /// algorithm's. No gate has a gradient.
   static void check_backward_passes(RecurrenceArguments x, const std::string& what) {
     const Tensors leaves{x.query.set_requires_grad(), x.key.set_requires_grad(), x.value.set_requires_grad()};
     const Tensor grad_o =
-        random_tensor({x.query.size(0), x.query.size(1), x.query.size(2), x.value.size(3)}, kCUDA, x.value.dtype());
+        random_tensor({x.query.size(0), x.query.size(1), x.query.size(2), x.value.size(3)}, hopper_or_cpu(), x.value.dtype());
     const auto gradients = [&](Algorithm algorithm) {
       x.options.algorithm = algorithm;
       return autograd::grad({recurrent(x.query, x.key, x.value, x.options).first}, leaves, {grad_o});
     };
     x.options.algorithm = Algorithm::chunk;
     expect_taken(x, what);
-    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    const AttentionPlan made = plan_of(x);
     ASSERT_TRUE(made.backward.kernels == AttentionKernels::sm90_pass && made.backward.values.*kFlag && made.backward.keys.*kFlag)
         << what << '\n'
         << made.to_string();
+    if (is_planned_alone(x)) return;
     const Tensors chunks = gradients(Algorithm::chunk), steps = gradients(Algorithm::recurrent);
     expect_gradients_match(chunks, steps, what);
   }
@@ -277,6 +317,7 @@ class PassTest : public HopperTest {
   static void check_deterministic(RecurrenceArguments x, const std::string& what = {}) {
     x.options.algorithm = Algorithm::chunk;
     expect_taken(x, what);
+    if (is_planned_alone(x)) return;
     const auto run = [&] {
       const auto [o, state] = recurrent(x.query, x.key, x.value, x.options);
       return std::pair(to(o, DType::float32).to_vector<float>(), state.to_vector<float>());
@@ -288,6 +329,7 @@ class PassTest : public HopperTest {
   static void check_rows_are_separate(RecurrenceArguments x, const Tensors& others, const std::string& what = {}) {
     x.options.algorithm = Algorithm::chunk;
     expect_taken(x, what);
+    if (is_planned_alone(x)) return;
     constexpr std::int64_t kToken = 70;
     const std::int64_t sequences = others.empty() ? x.query.size(0) : 1, tokens = x.query.size(1);
     const auto run = [&] {
@@ -311,14 +353,14 @@ inline AttentionPlan plan_in_chunks(RecurrenceArguments& x) {
   x.options.algorithm = Algorithm::chunk;
   for (auto& [name, tensor] : x.named())
     if (tensor->defined()) tensor->set_requires_grad();
-  return plan(x.query, x.key, x.value, x.options);
+  return plan_of(x);
 }
 /// Checks a call in chunks against the reference, and that these kernels are taken for both passes.
 inline void expect_chunks_match(RecurrenceArguments& x, const std::string& what, AttentionKernels kernels) {
   const AttentionPlan made = plan_in_chunks(x);
   ASSERT_EQ(made.forward.kernels, kernels) << what << '\n' << made.to_string();
   ASSERT_EQ(made.backward.kernels, kernels) << what << '\n' << made.to_string();
-  expect_matches(x, what, true, true, {Algorithm::chunk});
+  if (!is_planned_alone(x)) expect_matches(x, what, true, true, {Algorithm::chunk});
 }
 
 }  // namespace glade::testing_support

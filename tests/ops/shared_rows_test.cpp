@@ -52,10 +52,10 @@ TEST_F(SharedRows, BackwardPasses) {
   const std::vector<std::int64_t> starts = starts_of_backward_passes();
   for (const std::int64_t K : {136, 192, 256}) {
     RecurrenceArguments x = make({.B = 1, .T = starts.back(), .H = 4, .Hkv = 4, .K = K, .V = 256, .state = 4, .starts = starts},
-                                 kCUDA, DType::bfloat16);
+                                 hopper_or_cpu(), DType::bfloat16);
     x.options.algorithm = Algorithm::chunk;
     for (Tensor tensor : {x.query, x.key, x.value}) tensor.set_requires_grad();
-    const AttentionPlan made = plan(x.query, x.key, x.value, x.options);
+    const AttentionPlan made = plan_of(x);
     EXPECT_TRUE(made.backward.values.shared_rows && made.backward.keys.shared_rows) << made.to_string();
     check(x, "K " + std::to_string(K));
   }
@@ -65,7 +65,7 @@ TEST_F(SharedRows, BackwardPasses) {
 TEST_F(SharedRows, BackwardPassesWithConstantDecay) {
   const std::vector<std::int64_t> starts = starts_of_backward_passes();
   check_backward_passes(make({.B = 1, .T = starts.back(), .H = 4, .Hkv = 4, .K = 200, .V = 256, .gates = "m", .starts = starts},
-                             kCUDA, DType::bfloat16),
+                             hopper_or_cpu(), DType::bfloat16),
                         "m");
 }
 
@@ -81,7 +81,7 @@ TEST_F(SharedRows, Segments) {
   for (const char* gates : {"g", "n"})
     for (const std::int64_t segments : {2, 3, 7}) {
       RecurrenceArguments x =
-          make({.B = 2, .T = 1000, .H = 2, .K = 256, .V = 136, .gates = gates, .state = 4}, kCUDA, DType::bfloat16);
+          make({.B = 2, .T = 1000, .H = 2, .K = 256, .V = 136, .gates = gates, .state = 4}, hopper_or_cpu(), DType::bfloat16);
       x.options.sizes.sequence_split = segments;
       check(x, std::to_string(segments) + " segments, gates " + gates);
     }
@@ -109,7 +109,7 @@ TEST_F(SharedRows, BlocksTakeTurns) {
 TEST_F(SharedRows, BlocksTakeTurnsAtSegments) {
   for (const std::int64_t segments : {3, 6}) {
     RecurrenceArguments x =
-        make({.B = 14, .T = 1600, .H = 2, .K = 136, .V = 72, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
+        make({.B = 14, .T = 1600, .H = 2, .K = 136, .V = 72, .gates = "g", .state = 4}, hopper_or_cpu(), DType::bfloat16);
     x.options.sizes.sequence_split = segments;
     check(x, std::to_string(segments) + " segments");
   }
@@ -128,13 +128,14 @@ TEST_F(SharedRows, LargeDecay) {
 }
 
 TEST_F(SharedRows, RowsThatAreNotNumbers) {
-  const RecurrenceArguments x = make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  const RecurrenceArguments x =
+      make({.B = 2, .T = 400, .H = 2, .K = 144, .V = 128, .gates = "g"}, hopper_or_cpu(), DType::bfloat16);
   check_rows_are_separate(x, {x.query, x.key, x.value});
 }
 
 TEST_F(SharedRows, AreDeterministic) {
   RecurrenceArguments x =
-      make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16);
+      make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, hopper_or_cpu(), DType::bfloat16);
   check_deterministic(x);
 }
 

@@ -101,8 +101,8 @@ TEST_F(StreamKPass, LargeDecay) {
     check({.B = 2, .T = 2000, .H = 9, .Hkv = 9, .K = 72, .V = 104, .gates = "gk", .state = 4, .gate = gate});
     check({.B = 20, .T = 500, .H = 4, .Hkv = 4, .K = 72, .V = 104, .gates = "k", .state = 4, .gate = gate});
   }
-  RecurrenceArguments x =
-      make({.B = 1, .T = 2500, .H = 18, .Hkv = 18, .K = 128, .V = 128, .gates = "k", .state = 4}, kCUDA, DType::bfloat16);
+  RecurrenceArguments x = make({.B = 1, .T = 2500, .H = 18, .Hkv = 18, .K = 128, .V = 128, .gates = "k", .state = 4},
+                               hopper_or_cpu(), DType::bfloat16);
   for (const std::int64_t token : {0, 70, 500, 1210, 1900, 2499})
     fill_data(slice(x.options.gk, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
   check(x, "large decay here and there");
@@ -112,11 +112,11 @@ TEST_F(StreamKPass, LargeDecay) {
 TEST_F(StreamKPass, BoundaryStates) {
   for (const std::int64_t B : {3, 20}) {
     RecurrenceArguments x =
-        make({.B = B, .T = B == 3 ? 2500 : 450, .H = 4, .Hkv = 4, .K = 128, .V = 120, .gates = "k", .state = 4}, kCUDA,
+        make({.B = B, .T = B == 3 ? 2500 : 450, .H = 4, .Hkv = 4, .K = 128, .V = 120, .gates = "k", .state = 4}, hopper_or_cpu(),
              DType::bfloat16);
     for (Tensor tensor : {x.query, x.key, x.value, x.options.gk}) tensor.set_requires_grad();
     x.options.algorithm = Algorithm::chunk;
-    EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+    EXPECT_TRUE(plan_of(x).forward.keeps_boundary_states);
     check(x, std::to_string(B) + " sequences");
   }
 }
@@ -124,14 +124,14 @@ TEST_F(StreamKPass, BoundaryStates) {
 TEST_F(StreamKPass, IsDeterministic) {
   for (const std::int64_t B : {4, 19, 50})
     check_deterministic(make({.B = B, .T = B == 4 ? 3000 : 700, .H = 4, .Hkv = 2, .K = 128, .V = 128, .gates = "gk", .state = 4},
-                             kCUDA, DType::bfloat16),
+                             hopper_or_cpu(), DType::bfloat16),
                         std::to_string(B) + " sequences");
 }
 
 /// A wish for segments, packed sequences and other directions have passes of their own.
 TEST_F(StreamKPass, NotForOthers) {
   const Spec plain{.B = 2, .T = 2000, .H = 9, .Hkv = 9, .K = 96, .V = 96, .gates = "k", .state = 4};
-  RecurrenceArguments split = make(plain, kCUDA, DType::bfloat16);
+  RecurrenceArguments split = make(plain, hopper_or_cpu(), DType::bfloat16);
   split.options.algorithm = Algorithm::chunk;
   EXPECT_TRUE(is_taken(split));
   split.options.sizes.sequence_split = 2;

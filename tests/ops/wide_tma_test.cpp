@@ -61,8 +61,8 @@ TEST_F(WideTma, MoreSequencesThanBlocks) {
 
 TEST_F(WideTma, Segments) {
   for (const std::int64_t segments : {2, 4, 7}) {
-    RecurrenceArguments x =
-        make({.B = 2, .T = 1000, .H = 8, .Hkv = 8, .K = 128, .V = 128, .gates = "gm", .state = 4}, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make({.B = 2, .T = 1000, .H = 8, .Hkv = 8, .K = 128, .V = 128, .gates = "gm", .state = 4},
+                                 hopper_or_cpu(), DType::bfloat16);
     x.options.sizes.sequence_split = segments;
     check(x, std::to_string(segments) + " segments");
   }
@@ -79,7 +79,7 @@ TEST_F(WideTma, LargeDecay) {
 TEST_F(WideTma, GatesOfMinusInfinityHereAndThere) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     RecurrenceArguments x =
-        make({.B = 2, .T = 700, .H = 20, .Hkv = 20, .K = 128, .V = 128, .gates = "g", .state = 4}, kCUDA, dtype);
+        make({.B = 2, .T = 700, .H = 20, .Hkv = 20, .K = 128, .V = 128, .gates = "g", .state = 4}, hopper_or_cpu(), dtype);
     for (const std::int64_t token : {0, 70, 71, 200, 210, 220, 230, 500, 699})
       fill_data(slice(x.options.g, 1, token, token + 1), token % 20 == 0 ? -INFINITY : -60.f);
     check(x, "large decay here and there");
@@ -96,23 +96,24 @@ TEST_F(WideTma, GatesInFloat32) {
 /// The forward pass stores the states before the chunks for the backward pass.
 TEST_F(WideTma, BoundaryStates) {
   for (const int state : {0, 4}) {
-    RecurrenceArguments x =
-        make({.B = 3, .T = 440, .H = 52, .Hkv = 52, .K = 128, .V = 128, .gates = "g", .state = state}, kCUDA, DType::bfloat16);
+    RecurrenceArguments x = make({.B = 3, .T = 440, .H = 52, .Hkv = 52, .K = 128, .V = 128, .gates = "g", .state = state},
+                                 hopper_or_cpu(), DType::bfloat16);
     for (Tensor tensor : {x.query, x.key, x.value, x.options.g}) tensor.set_requires_grad();
     x.options.algorithm = Algorithm::chunk;
-    EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+    EXPECT_TRUE(plan_of(x).forward.keeps_boundary_states);
     check(x, "state " + std::to_string(state));
   }
 }
 
 TEST_F(WideTma, RowsThatAreNotNumbers) {
-  const RecurrenceArguments x = make({.B = 2, .T = 300, .H = 16, .K = 72, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  const RecurrenceArguments x =
+      make({.B = 2, .T = 300, .H = 16, .K = 72, .V = 128, .gates = "g"}, hopper_or_cpu(), DType::bfloat16);
   check_rows_are_separate(x, {x.key, x.value});
 }
 
 TEST_F(WideTma, AreDeterministic) {
-  check_deterministic(
-      make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 128, .gates = "gm", .state = 4}, kCUDA, DType::bfloat16));
+  check_deterministic(make({.B = 40, .T = 700, .H = 4, .Hkv = 2, .K = 128, .V = 128, .gates = "gm", .state = 4}, hopper_or_cpu(),
+                           DType::bfloat16));
 }
 
 // ---- more than 128 keys --------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ TEST_F(WideTma, BackwardPassesWithManyKeys) {
       for (const std::int64_t V : {152, 256}) {
         const DType dtype = ++i % 3 == 0 ? DType::float16 : DType::bfloat16;
         const Spec spec{.B = 4, .T = 330 + 31 * i, .H = 12, .Hkv = i % 2 == 0 ? 12 : 4, .K = K, .V = V, .gates = gates};
-        check_backward_passes(make(spec, kCUDA, dtype), spec.str());
+        check_backward_passes(make(spec, hopper_or_cpu(), dtype), spec.str());
       }
 }
 
@@ -168,10 +169,10 @@ TEST_F(WideTma, BoundaryStatesWithManyKeys) {
   for (const std::int64_t K : {136, 192, 256}) {
     const std::int64_t V = ++i == 3 ? 256 : 128, H = V > 128 ? 12 : 24;
     RecurrenceArguments x = make({.B = 3, .T = 250, .H = H, .Hkv = H, .K = K, .V = V, .gates = "g", .state = i == 1 ? 0 : 4},
-                                 kCUDA, i == 2 ? DType::float16 : DType::bfloat16);
+                                 hopper_or_cpu(), i == 2 ? DType::float16 : DType::bfloat16);
     for (Tensor tensor : {x.query, x.key, x.value, x.options.g}) tensor.set_requires_grad();
     x.options.algorithm = Algorithm::chunk;
-    EXPECT_TRUE(plan(x.query, x.key, x.value, x.options).forward.keeps_boundary_states);
+    EXPECT_TRUE(plan_of(x).forward.keeps_boundary_states);
     check(x, "K " + std::to_string(K));
   }
 }
@@ -189,13 +190,14 @@ TEST_F(WideTma, LargeDecayWithManyKeys) {
 }
 
 TEST_F(WideTma, RowsThatAreNotNumbersWithManyKeys) {
-  const RecurrenceArguments x = make({.B = 2, .T = 200, .H = 40, .K = 144, .V = 128, .gates = "g"}, kCUDA, DType::bfloat16);
+  const RecurrenceArguments x =
+      make({.B = 2, .T = 200, .H = 40, .K = 144, .V = 128, .gates = "g"}, hopper_or_cpu(), DType::bfloat16);
   check_rows_are_separate(x, {x.query, x.key, x.value});
 }
 
 TEST_F(WideTma, AreDeterministicWithManyKeys) {
-  check_deterministic(
-      make({.B = 32, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, kCUDA, DType::bfloat16));
+  check_deterministic(make({.B = 32, .T = 700, .H = 4, .Hkv = 2, .K = 256, .V = 128, .gates = "g", .state = 4}, hopper_or_cpu(),
+                           DType::bfloat16));
 }
 
 /// What these blocks cannot compute is computed by others.
