@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include <glade/autograd/grad_mode.h>
 #include <glade/core/accumulate.h>
 #include <glade/core/format.h>
 #include <glade/ops/elementwise/elementwise.h>
@@ -170,6 +171,23 @@ bool is_zero_scale(double scale) {
   return std::abs(scale) < kLeastScale;
 }
 }  // namespace
+
+AttentionProblem::Gradients wanted_gradients(const Tensor& query, const Tensor& key, const Tensor& value,
+                                             const RecurrentOptions& options) {
+  AttentionProblem::Gradients wanted;
+  if (!GradMode::enabled()) return wanted;
+  const auto wants = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
+  const bool per_channel = is_per_channel(options.g, query);
+  wanted.q = wants(query);
+  wanted.k = wants(key);
+  wanted.v = wants(value);
+  wanted.g = wants(options.g) && !per_channel;
+  wanted.g_gamma = wants(options.g_gamma);
+  wanted.gk = wants(options.gk) || (wants(options.g) && per_channel);
+  wanted.gv = wants(options.gv);
+  wanted.initial_state = wants(options.initial_state);
+  return wanted;
+}
 
 AttentionProblem problem_of(const Tensor& query, const Tensor& key, const Tensor& value, const RecurrentOptions& options,
                             const Sequences& sequences, const AttentionProblem::Gradients& gradients) {

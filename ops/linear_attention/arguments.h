@@ -24,6 +24,10 @@ Recurrence canonical(const Tensor& query, const Tensor& key, const Tensor& value
 /// The scale of outputs of heads of K key channels.
 double scale_of(const RecurrentOptions& options, std::int64_t K);
 
+/// What of a call gets a gradient, where the tape is on.
+AttentionProblem::Gradients wanted_gradients(const Tensor& query, const Tensor& key, const Tensor& value,
+                                             const RecurrentOptions& options);
+
 /// What is to be planned.
 AttentionProblem problem_of(const Recurrence& r, const AttentionProblem::Gradients& gradients);
 /// The same of checked arguments, none of which is copied for it.

@@ -31,23 +31,6 @@ Shape output_shape(const Tensor& query, const Tensor& value) {
   return shape;
 }
 
-AttentionProblem::Gradients wanted_gradients(const Tensor& query, const Tensor& key, const Tensor& value,
-                                             const RecurrentOptions& options) {
-  AttentionProblem::Gradients wanted;
-  if (!GradMode::enabled()) return wanted;
-  const auto wants = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
-  const bool per_channel = is_per_channel(options.g, query);
-  wanted.q = wants(query);
-  wanted.k = wants(key);
-  wanted.v = wants(value);
-  wanted.g = wants(options.g) && !per_channel;
-  wanted.g_gamma = wants(options.g_gamma);
-  wanted.gk = wants(options.gk) || (wants(options.g) && per_channel);
-  wanted.gv = wants(options.gv);
-  wanted.initial_state = wants(options.initial_state);
-  return wanted;
-}
-
 /// The gradient of an input from that of all sequences, x [sequences, ..].
 Tensor sum_over_sequences(const Tensor& x, const Tensor& input) {
   if (!x.defined() || x.shape() == input.shape()) return x;

@@ -244,18 +244,9 @@ inline bool is_planned_alone(const RecurrenceArguments& x) { return x.query.devi
 inline AttentionPlan plan_of(const RecurrenceArguments& x) {
   const RecurrentOptions& options = x.options;
   if (!is_planned_alone(x)) return plan(x.query, x.key, x.value, options);
-  const auto wanted = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
-  const bool per_channel = linear_attention::is_per_channel(options.g, x.query);
   AttentionProblem p =
       linear_attention::problem_of(x.query, x.key, x.value, options, linear_attention::check(x.query, x.key, x.value, options),
-                                   {.q = wanted(x.query),
-                                    .k = wanted(x.key),
-                                    .v = wanted(x.value),
-                                    .g = wanted(options.g) && !per_channel,
-                                    .g_gamma = wanted(options.g_gamma),
-                                    .gk = wanted(options.gk) || (wanted(options.g) && per_channel),
-                                    .gv = wanted(options.gv),
-                                    .initial_state = wanted(options.initial_state)});
+                                   linear_attention::wanted_gradients(x.query, x.key, x.value, options));
   p.device = kCUDA;
   p.gpu = kH200;
   return linear_attention::plan_call(p, options);

@@ -12,8 +12,8 @@ namespace {
 
 using namespace testing_support;
 
-RecurrenceArguments in_segments(const Spec& s, std::int64_t segments, Device device, DType dtype = DType::bfloat16) {
-  RecurrenceArguments x = make(s, device, dtype);
+RecurrenceArguments in_segments(const Spec& s, std::int64_t segments, DType dtype = DType::bfloat16) {
+  RecurrenceArguments x = make(s, hopper_or_cpu(), dtype);
   x.options.sizes.sequence_split = x.options.backward_sizes.sequence_split = segments;
   return x;
 }
@@ -30,7 +30,7 @@ std::vector<std::int64_t> starts_of(const std::vector<std::int64_t>& lengths) {
 class SegmentExchange : public PassTest<&Sm90PassPlan::finds_states> {
  protected:
   static void check(const Spec& s, std::int64_t segments, DType dtype = DType::bfloat16) {
-    PassTest::check(in_segments(s, segments, hopper_or_cpu(), dtype), name_of(s, segments));
+    PassTest::check(in_segments(s, segments, dtype), name_of(s, segments));
   }
 };
 
@@ -66,8 +66,7 @@ TEST_F(SegmentExchange, MoreBlocksThanRunAtOnce) {
 TEST_F(SegmentExchange, LargeDecay) {
   for (const double gate : {-1.0, -40.0, -150.0})
     check({.B = 2, .T = 800, .H = 3, .Hkv = 3, .K = 96, .V = 104, .gates = "g", .state = 4, .gate = gate}, 3);
-  RecurrenceArguments x =
-      in_segments({.B = 1, .T = 900, .H = 4, .Hkv = 4, .K = 128, .V = 128, .gates = "g", .state = 4}, 4, hopper_or_cpu());
+  RecurrenceArguments x = in_segments({.B = 1, .T = 900, .H = 4, .Hkv = 4, .K = 128, .V = 128, .gates = "g", .state = 4}, 4);
   for (const std::int64_t token : {0, 300, 511, 512, 899}) fill_data(slice(x.options.g, 1, token, token + 1), -INFINITY);
   PassTest::check(x, "decays of 0 here and there");
 }
@@ -75,7 +74,7 @@ TEST_F(SegmentExchange, LargeDecay) {
 /// Where the backward pass needs the states before the segments again, or there are only two, a launch ahead finds them.
 TEST_F(SegmentExchange, NotForOthers) {
   const Spec s{.B = 2, .T = 1100, .H = 4, .Hkv = 4, .K = 104, .V = 256, .gates = "g", .state = 4};
-  RecurrenceArguments kept = in_segments(s, 4, hopper_or_cpu()), two = in_segments(s, 2, hopper_or_cpu());
+  RecurrenceArguments kept = in_segments(s, 4), two = in_segments(s, 2);
   for (Tensor tensor : {kept.query, kept.key, kept.value, kept.options.g}) tensor.set_requires_grad();
   for (RecurrenceArguments* x : {&kept, &two}) {
     x->options.algorithm = Algorithm::chunk;
@@ -90,7 +89,7 @@ TEST_F(SegmentExchange, PartsOfKeys) {
 
 TEST_F(SegmentExchange, IsDeterministic) {
   const Spec s{.B = 2, .T = 4000, .H = 8, .Hkv = 8, .K = 128, .V = 128, .gates = "g", .state = 4};
-  for (const std::int64_t segments : {4, 8}) check_deterministic(in_segments(s, segments, hopper_or_cpu()), name_of(s, segments));
+  for (const std::int64_t segments : {4, 8}) check_deterministic(in_segments(s, segments), name_of(s, segments));
 }
 
 /// The reverse scan over chunks, with heads of up to 64 channels.
@@ -98,7 +97,7 @@ class ReverseSegmentExchange : public testing::Test {
  protected:
   /// Arguments that have gradients. Checks that the plan takes such a scan.
   static RecurrenceArguments taken(const Spec& s, std::int64_t segments, DType dtype = DType::bfloat16) {
-    RecurrenceArguments x = in_segments(s, segments, hopper_or_cpu(), dtype);
+    RecurrenceArguments x = in_segments(s, segments, dtype);
     x.options.algorithm = Algorithm::chunk;
     for (auto& [name, tensor] : x.named())
       if (tensor->defined()) tensor->set_requires_grad();

@@ -99,6 +99,8 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     queries[1].pin();
     pin(gradient);
   }
+  static constexpr int kHalf = HeadGateScan<B>::kHalf;
+  __device__ void sync_values() const { sync_group<kHalf>(HeadGateScan<B>::kSyncValues); }
   __device__ bool is_first_warp() const { return group == 0 && thread < 32; }
   __device__ bool is_last_warp_of_group() const { return thread >= kGroup - 32; }
   /// The gates of two tokens of the i-th chunk, as they lie in memory.
@@ -142,7 +144,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     const ChunkGates& gates = shared.gates[i % B::kSlots];
     forget(thread);
     scan.wait_for_rows(i);
-    sync_group<kThreads>(scan.kSyncValues);  // the gates are there, and A has been read
+    sync_values();  // the gates are there, and A has been read
     Columns scores;
     GradV grad_v;
     wgmma_begin();
@@ -163,7 +165,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     forget(thread);
     scan.arrive(&shared.rows_read[i % 2]);
     fence_for_wgmma();
-    sync_group<kThreads>(scan.kSyncValues);  // A is there, and D has been read
+    sync_values();  // A is there, and D has been read
     wgmma_begin();
     this->add_scores(grad_v, stage.grad_o[value_tile()], shared.a_transposed, first_of_values());
     wgmma_commit();
@@ -194,14 +196,13 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
     }
   }
-  static constexpr int kThreads = B::kThreads / 2;  ///< that keep D
   /// Starts to copy what the i-th chunk, if there is one, adds to D.
   __device__ void copy_added_rows(int i) const {
     if (i < scan.chunks()) {
       typename B::AddedRows& rows = shared.added_rows(i);
       const int index = static_cast<int>(threadIdx.x);
-      copy_rows<kThreads, true>(rows.q, scan.place(kQueries, i), scan.count(i), 0, index);
-      copy_rows<kThreads, true>(rows.grad_o, scan.place(kGradO, i), scan.count(i), 0, index);
+      copy_rows<kHalf, true>(rows.q, scan.place(kQueries, i), scan.count(i), 0, index);
+      copy_rows<kHalf, true>(rows.grad_o, scan.place(kGradO, i), scan.count(i), 0, index);
     }
     commit_copies();
   }
@@ -217,7 +218,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       forget(thread);
       wait_copies<kAhead - 1>();
       fence_for_wgmma();
-      sync_group<kThreads>(kBarrier);  // the chunk and its gates are there, and the one before it is added
+      sync_values();  // the chunk and its gates are there, and the one before it is added
       copy_added_rows(i + kAhead);
       typename B::AddedRows& rows = shared.added_rows(i);
       const ChunkGates& gates = shared.gates[i % B::kSlots];
@@ -235,7 +236,6 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     wait_copies<0>();
     return total_decay;
   }
-  static constexpr int kBarrier = HeadGateScan<B>::kSyncValues;
   /// Finds D after this block's segment.
   __device__ void find_gradient(std::int64_t size) {
     const ScanArguments& p = scan.p;
@@ -243,9 +243,9 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     if (order == 0) start(size);
     const bool adds = scan.segment.template exists<B::kGeneral>(p) && order + 1 < scan.segment.template count<B::kGeneral>(p);
     const float decay = adds ? exp2f(add_chunks()) : 1.f;
-    const SegmentExchange<kThreads, B::kValueTiles * kTile / 2> exchange(
+    const SegmentExchange<kHalf, B::kValueTiles * kTile / 2> exchange(
         scan.arguments.room, scan.segment.template first_row<B::kGeneral>(p, scan.n) * p.heads + head, p.heads,
-        static_cast<int>(threadIdx.x), kBarrier);
+        static_cast<int>(threadIdx.x), HeadGateScan<B>::kSyncValues);
     const auto number = [&](int i) -> float& { return gradient[i]; };
     if (adds)
       exchange.leave(
@@ -258,7 +258,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       gradient.fill(0);
       start(size);
     }
-    sync_group<kThreads>(kBarrier);  // the gates of added chunks have been read
+    sync_values();  // the gates of added chunks have been read
     sum_first_gates();
     if (order > 0) exchange.collect(0, order, load_decay, number);
   }
@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
                              static_cast<int>(blockIdx.x),
                              Segment(arguments.scan, n, index)};
   scan.prepare();
-  constexpr int kOfValues = B::kThreads / 2;
+  constexpr int kOfValues = HeadGateScan<B>::kHalf;
   if (thread < kOfValues) {
     if constexpr (B::kMovesRegisters) acquire_registers<B::kValuesRegisters>();
     HeadGateScanValues<B>(scan, thread).run();
