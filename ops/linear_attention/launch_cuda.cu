@@ -52,7 +52,9 @@ class ChunkBackward {
       of_heads.q = grads.q;
       of_heads.k = per_query_head(grads.k, r_.K);
       of_heads.dgk = grads.gk;
-      if (wanted.g || wanted.g_gamma) {
+      if (wanted.g && !wanted.g_gamma && sm90 && chunk_sm90::adds_up_gates(plan_)) {
+        of_heads.dg = grads.g;
+      } else if (wanted.g || wanted.g_gamma) {
         const std::int64_t parts = plan_.backward.intra_chunk.key_parts, tile = parts * kChunkTokens,
                            sums = sm90 ? chunk_sm90::gate_sums(plan_, r_) : (r_.K + tile - 1) / tile;
         of_heads.dg = empty({sums, r_.tokens, r_.heads * parts}, {DType::float32, r_.q.device()});

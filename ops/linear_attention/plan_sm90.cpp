@@ -254,6 +254,16 @@ bool supports_reverse_scan(const AttentionProblem& p) {
   return !p.gk && p.K <= 2 * kChunkTokens && p.V <= (p.K <= kChunkTokens ? 1 : 2) * kChunkTokens;
 }
 
+/// Chunks of the first of two segments of a reverse scan, if all blocks run at the same time and D after it comes from a scan
+/// ahead: the blocks of the second segment need not wait for that, so they get more. The unit is the time of a chunk.
+int chunks_of_waiting_segment(const AttentionProblem& p, const Sm90PassPlan& scan, std::int64_t at_once) {
+  constexpr double kStart = 0.6, kScannedChunk = 0.14;  // of the scan ahead
+  const bool waits = scan.segments == 2 && !scan.finds_states && !p.packed && !p.exchanges && 2 * full_heads(p) <= at_once;
+  if (!waits) return scan.segment_chunks;
+  const double chunks = ((1 - kScannedChunk) * static_cast<double>(chunks_of(p)) - kStart) / (2 - kScannedChunk);
+  return std::clamp(static_cast<int>(std::lround(chunks)), 1, scan.segment_chunks);
+}
+
 /// Takes a reverse scan, in the number of segments that costs least, where it costs less than the chunk-parallel kernel and the
 /// state scan that this needs. The unit is the time of one chunk in a block of the reverse scan. Fitted to 50 shapes, each with
 /// up to 11 plans (benchmarks/results/2026-11-25_h200/reverse_scan_fit.txt): the choices take 1.015 times as long as the fastest,
@@ -298,6 +308,7 @@ void plan_reverse_scan(Sm90IntraChunkPlan& plan, const AttentionProblem& p, cons
     if (cost < least) plan.gradients = scan, plan.reverse_scan = true, least = cost;
   }
   if (!plan.reverse_scan) return;
+  if (forward.keeps_boundary_states) plan.gradients.segment_chunks = chunks_of_waiting_segment(p, plan.gradients, at_once);
   if (forward.keeps_states && !forward.keeps_boundary_states) set_segments(plan, p, config, forward.pass.segments);
   plan.boundary_key_tiles = plan_scan_key_tiles(p, plan.segments + plan.gradients.segments - 1);
   plan.gradients.scan_for_states = true;

@@ -130,6 +130,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   const bool scans_after = !segments.reverse_scan && (last.last || has_boundary_states(r, of_gradients, last));
   const Tensor after = scans_after ? boundary_states(r) : Tensor();
   ScanArguments reverse = scan(of_gradients, r.q, grad_o, last, true, after);
+  reverse.early = segments.reverse_scan && last.comes_ahead && !scans_before;
   if (segments.beside_scan && scans_after) reverse.stored = launcher.counters(state_slots(r) * r.heads);
   if (!beside && (scans_before || scans_after)) {
     ScanArguments other = reverse;
@@ -159,7 +160,8 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.key_parts = joined_parts(plan);
   a.dv = result(grads.v, r.heads / a.key_parts, r.V);
   a.dgk = pointer(grads.dgk);
-  a.dg = pointer<float>(grads.dg);
+  a.dg = static_cast<float*>(pointer(grads.dg));
+  a.rounds_dg = grads.dg.defined() && grads.dg.dtype() != DType::float32;
   segments.reverse_scan ? launcher.run_reverse_scan(a, reverse) : launcher.run_intra_chunk(a);
 }
 
@@ -313,7 +315,10 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
 std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r) {
   const std::int64_t K = r.K / plan.backward.intra_chunk.key_parts;
   const bool of_pairs = plan.backward.kernels == AttentionKernels::sm90_intra_chunk && chunks_of_state(r, K) == 2;
-  return of_pairs ? 2 : tiles(K);
+  return of_pairs ? 2 : adds_up_gates(plan) ? 1 : tiles(K);
+}
+bool adds_up_gates(const AttentionPlan& plan) {
+  return plan.backward.kernels == AttentionKernels::sm90_intra_chunk && plan.backward.intra_chunk.reverse_scan;
 }
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,

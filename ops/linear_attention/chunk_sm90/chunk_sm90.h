@@ -62,7 +62,8 @@ struct ScanArguments : StateArguments {
   float* segment_states;  ///< [sequences, segments in the scan's order, heads, ..]: the states before all but the first
   bool keeps_states;      ///< writes segment_states: the state after each segment but the last,
   bool from_zeros;        ///< which starts from zeros
-  /// Of a pass: the launch ahead leaves segment_states, and only blocks that need them wait, or it leaves nothing for this pass.
+  /// Of a pass or reverse scan: the launch ahead leaves segment_states, and only blocks that need them wait, or it leaves nothing
+  /// for this one.
   bool early;
   float* decay;  ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
@@ -216,6 +217,8 @@ SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
 
 /// The sums that a gradient of per-head gates consists of (linear_attention::ChunkGradients::dg).
 std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r);
+/// Whether dg may be the gradient itself, in the type of the gates.
+bool adds_up_gates(const AttentionPlan& plan);
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const linear_attention::ChunkGradients& grads);

@@ -28,6 +28,8 @@ struct GateSums {
   alignas(16) float own[kTile];  ///< q dq - k dk, by token
   float all[4];                  ///< what the gates of all tokens get, by warp
   unsigned dead[2];              ///< as in ChunkGates
+
+  __device__ float of_all() const { return all[0] + all[1] + all[2] + all[3]; }
 };
 
 /// A tile of zeros in global memory, for boundary states that are, where no place in shared memory stays so.
@@ -259,13 +261,19 @@ struct HeadGateProducts {
   /// left. One warp calls it.
   template <class F>
   __device__ void store_gate_gradients(const GateSums& from, int tile, int count, F&& token_at) const {
-    store_gate_gradients(*reinterpret_cast<const float2*>(&from.own[2 * lane()]),
-                         from.all[0] + from.all[1] + from.all[2] + from.all[3], from.dead, tile, count, token_at);
+    store_gate_gradients(*reinterpret_cast<const float2*>(&from.own[2 * lane()]), from.of_all(), from.dead, tile, count,
+                         token_at);
   }
   /// The same from q dq - k dk of the lane's two tokens, and what all gates get.
   template <class F>
   __device__ void store_gate_gradients(float2 own, float all, const unsigned (&dead)[2], int tile, int count,
                                        F&& token_at) const {
+    sum_later_gradients(own, all, dead, count,
+                        [&](int t, float x) { a.dg[(tile * a.tokens + token_at(t)) * a.heads + head] = x; });
+  }
+  /// Calls store(t, gradient) for the lane's tokens.
+  template <class F>
+  __device__ void sum_later_gradients(float2 own, float all, const unsigned (&dead)[2], int count, F&& store) const {
     float sum = own.x + own.y;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -275,9 +283,7 @@ struct HeadGateProducts {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = 2 * lane() + i;
-      if (t < count)
-        a.dg[(tile * a.tokens + token_at(t)) * a.heads + head] =
-            dead[i] >> lane() & 1 ? 0.f : ((i == 0 ? sum : sum - own.x) + all) * a.scale;
+      if (t < count) store(t, dead[i] >> lane() & 1 ? 0.f : ((i == 0 ? sum : sum - own.x) + all) * a.scale);
     }
   }
 

@@ -36,12 +36,14 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
   __device__ HeadGateScanValues(const HeadGateScan<B>& of_block, int index)
       : Base(of_block.a, of_block.n, of_block.head, index, 1), scan(of_block), gate_of_head(a, n, head) {}
 
+  /// Calls f(pair, key, value) for the elements of D, two values at a time.
   template <class F>
-  __device__ void for_each_element(F&& f) {
-    gradient.for_each(thread, [&](float& x, int row, int column) {
-      const int key = group * kTile + row;
-      if (key < scan.p.inner && column < scan.p.outer) f(x, std::int64_t{key} * scan.p.outer + column);
-    });
+  __device__ void for_each_pair(F&& f) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < B::kValueTiles * kTile; i += 8)
+        f(&gradient[i / 2 + 2 * half], group * kTile + fragment_row(thread) + 8 * half, fragment_column(thread) + i);
   }
   /// Rounds D into shared memory.
   __device__ void round_gradient() {
@@ -102,7 +104,7 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
   static constexpr int kHalf = HeadGateScan<B>::kHalf;
   __device__ void sync_values() const { sync_group<kHalf>(HeadGateScan<B>::kSyncValues); }
   __device__ bool is_first_warp() const { return group == 0 && thread < 32; }
-  __device__ bool is_last_warp_of_group() const { return thread >= kGroup - 32; }
+  __device__ bool is_last_warp() const { return group == B::kKeyTiles - 1 && thread >= kGroup - 32; }
   /// The gates of two tokens of the i-th chunk, as they lie in memory.
   struct GateBits {
     std::uint32_t bits[2];
@@ -127,10 +129,21 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
       for (int i = 0; i < min(scan.chunks(), 2); ++i) sum_gates(load_gates(i), i);
     scan.sync();
   }
-  /// Stores what the keys' warp groups left of the i-th chunk. One warp of each group calls it.
+  /// Stores what the keys' warp groups left of the i-th chunk, added up. One warp calls it.
   __device__ void store_gate_gradients(int i) const {
-    Base::store_gate_gradients(shared.gate_sums[i % B::kSlots][group], group, scan.count(i),
-                               [&](int t) { return scan.token(i, t); });
+    const GateSums(&of_groups)[B::kKeyTiles] = shared.gate_sums[i % B::kSlots];
+    float2 own{};
+    float all = 0;
+    for (const GateSums& sums : of_groups) {
+      const float2 x = *reinterpret_cast<const float2*>(&sums.own[2 * lane()]);
+      own.x += x.x, own.y += x.y;
+      all += sums.of_all();
+    }
+    this->sum_later_gradients(own, all, of_groups[0].dead, scan.count(i), [&](int t, float x) {
+      const std::int64_t at = scan.token(i, t) * a.heads + head;
+      if (a.rounds_dg) reinterpret_cast<E*>(a.dg)[at] = E(x);
+      else a.dg[at] = x;
+    });
   }
 
   // Each group has a tile of values of dv, or some tokens of the only one.
@@ -184,17 +197,18 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     if (a.dv.data)
       this->store_values(grad_v, scan.place(kGradV, i), a.dv.is_float, stage.v[value_tile()], value_tile() * kTile,
                          first_of_values(), scan.count(i));
-    if (a.dg && i > 0 && is_last_warp_of_group()) store_gate_gradients(i - 1);
+    if (a.dg && i > 0 && is_last_warp()) store_gate_gradients(i - 1);
     scan.arrive(&shared.values_done);
   }
 
-  /// Starts from what is known as D after the segment. `size`: elements of a head's.
-  __device__ void start(std::int64_t size) {
-    if (const float* first = scan.before()) {
-      first += head * size;
-      const float by = 1 / scan.p.scale;
-      for_each_element([&](float& x, std::int64_t at) { x = first[at] * by; });
-    }
+  /// Starts from what HeadGateScan::load_gradient() has found.
+  __device__ void start(bool has_gradient) {
+    if (!has_gradient) return;
+    for_each_pair([&](float* pair, int key, int value) {
+      const float2 x = *reinterpret_cast<const float2*>(shared.known_gradient(key, value));
+      pair[0] = x.x, pair[1] = x.y;
+    });
+    fence_for_wgmma();  // copies of S overwrite it
   }
   /// Starts to copy what the i-th chunk, if there is one, adds to D.
   __device__ void copy_added_rows(int i) const {
@@ -237,10 +251,10 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     return total_decay;
   }
   /// Finds D after this block's segment.
-  __device__ void find_gradient(std::int64_t size) {
+  __device__ void find_gradient(bool has_gradient) {
     const ScanArguments& p = scan.p;
     const int order = scan.segment.template order<B::kGeneral>(p);
-    if (order == 0) start(size);
+    start(has_gradient);
     const bool adds = scan.segment.template exists<B::kGeneral>(p) && order + 1 < scan.segment.template count<B::kGeneral>(p);
     const float decay = adds ? exp2f(add_chunks()) : 1.f;
     const SegmentExchange<kHalf, B::kValueTiles * kTile / 2> exchange(
@@ -256,21 +270,19 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
           number);
     if (adds && order == 0) {
       gradient.fill(0);
-      start(size);
+      start(has_gradient);
     }
     sync_values();  // the gates of added chunks have been read
     sum_first_gates();
     if (order > 0) exchange.collect(0, order, load_decay, number);
   }
 
-  __device__ void run() {
-    const ScanArguments& p = scan.p;
-    const std::int64_t size = std::int64_t{p.inner} * p.outer;
+  __device__ void run(bool has_gradient) {
     if constexpr (B::kFindsStates) {
-      find_gradient(size);
+      find_gradient(has_gradient);
     } else {
+      start(has_gradient);
       sum_first_gates();
-      start(size);
     }
     round_gradient();
     fence_for_wgmma();
@@ -279,10 +291,14 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) run_chunk(i);
     scan.sync();  // the keys' warp groups are done
-    if (a.dg && chunks > 0 && is_last_warp_of_group()) store_gate_gradients(chunks - 1);
+    if (a.dg && chunks > 0 && is_last_warp()) store_gate_gradients(chunks - 1);
     if (float* last = scan.after()) {
-      last += head * size;
-      for_each_element([&](float& x, std::int64_t at) { last[at] = x * p.scale; });
+      const ScanArguments& p = scan.p;
+      last += std::int64_t{head} * p.inner * p.outer;
+      for_each_pair([&](const float* pair, int key, int value) {
+        if (key < p.inner && value < p.outer)
+          *reinterpret_cast<float2*>(last + key * p.outer + value) = make_float2(pair[0] * p.scale, pair[1] * p.scale);
+      });
     }
   }
 };
@@ -350,14 +366,16 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B:
     wgmma_wait<0>();
     sums.pin();
     if (a.dg) this->sum_gate_gradients(sums, q, k, gates, shared.gate_sums[i % B::kSlots][group]);
-    barrier_wait(&shared.rows_read[i % 2], static_cast<unsigned>(i) / 2 & 1);
+    int own = i;
+    forget(own);  // otherwise a parity would be kept in local memory
+    barrier_wait(&shared.rows_read[i % 2], static_cast<unsigned>(own) / 2 & 1);
     this->store_keys(sums, {scan.place(kGradQ, i), scan.place(kGradK, i), scan.count(i)}, q, k);
   }
 
   __device__ void run() {
-    copy_state(0);
     if constexpr (!B::kFindsStates) scan.copy_chunk(0);
-    scan.sync();  // the first gates are there, and no thread reads what it has copied to the chunks' place any more
+    scan.sync();  // the first gates are there, and no thread reads what lay in the places of the chunks, S and D any more
+    copy_state(0);
     if constexpr (B::kFindsStates) scan.copy_chunk(0);
 #pragma unroll 1
     for (int i = 0; i < scan.chunks(); ++i) run_chunk(i);
@@ -365,20 +383,19 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B:
   }
 };
 
-/// The grid is [heads, segments, sequences], or ragged [heads, segments of all sequences]. Segments are in the order of the scan
-/// if blocks wait for others' states.
+/// The grid is [heads, sequences, segments in the order of the scan], so that blocks start first that wait for none; or, ragged,
+/// [heads, segments of all sequences].
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
     head_gate_scan_kernel(const __grid_constant__ HeadGateScanArguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
-  cudaGridDependencySynchronize();
+  if (!arguments.scan.early) cudaGridDependencySynchronize();
   const int thread = static_cast<int>(threadIdx.x);
-  const int y = static_cast<int>(blockIdx.y);
-  int n = static_cast<int>(blockIdx.z), index = B::kFindsStates ? arguments.scan.segments - 1 - y : y;
+  int n = static_cast<int>(blockIdx.y), index = arguments.scan.segments - 1 - static_cast<int>(blockIdx.z);
   if constexpr (B::kGeneral)
     if (arguments.scan.is_ragged()) {
-      const SegmentPlace place(arguments.scan, y);
+      const SegmentPlace place(arguments.scan, n);
       n = uniform(place.n), index = uniform(place.index);
     }
   const HeadGateScan<B> scan{arguments,
@@ -389,14 +406,16 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocks)
                              static_cast<int>(blockIdx.x),
                              Segment(arguments.scan, n, index)};
   scan.prepare();
+  const bool has_gradient = scan.load_gradient();
   constexpr int kOfValues = HeadGateScan<B>::kHalf;
   if (thread < kOfValues) {
     if constexpr (B::kMovesRegisters) acquire_registers<B::kValuesRegisters>();
-    HeadGateScanValues<B>(scan, thread).run();
+    HeadGateScanValues<B>(scan, thread).run(has_gradient);
   } else {
     if constexpr (B::kMovesRegisters) release_registers<B::kKeysRegisters>();
     HeadGateScanKeys<B>(scan, thread - kOfValues).run();
   }
+  if (arguments.scan.early) cudaGridDependencySynchronize();  // what follows must wait for the launch ahead, too
 #else
   __trap();
 #endif
@@ -411,7 +430,7 @@ void launch_head_gate_scan(const HeadGateScanArguments& arguments, cudaStream_t 
   const ScanArguments& p = arguments.scan;
   const auto heads = static_cast<unsigned>(p.heads), rows = static_cast<unsigned>(p.rows());
   const dim3 grid = p.is_ragged() ? dim3(heads, rows)
-                                  : dim3(heads, static_cast<unsigned>(p.segments), static_cast<unsigned>(p.sequences.count));
+                                  : dim3(heads, static_cast<unsigned>(p.sequences.count), static_cast<unsigned>(p.segments));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, arguments);
 }
 

@@ -47,6 +47,11 @@ struct HeadGateScanBlock : Chunk<E> {
   std::uint64_t gradient_full, gradient_read;  ///< D after a chunk; read, with the values, by the keys' warp groups
   ScanEnds ends;                               ///< where kGeneral: D
 
+  /// An element of D, in float32, as it is known after the segment, in the places of S and D.
+  __device__ float* known_gradient(int key, int value) {
+    static_assert(sizeof(before) + sizeof(after) == sizeof(float) * kKeyTiles * kValueTiles * kTile * kTile);
+    return reinterpret_cast<float*>(before) + key * (kValueTiles * kTile) + (value ^ key % 8 * 8);  // without bank conflicts
+  }
   __device__ AddedRows& added_rows(int i) { return reinterpret_cast<AddedRows*>(stages)[i % kAddedStages]; }
 };
 
@@ -121,6 +126,26 @@ struct HeadGateScan {
     } else {
       for (int tile = 0; tile < kTiles; ++tile) copy_bulk(&shared.before[0][0] + tile, zeros, sizeof(Tile), &shared.states_full);
     }
+  }
+
+  /// Puts D after the segment into shared memory where that is known. Returns whether it is. All threads call it, so that many
+  /// loads are on their way at the same time.
+  __device__ bool load_gradient() const {
+    constexpr int kQuads = B::kValueTiles * kTile / 4, kRows = B::kThreads / kQuads;
+    const float* const known = B::kFindsStates && segment.template order<B::kGeneral>(p) > 0 ? nullptr : before();
+    if (!known) return false;
+    const int thread = static_cast<int>(threadIdx.x), first_key = thread / kQuads, value = thread % kQuads * 4;
+    const float* const of_head = known + std::int64_t{head} * p.inner * p.outer;
+    const float by = 1 / p.scale;
+#pragma unroll
+    for (int row = 0; row < B::kKeyTiles * kTile; row += kRows) {
+      const int key = first_key + row;
+      float4 x{};
+      if (key < p.inner && value < p.outer) x = *reinterpret_cast<const float4*>(of_head + key * p.outer + value);
+      *reinterpret_cast<float4*>(shared.known_gradient(key, value)) = {x.x * by, x.y * by, x.z * by, x.w * by};
+    }
+    __syncthreads();
+    return true;
   }
 
   /// All threads meet, each kind of warp group in its own code. (racecheck does not follow such a barrier: see

@@ -39,6 +39,7 @@ struct IntraChunk : RecurrenceArguments {
   int key_parts;  ///< 2: two heads in a row have half of the same head's keys each, and share a gradient of the values (gk); or 1
   void* dgk;      ///< [tokens, heads, K] as the gates, or null
   float* dg;      ///< [gate_sums(), tokens, heads], to be added up: a sum for each tile of keys or chunk of a pair; or null
+  bool rounds_dg;  ///< of a reverse scan: dg has elements of 16 bits
 };
 
 /// For elements of type E: __nv_bfloat16 or __half. gk is not null.

@@ -47,6 +47,7 @@ struct State {
   bool is_shared;
   float* last;
   float* before_segments = nullptr;  ///< of all segments but the first
+  bool comes_ahead = false;          ///< the launch ahead leaves these
 };
 inline State initial_state(const Recurrence& r, const Tensor& last = {}) {
   return {pointer<const float>(r.initial_state), r.initial_state.defined() && r.initial_state.ndim() == 3, pointer<float>(last)};
@@ -132,6 +133,7 @@ class Launcher {
     }
     state.before_segments = pointer<float>(room.defined() ? room : keep(segment_states(plan)));
     run_segments_from_zeros(plan, y, w, state, backward, nullptr, beside);
+    state.comes_ahead = plan.segments == 2;
     return state;
   }
   /// The same where the state before the first segment comes from the exchange, which leaves it in `first`.

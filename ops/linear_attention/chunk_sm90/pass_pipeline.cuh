@@ -57,10 +57,11 @@ struct Segment : linear_attention::Sequence<int> {
   /// The whole sequence n.
   __device__ Segment(const linear_attention::Sequences& all, std::int64_t n)
       : Sequence(all, n), first_chunk(0), end_chunk(chunks()), index(0), first_slot_(first_slot(all, n)) {}
+  /// Where all sequences have as many, the last segment takes all chunks that are left.
   __device__ Segment(const ScanArguments& p, std::int64_t n, int segment_index) : Segment(p.sequences, n) {
     index = segment_index;
     first_chunk = min(index * p.segment_chunks, end_chunk);
-    end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
+    if (index + 1 < p.segments || p.is_ragged()) end_chunk = min(first_chunk + p.segment_chunks, end_chunk);
   }
   /// Moves to the same segment so many sequences later, where all are equally long.
   __device__ void move_by(int sequences) {

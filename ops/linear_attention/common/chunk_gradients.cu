@@ -25,6 +25,9 @@ struct GateSums {
 /// One thread for each token and head. G: the elements of dg.
 template <class G>
 __global__ void __launch_bounds__(kThreads) sum_gates_kernel(GateSums s) {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= s.count) return;
   float sum = 0;
@@ -71,8 +74,7 @@ void sum_gates(const Recurrence& r, const Tensor& of_tiles, const Tensor& dg, co
                                                 : sum_gates_kernel<float>;
   const cudaStream_t on = stream(r.q.device());
   if (s.count > 0) {
-    kernel<<<blocks_for(s.count, kThreads), kThreads, 0, on>>>(s);
-    GLADE_CUDA_LAUNCHED();
+    launch_kernel(kernel, blocks_for(s.count, kThreads), kThreads, {.early = can_start_early(kernel)}, on, s);
   }
   if (!dgamma.defined()) return;
   const dim3 grid(static_cast<unsigned>(r.sequences), static_cast<unsigned>(r.heads));
@@ -129,7 +131,8 @@ void sum_chunk_gradients(const Recurrence& r, ChunkGradients&& of_heads, const R
   const ChunkGradients own = std::move(of_heads);
   if (r.group() > 1 && own.k.defined()) sum_heads(own.k, grads.k);
   if (r.group() > 1 && own.v.defined()) sum_heads(own.v, grads.v);
-  if (own.dg.defined()) sum_gates(r, own.dg, grads.g, grads.g_gamma);
+  const bool is_added_up = grads.g.defined() && own.dg.defined() && own.dg.raw_data() == grads.g.raw_data();
+  if (own.dg.defined() && !is_added_up) sum_gates(r, own.dg, grads.g, grads.g_gamma);
 }
 
 }  // namespace glade::cuda::linear_attention
