@@ -73,6 +73,22 @@ __device__ void store_straight(SwizzledTile<E>& tile, int piece, const LeftOpera
                "r"(r[3])
                : "memory");
 }
+/// load_transposed for 8 columns, piece `piece`, of twice as many rows: a thread gets those of column 8 piece + lane / 4 in the
+/// 8 x 8 blocks from row 32 step + {0, 8, 16, 24} on.
+template <class E>
+__device__ void load_piece_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int piece, int lane) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(tile.at(32 * step + lane, piece))));
+}
+/// The reverse.
+template <class E>
+__device__ void store_piece_transposed(SwizzledTile<E>& tile, int step, int piece, const LeftOperand& r, int lane) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                   shared_address(tile.at(32 * step + lane, piece))),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 /// The token that a tile's row holds where each thread of load_transposed is to have 16 successive tokens, those from
 /// 16 (lane % 4) on, so that sums along the tokens stay within a thread.
 __host__ __device__ constexpr int token_of_row(int row) { return row / 2 % 4 * 16 + row / 8 * 2 + row % 2; }

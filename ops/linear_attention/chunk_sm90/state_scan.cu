@@ -28,7 +28,7 @@ __device__ void init_barriers(B& shared, int thread) {
   if (thread == 0) {
     for (int i = 0; i < B::kStages; ++i) {
       barrier_init(&shared.full[i], 2 * B::kProducers);  // a thread's copies, and itself
-      for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, kGroup);
+      for (std::uint64_t& prepared : shared.prepared[i]) barrier_init(&prepared, B::kSharers * kGroup);
       barrier_init(&shared.empty[i], B::kKeys * kGroup);
     }
     for (std::uint64_t& rounded : shared.rounded) barrier_init(&rounded, kGroup);

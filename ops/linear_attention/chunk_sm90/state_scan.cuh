@@ -7,13 +7,13 @@
 //
 // A block processes one sequence (or segment), one head, one scan direction, one or two tiles of keys and one or two tiles of
 // values, chunk by chunk, or takes turns at several such scans, which one thread finds ahead. The producer, two warps, copies the
-// rows of the next chunks. Two warp groups, the preparers, multiply y (k or q) by its decays, in place, with the low parts where
-// the gates were; with one tile of keys they take the chunks in turns. Each tile of keys has a consumer, which keeps the state in
-// registers, adds the products, and rounds the boundary states to shared memory. One thread stores these, so that no consumer
-// waits for memory. A preparer loads y and its gates transposed, so that a thread has two channels. The producer orders the
-// tokens in the tiles so that each thread has 16 successive ones (token_of_row). So each gate is read once, and gates are summed
-// and applied without shared memory. Without gk there is no tile of gates to copy, and a thread's two channels have the same
-// decays. chunks_of_state() says which states are stored.
+// rows of the next chunks. Two warp groups, the preparers, multiply y (k or q) by its decays, in place, with the low
+// parts where the gates were. Each tile of keys has a consumer, which keeps the state in registers, adds the products, and rounds
+// the boundary states to shared memory. One thread stores these, so that no consumer waits for memory. A preparer loads y and its
+// gates transposed, so that a thread has one or two channels. The producer orders the tokens in the tiles so that each thread has
+// 16 successive ones (token_of_row). So each gate is read once, and gates are summed and applied without shared memory. Without
+// gk there is no tile of gates to copy, and all channels of a thread have the same decays. chunks_of_state() says which states
+// are stored.
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/rows.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/tiles.cuh>
@@ -85,16 +85,16 @@ template <class E, int kKeys_, int kValues_, bool kChannelGates_, bool kTakesTur
 struct StateScanBlock {
   using Element = E;
   using Tile = SwizzledTile<E>;
-  static constexpr bool kChannelGates = kChannelGates_;              ///< gk
-  static constexpr int kKeys = kKeys_, kValues = kValues_;           ///< in tiles
-  static constexpr bool kTakesTurns = kTakesTurns_;                  ///< takes several scans, one after the other
-  static constexpr int kPreparers = 2, kTurns = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
+  static constexpr bool kChannelGates = kChannelGates_;                ///< gk
+  static constexpr int kKeys = kKeys_, kValues = kValues_;             ///< in tiles
+  static constexpr bool kTakesTurns = kTakesTurns_;                    ///< takes several scans, one after the other
+  static constexpr int kPreparers = 2, kSharers = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
   /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
   static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
   static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
   /// Chunks whose per-head gates are on their way to the producer's registers. Measured: with gk one is as good.
   static constexpr int kGatesAhead = kChannelGates ? 1 : 2;
-  /// With five warp groups the consumers take registers from the producer.
+  /// With many warp groups the consumers take registers from the others.
   static constexpr bool kMovesRegisters = kKeys == 2;
   static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
@@ -111,7 +111,6 @@ struct StateScanBlock {
   Tile states[kKeys][kValues];                   ///< rounded, on their way to global memory
   alignas(16) float head_gates[kStages][kTile];  ///< per-head gates by token, base 2
   Factors factors[kStages][kKeys];
-  float total_decay[kPreparers][kTile];  ///< the log decays, base 2, of each preparer's chunks
   std::uint64_t full[kStages], prepared[kStages][kKeys], empty[kStages];
   std::uint64_t rounded[kKeys], read[kKeys];  ///< of `states`
   // The scans of blocks that take turns. One thread finds them ahead: as many as can have chunks in the stages, and three more.
@@ -169,50 +168,68 @@ __device__ void produce_state_scan(B& shared, const StateScan<B>& scan, int thre
 template <class B>
 struct StateScanPreparer {
   using E = typename B::Element;
-  static constexpr int kOwn = 16;                ///< tokens of a thread in each chunk
-  static constexpr int kBarrier = 1 + B::kKeys;  ///< of all preparers
+  using Tile = typename B::Tile;
+  static constexpr int kOwn = 16;                                   ///< tokens of a thread in each chunk
+  static constexpr int kChannels = 2 / B::kSharers;                 ///< of a thread
+  static constexpr int kDecays = B::kChannelGates ? kChannels : 1;  ///< that differ
+  static constexpr int kLoads = kOwn * kChannels / 8;               ///< of 4 pairs of tokens each
 
   B& shared;
   const StateScan<B>& scan;
   const int index, thread;
   const ScanArguments& p = scan.p;
-  const int tile = index / B::kTurns, first_key = scan.first_key + tile * kTile;
-  float total[2]{};  ///< log decay, base 2, of this thread's two rows in the chunks of this preparer
+  const int tile = index / B::kSharers;
+  float total[kDecays]{};  ///< log decay, base 2, of this thread's channels
 
   __device__ int quad_lane() const { return thread % 4; }
-  /// The first of this thread's two keys. The second is 8 further on.
-  __device__ int key() const { return first_key + fragment_row(thread); }
+  /// The 8 channels of this warp in its tile, where a thread has one.
+  __device__ int piece() const { return index % B::kSharers * 4 + thread / 32; }
+  /// The first of this thread's channels in its tile. A second is 8 further on.
+  __device__ int channel() const { return kChannels == 2 ? fragment_row(thread) : piece() * 8 + thread % 32 / 4; }
+  __device__ int key() const { return scan.first_key + tile * kTile + channel(); }
+
+  // Of pair j that load i brings: the channel, and the first token.
+  static constexpr int channel_of_pair(int j) { return kChannels == 2 ? j % 2 : 0; }
+  static constexpr int token(int i, int j) { return kChannels == 2 ? token_of_pair(i, j) : 8 * i + 2 * j; }
+  __device__ void load(LeftOperand& pairs, Tile& from, int i) const {
+    if constexpr (kChannels == 2) load_transposed(pairs, from, i, thread);
+    else load_piece_transposed(pairs, from, i, piece(), thread % 32);
+  }
+  __device__ void store(Tile& to, int i, const LeftOperand& pairs) const {
+    if constexpr (kChannels == 2) store_transposed(to, i, pairs, thread);
+    else store_piece_transposed(to, i, piece(), pairs, thread % 32);
+  }
 
   enum class ChannelGates { none, elements, floats };
-  /// Rows of different decays: without per-channel gates both channels have the same.
-  static constexpr int rows_of(ChannelGates gates) { return gates == ChannelGates::none ? 1 : 2; }
-  /// Loads the log decays, base 2, of this thread's tokens in its two channels.
+  /// Loads the log decays, base 2, of this thread's tokens in its channels.
   template <ChannelGates kGates>
-  __device__ void load_gates(float (&gates)[rows_of(kGates)][kOwn], int s, const Step& step) const {
+  __device__ void load_gates(float (&gates)[kDecays][kOwn], int s, const Step& step) const {
     if constexpr (kGates == ChannelGates::floats) {
       const int first = first_token(thread), step_of_rows = p.heads * p.inner;
       const float* const at = static_cast<const float*>(p.gk) + scan.gate_at(step, first) * p.inner + key();
 #pragma unroll
-      for (int row = 0; row < 2; ++row)
-        load_of_tokens(gates[row], at + 8 * row, p.sequences.reverse ? -step_of_rows : step_of_rows,
-                       key() + 8 * row < p.inner ? step.count - first : 0);
+      for (int c = 0; c < kDecays; ++c)
+        load_of_tokens(gates[c], at + 8 * c, p.sequences.reverse ? -step_of_rows : step_of_rows,
+                       key() + 8 * c < p.inner ? step.count - first : 0);
+    } else if constexpr (kGates == ChannelGates::elements) {
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        LeftOperand pairs;
+        load(pairs, shared.stages[s].gates[tile], i);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 pair = unpack<E>(pairs[j]);
+          gates[channel_of_pair(j)][token(i, j)] = pair.x;
+          gates[channel_of_pair(j)][token(i, j) + 1] = pair.y;
+        }
+      }
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float4 by_token = *reinterpret_cast<const float4*>(&shared.head_gates[s][first_token(thread) + 4 * k]);
       const float all[4] = {by_token.x, by_token.y, by_token.z, by_token.w};
-      if constexpr (kGates == ChannelGates::elements) {
-        LeftOperand pairs;
-        load_transposed(pairs, shared.stages[s].gates[tile], k, thread);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack<E>(pairs[i]);
-          gates[i % 2][token_of_pair(k, i)] = pair.x;
-          gates[i % 2][token_of_pair(k, i) + 1] = pair.y;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 4 * rows_of(kGates); ++i) {
+      for (int i = 0; i < 4 * kDecays; ++i) {
         float& gate = gates[i / 4][4 * k + i % 4];
         gate = at_least(kGates == ChannelGates::none ? all[i % 4] : fmaf(gate, kLog2e, all[i % 4]), kLeastGate);
       }
@@ -251,78 +268,69 @@ struct StateScanPreparer {
     return sums;
   }
 
-  /// Prepares chunk i, where the channels have gates.
-  template <bool kBackward>
-  __device__ void prepare_channels(int i) {
+  /// Finds the exponents of the decays of chunk i, of base 2.
+  using Exponents = float[kDecays][kOwn];
+  template <bool kBackward, ChannelGates kGates>
+  __device__ void find_exponents(Exponents& exponents, int i) {
     const int s = scan.stage(i);
     const Step step = scan.step(i);
     barrier_wait(&shared.full[s], scan.parity(i));
-    float exponents[2][kOwn];
-    if (p.float_gates) load_gates<ChannelGates::floats>(exponents, s, step);
-    else load_gates<ChannelGates::elements>(exponents, s, step);
+    load_gates<kGates>(exponents, s, step);
 #pragma unroll
-    for (int row = 0; row < 2; ++row) leave_decays(s, row, sum<kBackward>(exponents[row]));
-    apply(s, [&](int row, int t) { return exponents[row][t]; });
+    for (int c = 0; c < kDecays; ++c) leave_decays(s, c, sum<kBackward>(exponents[c]));
   }
-  /// The same where they have not: then both channels of a thread have the same decays.
-  template <bool kBackward>
-  __device__ void prepare_head(int i) {
-    const int s = scan.stage(i);
-    barrier_wait(&shared.full[s], scan.parity(i));
-    float exponents[1][kOwn];
-    load_gates<ChannelGates::none>(exponents, s, scan.step(i));
-    const Sums sums = sum<kBackward>(exponents[0]);
-    leave_decays(s, 0, sums);
-    apply(s, [&](int, int t) { return exponents[0][t]; });
-  }
-  /// Leaves the decays of one of this thread's rows, or of all.
-  __device__ void leave_decays(int s, int row, const Sums& sums) {
-    total[row] += sums.all + sums.last;
-    if (B::kChannelGates ? quad_lane() != 0 : thread != 0) return;
-    const int at = B::kChannelGates ? fragment_row(thread) + 8 * row : 0;
+  /// Leaves the decays of one of this thread's channels, or of all.
+  __device__ void leave_decays(int s, int c, const Sums& sums) {
+    total[c] += sums.all + sums.last;
+    if (quad_lane() != 0 || (!B::kChannelGates && channel() != 0)) return;
+    const int at = channel() + 8 * c;
     shared.factors[s][tile].decay[at] = exp2_approx(sums.all);
     shared.factors[s][tile].last[at] = exp2_approx(sums.last);
   }
-  /// Multiplies y of a stage by the decays exponent(row, token), base 2, of this thread's rows and tokens.
-  template <class F>
-  __device__ void apply(int s, F&& exponent) {
+  /// Multiplies y of chunk i by its decays.
+  __device__ void apply(const Exponents& exponents, int i) {
+    const int s = scan.stage(i);
     typename B::Stage& stage = shared.stages[s];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int n = 0; n < kLoads; ++n) {
       LeftOperand y, low_part;
-      load_transposed(y, stage.y[tile], k, thread);
+      load(y, stage.y[tile], n);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int t = token_of_pair(k, j);
-        const ScaledPair<E, B::kLowParts> scaled(y[j], exp2_approx(exponent(j % 2, t)), exp2_approx(exponent(j % 2, t + 1)));
+        const float* const own = &exponents[kDecays == 1 ? 0 : channel_of_pair(j)][token(n, j)];
+        const ScaledPair<E, B::kLowParts> scaled(y[j], exp2_approx(own[0]), exp2_approx(own[1]));
         y[j] = scaled.rounded;
         low_part[j] = scaled.low_part;
       }
-      store_transposed(stage.y[tile], k, y, thread);
-      if constexpr (B::kLowParts) store_transposed(stage.gates[tile], k, low_part, thread);
+      store(stage.y[tile], n, y);
+      if constexpr (B::kLowParts) store(stage.gates[tile], n, low_part);
     }
     fence_for_wgmma();
     barrier_arrive(&shared.prepared[s][tile]);
   }
 
+  /// The exponents of the next chunk are found while y is multiplied.
+  template <bool kBackward, ChannelGates kGates>
+  __device__ void prepare(int chunks) {
+    if (chunks == 0) return;
+    Exponents own;
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) {
+      find_exponents<kBackward, kGates>(own, i);
+      apply(own, i);
+    }
+  }
   template <bool kBackward>
   __device__ void run() {
     const int chunks = scan.added_chunks();
-    for (int i = (index + scan.number(0)) % B::kTurns; i < chunks; i += B::kTurns) {
-      if constexpr (B::kChannelGates) prepare_channels<kBackward>(i);
-      else prepare_head<kBackward>(i);
-    }
-    if (!p.decay || scan.first_value != 0) return;
-    if constexpr (B::kTakesTurns) sync_group<B::kPreparers * kGroup>(kBarrier);  // those of the scan before have been read
-    if (quad_lane() == 0)
-      for (int row = 0; row < 2; ++row) shared.total_decay[index][fragment_row(thread) + 8 * row] = total[row];
-    sync_group<B::kPreparers * kGroup>(kBarrier);
-    const int channel = first_key + thread;
+    if constexpr (!B::kChannelGates) prepare<kBackward, ChannelGates::none>(chunks);
+    else if (p.float_gates) prepare<kBackward, ChannelGates::floats>(chunks);
+    else prepare<kBackward, ChannelGates::elements>(chunks);
+    if (!p.decay || scan.first_value != 0 || quad_lane() != 0) return;
     float* const decay = scan.decay();
-    if (!decay || index % B::kTurns != 0 || thread >= kTile || channel >= B::decays(p)) return;
-    float all = 0;
-    for (int turn = 0; turn < B::kTurns; ++turn) all += shared.total_decay[index + turn][thread];
-    decay[channel] = exp2f(all);
+#pragma unroll
+    for (int c = 0; c < kDecays; ++c)
+      if (decay && key() + 8 * c < B::decays(p)) decay[key() + 8 * c] = exp2f(total[c]);
   }
 };
 
