@@ -50,6 +50,11 @@ __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int
   return !a.gk && keys > 2 * kChunkTokens ? 2 : 1;
 }
 
+/// The rows of a tile of keys, of a boundary state, that are in memory. With per-channel gates those of padding are not.
+__host__ __device__ inline int boundary_state_rows(const RecurrenceArguments& a, int keys, int tile) {
+  return a.gk && keys - tile * kChunkTokens < kChunkTokens ? keys - tile * kChunkTokens : kChunkTokens;
+}
+
 /// A scan over sequences in segments.
 struct ScanArguments : StateArguments {
   int segments, segment_chunks;     ///< of a sequence; chunks of a segment
@@ -67,8 +72,8 @@ struct ScanArguments : StateArguments {
   bool early;
   float* decay;  ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
   /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
-  /// SwizzledTile holds them; null: not wanted. Which chunks: chunks_of_state(). Where a sequence starts from zeros, or its
-  /// gradients do, that state is neither stored nor read.
+  /// SwizzledTile holds them, in which only boundary_state_rows() are used; null: not wanted. Which chunks: chunks_of_state().
+  /// Where a sequence starts from zeros, or its gradients do, that state is neither stored nor read.
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 

@@ -43,7 +43,7 @@ struct IntraChunkBlock {
   static constexpr bool kFloatGates = C::kFloatGates, kFloatResults = C::kFloatResults;
   using Shared = IntraChunkShared<E, kTiles>;
   using Tile = typename Shared::Tile;
-  static constexpr int kThreads = kTiles * kGroup;
+  static constexpr int kThreads = kTiles * kGroup, kRowBytes = kTile * static_cast<int>(sizeof(E));
   static constexpr int kColumns = kTile / kTiles;  ///< tokens of a warp group in products whose columns the groups divide
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< see Variant::kLowParts
   using Columns = Accumulator<kColumns>;
@@ -113,14 +113,16 @@ struct IntraChunkBlock {
   /// Makes states_full wait for the bytes of a tile of values of the boundary states.
   __device__ void expect_states() const {
     const int states = (shared.state_before != nullptr) + (shared.state_after != nullptr);
-    barrier_expect(&shared.states_full, states * kTiles * static_cast<int>(sizeof(Tile)));
+    barrier_expect(&shared.states_full, states * channels() * kRowBytes);
   }
   /// Starts to copy a tile of values and of keys of S or, where i is not below kTiles, of D.
   __device__ void copy_state(int i, int value_tile) const {
     const bool is_before = i < kTiles;
     const Tile* const state = is_before ? shared.state_before : shared.state_after;
     Tile& to = (is_before ? shared.before : shared.after)[i % kTiles];
-    if (state) copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, sizeof(Tile), &shared.states_full);
+    if (state)
+      copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, boundary_state_rows(a, channels(), i % kTiles) * kRowBytes,
+                &shared.states_full);
   }
   /// Starts to copy a tile of values of the boundary states. One thread calls it.
   __device__ void copy_states(int value_tile) const {
@@ -128,10 +130,10 @@ struct IntraChunkBlock {
 #pragma unroll 1
     for (int i = 0; i < 2 * kTiles; ++i) copy_state(i, value_tile);  // one loop for both leaves more registers
   }
-  /// Fills the tiles of states that are zeros, which no copy overwrites.
+  /// Fills the rows of states that are zeros, which no copy overwrites.
   __device__ void clear_states() const {
-    if (!shared.state_before) clear_rows<kThreads>(shared.before, 0, threadIdx.x);
-    if (!shared.state_after) clear_rows<kThreads>(shared.after, 0, threadIdx.x);
+    clear_rows<kThreads>(shared.before, shared.state_before ? channels() : 0, static_cast<int>(threadIdx.x));
+    clear_rows<kThreads>(shared.after, shared.state_after ? channels() : 0, static_cast<int>(threadIdx.x));
   }
   /// Initialises the barriers. All threads call it, and meet at a barrier before they use them. It comes before the copies of
   /// rows, because its fence would wait for those of its thread.

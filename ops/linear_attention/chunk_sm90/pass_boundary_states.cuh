@@ -27,7 +27,7 @@ struct BoundaryStateStore {
   }
   /// The same as a bulk copy, which one thread starts.
   __device__ void store_async(int chunk, int key_tile, const Tile& from) const {
-    store_bytes(at(chunk, key_tile), &from, sizeof(Tile));
+    store_bytes(at(chunk, key_tile), &from, boundary_state_rows(p, p.inner, key_tile) * kTile * static_cast<int>(sizeof(E)));
   }
   /// Stores tiles from registers, 16 keys at a time. The threads have them as a left operand, whose rows are 64 values.
   class FromRegisters {

@@ -160,7 +160,7 @@ __device__ void run_scan(B& shared, const StateScans& scans, int thread) {
 }
 
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid_constant__ StateScans scans) {
+__global__ void __launch_bounds__(B::kThreads, B::kBlocks) state_scan_kernel(const __grid_constant__ StateScans scans) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   B& shared = *reinterpret_cast<B*>(memory);
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) state_scan_kernel(const __grid
 template <class B>
 void launch(const StateScans& scans, dim3 grid, cudaStream_t stream) {
   constexpr int bytes = sizeof(B);
-  static_assert(bytes <= 227 * 1024);
+  static_assert(B::kBlocks * (bytes + 1024) <= 228 * 1024);
   const auto kernel = state_scan_kernel<B>;
   GLADE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel(kernel, grid, B::kThreads, {bytes, starts_early()}, stream, scans);
@@ -187,7 +187,7 @@ void launch(const StateScans& scans, int multiprocessors, cudaStream_t stream) {
   using B = StateScanBlock<E, kKeys, kValues, kChannelGates>;
   const ScanArguments& p = scans.forward;
   const auto of_head = static_cast<unsigned>(scans_of_head<B>(scans)), heads = static_cast<unsigned>(p.heads),
-             sequences = static_cast<unsigned>(p.sequences.count), at_once = static_cast<unsigned>(multiprocessors);
+             sequences = static_cast<unsigned>(p.sequences.count), at_once = static_cast<unsigned>(B::kBlocks * multiprocessors);
   if constexpr (kChannelGates)
     if (sm90::takes_turns_at_scans(p.segment_chunks) && of_head * heads * sequences > at_once && deals_out_items(p))
       return launch<StateScanBlock<E, kKeys, kValues, true, true>>(scans, dim3(at_once), stream);

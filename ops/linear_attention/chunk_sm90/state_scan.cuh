@@ -91,10 +91,11 @@ struct StateScanBlock {
   static constexpr int kPreparers = 2, kSharers = kPreparers / kKeys;  ///< warp groups, and those that share a tile of keys
   /// Warp groups: the consumers first, then the preparers, and one whose first threads are the producer, and the next one stores.
   static constexpr int kThreads = (kKeys + kPreparers + 1) * kGroup, kProducers = 64;
-  static constexpr int kStages = kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
+  static constexpr int kBlocks = kKeys == 1 && kValues == 1 ? 2 : 1;  ///< on a multiprocessor
+  static constexpr int kStages = kBlocks == 2 ? 4 : kKeys == 1 ? (kChannelGates ? 5 : 6) : kChannelGates ? 3 : 4;
   /// Chunks whose per-head gates are on their way to the producer's registers. Measured: with gk one is as good.
   static constexpr int kGatesAhead = kChannelGates ? 1 : 2;
-  /// With many warp groups the consumers take registers from the others.
+  /// With five warp groups the consumers take registers from the producer.
   static constexpr bool kMovesRegisters = kKeys == 2;
   static constexpr int kConsumerRegisters = 104, kProducerRegisters = 80;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< of y with factors, see Variant::kLowParts
@@ -268,8 +269,8 @@ struct StateScanPreparer {
     return sums;
   }
 
-  /// Finds the exponents of the decays of chunk i, of base 2.
-  using Exponents = float[kDecays][kOwn];
+  using Exponents = float[kDecays][kOwn];  ///< of base 2
+  /// Finds those of the decays of chunk i.
   template <bool kBackward, ChannelGates kGates>
   __device__ void find_exponents(Exponents& exponents, int i) {
     const int s = scan.stage(i);
@@ -309,15 +310,13 @@ struct StateScanPreparer {
     barrier_arrive(&shared.prepared[s][tile]);
   }
 
-  /// The exponents of the next chunk are found while y is multiplied.
   template <bool kBackward, ChannelGates kGates>
   __device__ void prepare(int chunks) {
-    if (chunks == 0) return;
-    Exponents own;
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
-      find_exponents<kBackward, kGates>(own, i);
-      apply(own, i);
+      Exponents exponents;
+      find_exponents<kBackward, kGates>(exponents, i);
+      apply(exponents, i);
     }
   }
   template <bool kBackward>
@@ -434,8 +433,7 @@ __device__ void store_states(B& shared, const StateScan<B>& scan, unsigned& pari
   if (!p.boundary_states) return;
   const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile,
             first_key = scan.first_key / kTile, first_value = scan.first_value / kTile,
-            keys = min(B::kKeys, key_tiles - first_key),
-            bytes = min(B::kValues, value_tiles - first_value) * static_cast<int>(sizeof(Tile));
+            keys = min(B::kKeys, key_tiles - first_key), values = min(B::kValues, value_tiles - first_value);
   const unsigned boundaries = scan.boundaries();
 #pragma unroll 1
   for (int i = scan.omits_first(); i < scan.chunks(); ++i) {
@@ -445,8 +443,10 @@ __device__ void store_states(B& shared, const StateScan<B>& scan, unsigned& pari
     Tile* const to = static_cast<Tile*>(p.boundary_states) + (slot * key_tiles + first_key) * value_tiles + first_value;
 #pragma unroll 1
     for (int key = 0; key < keys; ++key) {
+      const int bytes =
+          boundary_state_rows(p, p.inner, first_key + key) * (kTile * static_cast<int>(sizeof(typename B::Element)));
       barrier_wait(&shared.rounded[key], parity);
-      store_bytes(to + key * value_tiles, shared.states[key], bytes);
+      for (int value = 0; value < values; ++value) store_bytes(to + key * value_tiles + value, &shared.states[key][value], bytes);
     }
     commit_stores();
     wait_stores();
