@@ -47,12 +47,13 @@ class ChunkBackward {
     if (others && wanted.k) grads.k = memory_.rows(GradientMemory::Rows::key, gaps);
     if (values && wanted.v) grads.v = memory_.rows(GradientMemory::Rows::value, gaps);
     if (values && wanted.initial_state) grads.initial_state = GradientMemory::of_initial_state(r_);
+    const bool adds_up_gates = wanted.g && !wanted.g_gamma && sm90 && chunk_sm90::adds_up_gates(plan_);
     ChunkGradients of_heads;
     if (others) {
       of_heads.q = grads.q;
       of_heads.k = per_query_head(grads.k, r_.K);
       of_heads.dgk = grads.gk;
-      if (wanted.g && !wanted.g_gamma && sm90 && chunk_sm90::adds_up_gates(plan_)) {
+      if (adds_up_gates) {
         of_heads.dg = grads.g;
       } else if (wanted.g || wanted.g_gamma) {
         const std::int64_t parts = plan_.backward.intra_chunk.key_parts, tile = parts * kChunkTokens,
@@ -66,6 +67,7 @@ class ChunkBackward {
       of_heads.initial_state = grads.initial_state;
     }
     (sm90 ? chunk_sm90::backward : chunk_mma::backward)(plan_, r_, grad_o_, grad_final_state_, of_heads);
+    if (adds_up_gates) of_heads.dg = {};
     sum_chunk_gradients(r_, std::move(of_heads), grads);
   }
 

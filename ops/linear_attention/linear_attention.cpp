@@ -81,7 +81,7 @@ Tensors backward(const Node& node, const Kept& kept, const Tensors& gradients, c
   r.kept = kept.of_kernels;
   const Tensor grad_o = gradients[0].defined() ? row_major(gradients[0]) : Tensor();
   const Tensor grad_state = kept.at                  ? exchanged_gradient(kept, r, grad_o, gradients[1])
-                            : gradients[1].defined() ? contiguous_data(gradients[1])
+                            : gradients[1].defined() ? row_major(gradients[1])
                                                      : Tensor();
   GradientMemory memory;
   memory.rows = [&](GradientMemory::Rows rows, bool gaps) {

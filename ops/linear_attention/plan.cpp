@@ -329,8 +329,8 @@ Algorithm pick_algorithm(const AttentionProblem& p, bool backward) {
     const bool is_large = !p.gk && p.K > kChunkTokens;
     pays = p.length > (p.states_only ? 1 : is_large ? kMostWithoutGk : kMostFewTokens);
   } else if (backward && takes_chunk_sm90(p, true)) {
-    // A chunk takes one kernel where a block has room for all keys; otherwise three passes, which few heads hardly use the GPU
-    // for. The kernel for few tokens comes with others, whose launches take longer than a chunk of few heads.
+    // A chunk takes one kernel where blocks have room for all keys; otherwise several, which few heads hardly use the GPU for.
+    // The kernel for few tokens comes with others, whose launches take longer than a chunk of few heads.
     const bool is_one_kernel = p.K <= (p.gk ? 2 : 4) * kChunkTokens;
     pays = p.length >= (heads >= 64 ? 2 : is_one_kernel ? 1 : 8);
   } else {

@@ -98,7 +98,7 @@ struct RecurrentPassPlan {
 
 /// Sequences in segments of whole chunks that are computed at the same time.
 struct ChunkSegments {
-  int segments = 1, segment_chunks = 0;  ///< Of each sequence, and chunks of a segment.
+  int segments = 1, segment_chunks = 0;  ///< Of each sequence, and chunks of a segment; the last may have more.
 };
 
 /// A fused pass of chunk_sm90.

@@ -89,7 +89,7 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(problem(64, 9, 16, 128, 128, "g")), Names("sm90_pass", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(64, 12, 16, 64, 128, "g")), Names("few_tokens", "sm90_intra_chunk"));
   EXPECT_EQ(kernels(problem(2, 6, 11, 64, 64, "g")), Names("few_tokens", "sm90_intra_chunk"));
-  EXPECT_EQ(kernels(problem(2, 6, 11, 512, 64, "g")), Names("few_tokens", "few_tokens"));  // three passes
+  EXPECT_EQ(kernels(problem(2, 6, 11, 512, 64, "g")), Names("few_tokens", "few_tokens"));  // parts of the keys
   EXPECT_EQ(kernels(problem(13, 10, 49, 272, 272, "gk gv")), Names("few_tokens", "few_tokens"));
   const auto columns = [](std::int64_t B, std::int64_t T) {
     return plan(problem(B, T, 2, 296, 256, "gk")).forward.recurrent.columns;

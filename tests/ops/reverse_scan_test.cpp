@@ -37,6 +37,13 @@ TEST_F(ReverseScan, MatchesTheReference) {
     c.B = 1, c.T = 1000, c.H = 64, c.K = size, c.V = size, c.reverse = size == 64;
     check(c);
   }
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{264, 64}, {360, 128}}) {  // parts of the keys
+    c = many;
+    c.K = K, c.V = V;
+    check(c);
+    c.dtype = DType::float16, c.wide_gates = true;
+    check(c);
+  }
   c = many;
   c.B = 1, c.T = 1000, c.H = 64, c.K = 128, c.backward_parts = 2;
   check(c);
@@ -64,6 +71,21 @@ TEST_F(ReverseScan, ForgetsAtDeadTokens) {
     sum(recurrent(q.cpu, k.cpu, v.cpu, on_cpu).first * weights).backward();
     for (const Twin* x : {&q, &k, &v, &g}) EXPECT_LE(relative_error(x->gpu.grad(), x->cpu.grad()), 5e-3);
   }
+}
+
+TEST_F(ReverseScan, TakesFinalGradientsFromAnyAddress) {
+  const Shape rows{3, 200, 44, 64}, states{3, 44, 64, 64};
+  const auto random = [&] { return random_tensor(rows, kCUDA, DType::bfloat16).set_requires_grad(); };
+  const Tensor q = random(), k = random(), v = random();
+  RecurrentOptions options;
+  options.g = to_data(abs(random_tensor({3, 200, 44}, kCUDA)) * -0.05, DType::bfloat16);
+  options.algorithm = Algorithm::chunk;
+  const Tensor memory = random_tensor({1 + 3 * 44 * 64 * 64}, kCUDA),  // the states lie 4 bytes behind its begin
+      given = reshape(slice(memory, 0, 1, memory.numel()), states);
+  ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.reverse_scan);
+  const auto gradients = [&](const Tensor& grad) { return autograd::grad({recurrent(q, k, v, options).second}, {k, v}, {grad}); };
+  const Tensors expected = gradients(clone(given)), found = gradients(given);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(found[i].to_vector<float>(), expected[i].to_vector<float>());
 }
 
 TEST_F(ReverseScan, LeavesOutGradients) {

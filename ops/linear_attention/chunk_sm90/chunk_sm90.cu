@@ -310,16 +310,19 @@ void backward_of_both_gates(const AttentionPlan& plan, const Recurrence& r, cons
               grads.dgv);
 }
 
+/// Whether a block has all keys of a part, and so leaves one sum for a gate.
+bool adds_up_tiles(const AttentionPlan& plan) {
+  return plan.backward.kernels == AttentionKernels::sm90_intra_chunk && plan.backward.intra_chunk.reverse_scan;
+}
+
 }  // namespace
 
 std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r) {
   const std::int64_t K = r.K / plan.backward.intra_chunk.key_parts;
   const bool of_pairs = plan.backward.kernels == AttentionKernels::sm90_intra_chunk && chunks_of_state(r, K) == 2;
-  return of_pairs ? 2 : adds_up_gates(plan) ? 1 : tiles(K);
+  return of_pairs ? 2 : adds_up_tiles(plan) ? 1 : tiles(K);
 }
-bool adds_up_gates(const AttentionPlan& plan) {
-  return plan.backward.kernels == AttentionKernels::sm90_intra_chunk && plan.backward.intra_chunk.reverse_scan;
-}
+bool adds_up_gates(const AttentionPlan& plan) { return adds_up_tiles(plan) && plan.backward.intra_chunk.key_parts == 1; }
 
 void backward(const AttentionPlan& plan, const Recurrence& r, const Tensor& grad_o, const Tensor& grad_final_state,
               const ChunkGradients& grads) {

@@ -57,7 +57,7 @@ __host__ __device__ inline int boundary_state_rows(const RecurrenceArguments& a,
 
 /// A scan over sequences in segments.
 struct ScanArguments : StateArguments {
-  int segments, segment_chunks;     ///< of a sequence; chunks of a segment
+  int segments, segment_chunks;     ///< of a sequence; chunks of a segment, of which the last may have more
   int first_segment, run_segments;  ///< the segments that this launch takes
   /// Not 0: packed sequences have as many segments as their chunks fill, at least one each, and in all at most so many boundaries
   /// between them. A launch takes all segments, or without the last ones in the scan's order if it starts from zeros. Then
@@ -220,7 +220,7 @@ void forward(const AttentionPlan& plan, Recurrence& r, const Tensor& o, const Te
 
 SegmentEffect segment(const AttentionPlan& plan, const Recurrence& r);
 
-/// The sums that a gradient of per-head gates consists of (linear_attention::ChunkGradients::dg).
+/// The sums that a gradient of per-head gates consists of, for each part of the keys (linear_attention::ChunkGradients::dg).
 std::int64_t gate_sums(const AttentionPlan& plan, const Recurrence& r);
 /// Whether dg may be the gradient itself, in the type of the gates.
 bool adds_up_gates(const AttentionPlan& plan);

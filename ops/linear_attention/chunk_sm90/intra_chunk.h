@@ -11,8 +11,9 @@
 namespace glade::cuda::chunk_sm90 {
 
 /// States at the chunk boundaries: 16-bit tiles of 64 keys (rows) x 64 values (columns), as SwizzledTile holds them, [slots,
-/// heads, key tiles, value tiles]; zeros beyond K and V. Slots are those of Segment::state_slot, in the recurrence's order. With
-/// chunks_of_state() of 2, S is that before a pair of chunks, and D that after it.
+/// heads, key tiles, value tiles]; zeros beyond V, and beyond K where boundary_state_rows() are in memory. Slots are those of
+/// Segment::state_slot, in the recurrence's order. With chunks_of_state() of 2, S is that before a pair of chunks, and D that
+/// after it.
 struct BoundaryStates {
   void* before;              ///< S before the chunk
   void* after;               ///< D, the gradient of the state after the chunk, without the factor scale
@@ -24,7 +25,7 @@ struct IntraChunk : RecurrenceArguments {
   Rows q, k, v, grad_o;
   std::int64_t tokens;
   BoundaryStates boundary_states;
-  int segments, segment_chunks;  ///< of the scan that makes boundary_states.after
+  int segments, segment_chunks;  ///< of the scan that makes boundary_states.after, or that computes the chunks
   bool early;                    ///< the launch ahead is the scan that makes them, and may still run (LaunchOptions)
   const unsigned* stored;  ///< ScanArguments::stored of the launch ahead that makes boundary_states.after; null: wait for all
   unsigned parts;          ///< of a state that it counts
@@ -38,7 +39,7 @@ struct IntraChunk : RecurrenceArguments {
   bool has_float_results() const { return dq.is_float || dk.is_float || dv.is_float; }
   int key_parts;  ///< 2: two heads in a row have half of the same head's keys each, and share a gradient of the values (gk); or 1
   void* dgk;      ///< [tokens, heads, K] as the gates, or null
-  float* dg;      ///< [gate_sums(), tokens, heads], to be added up: a sum for each tile of keys or chunk of a pair; or null
+  float* dg;      ///< [gate_sums(), tokens, heads]: a sum for each tile of keys or chunk of a pair, or for all keys; or null
   bool rounds_dg;  ///< of a reverse scan: dg has elements of 16 bits
 };
 

@@ -131,8 +131,7 @@ void sum_chunk_gradients(const Recurrence& r, ChunkGradients&& of_heads, const R
   const ChunkGradients own = std::move(of_heads);
   if (r.group() > 1 && own.k.defined()) sum_heads(own.k, grads.k);
   if (r.group() > 1 && own.v.defined()) sum_heads(own.v, grads.v);
-  const bool is_added_up = grads.g.defined() && own.dg.defined() && own.dg.raw_data() == grads.g.raw_data();
-  if (own.dg.defined() && !is_added_up) sum_gates(r, own.dg, grads.g, grads.g_gamma);
+  if (own.dg.defined()) sum_gates(r, own.dg, grads.g, grads.g_gamma);
 }
 
 }  // namespace glade::cuda::linear_attention

@@ -6,8 +6,8 @@ namespace glade::cuda::linear_attention {
 
 /// Gradients that kernels fill in; undefined ones are not wanted. k and v are [tokens, heads, ..], for every query head, in the
 /// elements' type or float32; between the tokens of q, k and v there may be gaps. dg is float32 [sums, tokens, heads x parts]:
-/// the gradient of a gate is the sum of these, mostly one for every tile of 64 channels of a part of the keys. Or it is that of g
-/// itself, where the kernels add them up.
+/// the gradient of a gate is the sum of these, mostly one for every tile of 64 channels of a part of the keys. Where kernels add
+/// them up, it may be the gradient of g itself.
 struct ChunkGradients {
   Tensor q, k, v, dgk, dgv, dg, initial_state;
 };
