@@ -81,7 +81,7 @@ __device__ void load_piece_transposed(LeftOperand& r, SwizzledTile<E>& tile, int
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(tile.at(32 * step + lane, piece))));
 }
-/// The reverse.
+/// The reverse of load_piece_transposed.
 template <class E>
 __device__ void store_piece_transposed(SwizzledTile<E>& tile, int step, int piece, const LeftOperand& r, int lane) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(

@@ -50,7 +50,7 @@ __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int
   return !a.gk && keys > 2 * kChunkTokens ? 2 : 1;
 }
 
-/// The rows of a tile of keys, of a boundary state, that are in memory. With per-channel gates those of padding are not.
+/// How many rows of a boundary state's tile of keys are in memory: with per-channel gates, those of keys alone.
 __host__ __device__ inline int boundary_state_rows(const RecurrenceArguments& a, int keys, int tile) {
   return a.gk && keys - tile * kChunkTokens < kChunkTokens ? keys - tile * kChunkTokens : kChunkTokens;
 }

@@ -374,7 +374,7 @@ struct HeadGateScanKeys : HeadGateProducts<typename B::Element, B::kKeyTiles, B:
 
   __device__ void run() {
     if constexpr (!B::kFindsStates) scan.copy_chunk(0);
-    scan.sync();  // the first gates are there, and no thread reads what lay in the places of the chunks, S and D any more
+    scan.sync();  // the first gates are there, and the memory of the chunks, of S and of D may be overwritten
     copy_state(0);
     if constexpr (B::kFindsStates) scan.copy_chunk(0);
 #pragma unroll 1

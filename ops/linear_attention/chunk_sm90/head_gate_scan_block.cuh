@@ -47,7 +47,7 @@ struct HeadGateScanBlock : Chunk<E> {
   std::uint64_t gradient_full, gradient_read;  ///< D after a chunk; read, with the values, by the keys' warp groups
   ScanEnds ends;                               ///< where kGeneral: D
 
-  /// An element of D, in float32, as it is known after the segment, in the places of S and D.
+  /// An element of D after the segment, in float32, where it is known before the scan. It uses the memory of S and D.
   __device__ float* known_gradient(int key, int value) {
     static_assert(sizeof(before) + sizeof(after) == sizeof(float) * kKeyTiles * kValueTiles * kTile * kTile);
     return reinterpret_cast<float*>(before) + key * (kValueTiles * kTile) + (value ^ key % 8 * 8);  // without bank conflicts

@@ -130,7 +130,7 @@ struct IntraChunkBlock {
 #pragma unroll 1
     for (int i = 0; i < 2 * kTiles; ++i) copy_state(i, value_tile);  // one loop for both leaves more registers
   }
-  /// Fills the rows of states that are zeros, which no copy overwrites.
+  /// Zeroes the rows of states that no copy fills.
   __device__ void clear_states() const {
     clear_rows<kThreads>(shared.before, shared.state_before ? channels() : 0, static_cast<int>(threadIdx.x));
     clear_rows<kThreads>(shared.after, shared.state_after ? channels() : 0, static_cast<int>(threadIdx.x));
