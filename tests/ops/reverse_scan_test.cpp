@@ -80,7 +80,7 @@ TEST_F(ReverseScan, TakesFinalGradientsFromAnyAddress) {
   RecurrentOptions options;
   options.g = to_data(abs(random_tensor({3, 200, 44}, kCUDA)) * -0.05, DType::bfloat16);
   options.algorithm = Algorithm::chunk;
-  const Tensor memory = random_tensor({1 + 3 * 44 * 64 * 64}, kCUDA),  // the states lie 4 bytes behind its begin
+  const Tensor memory = random_tensor({1 + 3 * 44 * 64 * 64}, kCUDA, DType::float32),  // the states lie 4 bytes behind its begin
       given = reshape(slice(memory, 0, 1, memory.numel()), states);
   ASSERT_TRUE(plan(q, k, v, options).backward.intra_chunk.reverse_scan);
   const auto gradients = [&](const Tensor& grad) { return autograd::grad({recurrent(q, k, v, options).second}, {k, v}, {grad}); };
