@@ -124,11 +124,11 @@ bool takes_constant_decay_backward(const AttentionProblem& p) {
 /// model of 374M parameters 1%, for 9% more memory (benchmarks/results/2026-11-30_h200/kept_states/); with 256 x 512, where they
 /// take twice as much, a layer gains 9%, but a step of a model of 1.3B parameters 0.5%, for 10% more memory.
 bool keeps_boundary_states(const AttentionProblem& p) {
-  constexpr double kMost = 0.6;  // heads of 128 x 256 take 0.57, and of 96 x 96, which the tiles round up to 128, 0.53
+  constexpr double kMost = 0.6;  // heads of 128 x 256 take 0.57, and of 96 x 96, whose values the tiles round up to 128, 0.4
   const int parts = plan_key_parts(p);
   if (parts == 0 || p.K % (parts == 1 ? 1 : parts * kChunkTokens) != 0) return false;
-  const std::int64_t states = chunk_slots(p, chunks_of_state(p, p.K / parts)) * p.heads * tiles(p.K) * tiles(p.V) * kChunkTokens *
-                              kChunkTokens,
+  const std::int64_t rows = p.gk ? p.K : tiles(p.K) * kChunkTokens,
+                     states = chunk_slots(p, chunks_of_state(p, p.K / parts)) * p.heads * rows * tiles(p.V) * kChunkTokens,
                      tensors = p.all_tokens() * (p.heads * (p.K + p.V + (p.gk ? p.K : 0)) + p.kv_heads * (p.K + p.V));
   return static_cast<double>(states) <= kMost * static_cast<double>(tensors);
 }

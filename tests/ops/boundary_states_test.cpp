@@ -80,10 +80,26 @@ TEST_F(BoundaryStates, OfLargeCallsToo) {
   check(c);
 }
 
+// With per-channel gates the last tile of keys has rows for its keys alone. Each case has other kernels.
+TEST_F(BoundaryStates, OfKeysThatFillNoTile) {
+  check({.B = 30, .T = 72, .H = 5, .K = 16, .V = 200, .keeps_states = true});
+  check({.B = 3, .T = 300, .H = 60, .K = 104, .V = 136, .keeps_states = true});
+  const Case few{.B = 2, .T = 500, .H = 2, .keeps_states = true, .beside_scan = true};
+  for (const auto& [K, V] : std::vector<std::pair<std::int64_t, std::int64_t>>{{40, 120}, {80, 192}, {112, 256}})
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      Case c = few;
+      c.K = K, c.V = V, c.dtype = dtype;
+      check(c);
+    }
+  Case c = few;
+  c.B = 1, c.T = 1500, c.K = 88, c.V = 160, c.cu_seqlens = {0, 1, 65, 65, 600, 1000, 1500};
+  check(c);
+}
+
 /// Leaves NaNs in the memory that the next boundary states of these sizes will probably take.
-void leave_nans(std::int64_t slots, std::int64_t heads, std::int64_t K, std::int64_t V) {
+void leave_nans(std::int64_t slots, std::int64_t heads, std::int64_t K, std::int64_t V, bool gk) {
   const auto tiles = [](std::int64_t channels) { return (channels + 63) / 64; };
-  const Shape states{slots, heads, tiles(K), tiles(V), 64 * 64};
+  const Shape states{slots, heads, gk ? K : 64 * tiles(K), tiles(V), 64};
   const Tensor before = full(states, NAN, {DType::bfloat16, kCUDA}), after = full(states, NAN, {DType::bfloat16, kCUDA});
 }
 
@@ -98,7 +114,7 @@ TEST_F(BoundaryStates, OfZerosAreLeftOut) {
             c.final_gradient = final_gradient, c.reverse = T == 100;
             if (T == 250) c.dtype = DType::float16;
             const std::int64_t parts = gk && K > 128 ? 2 : 1, tokens = !gk && K > 128 ? 128 : 64;
-            leave_nans(c.B * ((T + tokens - 1) / tokens), c.H * parts, K / parts, V);
+            leave_nans(c.B * ((T + tokens - 1) / tokens), c.H * parts, K / parts, V, gk);
             check(c);
           }
   for (const std::int64_t K : {64, 128})  // by a reverse scan
@@ -112,12 +128,12 @@ TEST_F(BoundaryStates, OfZerosAreLeftOut) {
              .gk = false,
              .initial_state = initial_state,
              .reverse_scan = true};
-      leave_nans(c.B * 5, c.H, K, c.V);
+      leave_nans(c.B * 5, c.H, K, c.V, false);
       check(c);
     }
   Case c{.B = 1, .T = 400, .H = 2, .K = 128, .V = 128, .initial_state = false, .cu_seqlens = {0, 0, 30, 94, 94, 300, 400}};
   c.final_gradient = false;
-  leave_nans(400 / 64 + 6, c.H, c.K, c.V);
+  leave_nans(400 / 64 + 6, c.H, c.K, c.V, true);
   check(c);
   c.strength = 20;  // large decay
   check(c);

@@ -151,7 +151,8 @@ TEST(PlanSm90, KeepsStatesOfHeadsOfUpTo128x256) {
   EXPECT_TRUE(keeps(128, 128, "gk"));
   EXPECT_TRUE(keeps(96, 192, "gk"));
   EXPECT_TRUE(keeps(128, 256, "gk"));
-  EXPECT_FALSE(keeps(112, 256, "gk"));  // which the tiles round up
+  EXPECT_TRUE(keeps(112, 256, "gk"));  // of whose tiles of keys the last is smaller
+  EXPECT_FALSE(keeps(128, 320, "gk"));
   EXPECT_FALSE(keeps(128, 256, "g"));
   EXPECT_FALSE(keeps(256, 512, "gk"));
 }

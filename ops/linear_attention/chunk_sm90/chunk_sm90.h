@@ -50,10 +50,24 @@ __host__ __device__ inline int chunks_of_state(const RecurrenceArguments& a, int
   return !a.gk && keys > 2 * kChunkTokens ? 2 : 1;
 }
 
-/// How many rows of a boundary state's tile of keys are in memory: with per-channel gates, those of keys alone.
-__host__ __device__ inline int boundary_state_rows(const RecurrenceArguments& a, int keys, int tile) {
-  return a.gk && keys - tile * kChunkTokens < kChunkTokens ? keys - tile * kChunkTokens : kChunkTokens;
-}
+/// Boundary states in memory: [states, tiles of keys, tiles of values] of 64 keys (rows) x 64 values, as SwizzledTile holds them.
+/// With per-channel gates the last tiles of keys have rows for their keys alone.
+struct BoundaryStateLayout {
+  int rows, value_tiles;
+
+  __host__ __device__ BoundaryStateLayout(const RecurrenceArguments& a, int keys, int values)
+      : rows(a.gk ? keys : (keys + kChunkTokens - 1) / kChunkTokens * kChunkTokens),
+        value_tiles((values + kChunkTokens - 1) / kChunkTokens) {}
+  __host__ __device__ int rows_of_tile(int key_tile) const {
+    const int left = rows - key_tile * kChunkTokens;
+    return left < kChunkTokens ? left : kChunkTokens;
+  }
+  /// The first element of a state, and of a tile in it.
+  __host__ __device__ std::int64_t state(std::int64_t index) const { return index * rows * value_tiles * kChunkTokens; }
+  __host__ __device__ int tile(int key_tile, int value_tile) const {
+    return (key_tile * kChunkTokens * value_tiles + value_tile * rows_of_tile(key_tile)) * kChunkTokens;
+  }
+};
 
 /// A scan over sequences in segments.
 struct ScanArguments : StateArguments {
@@ -71,9 +85,8 @@ struct ScanArguments : StateArguments {
   /// for this one.
   bool early;
   float* decay;  ///< [sequences, segments as there, heads, gated channels or 1]: of each segment, or null
-  /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, tiles of keys, tiles of values] of 64 x 64, as
-  /// SwizzledTile holds them, in which only boundary_state_rows() are used; null: not wanted. Which chunks: chunks_of_state().
-  /// Where a sequence starts from zeros, or its gradients do, that state is neither stored nor read.
+  /// The state before every chunk in the scan's order, in 16 bits, [slots, heads, BoundaryStateLayout]; null: not wanted. Which
+  /// chunks: chunks_of_state(). Where a sequence starts from zeros, or its gradients do, that state is neither stored nor read.
   void* boundary_states;
   unsigned* stored;  ///< counts the tiles of keys x blocks of values that boundary_states has, [slots, heads], or null
 

@@ -60,11 +60,11 @@ struct HeadGateChunk : HeadGateProducts<E, kTiles, kFloatResults> {
   }
   /// Starts to copy a tile of values of both boundary states. One thread calls it.
   __device__ void copy_states(int value_tile) const {
-    const Tile *const before = shared.state_before, *const after = shared.state_after;
+    const E *const before = shared.state_before, *const after = shared.state_after;
     const int states = (before != nullptr) + (after != nullptr);
     barrier_expect(&shared.states_full, states * key_tiles() * static_cast<int>(sizeof(Tile)));
     for (int i = 0; i < key_tiles(); ++i) {
-      const int at = i * value_tiles() + value_tile;
+      const int at = (i * value_tiles() + value_tile) * kTile * kTile;
       if (before) copy_bulk(&shared.before[i], before + at, sizeof(Tile), &shared.states_full);
       if (after) copy_bulk(&shared.after[i], after + at, sizeof(Tile), &shared.states_full);
     }

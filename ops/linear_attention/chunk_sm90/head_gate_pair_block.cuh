@@ -109,11 +109,13 @@ struct HeadGatePairBlock : HeadGateProducts<E, 1, true> {
   }
   /// A tile of values of a boundary state (null: zeros) in global memory: that of the first keys, and the distance to the next.
   struct StateTiles {
-    const Tile* first;
-    int step;
+    const E* first;
+    int step;  ///< elements
   };
-  __device__ StateTiles tiles_of(const Tile* state, int value_tile) const {
-    return state ? StateTiles{state + value_tile, value_tiles()} : StateTiles{reinterpret_cast<const Tile*>(zeros), 0};
+  __device__ StateTiles tiles_of(const E* state, int value_tile) const {
+    const BoundaryStateLayout layout = Shared::state_layout(a);
+    return state ? StateTiles{state + layout.tile(0, value_tile), layout.tile(1, 0)}
+                 : StateTiles{reinterpret_cast<const E*>(zeros), 0};
   }
   /// Starts to copy a tile of values of both states: S by block a and D by block b to both of them, or both by a alone. One
   /// thread calls it.

@@ -120,9 +120,8 @@ struct HeadGateScan {
     constexpr int kTiles = B::kKeyTiles * B::kValueTiles;
     barrier_expect(&shared.states_full, sizeof(shared.before));
     if (chunk(i) > 0 || a.boundary_states.has_first) {
-      const Tile* states = static_cast<const Tile*>(a.boundary_states.before);
-      copy_bulk(shared.before, states + (shared.row + std::int64_t{chunk(i)} * a.heads) * kTiles, sizeof(shared.before),
-                &shared.states_full);
+      const std::int64_t at = BoundaryStateLayout(a, a.q.size, a.v.size).state(shared.row + std::int64_t{chunk(i)} * a.heads);
+      copy_bulk(shared.before, static_cast<const E*>(a.boundary_states.before) + at, sizeof(shared.before), &shared.states_full);
     } else {
       for (int tile = 0; tile < kTiles; ++tile) copy_bulk(&shared.before[0][0] + tile, zeros, sizeof(Tile), &shared.states_full);
     }

@@ -10,10 +10,9 @@
 
 namespace glade::cuda::chunk_sm90 {
 
-/// States at the chunk boundaries: 16-bit tiles of 64 keys (rows) x 64 values (columns), as SwizzledTile holds them, [slots,
-/// heads, key tiles, value tiles]. Values beyond V are zeros, and so are keys beyond K, of which only those among
-/// boundary_state_rows() are in memory. Slots are those of Segment::state_slot, in the recurrence's order. With chunks_of_state()
-/// of 2, S is that before a pair of chunks, and D that after it.
+/// States at the chunk boundaries, in 16 bits, [slots, heads, BoundaryStateLayout]. Values beyond V are zeros, and so are keys
+/// beyond K. Slots are those of Segment::state_slot, in the recurrence's order. With chunks_of_state() of 2, S is that before a
+/// pair of chunks, and D that after it.
 struct BoundaryStates {
   void* before;              ///< S before the chunk
   void* after;               ///< D, the gradient of the state after the chunk, without the factor scale

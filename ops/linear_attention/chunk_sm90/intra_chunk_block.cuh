@@ -118,11 +118,12 @@ struct IntraChunkBlock {
   /// Starts to copy a tile of values and of keys of S or, where i is not below kTiles, of D.
   __device__ void copy_state(int i, int value_tile) const {
     const bool is_before = i < kTiles;
-    const Tile* const state = is_before ? shared.state_before : shared.state_after;
-    Tile& to = (is_before ? shared.before : shared.after)[i % kTiles];
+    const E* const state = is_before ? shared.state_before : shared.state_after;
+    const int key_tile = i % kTiles;
+    Tile& to = (is_before ? shared.before : shared.after)[key_tile];
+    const BoundaryStateLayout layout = Shared::state_layout(a);
     if (state)
-      copy_bulk(&to, state + i % kTiles * value_tiles() + value_tile, boundary_state_rows(a, channels(), i % kTiles) * kRowBytes,
-                &shared.states_full);
+      copy_bulk(&to, state + layout.tile(key_tile, value_tile), layout.rows_of_tile(key_tile) * kRowBytes, &shared.states_full);
   }
   /// Starts to copy a tile of values of the boundary states. One thread calls it.
   __device__ void copy_states(int value_tile) const {
@@ -147,17 +148,20 @@ struct IntraChunkBlock {
   /// thread for all of them held up the others. With parts of the keys, where registers are fewer, one was faster.
   __device__ void start_states() const {
     constexpr int kStarters = C::kKeyParts ? 1 : 2 * kTiles;
-    const int warp = static_cast<int>(threadIdx.x) / 32, more = (value_tiles() - 1) * static_cast<int>(sizeof(Tile));
+    const int warp = static_cast<int>(threadIdx.x) / 32;
     if (warp >= kStarters || lane() != 0) return;
     if (warp == 0) expect_states();
     shared.wait_for_states(a);
 #pragma unroll 1
     for (int i = warp; i < 2 * kTiles; i += kStarters) copy_state(i, 0);
-    if (more == 0) return;
+    const BoundaryStateLayout layout = Shared::state_layout(a);
+    if (layout.value_tiles == 1) return;
 #pragma unroll 1
     for (int i = warp; i < 2 * kTiles; i += kStarters)
-      if (const Tile* const state = i < kTiles ? shared.state_before : shared.state_after)
-        prefetch_bulk(state + i % kTiles * value_tiles() + 1, more);
+      if (const E* const state = i < kTiles ? shared.state_before : shared.state_after) {
+        const int key_tile = i % kTiles, bytes = (layout.value_tiles - 1) * layout.rows_of_tile(key_tile) * kRowBytes;
+        prefetch_bulk(state + layout.tile(key_tile, 1), bytes);
+      }
   }
 
   /// Loads the per-head gates to shared.b, one token for each of the first threads.

@@ -113,10 +113,10 @@ template <class E>
 struct Chunk {
   using Tile = SwizzledTile<E>;
   Place places[kPlaces];
-  const Tile *state_before, *state_after;  ///< the first tiles of S and D in global memory; null: zeros
-  std::int64_t row;                        ///< of the states and head: Segment::state_slot x heads + head
-  std::int64_t first_token, sequence;      ///< sequence, head: what describe() was told, as registers are few
-  int head, count;                         ///< count: tokens of the chunk
+  const E *state_before, *state_after;  ///< S and D in global memory; null: zeros
+  std::int64_t row;                     ///< of the states and head: Segment::state_slot x heads + head
+  std::int64_t first_token, sequence;   ///< sequence, head: what describe() was told, as registers are few
+  int head, count;                      ///< count: tokens of the chunk
 
   /// Describes chunk `chunk` of sequence n; count is 0 where it is negative. kChunksOfState: chunks_of_state(). All threads of
   /// the block call it, and meet at a barrier before they use it.
@@ -129,13 +129,13 @@ struct Chunk {
     places[i] = a.place(i, first, head);
     if (i != 0) return;
     row = segment.state_slot(a, n, chunk, kChunksOfState) * a.heads + head;
-    const std::int64_t tiles = row * key_tiles(a) * value_tiles(a);
+    const std::int64_t at = state_layout(a).state(row);
     const BoundaryStates& states = a.boundary_states;
     const int boundary = chunk / kChunksOfState;
     const bool has_before = states.has_first || boundary > 0,
                has_after = states.has_last || (boundary + 1) * kChunksOfState < segment.chunks();
-    state_before = has_before ? static_cast<const Tile*>(states.before) + tiles : nullptr;
-    state_after = has_after ? static_cast<const Tile*>(states.after) + tiles : nullptr;
+    state_before = has_before ? static_cast<const E*>(states.before) + at : nullptr;
+    state_after = has_after ? static_cast<const E*>(states.after) + at : nullptr;
     first_token = first;
     sequence = n;
     this->head = head;
@@ -154,6 +154,7 @@ struct Chunk {
   }
   __device__ static int key_tiles(const IntraChunkArguments& a) { return (a.q.size + kTile - 1) / kTile; }
   __device__ static int value_tiles(const IntraChunkArguments& a) { return (a.v.size + kTile - 1) / kTile; }
+  __device__ static BoundaryStateLayout state_layout(const IntraChunkArguments& a) { return {a, a.q.size, a.v.size}; }
 
   /// Starts to copy a tensor's rows, as copy_rows() does.
   template <int kThreads, bool kInOrder, int N>

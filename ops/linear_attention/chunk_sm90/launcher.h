@@ -33,7 +33,8 @@ inline int chunks_of_state(const Recurrence& r, std::int64_t keys) {
 inline std::int64_t state_slots(const Recurrence& r) { return chunk_slots(r, chunks_of_state(r, r.K)); }
 /// Room for the states at all boundaries (ScanArguments::boundary_states).
 inline Tensor boundary_states(const Recurrence& r) {
-  return empty({state_slots(r), r.heads, tiles(r.K), tiles(r.V), kChunkTokens * kChunkTokens}, r.q.options());
+  const BoundaryStateLayout layout(linear_attention::recurrence_arguments(r), static_cast<int>(r.K), static_cast<int>(r.V));
+  return empty({layout.state(state_slots(r) * r.heads)}, r.q.options());
 }
 
 /// Elements from a token of x, [tokens, heads, size], to the next.

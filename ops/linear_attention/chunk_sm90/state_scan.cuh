@@ -428,25 +428,25 @@ struct StateScanConsumer {
 /// memory, at first 0.
 template <class B>
 __device__ void store_states(B& shared, const StateScan<B>& scan, unsigned& parity) {
-  using Tile = typename B::Tile;
+  using E = typename B::Element;
   const ScanArguments& p = scan.p;
   if (!p.boundary_states) return;
-  const int key_tiles = (p.inner + kTile - 1) / kTile, value_tiles = (p.outer + kTile - 1) / kTile,
-            first_key = scan.first_key / kTile, first_value = scan.first_value / kTile,
-            keys = min(B::kKeys, key_tiles - first_key), values = min(B::kValues, value_tiles - first_value);
+  const BoundaryStateLayout layout(p, p.inner, p.outer);
+  const int key_tiles = (p.inner + kTile - 1) / kTile, first_key = scan.first_key / kTile, first_value = scan.first_value / kTile,
+            keys = min(B::kKeys, key_tiles - first_key), values = min(B::kValues, layout.value_tiles - first_value);
   const unsigned boundaries = scan.boundaries();
 #pragma unroll 1
   for (int i = scan.omits_first(); i < scan.chunks(); ++i) {
     if (!B::kChannelGates && !StateScan<B>::is_boundary(boundaries, i)) continue;
     const std::int64_t slot =
         scan.segment.state_slot(p, scan.n, scan.step(i).chunk, scan.chunks_of_state()) * p.heads + scan.head;
-    Tile* const to = static_cast<Tile*>(p.boundary_states) + (slot * key_tiles + first_key) * value_tiles + first_value;
+    E* const to = static_cast<E*>(p.boundary_states) + layout.state(slot);
 #pragma unroll 1
     for (int key = 0; key < keys; ++key) {
-      const int bytes =
-          boundary_state_rows(p, p.inner, first_key + key) * (kTile * static_cast<int>(sizeof(typename B::Element)));
+      const int bytes = layout.rows_of_tile(first_key + key) * (kTile * static_cast<int>(sizeof(E)));
       barrier_wait(&shared.rounded[key], parity);
-      for (int value = 0; value < values; ++value) store_bytes(to + key * value_tiles + value, &shared.states[key][value], bytes);
+      for (int value = 0; value < values; ++value)
+        store_bytes(to + layout.tile(first_key + key, first_value + value), &shared.states[key][value], bytes);
     }
     commit_stores();
     wait_stores();
