@@ -100,6 +100,14 @@ __device__ void store_tile(const SwizzledTile<E>& source, const CUtensorMap& map
                "r"(head), "r"(token), "r"(shared_address(&source))
                : "memory");
 }
+/// Half of a tile whose rows have the order of token_of_row(), from row `row` on, back to such a tensor, whose map says so:
+/// [channels, tokens, 4, 8, heads]. `token` is that of row 0.
+template <class E>
+__device__ void store_ordered_rows(SwizzledTile<E>& source, int row, const CUtensorMap& map, int channel, int head, int token) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+               "r"(channel), "r"(token), "r"(0), "r"(row / 8), "r"(head), "r"(shared_address(source.at(row, 0)))
+               : "memory");
+}
 /// Closes the group of this thread's stores so far.
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Waits until what the committed stores read may be overwritten.

@@ -8,6 +8,7 @@
 // accumulators and of wgmma's left operand. The rows of the tiles hold the tokens in an order that gives each thread 16
 // successive tokens (token_of_row).
 #include <glade/core/cuda/instructions.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/intra_chunk_results.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk_shared.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/key_parts.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
@@ -47,14 +48,15 @@ struct IntraChunkBlock {
   static constexpr int kColumns = kTile / kTiles;  ///< tokens of a warp group in products whose columns the groups divide
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;  ///< see Variant::kLowParts
   using Columns = Accumulator<kColumns>;
+  using Results = ChunkResults<IntraChunkBlock>;
 
-  const IntraChunkArguments& a;
+  const MappedIntraChunk& a;
   Shared& shared;
   int thread, group;       ///< thread: within its warp group
   std::uint32_t operands;  ///< the address of the first tile, as operand() returns it
 
   /// Describes the chunk in `shared`, and ends with a barrier.
-  __device__ IntraChunkBlock(const IntraChunkArguments& arguments, Shared& memory)
+  __device__ IntraChunkBlock(const MappedIntraChunk& arguments, Shared& memory)
       : a(arguments),
         shared(memory),
         thread(static_cast<int>(threadIdx.x) % kGroup),
@@ -83,6 +85,8 @@ struct IntraChunkBlock {
   /// The token of the i-th element of an accumulator with this group's columns only.
   __device__ int own_token(int i) const { return token(i) + first_row() / 4; }
   __device__ int channels() const { return a.q.size; }
+  /// Whether some of this warp's 16 rows are channels.
+  __device__ bool has_channels() const { return group * kTile + warp_row(thread) < channels(); }
   __device__ int value_tiles() const { return Shared::value_tiles(a); }
   __device__ int count() const { return shared.count; }
   __device__ std::int64_t position_token(int t) const { return shared.first_token + (a.sequences.reverse ? -t : t); }
@@ -337,6 +341,7 @@ struct IntraChunkBlock {
     for (int tile = 0; tile < tiles; ++tile) {
       forget_addresses();
       wait_copies<0>();
+      wait_stores();  // of gradients in the room of the next values
       fence_for_wgmma();
       __syncthreads();
       const bool more = tile + 1 < tiles;
@@ -387,14 +392,15 @@ struct IntraChunkBlock {
       if (!a.dv.data) continue;
       if constexpr (C::kKeyParts)
         if (!add_other_part(grad_v, shared, shared.values[tile % 2][0], static_cast<unsigned>(tile) & 1)) continue;
-      Store store(*this, kGradV, a.dv.is_float, tile * kTile, first_row());
+      Results results(*this, kGradV, a.dv.is_float, do_tile, tile * kTile, first_row());
 #pragma unroll
       for (int i = 0; i < kColumns / 16; ++i) {
         float x[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
-        store(x);
+        results(i, x);
       }
+      results.send(kColumns);
     }
   }
   /// Computes `sums`, and stores the scores in them by store(scores). In the end shared.before holds the gates and shared.after
@@ -412,6 +418,7 @@ struct IntraChunkBlock {
     store(sums.scores);
     fence_for_wgmma();
     wait_copies<0>();
+    wait_stores();  // saved() refers to memory of the gradients of values
     __syncthreads();
     forget_addresses();
   }
@@ -444,56 +451,6 @@ struct IntraChunkBlock {
     return *reinterpret_cast<const std::uint32_t*>(&product);
   }
 
-  /// Stores results from accumulators: this warp's 16 channels of the tile that begins with channel first_channel. Each call
-  /// stores the next 16 tokens in the order of the tiles' rows, beginning with row `first`.
-  class Store {
-   public:
-    __device__ Store(const IntraChunkBlock& block, Tensors tensor, bool is_float, int first_channel, int first)
-        : is_float_(kFloatResults && is_float) {
-      int index = block.thread;
-      forget_index(index, kGroup);  // otherwise the addresses of all results would occupy registers at once
-      const Place place = block.shared.places[tensor];
-      // In 16 bits, blocks are transposed and neighbouring threads exchange values. Then a thread has four channels of a token,
-      // an odd thread of the last eight.
-      const int t = first / 4 + (is_float_ ? first_token(index) : token_of_row(lane_row(index))),
-                channel = first_channel + warp_row(index) +
-                          (is_float_ ? lane_row(index) : fragment_column(index) + (index % 2 ? 6 : 0));
-      step_ = place.step;
-      channels_ = place.size - channel;
-      tokens_ = (channels_ > 0 ? block.count() : 0) - t;
-      at_ = place.first + (std::int64_t{t} * step_ + channel) * (is_float_ ? sizeof(float) : sizeof(E));
-    }
-    __device__ void operator()(const float (&x)[8]) {
-      if (is_float_) {
-        float* const at = reinterpret_cast<float*>(at_);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          // token_of_element(i) and 8 half(i). As calls, they make the six float16 kernels 272 instructions longer.
-          const int later = i / 4 * 2 + i % 2, channel = i / 2 % 2 * 8;
-          if (later < tokens_ && channel < channels_) at[std::int64_t{later} * step_ + channel] = x[i];
-        }
-        at_ += std::int64_t{step_} * (4 * sizeof(float));
-        tokens_ -= 4;
-        return;
-      }
-      const bool odd = threadIdx.x % 2;
-      // Transpose 8 x 8 blocks. Then neighbouring threads exchange values, so that each has four channels of a token.
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::uint32_t low = transposed(pack<E>(x[4 * i], x[4 * i + 1])),
-                            high = transposed(pack<E>(x[4 * i + 2], x[4 * i + 3])),
-                            other = __shfl_xor_sync(~0u, odd ? low : high, 1);
-        if (tokens_ > 0) *reinterpret_cast<uint2*>(at_) = odd ? make_uint2(other, high) : make_uint2(low, other);
-        at_ += std::int64_t{step_} * (2 * sizeof(E));
-        tokens_ -= 2;
-      }
-    }
-
-   private:
-    const bool is_float_;
-    char* at_;
-    int step_, tokens_, channels_;
-  };
   /// Replaces x by its sums over each token and the later ones.
   __device__ void add_later(Accumulator<kTile>& x) const {
 #pragma unroll
@@ -515,16 +472,17 @@ struct IntraChunkBlock {
         for (int i = 0; i < 16; ++i)
           if (dead[half] >> i & 1) x[element(i, half)] = 0;
     if (a.dgk) {
-      Store store(*this, kGradGates, kFloatGates, group * kTile, 0);
+      Results results(*this, kGradGates, kFloatGates, shared.before[group], group * kTile);
 #pragma unroll
-      for (int s = 0; s < 4; ++s) store(reinterpret_cast<float(&)[8]>(x[8 * s]));
+      for (int s = 0; s < 4; ++s) results(s, reinterpret_cast<float(&)[8]>(x[8 * s]));
+      results.send();
     }
     if (!a.dg) return;
     __syncwarp();
     sum_rows(x, lane(), [&](int i, float sum) { sums[thread / 32 * kTile + token(i)] = sum; });
     sync_group<kGroup>(1 + group);
     if (thread < count())
-      a.dg[(group * a.tokens + position_token(thread)) * a.heads + shared.head] =
+      static_cast<float*>(a.dg)[(group * a.tokens + position_token(thread)) * a.heads + shared.head] =
           sums[thread] + sums[kTile + thread] + sums[2 * kTile + thread] + sums[3 * kTile + thread];
   }
 };

@@ -297,7 +297,7 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
       push_row(q, gradient);
       push_row(q_dq_minus_k_dk, other);
     }
-    if (a.dq.data) store(kGradQ, a.dq.is_float, q);
+    if (a.dq.data) store_queries(q);
     Base::forget_addresses();
 
     multiply_across_sub_chunks<1, Slots::queries, Slots::keys>(k, shared.after[group]);
@@ -346,7 +346,11 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
       push_row(k, gradient);
       push_row(q_dq_minus_k_dk, later);
     }
-    if (a.dk.data) store(kGradK, a.dk.is_float, k);
+    if (a.dk.data) {
+      typename Base::Results results(*this, kGradK, a.dk.is_float, shared.k[group], group * kTile);
+      for_each_step(k, [&](int s, const float(&x)[8]) { results(s, x); });
+      results.send();
+    }
     if (a.dgk || a.dg) Base::store_gate_gradients(q_dq_minus_k_dk, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
   }
   /// Returns the first element of the first of the four threads that share a row.
@@ -385,15 +389,22 @@ struct LargeDecayChunk : IntraChunkBlock<C> {
     }
     __syncwarp();
   }
-  __device__ void store(Tensors tensor, bool is_float, const Accumulator<kTile>& gradient) const {
-    typename Base::Store to(*this, tensor, is_float, group * kTile, 0);
+  /// Calls f(s, x) with a gradient's 16 tokens of each step.
+  template <class F>
+  __device__ void for_each_step(const Accumulator<kTile>& gradient, F&& f) const {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       float x[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = gradient[8 * s + i] * a.scale;
-      to(x);
+      f(s, x);
     }
+  }
+  /// Stores the gradient of the queries, one element after the other, as all tiles of shared memory are needed after it.
+  __device__ void store_queries(const Accumulator<kTile>& gradient) const {
+    const auto store = [&](auto to) { for_each_step(gradient, [&](int, const float(&x)[8]) { to(x); }); };
+    if (Base::kFloatResults && a.dq.is_float) store(ElementStore<float>(*this, kGradQ, group * kTile, 0));
+    else store(ElementStore<E>(*this, kGradQ, group * kTile, 0));
   }
 };
 

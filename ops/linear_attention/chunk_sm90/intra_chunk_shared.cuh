@@ -5,6 +5,7 @@
 #include <glade/ops/linear_attention/chunk_sm90/intra_chunk.h>
 #include <glade/ops/linear_attention/chunk_sm90/pass_pipeline.cuh>
 #include <glade/ops/linear_attention/chunk_sm90/progress.cuh>
+#include <glade/ops/linear_attention/chunk_sm90/row_maps.h>
 
 namespace glade::cuda::chunk_sm90 {
 
@@ -71,6 +72,17 @@ struct IntraChunkArguments : IntraChunk {
     const Tensor& t = tensors[tensor];
     return {t.data + (first_token * t.step + std::int64_t{head / t.group} * t.size) * t.element_size,
             static_cast<int>(sequences.reverse ? -t.step : t.step), t.size};
+  }
+};
+
+/// The same with maps of the results in 16 bits, by which those of full chunks are stored.
+struct MappedIntraChunk : IntraChunkArguments {
+  CUtensorMap maps[kPlaces - kGradQ];
+
+  MappedIntraChunk(const IntraChunk& chunk, int element_size) : IntraChunkArguments(chunk, element_size), maps{} {
+    for (int i = kGradQ; i < kPlaces; ++i)
+      if (const Tensor& t = tensors[i]; t.data && t.element_size == element_size && !sequences.reverse)
+        maps[i - kGradQ] = map_of_ordered_rows(t.data, t.size, heads / t.group, tokens, t.step);
   }
 };
 

@@ -16,6 +16,15 @@ inline CUtensorMap map_of(const Rows& rows, std::int64_t tokens) {
   return map_of(rows, tokens, std::int64_t{rows.heads} * rows.size);
 }
 
+/// Of `tokens` rows, token_step elements apart, for store_ordered_rows(): a box has, of 64 tokens in a row, those with numbers 16
+/// j + 2 i + {0, 1} for all four j and four of eight i. All 64 must be among the rows.
+inline CUtensorMap map_of_ordered_rows(const void* data, int channels, int heads, std::int64_t tokens, std::int64_t token_step) {
+  constexpr int kTile = static_cast<int>(kChunkTokens);
+  const std::int64_t sizes[] = {channels, tokens, 4, 8, heads}, steps[] = {token_step, 16 * token_step, 2 * token_step, channels};
+  const int box[] = {kTile, 2, 4, 4, 1};
+  return tensor_map(data, sizes, steps, box);
+}
+
 /// A pass whose rows TMA copies; gates that are not there have no map.
 struct MappedPass : Pass {
   CUtensorMap x_map, y_map, w_map, u_map, inner_gates_map, outer_gates_map, out_map;
