@@ -30,17 +30,26 @@ __device__ void clear_rows(Tiles& tiles, int first, Index thread) {
   for (Index i = first * kPieces + thread; i < kAll; i += kThreads) reinterpret_cast<uint4*>(&tiles)[i] = uint4{};
 }
 
-/// Four 8 x 8 blocks, transposed: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
+/// Four 8 x 8 blocks, transposed, in shared memory. A lane gives the address of one of their 32 rows.
+__device__ inline void load_blocks_transposed(LeftOperand& r, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+/// The reverse.
+__device__ inline void store_blocks_transposed(void* row, const LeftOperand& r) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+/// Those of a tile: with tile[token][channel] thread `lane` gets of block i the channel lane / 4 and the tokens
 /// 2 (lane % 4) and the next. The blocks of step `step` are tokens 16 step + {0, 0, 8, 8}, channels of this warp's 16 rows
 /// + {0, 8, 0, 8}, so that the registers lie as wgmma's left operand and as two of its accumulators' blocks.
 /// address_row: the row, of each eight, whose address a lane gives; for tiles whose rows are in another order.
 template <class E>
 __device__ void load_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int thread, int address_row) {
   const int lane = thread % 32, warp = thread / 32;
-  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + address_row, 2 * warp + lane / 8 % 2));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
+  load_blocks_transposed(r, tile.at(16 * step + lane / 16 * 8 + address_row, 2 * warp + lane / 8 % 2));
 }
 template <class E>
 __device__ void load_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int thread) {
@@ -59,10 +68,7 @@ __device__ void load_straight(LeftOperand& r, SwizzledTile<E>& tile, int step, i
 template <class E>
 __device__ void store_transposed(SwizzledTile<E>& tile, int step, const LeftOperand& r, int thread) {
   const int lane = thread % 32, warp = thread / 32;
-  const std::uint32_t address = shared_address(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
-               : "memory");
+  store_blocks_transposed(tile.at(16 * step + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2), r);
 }
 /// Four 8 x 8 blocks of this warp's 16 rows, columns 8 piece and the 15 after, as accumulators have them.
 template <class E>
@@ -77,17 +83,12 @@ __device__ void store_straight(SwizzledTile<E>& tile, int piece, const LeftOpera
 /// 8 x 8 blocks from row 32 step + {0, 8, 16, 24} on.
 template <class E>
 __device__ void load_piece_transposed(LeftOperand& r, SwizzledTile<E>& tile, int step, int piece, int lane) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(tile.at(32 * step + lane, piece))));
+  load_blocks_transposed(r, tile.at(32 * step + lane, piece));
 }
 /// The reverse of load_piece_transposed.
 template <class E>
 __device__ void store_piece_transposed(SwizzledTile<E>& tile, int step, int piece, const LeftOperand& r, int lane) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                   shared_address(tile.at(32 * step + lane, piece))),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  store_blocks_transposed(tile.at(32 * step + lane, piece), r);
 }
 /// The token that a tile's row holds where each thread of load_transposed is to have 16 successive tokens, those from
 /// 16 (lane % 4) on, so that sums along the tokens stay within a thread.

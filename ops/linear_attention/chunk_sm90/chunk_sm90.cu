@@ -160,7 +160,7 @@ void backward_of_heads(const AttentionPlan& plan, const Recurrence& r, const Ten
   a.key_parts = joined_parts(plan);
   a.dv = result(grads.v, r.heads / a.key_parts, r.V);
   a.dgk = pointer(grads.dgk);
-  a.dg = static_cast<float*>(pointer(grads.dg));
+  a.dg = pointer(grads.dg);
   a.rounds_dg = grads.dg.defined() && grads.dg.dtype() != DType::float32;
   segments.reverse_scan ? launcher.run_reverse_scan(a, reverse) : launcher.run_intra_chunk(a);
 }

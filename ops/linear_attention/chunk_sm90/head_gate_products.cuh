@@ -269,7 +269,7 @@ struct HeadGateProducts {
   __device__ void store_gate_gradients(float2 own, float all, const unsigned (&dead)[2], int tile, int count,
                                        F&& token_at) const {
     sum_later_gradients(own, all, dead, count,
-                        [&](int t, float x) { a.dg[(tile * a.tokens + token_at(t)) * a.heads + head] = x; });
+                        [&](int t, float x) { static_cast<float*>(a.dg)[(tile * a.tokens + token_at(t)) * a.heads + head] = x; });
   }
   /// Calls store(t, gradient) for the lane's tokens.
   template <class F>

@@ -141,8 +141,8 @@ struct HeadGateScanValues : HeadGateProducts<typename B::Element, B::kKeyTiles, 
     }
     this->sum_later_gradients(own, all, of_groups[0].dead, scan.count(i), [&](int t, float x) {
       const std::int64_t at = scan.token(i, t) * a.heads + head;
-      if (a.rounds_dg) reinterpret_cast<E*>(a.dg)[at] = E(x);
-      else a.dg[at] = x;
+      if (a.rounds_dg) static_cast<E*>(a.dg)[at] = E(x);
+      else static_cast<float*>(a.dg)[at] = x;
     });
   }
 

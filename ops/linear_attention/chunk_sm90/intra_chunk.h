@@ -38,8 +38,8 @@ struct IntraChunk : RecurrenceArguments {
   bool has_float_results() const { return dq.is_float || dk.is_float || dv.is_float; }
   int key_parts;  ///< 2: two heads in a row have half of the same head's keys each, and share a gradient of the values (gk); or 1
   void* dgk;      ///< [tokens, heads, K] as the gates, or null
-  float* dg;      ///< [gate_sums(), tokens, heads]: a sum for each tile of keys or chunk of a pair, or for all keys; or null
-  bool rounds_dg;  ///< of a reverse scan: dg has elements of 16 bits
+  void* dg;       ///< [gate_sums(), tokens, heads]: a sum for each tile of keys or chunk of a pair, or for all keys; or null
+  bool rounds_dg;  ///< of a reverse scan: dg has elements of 16 bits, otherwise of float
 };
 
 /// For elements of type E: __nv_bfloat16 or __half. gk is not null.
