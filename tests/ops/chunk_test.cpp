@@ -416,6 +416,12 @@ TEST_F(Chunk, LargeDecayBeforeTheFinalState) {
     for (const double strength : {3.0, 8.0}) check({.T = T, .strength = strength});
 }
 
+// The gate of a head alone is outside of the safe range where those of channels make up for it.
+TEST_F(Chunk, ChannelsThatGrowLessThanTheirHeadDecays) {
+  for (const std::int64_t K : {16, 32, 40, 64, 96})
+    check({.B = 2, .T = 128, .H = 2, .K = K, .V = 64, .g = true, .strength = 2.9, .growth = 1});
+}
+
 TEST_F(Chunk, OneStepOfLargeDecay) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     const Shape shape{1, 130, 2, 64};

@@ -171,6 +171,8 @@ struct IntraChunkGradients : LargeDecayChunk<C> {
     Base::add_later(q);
 #pragma unroll
     for (int i = 0; i < 32; ++i) q[i] = fmaf(q[i], a.scale, across_end[i / 2 % 2]);
+    // Gates of heads alone may be outside the safe range where those of channels make up for them.
+    if (kSkipsWarps && !Base::has_channels()) q.fill(0);
     Base::store_gate_gradients(q, dead, reinterpret_cast<float*>(Base::saved(0, 0) - thread));
   }
   /// Multiplies S do and D v by the decays between the chunk's boundaries and the reference, and saves the exponents.

@@ -39,7 +39,7 @@ class ElementStore {
 /// The same where results in 16 bits first come into a tile of shared memory, `room`, that the warp group does not need any more
 /// but for the rows and channels that the next call stores. From there they go to memory in whole rows: by TMA where the chunk is
 /// full, as its order of rows is not that of the tokens, see map_of_ordered_rows(). `room` is free after wait_stores() in thread
-/// 0 of the warp group. float results go to memory one by one.
+/// 0 of the warp group, and a barrier of the group after that. float results go to memory one by one.
 template <class Block>
 class ChunkResults {
   using E = typename Block::E;

@@ -185,6 +185,8 @@ struct IntraChunkShared : Chunk<E> {
   /// The factor 2^{C - r} of each channel, which takes keys with their factors to the chunk's end. It is a power of 2.
   alignas(16) E scale[kTiles * kTile];
 
+  // Where rows have been read for the last time, results come before they go to memory: dq in `after`, dk in `k`, the gradients
+  // of gates in `before`, and dv in the tile of do.
   Tile k[kTiles];       ///< keys, [token][channel], without and then with their factors
   Tile k_low[kTiles];   ///< first the gates, then the low parts of the keys
   Tile before[kTiles];  ///< a tile of values of S; in the end the gates
