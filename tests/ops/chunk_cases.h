@@ -29,7 +29,7 @@ struct Case {
   bool g = false, g_gamma = false, gk = true, initial_state = true, reverse = false;
   std::vector<std::int64_t> cu_seqlens{};
   double strength = 0.06;  // of the gates: the mean log decay of a step
-  double growth = 0;       // of gk, which is then positive; g makes up for it
+  double growth = 0;       // not 0: the mean of gk, positive; that of g is then -strength
   bool wide_gates = false;
   DType dtype = DType::bfloat16;
   std::int64_t parts = 0, backward_parts = 0;                            // of a sequence; 0: as many as are fast
@@ -65,14 +65,15 @@ inline void check(const Case& c, double tolerance = 5e-3) {
   Twin g, g_gamma, gk, state;
   RecurrentOptions on_gpu, on_cpu;
   std::vector<std::pair<const char*, const Twin*>> inputs{{"query", &q}, {"key", &k}, {"value", &v}};
-  if (c.g) g = decay({c.B, c.T, c.H}), inputs.push_back({"g", &g});
+  auto gates = [&](const Shape& shape, double mean) {
+    return c.growth > 0 ? Twin(random_tensor(shape) * 0.05 + mean, gate) : decay(shape);
+  };
+  if (c.g) g = gates({c.B, c.T, c.H}, -c.strength), inputs.push_back({"g", &g});
   const Shape per_head = c.own_decays ? Shape{count, c.H} : Shape{c.H};
   const Tensor decays = c.decays.empty() ? abs(random_tensor(per_head)) * -c.strength : Tensor::from_vector(c.decays);
   if (c.g_gamma) g_gamma = Twin(decays, DType::float32), inputs.push_back({"g_gamma", &g_gamma});
   if (c.g_gamma && !c.learned) g_gamma.gpu = g_gamma.gpu.detach();
-  if (c.gk) gk = decay({c.B, c.T, c.H, c.K}), inputs.push_back({"gk", &gk});
-  if (c.growth > 0) gk = Twin(random_tensor({c.B, c.T, c.H, c.K}) * 0.05 + c.growth, gate);
-  if (c.growth > 0) g = Twin(random_tensor({c.B, c.T, c.H}) * 0.05 - c.strength, gate);
+  if (c.gk) gk = gates({c.B, c.T, c.H, c.K}, c.growth), inputs.push_back({"gk", &gk});
   const Shape states = c.shared_state ? Shape{c.H, c.K, c.V} : Shape{count, c.H, c.K, c.V};
   if (c.initial_state) state = Twin(random_tensor(states), DType::float32), inputs.push_back({"initial_state", &state});
   on_gpu.g = g.gpu, on_gpu.g_gamma = g_gamma.gpu, on_gpu.gk = gk.gpu, on_gpu.initial_state = state.gpu;
