@@ -400,7 +400,7 @@ struct IntraChunkBlock {
         for (int j = 0; j < 8; ++j) x[j] = grad_v[8 * i + j] * a.scale;
         results(i, x);
       }
-      results.send(kColumns);
+      results.template send<kColumns>();
     }
   }
   /// Computes `sums`, and stores the scores in them by store(scores). In the end shared.before holds the gates and shared.after

@@ -63,29 +63,35 @@ class ChunkResults {
     store_transposed(room_, first_ / 16 + step, rounded, block_.thread);
   }
   /// Sends what is in the room, so many rows. All threads of the warp group call it.
-  __device__ void send(int rows = kTile) const {
+  template <int kRows = kTile>
+  __device__ void send() const {
     if (is_float_) return;
     fence_for_wgmma();
     sync_group<kGroup>(1 + block_.group);
     const MappedIntraChunk& a = block_.a;
-    if (block_.count() < kTile || a.sequences.reverse) return send_rows(rows);
+    if (block_.count() < kTile || a.sequences.reverse) return send_rows<kRows>();
     if (block_.thread != 0) return;
     const int head = a.key_parts > 1 && tensor_ == kGradV ? block_.shared.head / a.key_parts : block_.shared.head;
-    for (int row = first_; row < first_ + rows; row += kTile / 2)
+    for (int row = first_; row < first_ + kRows; row += kTile / 2)
       store_ordered_rows(room_, row, a.maps[tensor_ - kGradQ], first_channel_, head, static_cast<int>(block_.shared.first_token));
     commit_stores();
   }
 
  private:
   /// Where tokens are fewer, or in reverse.
-  __device__ void send_rows(int rows) const {
+  template <int kRows>
+  __device__ void send_rows() const {
+    constexpr int kStep = kGroup / 8, kTokens = kStep / 4;  // from a row of this thread to the next, and of their tokens
     const Place place = block_.shared.places[tensor_];
-    const int piece = block_.thread % 8, channel = first_channel_ + 8 * piece;
-    if (channel >= place.size) return;
-#pragma unroll 1
-    for (int row = first_ + block_.thread / 8; row < first_ + rows; row += kGroup / 8)
-      if (const int t = token_of_row(row); t < block_.count())
-        *reinterpret_cast<uint4*>(place.template row<E>(t) + channel) = *reinterpret_cast<const uint4*>(room_.at(row, piece));
+    const int row = first_ + block_.thread / 8, piece = block_.thread % 8, channel = first_channel_ + 8 * piece,
+              tokens = (channel < place.size ? block_.count() : 0) - token_of_row(row);
+    E* at = place.template row<E>(token_of_row(row)) + channel;
+    uint4 pieces[kRows / kStep];
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) pieces[i] = *reinterpret_cast<const uint4*>(room_.at(row + i * kStep, piece));
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i, at += kTokens * place.step)
+      if (i * kTokens < tokens) *reinterpret_cast<uint4*>(at) = pieces[i];
   }
 
   const Block& block_;

@@ -80,8 +80,9 @@ struct MappedIntraChunk : IntraChunkArguments {
   CUtensorMap maps[kPlaces - kGradQ];
 
   MappedIntraChunk(const IntraChunk& chunk, int element_size) : IntraChunkArguments(chunk, element_size), maps{} {
+    if (sequences.length < kTile || sequences.reverse) return;
     for (int i = kGradQ; i < kPlaces; ++i)
-      if (const Tensor& t = tensors[i]; t.data && t.element_size == element_size && !sequences.reverse)
+      if (const Tensor& t = tensors[i]; t.data && t.element_size == element_size)
         maps[i - kGradQ] = map_of_ordered_rows(t.data, t.size, heads / t.group, tokens, t.step);
   }
 };
