@@ -39,11 +39,27 @@ __device__ std::uint32_t pack_low(float first, float second, std::uint32_t packe
   return pack<E>(first - rounded.x, second - rounded.y);
 }
 
+/// Returns x, which must be the same in all lanes of the warp, and lets the compiler know that it is. What is computed from it,
+/// such as addresses of operands, can stay in uniform registers then, if the bounds of all loops around are uniform to it, too.
+/// And what follows from a kernel's arguments alone is kept in such a register, where the compiler would compute it again at each
+/// use.
+__device__ inline unsigned uniform(unsigned x) { return __reduce_or_sync(~0u, x); }
+__device__ inline int uniform(int x) { return static_cast<int>(uniform(static_cast<unsigned>(x))); }
+
 /// The larger of both; NaN stays.
 __device__ inline float at_least(float x, float least) {
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(least));
   return y;
+}
+
+/// The larger ones of two pairs of 16 bits; the number where the other one is none.
+template <class E>
+__device__ std::uint32_t larger_pair(std::uint32_t x, std::uint32_t y) {
+  std::uint32_t larger;
+  if constexpr (kIsBfloat16<E>) asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y));
+  else asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y));
+  return larger;
 }
 
 /// The smaller of both; NaN stays.

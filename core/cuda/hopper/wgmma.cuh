@@ -49,10 +49,6 @@ template <class T>
 __device__ void forget(T*& x) {
   asm volatile("" : "+l"(x));
 }
-/// Returns x, which must be the same in all lanes of the warp, and lets the compiler know that it is. What is computed from it,
-/// such as addresses of operands, can stay in uniform registers then, if the bounds of all loops around are uniform to it, too.
-__device__ inline unsigned uniform(unsigned x) { return __reduce_or_sync(~0u, x); }
-__device__ inline int uniform(int x) { return static_cast<int>(uniform(static_cast<unsigned>(x))); }
 
 // Inline assembly needs every register by name: d, of 8, 16, 32, 64 or 128 a thread.
 #define GLADE_OUTPUTS_8(d, i) \

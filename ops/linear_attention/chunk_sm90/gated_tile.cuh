@@ -43,7 +43,7 @@ using SubChunkDecays = float2[4][kTile / 2];  ///< sums of the gates of each sub
 
 /// Applies the gates to 64 channels of a chunk, and finds their part of the scores: the work of a warp group. kManyRegisters:
 /// where it has more than 64 a thread, it keeps gates and addresses there. Gates in float32 are always kept.
-template <class E, bool kFloatGates, bool kManyRegisters = false>
+template <class E, bool kFloatGates, bool kManyRegisters = false, int kAhead = 0>
 struct GatedTile {
   using Tile = SwizzledTile<E>;
   static constexpr bool kLowParts = std::is_same_v<E, __nv_bfloat16>;
@@ -95,6 +95,9 @@ struct GatedTile {
     if constexpr (kFloatGates) return bits;
     else return unpack<E>(bits);
   }
+  /// The larger gates of two pairs; numbers where others are none.
+  static __device__ float2 larger(float2 x, float2 y) { return make_float2(fmaxf(x.x, y.x), fmaxf(x.y, y.y)); }
+  static __device__ std::uint32_t larger(std::uint32_t x, std::uint32_t y) { return larger_pair<E>(x, y); }
   /// The log decays, base 2, of token t.
   __device__ float2 log_decays(const GateBits& bits, int t) const {
     const float2 gate = unpack_gates(bits);
@@ -170,15 +173,24 @@ struct GatedTile {
     float2 c = make_float2(before.x - total.x / 2, before.y - total.y / 2);
     std::uint32_t k_low[kSubChunk];
     float first_score;
+    const auto row = [&](int t) { return make_uint2(get(own.q, offset(t, t % 8)), get(own.k, offset(t, t % 8))); };
+    uint2 ahead[kAhead + 1];
+#pragma unroll
+    for (int t = 0; t < kAhead; ++t) ahead[t] = row(t);
+    float of_heads[kManyRegisters ? 4 : 1];
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
       const int at = offset(t, t % 8);
       if constexpr (kKeepsGates) c = sum(c, unpack_gates(sums.gates[t]));
       else c = sum(c, unpack<E>(get(own.gates_or_low, at)));
-      const float of_head = head_gates.c[first_row + t];
+      if (t + kAhead < kSubChunk) ahead[(t + kAhead) % (kAhead + 1)] = row(t + kAhead);
+      const uint2 pairs = ahead[t % (kAhead + 1)];
+      if constexpr (!kManyRegisters) of_heads[0] = head_gates.c[first_row + t];
+      else if (t % 4 == 0) *reinterpret_cast<float4*>(of_heads) = *reinterpret_cast<const float4*>(&head_gates.c[first_row + t]);
+      const float of_head = of_heads[kManyRegisters ? t % 4 : 0];
       const float2 exponent = make_float2(fmaf(c.x, kLog2e, of_head), fmaf(c.y, kLog2e, of_head));
-      const float2 q = product(unpack<E>(get(own.q, at)), exp2(exponent)),
-                   k = product(unpack<E>(get(own.k, at)), exp2(make_float2(-exponent.x, -exponent.y)));
+      const float2 q = product(unpack<E>(pairs.x), exp2(exponent)),
+                   k = product(unpack<E>(pairs.y), exp2(make_float2(-exponent.x, -exponent.y)));
       const std::uint32_t q_rounded = round(q), k_rounded = round(k);
       put(own.q, at, q_rounded);
       put(own.k, at, k_rounded);
@@ -369,7 +381,8 @@ struct GatedTile {
     if constexpr (kFloatGates) load_gates(sums.gates, 0);
     wait();
     if (count < kTile) clear_rows();
-    float2 own_sum{}, most{};
+    float2 own_sum{};
+    GateBits most{};
 #pragma unroll
     for (int t = 0; t < kSubChunk; ++t) {
       GateBits gate;
@@ -378,7 +391,7 @@ struct GatedTile {
       if constexpr (kKeepsGates) sums.gates[t] = gate;
       const float2 x = unpack_gates(gate);
       own_sum = sum(own_sum, x);
-      most = make_float2(fmaxf(most.x, x.x), fmaxf(most.y, x.y));
+      most = larger(most, gate);
     }
     decays[sub_chunk][lane] = own_sum;
     sync();
@@ -386,7 +399,8 @@ struct GatedTile {
     sums.total = decay_of(0, kSubChunks);
     sums.decay = make_float2(fmaf(sums.total.x, kLog2e, head_gates.total), fmaf(sums.total.y, kLog2e, head_gates.total));
     constexpr float kMost = -2 * kSafeRange<E>;
-    const bool is_safe = head_gates.decay && most.x <= 0 && most.y <= 0 && sums.decay.x >= kMost && sums.decay.y >= kMost;
+    const float2 largest = unpack_gates(most);
+    const bool is_safe = head_gates.decay && largest.x <= 0 && largest.y <= 0 && sums.decay.x >= kMost && sums.decay.y >= kMost;
     sums.is_large = sync_group_or<kGroup>(barrier, !is_safe);  // also where a gate is not a number
     return sums;
   }

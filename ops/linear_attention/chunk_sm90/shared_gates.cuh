@@ -55,7 +55,8 @@ struct GatesCrew {
   using E = typename C::Element;
   using S = GatedPassShared<C>;
   using Tile = SwizzledTile<E>;
-  using Group = GatedTile<E, C::kFloatGates, true>;
+  /// Measured: rows loaded ahead make it 4% faster, but 1% slower where states are stored.
+  using Group = GatedTile<E, C::kFloatGates, true, C::kStoresStates ? 0 : 1>;
   static constexpr int kParts = C::kLowParts ? 2 : 1;  ///< of scores
 
   const MappedSharedGatesPass& a;
