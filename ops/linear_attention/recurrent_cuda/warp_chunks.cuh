@@ -26,11 +26,11 @@ struct Warp : WarpGateGradients<V> {
   using State::channel, State::decay, State::factor, State::load_state, State::multiply_saved, State::save_undecayed,
       State::store_state, State::sums_terms, State::x, State::zero;
   using State::I, State::kTiles, State::kInner, State::kOuter, State::pass, State::memory, State::n, State::h,
-      State::block_column, State::segment, State::warp, State::column, State::row, State::pair, State::sequence;
+      State::block_column, State::segment, State::warp, State::column, State::lane, State::row, State::pair, State::sequence;
   using typename State::E;
   using GatesOf = WarpGates<V>;
   using GatesOf::element_at, GatesOf::find_transposed, GatesOf::gate_at, GatesOf::has_head_gates, GatesOf::head_log,
-      GatesOf::head_sums, GatesOf::load_head_gate, GatesOf::to_end;
+      GatesOf::head_sums, GatesOf::to_end;
   using GateGradients = WarpGateGradients<V>;
   using GateGradients::add_terms, GateGradients::copy_terms, GateGradients::result_row, GateGradients::result_step,
       GateGradients::start_terms;
@@ -53,7 +53,7 @@ struct Warp : WarpGateGradients<V> {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int position = row + 8 * i, columns = kWhole ? kColumns : position < chunk.count ? pass.outer() - column - pair : 0;
-      const std::int64_t to = chunk.results + i * 8 * result_step();
+      const std::int64_t to = chunk.results + std::int64_t{i} * chunk.eight_rows;
       const unsigned char* e_row = chunk.rows + V::kE + position * V::kOuterRow + (kColumns * warp + pair) * V::kElementBytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -234,7 +234,7 @@ struct Warp : WarpGateGradients<V> {
 
   __device__ void run() {
     const int low = static_cast<int>(segment * pass.segment), high = static_cast<int>(min(low + pass.segment, sequence.length)),
-              chunks = (high - low + kTokens - 1) / kTokens;
+              chunks = uniform((high - low + kTokens - 1) / kTokens);
     if (chunks <= 0 && segment > 0) return;
     // Chunks come in the order of the scan.
     const bool reverse = pass.reverse_scan;
@@ -276,12 +276,16 @@ struct Warp : WarpGateGradients<V> {
     for (int i = 0; i < V::kStages - 1; ++i) copy();
     load_state();
     SegmentDecay segment_decay;
-    std::uint32_t next_gate = chunks > 0 ? load_head_gate(first, low, high) : 0;
+    GateLoader head_gates(pass.head_gate, h, sequence, first, reverse);
+    const bool has_head_gates = pass.head_gate.data != nullptr && lane < kTokens;
+    std::uint32_t next_gate = head_gates.load(has_head_gates && first + lane < high);
     const bool columns = column + kColumns <= pass.outer();
-    const std::int64_t results_step = step * result_step();
+    const int eight_rows = uniform(static_cast<int>(8 * result_step())),
+              results_step = uniform(reverse ? -2 * eight_rows : 2 * eight_rows);
     std::int64_t results = result_row(first + row) + column + pair;
     int stage = 0, i = 0;
-    if (sums_terms()) start_terms();
+    Checkpoints checkpoints(sequence, static_cast<int>(pass.sequences.interval), first);
+    if (sums_terms()) start_terms(first, step);
     Chunk chunk;
     /// Computes the next chunks, up to one that is to be computed step by step. Returns whether there is one.
     const auto run_chunks = [&] {
@@ -290,12 +294,13 @@ struct Warp : WarpGateGradients<V> {
         wait_copies<V::kStages - 2>();
         sync();  // all rows are there, and no warp needs those of the chunk before
         const int count = min(high - first, kTokens);
-        chunk = {memory + stage, first, count, count == kTokens && columns, results, -1, next_gate};
+        chunk = {memory + stage, first, count, count == kTokens && columns, results, eight_rows, -1, next_gate};
         if (sums_terms()) copy_terms(chunk);
         copy();
         stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
-        if (pass.head_gate.data != nullptr) next_gate = load_head_gate(first + step, low, high);
-        if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoint_of(first);
+        if (pass.head_gate.data != nullptr)
+          next_gate = head_gates.load(has_head_gates && first + step >= low && first + step + lane < high);
+        if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoints.of_chunk(first);
         if (pass.segment_decays != nullptr) add(segment_decay, chunk);
         first += step, results += results_step;
         if (!run_chunk(chunk)) return true;
@@ -309,11 +314,6 @@ struct Warp : WarpGateGradients<V> {
     const bool last = reverse ? low == 0 : high >= sequence.length;
     if (pass.final.data != nullptr && (last || pass.segment_decays != nullptr)) store_state();
     if (pass.segment_decays != nullptr) store(segment_decay);
-  }
-  /// The number of the checkpoint that a chunk ends at, or -1.
-  __device__ std::int64_t checkpoint_of(int first) const {
-    const int end = first + kTokens, interval = static_cast<int>(pass.sequences.interval), index = first / interval;
-    return end >= sequence.length || end == (index + 1) * interval ? sequence.first_checkpoint + index : -1;
   }
 };
 

@@ -32,18 +32,20 @@ struct WarpGateGradients : WarpProducts<V> {
   __device__ float2& past_x_pair(int i, int j) const {
     return reinterpret_cast<float2*>(term_memory() + V::kPastX)[(2 * i + j) * kLanes + lane];
   }
-  /// Before the first chunk.
-  __device__ void start_terms() const {
+  /// Before the first chunk, which begins at position `first`; the next one begins `step` later.
+  __device__ void start_terms(int first, int step) {
     if (lane < kColumns) later()[lane] = 0;
+    const int row_step = pass.y.heads * pass.outer() * (sequence.reverse ? -1 : 1);
+    next_y_ = static_cast<const E*>(pass.y.data) + pass.y.row(sequence.token(first + row), h) * pass.outer() + column + pair;
+    eight_rows_of_y_ = uniform(8 * row_step), y_step_ = uniform(step * row_step);
   }
   /// Starts to copy the elements of a chunk, as a group of its own.
-  __device__ __forceinline__ void copy_terms(const Chunk& chunk) const {
-    const std::int64_t y_step = static_cast<std::int64_t>(pass.y.heads) * pass.outer() * (sequence.reverse ? -8 : 8);
-    const E* y =
-        static_cast<const E*>(pass.y.data) + pass.y.row(sequence.token(chunk.first + row), h) * pass.outer() + column + pair;
+  __device__ __forceinline__ void copy_terms(const Chunk& chunk) {
+    const E* y = next_y_;
+    next_y_ += y_step_;
     const float* past_x = pass.past_x + chunk.results;
 #pragma unroll
-    for (int i = 0; i < 2; ++i, y += y_step, past_x += 8 * result_step()) {
+    for (int i = 0; i < 2; ++i, y += eight_rows_of_y_, past_x += chunk.eight_rows) {
       const int columns = row + 8 * i < chunk.count ? pass.outer() - column - pair : 0;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -88,6 +90,9 @@ struct WarpGateGradients : WarpProducts<V> {
   }
 
  private:
+  const E* next_y_;               ///< this lane's first element of the next chunk
+  int eight_rows_of_y_, y_step_;  ///< from a row of y to the one 8 positions later, and to the next chunk
+
   /// Turns terms into their sums over this position and all later ones.
   __device__ __forceinline__ void sum_later_positions(float (&terms)[2][4]) const {
 #pragma unroll
@@ -109,7 +114,7 @@ struct WarpGateGradients : WarpProducts<V> {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int position = row + 8 * i, columns = position < chunk.count ? pass.outer() - column - pair : 0;
-      const std::int64_t to = chunk.results + i * 8 * result_step();
+      const std::int64_t to = chunk.results + std::int64_t{i} * chunk.eight_rows;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         if (8 * j >= columns) continue;

@@ -9,8 +9,8 @@ using linear_attention::base_2::kLeastGate, linear_attention::base_2::kLog2e;
 template <class V>
 struct WarpGates : WarpState<V> {
   using State = WarpState<V>;
-  using State::kTiles, State::kInner, State::kOuter, State::pass, State::n, State::h, State::block_column, State::segment,
-      State::warp, State::column, State::lane, State::row, State::pair, State::sequence, State::sign;
+  using State::kTiles, State::kInner, State::kOuter, State::gamma, State::pass, State::n, State::h, State::block_column,
+      State::segment, State::warp, State::column, State::lane, State::row, State::pair, State::sequence, State::sign;
   using typename State::E;
   using WarpState<V>::WarpState;
 
@@ -82,23 +82,18 @@ struct WarpGates : WarpState<V> {
     __device__ float all() const { return to_middle + to_end; }
   };
   __device__ bool has_head_gates() const { return pass.head_gate.data != nullptr || pass.gamma != nullptr; }
-  /// The bits of the head's gate of this lane's position, of those from `first` on, if that is within [low, high).
-  __device__ std::uint32_t load_head_gate(int first, int low, int high) const {
-    if (pass.head_gate.data == nullptr || lane >= kTokens || first < low || first + lane >= high) return 0;
-    return load_bits<float>(pass.head_gate, pass.head_gate.row(sequence.token(first + lane), h));
-  }
   /// The log decay, base 2, of this lane's position.
   __device__ float head_log(const Chunk& chunk) const {
     const std::uint32_t bits[1] = {chunk.head_gate};
     float gate[1];
     decode(pass.head_gate, bits, gate);
-    return lane < chunk.count ? at_least((gate[0] + pass.gamma_gate(n, h)) * kLog2e, kLeastGate) : 0.f;
+    return lane < chunk.count ? at_least((gate[0] + gamma) * kLog2e, kLeastGate) : 0.f;
   }
   __device__ __forceinline__ HeadSums head_sums(const Chunk& chunk) const {
     HeadSums sums;
     if (V::kGates == Gates::none || !has_head_gates()) return sums;
     if (pass.head_gate.data == nullptr) {  // one decay for all positions, also for those that do not exist
-      const float log = at_least(pass.gamma_gate(n, h) * kLog2e, kLeastGate), half = log * kHalf;
+      const float log = at_least(gamma * kLog2e, kLeastGate), half = log * kHalf;
       const float own_row = static_cast<float>(row - kMiddle), own_column = static_cast<float>(pair - kMiddle);
 #pragma unroll
       for (int i = 0; i < 2; ++i) sums.rows[i] = log * (own_row + static_cast<float>(kHalf * i));

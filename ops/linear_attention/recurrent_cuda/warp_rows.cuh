@@ -62,14 +62,14 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const Pair<E> (&a)[4
 /// `rows`, and of the next 8. A lane has two channels of a position, or two positions of a channel if kTransposed.
 template <bool kTransposed, bool kInner = true>
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], const unsigned char* rows, int row_bytes) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
   ldmatrix<kTransposed>(r, shared_address(rows) + static_cast<std::uint32_t>(lane % 16 * row_bytes + lane / 16 * 16));
 }
 /// The same of floats. A lane has channels as WarpState::channel() says, or two neighboring positions of channel_of_column(), or
 /// of channels in order if not kInner, if kTransposed.
 template <bool kTransposed, bool kInner = true>
 __device__ __forceinline__ void load_matrices(uint2 (&r)[4], const unsigned char* rows, int row_bytes) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
   if constexpr (kTransposed) {
     const int channel = kInner ? channel_of_column<float>(lane / 4) : lane / 4;
     const unsigned char* at = rows + lane % 4 * 2 * row_bytes + channel * 4;
@@ -101,13 +101,13 @@ __device__ __forceinline__ std::uint32_t at_least_pair(std::uint32_t pair, std::
 
 /// Writes a lane's part of a 16 x 16 operand, as load_matrices<false>() returns it, to rows in shared memory.
 __device__ __forceinline__ void store_matrices(const std::uint32_t (&r)[4], unsigned char* rows, int row_bytes) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
   unsigned char* at = rows + lane / 4 * row_bytes + lane % 4 * 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) *reinterpret_cast<std::uint32_t*>(at + i % 2 * 8 * row_bytes + i / 2 * 16) = r[i];
 }
 __device__ __forceinline__ void store_matrices(const uint2 (&r)[4], unsigned char* rows, int row_bytes) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
   unsigned char* at = rows + lane / 4 * row_bytes + lane % 4 * 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -210,6 +210,10 @@ __device__ inline bool has_pieces(const Rows& rows) {
   return (reinterpret_cast<std::uintptr_t>(rows.data) | static_cast<unsigned>(rows.size * element)) % 16 == 0;
 }
 
+/// x, which the compiler keeps in a register instead of computing it again at each use, as it does with what follows from the
+/// thread's index.
+__device__ inline int kept(int x) { return __shfl_sync(~0u, x, static_cast<int>(threadIdx.x % kLanes)); }
+
 /// Copies the rows of an operand, with elements of so many bytes, to shared memory: one chunk after the other. A thread of the
 /// kThreads copies pieces of 16 bytes, all of the same channels.
 template <int kChannels, int kElement, int kThreads>
@@ -221,15 +225,15 @@ class Copier {
  public:
   /// The rows of head h from channel `first` on. The first chunk begins at `position`; `reverse`: the next ones lie before it.
   __device__ Copier(const Rows& rows, int h, int first, const Sequence& sequence, std::int64_t position, bool reverse) {
-    const int thread = static_cast<int>(threadIdx.x), channel = first + thread % kPieces * kPieceChannels;
-    row_ = thread / kPieces;
+    const int piece = static_cast<int>(threadIdx.x % kPieces), channel = first + piece * kPieceChannels;
+    row_ = static_cast<int>(threadIdx.x / kPieces);
     count_ = max(min(rows.size - channel, kPieceChannels), 0);
     const std::int64_t stride = static_cast<std::int64_t>(rows.heads) * rows.size * kElement * (sequence.reverse ? -1 : 1);
     from_ = static_cast<const unsigned char*>(rows.data) +
             (rows.row(sequence.token(position), h) * rows.size + channel) * kElement + row_ * stride;
-    step_ = kRowStep * stride;
-    next_ = (reverse ? -kTokens : kTokens) * stride;
-    offset_ = row_ * row_bytes(kChannels, kElement) + thread % kPieces * 16;
+    step_ = uniform(static_cast<int>(kRowStep * stride));
+    next_ = uniform(static_cast<int>((reverse ? -kTokens : kTokens) * stride));
+    offset_ = kept(row_ * row_bytes(kChannels, kElement) + piece * 16);
   }
   /// Writes zeros to the pieces beyond the rows' channels, which copy() leaves alone.
   __device__ void clear(unsigned char* to) const {
@@ -246,7 +250,7 @@ class Copier {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared + static_cast<std::uint32_t>(i * kStep)), "l"(from)
                      : "memory");
     }
-    from_ += next_;
+    advance();
   }
   /// Copies any chunk, of `count` positions; the others become zeros.
   __device__ __forceinline__ void copy_any(unsigned char* to, int count) {
@@ -254,18 +258,47 @@ class Copier {
 #pragma unroll 1
     for (int copy = 0; copy < kCopies; ++copy) {
       const int elements = row_ + copy * kRowStep < count ? count_ : 0;
-      const auto* from = reinterpret_cast<const Bits*>(from_ + copy * step_);
+      const auto* from = reinterpret_cast<const Bits*>(from_ + std::int64_t{copy} * step_);
 #pragma unroll 1
       for (int i = 0; i < kPieceChannels; ++i)
         reinterpret_cast<Bits*>(to + offset_ + copy * kStep)[i] = i < elements ? from[i] : Bits{0};
     }
+    advance();
+  }
+
+ private:
+  __device__ void advance() {
     from_ += next_;
+    asm("" : "+l"(from_));  // otherwise the compiler keeps two such pointers, one for each function
+  }
+
+  const unsigned char* from_;
+  int step_, next_;  ///< bytes from one of the thread's rows to its next one, and to the next chunk
+  int row_, offset_, count_;
+};
+
+/// Loads the gates of a head, one for each of the first lanes: those of one chunk after the other.
+class GateLoader {
+ public:
+  __device__ GateLoader(const Rows& gates, int h, const Sequence& sequence, int position, bool reverse)
+      : is_float_(gates.dtype == DType::float32) {
+    const int bytes = is_float_ ? 4 : 2, stride = gates.heads * bytes * (sequence.reverse ? -1 : 1);
+    from_ = static_cast<const unsigned char*>(gates.data) +
+            gates.row(sequence.token(position + static_cast<int>(threadIdx.x % kLanes)), h) * bytes;
+    next_ = uniform((reverse ? -kTokens : kTokens) * stride);
+  }
+  /// The bits of this lane's gate of the next chunk, if there is one.
+  __device__ std::uint32_t load(bool exists) {
+    const unsigned char* const at = from_;
+    from_ += next_;
+    if (!exists) return 0;
+    return is_float_ ? *reinterpret_cast<const std::uint32_t*>(at) : *reinterpret_cast<const std::uint16_t*>(at);
   }
 
  private:
   const unsigned char* from_;
-  std::int64_t step_, next_;  ///< bytes from one of the thread's rows to its next one, and to the next chunk
-  int row_, offset_, count_;
+  int next_;  ///< bytes to the next chunk
+  bool is_float_;
 };
 
 }  // namespace glade::cuda::recurrent::warp_chunks

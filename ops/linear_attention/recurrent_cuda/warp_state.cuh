@@ -64,8 +64,28 @@ struct Chunk {
   int first, count;         ///< positions
   bool whole;               ///< all positions, and columns of the results, exist
   std::int64_t results;     ///< offset of this lane's first result
+  int eight_rows;           ///< from a row of results to the one 8 positions later
   std::int64_t checkpoint;  ///< the number of its last position's, or -1
   std::uint32_t head_gate;  ///< the bits of this lane's position's, as no load is waited for before they are needed
+};
+
+/// The checkpoints of a scan's chunks, which follow each other, in either direction. Intervals are multiples of kTokens.
+class Checkpoints {
+ public:
+  __device__ Checkpoints(const Sequence& sequence, int interval, int first)
+      : sequence_(sequence), interval_(interval), index_(first / interval), end_((index_ + 1) * interval) {}
+  /// The number of the checkpoint that the chunk from position `first` on ends at, or -1.
+  __device__ std::int64_t of_chunk(int first) {
+    if (first >= end_) ++index_, end_ += interval_;
+    if (first < end_ - interval_) --index_, end_ -= interval_;
+    const int end = first + kTokens;
+    return end >= sequence_.length || end == end_ ? sequence_.first_checkpoint + index_ : -1;
+  }
+
+ private:
+  const Sequence& sequence_;
+  const int interval_;
+  int index_, end_;  ///< of the interval, and its end
 };
 
 /// A warp of a block, and its part of the state.
@@ -82,9 +102,10 @@ struct WarpState {
   const float factor;         ///< of results
   const float update_factor;  ///< of d e^T; the warp leaves it out, and has the state divided by it
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kLanes, 0), column = block_column + kColumns * warp;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes, row = lane / 4,
+  const int lane = static_cast<int>(threadIdx.x % kLanes), row = lane / 4,
             pair = lane % 4 * 2;  ///< of its part of a matrix [8, 8]
   const Sequence sequence = Sequence(pass.sequences, n);
+  const float gamma = pass.gamma_gate(n, h);          ///< part of the log decay of all positions
   const float sign = pass.reverse_scan ? -1.f : 1.f;  ///< of log decays
   /// The state, transposed: of each 8 inner channels a lane has columns `row` and `row` + 8, and two channels (channel()).
   float x[2 * kTiles][4] = {};
