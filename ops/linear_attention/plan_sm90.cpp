@@ -339,11 +339,12 @@ Sm90IntraChunkPlan plan_intra_chunk(const AttentionProblem& p, const AttentionCo
   plan.boundary_key_tiles = plan_scan_key_tiles(p, (has_before ? 1 : 2) * plan.segments);
   plan_reverse_scan(plan, p, config, forward);
   if (has_before && !plan.reverse_scan) {
-    // Measured: beside a scan of few blocks both together take 2 to 14% less time, beside one on all multiprocessors up to 5%
-    // more, but with more than 128 keys up to 10% less. Larger blocks leave more of them free; very few blocks should be as fast
-    // as they can.
+    // Measured (benchmarks/results/2026-12-01_h200/small_heads/beside.txt): beside a scan of so many blocks both together take 1
+    // to 14% less time, beside one of more up to 5% more. Larger blocks leave more multiprocessors free; very few blocks should
+    // be as fast as they can.
+    constexpr std::int64_t kShort = 8;  // chunks
     const std::int64_t large_blocks = ceil_div(tiles(p.K), 2) * ceil_div(tiles(p.V), 2) * full_heads(p) * plan.segments;
-    plan.beside_scan = (p.K <= kChunkTokens ? 6 : p.K <= 2 * kChunkTokens ? 4 : 2) * large_blocks <= 3 * fill;
+    plan.beside_scan = 5 * large_blocks <= (chunks < kShort ? 5 : tiles(p.K) == 2 ? 10 : 8) * fill;
     if (plan.beside_scan) plan.boundary_key_tiles = tiles(p.K) > 1 && 4 * blocks * plan.segments > fill ? 2 : 1;
   }
   return plan;

@@ -10,6 +10,8 @@ namespace {
 
 /// Channels of keys that the kernel for small heads takes, and of values that it sums over.
 constexpr std::int64_t kMostWarpChannels = 128;
+/// Elements of a token of all heads. The kernel counts the bytes of 16 tokens in 32 bits.
+constexpr std::int64_t kMostWarpElements = std::int64_t{1} << 24;
 
 }  // namespace
 
@@ -35,18 +37,19 @@ bool supports_warp_chunks(const AttentionProblem& p, bool backward) {
   const bool any_values = p.dtype == DType::float32 && !p.gv && !backward;
   return p.device.is_cuda() && p.dtype != DType::float64 && p.gpu.compute_capability >= 80 && p.K <= kMostWarpChannels &&
          (any_values || value_parts(p) > 0) && p.K % 2 == 0 && p.V % 2 == 0 && p.length <= std::numeric_limits<int>::max() / 2 &&
-         !(backward && p.zero_scale);
+         p.heads * std::max(p.K, p.V) <= kMostWarpElements && !(backward && p.zero_scale);
 }
 
-/// The warps of a multiprocessor that segments of sequences should give work to. Measured.
+/// The warps of a multiprocessor that segments of sequences should give work to: in float32 those that run at once. Measured
+/// (benchmarks/results/2026-12-01_h200/small_heads/segments.txt).
 std::int64_t warps_to_fill(const AttentionProblem& p, std::int64_t inner) {
-  constexpr std::int64_t kFew = 8, kSome = 12, kMany = 16, kSmall = 32, kLargest = 128;
-  const bool gated = p.g || p.gk || p.gv;
-  if (p.dtype == DType::float32) return inner > kSmall || !gated ? kFew : p.gv ? kSome : kMany;
+  constexpr std::int64_t kFew = 8, kSome = 12, kMany = 16, kSmall = 32, kLarge = 64, kLargest = 128;
+  if (p.dtype == DType::float32) return inner > kLarge ? kFew : inner == kLarge || p.gv ? kSome : kMany;
   constexpr std::int64_t kManyHeads = 32, kVeryLong = 20'000;
+  const bool gated = p.g || p.gk || p.gv;
   if (!gated && inner == kSmall && all_heads(p) >= kManyHeads && p.length < kVeryLong) return kSome;
   if (inner == kLargest || !gated) return kFew;
-  return p.g ? kMany : kSome;
+  return p.gv ? kSome : kMany;
 }
 
 }  // namespace
@@ -97,17 +100,18 @@ bool waits_for_chunks(const AttentionProblem& p, bool backward) {
 }
 
 /// Whether that kernel is the chunk algorithm in float32. Measured (benchmarks/results/2026-11-26_h100/float32.txt; for more than
-/// 64 keys and up to 64 values 2026-11-30_h200/plans/float32.txt): it is faster than those of chunk_mma, but for large heads with
-/// few tokens, whose chunks the latter compute at the same time.
+/// 64 keys and up to 64 values 2026-11-30_h200/plans/float32.txt, for many heads 2026-12-01_h200/small_heads/choices.txt): it is
+/// faster than those of chunk_mma, but for few large heads with few tokens, whose chunks the latter compute at the same time.
 bool prefers_warp_chunks_float32(const AttentionProblem& p, bool backward) {
   constexpr std::int64_t kSmall = 32, kMedium = 64, kFewTokens = 10'000, kFewLargeTokens = 30'000, kFewGatedTokens = 4'000,
                          kFewTokensOfLargeKeys = 6'000;
+  constexpr std::int64_t kManyLargeHeads = 150;
   const std::int64_t size = inner_channels(p, backward), tokens = p.heads * p.all_tokens();
   if (p.K > kMedium && p.V <= kMedium && (backward || !p.gk)) return tokens >= kFewTokensOfLargeKeys;
   if (waits_for_chunks(p, backward)) return false;
   if (size <= kSmall) return true;
   if (size <= kMedium) return !(backward && (p.gradients.g || p.gradients.g_gamma)) || tokens >= kFewTokens;
-  return tokens >= (p.gk ? kFewGatedTokens : kFewLargeTokens);
+  return tokens >= (p.gk ? kFewGatedTokens : kFewLargeTokens) || all_heads(p) >= kManyLargeHeads;
 }
 
 /// Whether parts of the values are faster than other kernels. Measured (benchmarks/results/2026-11-27_h100/value_parts.txt).
@@ -122,36 +126,37 @@ bool value_parts_pay(const AttentionProblem& p) {
 /// few.
 constexpr std::int64_t kSplitHeads = 128, kUnsplitHeads = 384;
 /// In 16 bits: from so many heads, or from so many tokens of all heads, on warps have enough to do.
-constexpr std::int64_t kManyWarpHeads = 256, kManyWarpTokens = 100'000;
+constexpr std::int64_t kManyWarpHeads = 256, kManyWarpTokens = 100'000, kVeryManyWarpTokens = 1'000'000;
 /// In 16 bits: the most tokens of a sequence that leave the other kernels' chunks less than half full.
 constexpr std::int64_t kFewWarpTokens = 32;
 
-/// Whether that kernel is faster than others for outputs in 16 bits, where no gradients are wanted.
+/// Whether that kernel is faster than others for outputs in 16 bits, where no gradients are wanted. These choices were measured
+/// (benchmarks/results/2026-12-01_h200/small_heads/choices.txt).
 bool prefers_warp_chunks_forward(const AttentionProblem& p) {
-  constexpr std::int64_t kVeryManyTokens = 1'000'000;
   const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p), tokens = p.heads * p.all_tokens();
   const bool many_heads = heads >= kManyWarpHeads, many = many_heads || tokens >= kManyWarpTokens;
   if (p.length <= kFewWarpTokens) return 4 * heads >= kManyWarpHeads && size <= 64;
   if (size <= 16) return many;
   if (size > 32) return false;
-  if (p.g) return heads <= kSplitHeads && tokens >= kVeryManyTokens;
+  if (p.g) return (p.K <= 16 && many_heads) || (heads <= kSplitHeads && tokens >= kVeryManyWarpTokens);
   if (p.gk) return heads <= kSplitHeads ? many : heads >= kUnsplitHeads;
   return p.g_gamma ? heads >= kUnsplitHeads : many;
 }
 
 /// The same for both passes.
 bool prefers_warp_chunks_backward(const AttentionProblem& p) {
-  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p);
+  const std::int64_t size = std::max(p.K, p.V), heads = all_heads(p), tokens = p.heads * p.all_tokens();
   const bool of_heads = p.gradients.g || p.gradients.g_gamma, many_heads = heads >= kManyWarpHeads,
-             many_tokens = p.heads * p.all_tokens() >= kManyWarpTokens, many = many_heads || many_tokens;
+             many_tokens = tokens >= kManyWarpTokens, many = many_heads || many_tokens;
   if (p.length <= kFewWarpTokens) return many_heads && size <= (p.gk || p.g || of_heads ? 32 : 64);
   if (size > 32) return false;
   // Gradients of per-head gates are sums over channels, which other kernels make with less work.
-  constexpr std::int64_t kVeryManyHeads = 2048, kSmallState = 600, kTwoChunks = 128;
+  constexpr std::int64_t kVeryManyHeads = 2048, kManyGammaHeads = 900, kSmallState = 384, kTwoChunks = 128;
   if (size <= 16) return of_heads ? many_tokens : many;
   if (of_heads || p.g) return heads >= kVeryManyHeads && (p.K * p.V <= kSmallState || p.length <= kTwoChunks);
   if (p.gk) return many_tokens && heads >= (p.K <= 16 ? 32 : kUnsplitHeads);
-  return p.g_gamma ? heads >= kUnsplitHeads : many;
+  if (p.g_gamma) return heads >= kManyGammaHeads;
+  return heads <= kSplitHeads ? tokens >= kVeryManyWarpTokens : heads >= kUnsplitHeads;
 }
 
 }  // namespace

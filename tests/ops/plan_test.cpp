@@ -184,7 +184,11 @@ TEST(Plan, KeepsTheStatesBeforeChunks) {
 TEST(Plan, ComputesGradientsBesideAScanOfFewBlocks) {
   const auto beside = [](const AttentionProblem& p) { return plan(p).backward.intra_chunk.beside_scan; };
   EXPECT_TRUE(beside(problem(2, 2048, 16, 128, 128, "gk")));
-  EXPECT_FALSE(beside(problem(16, 2048, 16, 128, 128, "gk")));
+  EXPECT_TRUE(beside(problem(16, 2048, 16, 128, 128, "gk")));
+  EXPECT_FALSE(beside(problem(17, 2048, 16, 128, 128, "gk")));
+  EXPECT_FALSE(beside(problem(10, 300, 16, 128, 128, "gk")));  // short
+  EXPECT_TRUE(beside(problem(13, 2048, 16, 64, 64, "gk")));
+  EXPECT_FALSE(beside(problem(14, 2048, 16, 64, 64, "gk")));
   EXPECT_FALSE(beside(problem(2, 2048, 4, 256, 512, "gk")));   // whose scan goes in both directions
   EXPECT_FALSE(beside(problem(16, 2048, 16, 128, 128, "g")));  // a reverse scan
 }

@@ -49,7 +49,7 @@ TEST_F(WarpChunks, MatchesTheReferenceWithManyHeads) {
       if (*gates != 0 && K > 16) continue;  // other kernels are faster
       for (const DType dtype : {DType::bfloat16, DType::float16})
         for (const bool reverse : {false, true})
-          check({.B = 16, .T = 75, .H = 16, .Hkv = 8, .K = K, .V = V, .gates = gates, .state = 4, .reverse = reverse}, dtype);
+          check({.B = 16, .T = 75, .H = 24, .Hkv = 12, .K = K, .V = V, .gates = gates, .state = 4, .reverse = reverse}, dtype);
     }
 }
 
