@@ -110,6 +110,23 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
 }
 
 /// The table of docs/supported.md.
+// Without gradients rules of their own hold, and the kernel for small heads counts the bytes of 16 tokens in 32 bits.
+TEST(Plan, TakesTheKernelForSmallHeads) {
+  const auto outputs = [](AttentionProblem p) {
+    p.gradients = {};
+    return kernels(p).first;
+  };
+  EXPECT_EQ(outputs(problem(6, 1000, 46, 16, 32, "g")), "warp_chunks");
+  EXPECT_EQ(outputs(problem(5, 1000, 46, 16, 32, "g")), "sm90_pass");
+  EXPECT_EQ(outputs(problem(6, 1000, 46, 24, 32, "g")), "sm90_pass");
+  EXPECT_EQ(kernels(problem(16, 200, 24, 32, 32, "")), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(15, 200, 24, 32, 32, "")), Names("sm90_pass", "sm90_intra_chunk"));
+  EXPECT_EQ(kernels(problem(25, 64, 6, 96, 96, "g", DType::float32)), Names("warp_chunks", "warp_chunks"));
+  EXPECT_EQ(kernels(problem(24, 64, 6, 96, 96, "g", DType::float32)), Names("recurrent", "chunk_mma"));
+  EXPECT_EQ(outputs(problem(1, 100, 1 << 15, 16, 512, "", DType::float32)), "warp_chunks");
+  EXPECT_EQ(outputs(problem(1, 100, (1 << 15) + 1, 16, 512, "", DType::float32)), "recurrent");
+}
+
 TEST(Plan, TakesTheSizesAndGatesThatAreListed) {
   const auto backward = [](const AttentionProblem& p) { return kernels(p).second; };
   EXPECT_EQ(backward(problem(4, 2048, 4, 144, 64, "gk")), "sm90_intra_chunk");
