@@ -277,8 +277,8 @@ struct Warp : WarpGateGradients<V> {
     load_state();
     SegmentDecay segment_decay;
     GateLoader head_gates(pass.head_gate, h, sequence, first, reverse);
-    const bool has_head_gates = pass.head_gate.data != nullptr && lane < kTokens;
-    std::uint32_t next_gate = head_gates.load(has_head_gates && first + lane < high);
+    const bool loads_gates = pass.head_gate.data != nullptr && lane < kTokens;
+    std::uint32_t next_gate = head_gates.load(loads_gates && chunks > 0 && first + lane < high);
     const bool columns = column + kColumns <= pass.outer();
     const int eight_rows = uniform(static_cast<int>(8 * result_step())),
               results_step = uniform(reverse ? -2 * eight_rows : 2 * eight_rows);
@@ -299,7 +299,7 @@ struct Warp : WarpGateGradients<V> {
         copy();
         stage = stage == (V::kStages - 1) * V::kStageBytes ? 0 : stage + V::kStageBytes;
         if (pass.head_gate.data != nullptr)
-          next_gate = head_gates.load(has_head_gates && first + step >= low && first + step + lane < high);
+          next_gate = head_gates.load(loads_gates && first + step >= low && first + step + lane < high);
         if (pass.states != nullptr || sums_terms()) chunk.checkpoint = checkpoints.of_chunk(first);
         if (pass.segment_decays != nullptr) add(segment_decay, chunk);
         first += step, results += results_step;
