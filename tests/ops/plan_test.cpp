@@ -109,7 +109,6 @@ TEST(Plan, NamesTheKernelsOfCommonShapes) {
   EXPECT_EQ(kernels(cpu), Names("cpu_recurrent", "cpu_recurrent"));
 }
 
-/// The table of docs/supported.md.
 // Without gradients rules of their own hold, and the kernel for small heads counts the bytes of 16 tokens in 32 bits.
 TEST(Plan, TakesTheKernelForSmallHeads) {
   const auto outputs = [](AttentionProblem p) {
@@ -127,6 +126,7 @@ TEST(Plan, TakesTheKernelForSmallHeads) {
   EXPECT_EQ(outputs(problem(1, 100, (1 << 15) + 1, 16, 512, "", DType::float32)), "recurrent");
 }
 
+/// The table of docs/supported.md.
 TEST(Plan, TakesTheSizesAndGatesThatAreListed) {
   const auto backward = [](const AttentionProblem& p) { return kernels(p).second; };
   EXPECT_EQ(backward(problem(4, 2048, 4, 144, 64, "gk")), "sm90_intra_chunk");

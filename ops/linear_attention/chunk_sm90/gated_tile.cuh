@@ -42,7 +42,8 @@ struct HeadGatesOfChunk {
 using SubChunkDecays = float2[4][kTile / 2];  ///< sums of the gates of each sub-chunk, by pair of channels
 
 /// Applies the gates to 64 channels of a chunk, and finds their part of the scores: the work of a warp group. kManyRegisters:
-/// where it has more than 64 a thread, it keeps gates and addresses there. Gates in float32 are always kept.
+/// where it has more than 64 a thread, it keeps gates and addresses there. Gates in float32 are always kept. kAhead: rows that
+/// run_safe() loads ahead, as none is loaded before what the one ahead of it stores.
 template <class E, bool kFloatGates, bool kManyRegisters = false, int kAhead = 0>
 struct GatedTile {
   using Tile = SwizzledTile<E>;

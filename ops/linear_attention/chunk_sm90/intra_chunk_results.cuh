@@ -79,7 +79,7 @@ class ChunkResults {
   }
 
  private:
-  /// Where tokens are fewer, or in reverse.
+  /// Where tokens are fewer, or in reverse. A thread loads all of its rows before it stores one, so that it waits once.
   template <int kRows>
   __device__ void send_rows() const {
     constexpr int kStep = kGroup / 8, kTokens = kStep / 4;  // from a row of this thread to the next, and of their tokens
